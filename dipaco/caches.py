@@ -1,0 +1,11 @@
+"""Where a user's caches lie: things that can be made again, shared by all runs."""
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """`$DIPACO_CACHE`, else `dipaco` in the user's cache folder (`$XDG_CACHE_HOME`, `~/.cache`)."""
+    if chosen := os.environ.get("DIPACO_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dipaco"

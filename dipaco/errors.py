@@ -1,0 +1,287 @@
+"""Every error a person can cause, in one tree. The docstring of a class is its message.
+
+A message says what came, what was expected and what to do. Errors are raised with named values:
+
+    raise PartUnowned(part="block_07", owned="early = block_01..04")
+
+The command line prints `NameOfTheError: message` and ends with exit code 2. What only this code can break is an
+`assert`, not an error.
+"""
+
+import inspect
+
+
+class DipacoError(Exception):
+    """Something went wrong that a person can put right."""
+
+    def __init__(self, **values: object):
+        self.values = values
+        super().__init__(inspect.cleandoc(type(self).__doc__ or "").format(**values))
+
+    def __reduce__(self):
+        return _rebuild, (type(self), self.values)
+
+
+def _rebuild(kind: type[DipacoError], values: dict[str, object]) -> DipacoError:
+    return kind(**values)
+
+
+# --- topology ---------------------------------------------------------------------------------
+
+
+class PartUnowned(DipacoError):
+    """No level owns `{part}`. Levels own: {owned}. Add it to one of them."""
+
+
+class PartOwnedTwice(DipacoError):
+    """`{part}` is owned by level `{first}` and by level `{second}`. Take it out of one of them."""
+
+
+class UnknownPart(DipacoError):
+    """Level `{level}` owns `{part}`, which the model does not have. It has: {known}."""
+
+
+class BadTopology(DipacoError):
+    """{problem}"""
+
+
+class BadModuleId(DipacoError):
+    """`{text}` is not a module. Expected `level/expert`, for example `early/0003`."""
+
+
+class StructureMismatch(DipacoError):
+    """{what} came back with other parts than it was given: {difference}."""
+
+
+# --- model ------------------------------------------------------------------------------------
+
+
+class BadModel(DipacoError):
+    """`model.{field}` is {value}. Expected {expected}. {remedy}"""
+
+
+class BadMesh(DipacoError):
+    """A mesh of {asked} does not fit {num_devices} devices. {remedy}"""
+
+
+class BadCheckpoint(DipacoError):
+    """`{folder}` cannot be read as a checkpoint: {problem}. {remedy}"""
+
+
+class CheckpointExists(DipacoError):
+    """`{folder}` is there already; an export never overwrites. Give another, or remove this one."""
+
+
+class ContextTooLong(DipacoError):
+    """The prompt has {num_tokens} tokens, and {where} holds {limit}. {remedy}"""
+
+
+class BadSampling(DipacoError):
+    """`{field}` is {value}. Expected {expected}."""
+
+
+# --- data -------------------------------------------------------------------------------------
+
+
+class BadDataSetting(DipacoError):
+    """`data.{name}` is {value}, but {expected}."""
+
+
+class BadSource(DipacoError):
+    """The data source `{source}` cannot be read: {problem} {advice}"""
+
+
+class BinaryText(DipacoError):
+    """{file} is not UTF-8 text: {problem} at byte {offset}. Convert or remove the file."""
+
+
+class BadRecord(DipacoError):
+    """{file}, {place}: {problem}. Repair or remove that record."""
+
+
+class MissingColumn(DipacoError):
+    """{file} has no column `{column}`; it has {found}. Say which with `?{option}=NAME`."""
+
+
+class BadTokenizer(DipacoError):
+    """The tokenizer {file} cannot be used: {problem}. {advice}"""
+
+
+class EmptyCorpus(DipacoError):
+    """The sources {sources} gave no text. Check that their files exist and are not empty."""
+
+
+class EmptySplit(DipacoError):
+    """No document of more than {prefix_tokens} tokens fell into the split `{split}`, out of {documents} documents in {groups} groups ({short} short). Add text, raise `data.{setting}`, or split by document with `?group=document`."""
+
+
+class CorpusMissing(DipacoError):
+    """{folder} holds no finished corpus. Prepare it first: dipaco train CONFIG --run DIR."""
+
+
+class CorpusOfOtherSettings(DipacoError):
+    """{folder} holds a corpus prepared with other settings: {difference}. Use another folder, or delete this one."""
+
+
+class CorpusDamaged(DipacoError):
+    """{file} is damaged: {problem}. Delete the folder {folder} and run the same command again to prepare it anew."""
+
+
+class EmptyShard(DipacoError):
+    """Path {path} has {documents} documents with {tokens} tokens: nothing to train on. Use fewer paths, more text, or a lower `routing.capacity`."""
+
+
+class ShardDamaged(DipacoError):
+    """The shard {file} is damaged: {problem}. Delete it and run the same command again."""
+
+
+# --- routing ----------------------------------------------------------------------------------
+
+
+class BadRoutingSetting(DipacoError):
+    """`routing.{setting}` is {value!r}. Expected {expected}."""
+
+
+class TooFewRouterDocuments(DipacoError):
+    """{documents} router documents cannot be divided among {paths} paths. Give at least one a path
+    (fifty is better): raise `data.router_fraction`, add text, or take fewer paths."""
+
+
+class BadFeatures(DipacoError):
+    """The routing features are {given}, but {expected}. {cure}"""
+
+
+class DamagedRouter(DipacoError):
+    """The router is damaged: {problem}. Fetch it again, or fit it again from the base model."""
+
+
+# --- evaluation and observe -------------------------------------------------------------------
+
+
+class NothingToScore(DipacoError):
+    """None of the {documents} documents goes on after the router's prefix, so there is nothing to
+    predict. Give longer documents."""
+
+
+class BadReport(DipacoError):
+    """This is not a report that this version can read: {problem}. Make it again with
+    `dipaco train`."""
+
+
+class ExtraMissing(DipacoError):
+    """{feature} needs the package `{package}`. Install it with `pip install 'dipaco[{extra}]'`."""
+
+
+# --- configuration ----------------------------------------------------------------------------
+
+
+class BadSetting(DipacoError):
+    """`{name}` is {value!r}. Expected {expected}.{hint}"""
+
+
+class SettingsDisagree(DipacoError):
+    """Two settings do not fit together: {problem}."""
+
+
+class UnknownSetting(DipacoError):
+    """`{name}` is not a setting.{hint}"""
+
+
+class BadOverride(DipacoError):
+    """`--set {text}` is not of the form NAME=VALUE, as in `--set inner.steps=50`."""
+
+
+class BadConfigFile(DipacoError):
+    """The config {file} cannot be used: {problem}."""
+
+
+# --- store and control ------------------------------------------------------------------------
+
+
+class LedgerDamaged(DipacoError):
+    """The ledger {file} cannot be read: {problem}. Restore it from a copy, or start a new run folder."""
+
+
+class LedgerVersion(DipacoError):
+    """The ledger {file} has schema version {found}, this program writes {expected}.
+    Use the program version that began the run, or start a new run folder."""
+
+
+class ClaimLost(DipacoError):
+    """Task `{task}` was given to somebody else, or is finished already. Nothing was recorded."""
+
+
+class NotYet(DipacoError):
+    """This run has no {what} yet. `dipaco status --run DIR` shows how far it is; `dipaco train` takes it on."""
+
+
+class ObjectMissing(DipacoError):
+    """{file} is missing. Restore it from a copy of the run folder; nothing else was changed."""
+
+
+class ObjectDamaged(DipacoError):
+    """{file} is not what was written: {problem}. Restore it from a copy of the run folder; nothing was read from it."""
+
+
+class DiskFull(DipacoError):
+    """No space left on the disk of {file}. What was there before is whole.
+    Free some space and run the same command again: it goes on from here."""
+
+
+class NotWritable(DipacoError):
+    """Cannot write {file}: {problem}. What was there before is whole."""
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+
+class NoSuchRun(DipacoError):
+    """{folder} holds no run. Begin one: dipaco train CONFIG --run {folder}"""
+
+
+class NoSuchArm(DipacoError):
+    """This run has no arm `{arm}`. It has: {known}."""
+
+
+class NoSuchPath(DipacoError):
+    """There is no path {path}; paths are numbered 0 to {last}."""
+
+
+class ReleaseOfOtherRouter(DipacoError):
+    """The release of `{arm}` at phase {phase} belongs to another router than the run has now.
+    Restore the run folder from one copy, or name a path with --path."""
+
+
+class RunBusy(DipacoError):
+    """Another process is working on {folder}. Wait for it or stop it; `dipaco status` shows how far it is."""
+
+
+class RunOfOtherConfig(DipacoError):
+    """{folder} holds a run of another config: {difference}. Nothing was changed.
+    Give the same config to go on with it, or another folder for a new run."""
+
+
+class RunOfOtherVersion(DipacoError):
+    """{folder} holds a run begun by dipaco {found}; this is {here}. Nothing was changed.
+    Go on with version {found}, or start a new run folder."""
+
+
+class SnapshotOfOtherData(DipacoError):
+    """The snapshot of path {path} of `{arm}` counts its position in other data than this run has now.
+    Its corpus or shards were changed after it began: restore them, or start a new run folder."""
+
+
+class ContributionOfOtherBase(DipacoError):
+    """Path {path} contributed to {module} at phase {phase}, but started from other parameters. It was not averaged."""
+
+
+class CannotStartFrom(DipacoError):
+    """Cannot start from {source}: {problem}."""
+
+
+class Diverged(DipacoError):
+    """The loss became {loss} at step {step} of the phase; nothing of it was recorded. Lower `inner.learning_rate`."""
+
+
+class NotFinite(DipacoError):
+    """An outer gradient holds a NaN or an infinity in `{name}`. It was left out; nothing was averaged."""

@@ -1,0 +1,72 @@
+"""The few verbs on trees of arrays that the house needs and JAX does not name.
+
+A tree is a nested mapping with arrays as leaves. NumPy only: rooms that never compute must be able
+to check a digest."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import xxhash
+
+SEPARATOR = "."
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (`block_00.attention.query`, leaf) in sorted order."""
+    for name in sorted(tree):
+        value = tree[name]
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{name}{SEPARATOR}")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`."""
+    tree: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *parents, name = path.split(SEPARATOR)
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = leaf
+    return tree
+
+
+def num_bytes(tree: Mapping[str, Any]) -> int:
+    """Bytes of all leaves together."""
+    return sum(leaf.nbytes for _, leaf in flatten(tree))
+
+
+def digest(tree: Mapping[str, Any]) -> str:
+    """Digest of names, types, shapes and values: equal if and only if two trees are equal bit
+    for bit.
+    """
+    state = xxhash.xxh3_128()
+    for path, leaf in flatten(tree):
+        array = np.ascontiguousarray(leaf)
+        state.update(f"{path}:{array.dtype.str}:{array.shape}".encode())
+        state.update(array.view(np.uint8).reshape(-1).data if array.size else b"")
+    return state.hexdigest()
+
+
+def difference(expected: Mapping[str, Any], got: Mapping[str, Any]) -> str | None:
+    """A phrase that says how `got` differs from `expected` in names, shapes or types; None where
+    it does not.
+    """
+    want = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in flatten(expected)}
+    have = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in flatten(got)}
+    for path in sorted(want.keys() | have.keys()):
+        if path not in have:
+            return f"`{path}` is missing"
+        if path not in want:
+            return f"`{path}` was not expected"
+        if want[path] != have[path]:
+            return f"`{path}` is {_describe(have[path])}, expected {_describe(want[path])}"
+    return None
+
+
+def _describe(shape_and_dtype: tuple[tuple[int, ...], str]) -> str:
+    shape, dtype = shape_and_dtype
+    return f"{dtype}[{', '.join(map(str, shape))}]"
