@@ -1,0 +1,51 @@
+"""A level: a set of part names, and how many alternatives there are for them."""
+
+import dataclasses
+import re
+
+from dipaco.errors import BadTopology
+
+SHARED = 1  # one module, used by all paths
+PER_PATH = 0  # as many modules as there are paths; does not multiply the number of paths
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Level:
+    """Part names that travel together, with `experts` interchangeable modules for them.
+
+    A level may own any set of parts, neighbours or not, or none at all: an empty level of P experts
+    only multiplies the number of paths by P, which is how P replicas of shared parameters (DiLoCo)
+    are written."""
+
+    name: str  # lower case, as it appears in module ids: `early`
+    parts: tuple[str, ...] = ()  # names of the model's parts that it owns
+    experts: int = SHARED  # alternatives K_l; SHARED = 1, PER_PATH = 0
+
+    def __post_init__(self):
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
+            raise BadTopology(
+                problem=f"`{self.name}` cannot name a level. Use lower-case letters, digits and "
+                "_, a letter first."
+            )
+        if self.experts < 0:
+            raise BadTopology(
+                problem=f"Level `{self.name}` has {self.experts} experts. Expected 1 (shared), 2 "
+                "or more, "
+                f"or {PER_PATH} (one per path)."
+            )
+        if len(set(self.parts)) != len(self.parts):
+            raise BadTopology(
+                problem=f"Level `{self.name}` names a part twice: {', '.join(self.parts)}."
+            )
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether a path has to choose here, so that the level multiplies the number of paths."""
+        return self.experts > 1
+
+
+def blocks(first: int, last: int) -> tuple[str, ...]:
+    """Names of the blocks `first` to `last`, both included: `blocks(0, 1) == ("block_00",
+    "block_01")`.
+    """
+    return tuple(f"block_{i:02d}" for i in range(first, last + 1))
