@@ -1,0 +1,29 @@
+"""The language model that every path is: a Llama-family decoder, held as named parts.
+
+The model knows *parts* (`embed`, `block_00` ... `final_norm`, `head`) and nothing of levels,
+modules or paths: which parts are shared with whom is the business of `topology`. Parameters are a
+mapping from part name to a nested dict of arrays, so that parts of several modules are put together
+by a dict union.
+
+    config.py       sizes, counts of parameters and of floating point operations (no JAX)
+    spec.py         parameters as descriptions: shape, dtype, logical axes, first values
+    layers.py       norm, rotary positions, feed-forward, and the `dense` that is quick on CPU
+    attention.py    causal attention within segments, with and without a cache
+    lm.py           parts -> logits; hidden states for the router
+    loss.py         next-token loss and log-likelihoods
+    cache.py        keys and values of tokens seen, for decoding
+    sharding.py     logical axes -> mesh axes
+    huggingface.py  checkpoints to and from `transformers`
+
+Letters at the end of a name are its axes:
+
+    B  rows in the batch          D  d_model
+    T  tokens in a row            F  d_ff
+    S  tokens attended to, slots  H  query heads
+    V  vocabulary                 G  key/value heads     R  query heads for each of them (H = G R)
+                                  K  size of a head
+
+May import: errors, trees. The only room that knows Flax. Architecture: DiPaCo (arXiv 2403.10616)
+section 4 leaves it open beyond sizes; this is Llama (arXiv 2302.13971) with grouped queries
+(2305.13245) and optional QK-norm (2302.05442).
+"""

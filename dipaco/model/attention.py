@@ -1,0 +1,124 @@
+"""Causal attention within segments, with and without a cache of keys and values.
+
+Axis letters are in this room's `__init__`. Scores, softmax and sums are float32 whatever the
+compute
+dtype: a bfloat16 score of 30 is known to the nearest 1/8, and the exponential makes that 13 %.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+
+from dipaco.model.cache import write
+from dipaco.model.config import ModelConfig
+from dipaco.model.layers import declare, dense, rms_norm, rotate
+from dipaco.model.spec import ParamSpec
+
+
+class Attention(nn.Module):
+    """norm, queries, keys and values, rotary, softmax, output; each key head serves R query
+    heads."""
+
+    specs: Mapping[str, ParamSpec]
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        angles: jax.Array,
+        positions_BT: jax.Array,
+        allowed_BTS: jax.Array,
+        cache: Mapping[str, jax.Array] | None = None,
+    ) -> tuple[jax.Array, Any]:
+        """What attention adds to x, and the cache with these tokens in it (None without one)."""
+        config, params = self.config, declare(self, self.specs)
+        x_BTD = rms_norm(x_BTD, params["norm"], config.norm_epsilon)
+        q_BTHK = _heads(dense(x_BTD, params["query"], config.compute_dtype), config.num_heads)
+        k_BTGK = _heads(dense(x_BTD, params["key"], config.compute_dtype), config.kv_heads)
+        v_BTGK = _heads(dense(x_BTD, params["value"], config.compute_dtype), config.kv_heads)
+        if config.qk_norm:
+            q_BTHK = rms_norm(q_BTHK, params["query_norm"], config.norm_epsilon)
+            k_BTGK = rms_norm(k_BTGK, params["key_norm"], config.norm_epsilon)
+        q_BTHK, k_BTGK = rotate(q_BTHK, angles), rotate(k_BTGK, angles)
+
+        k_BGSK, v_BGSK = k_BTGK.swapaxes(1, 2), v_BTGK.swapaxes(1, 2)
+        if cache is not None:
+            cache = write(cache, k_BGSK, v_BGSK, positions_BT)
+            k_BGSK, v_BGSK = cache["key"], cache["value"]
+        y_BTD = attend(q_BTHK, k_BGSK, v_BGSK, allowed_BTS, config.compute_dtype)
+        return dense(y_BTD, params["output"], config.compute_dtype), cache
+
+
+def attend(
+    q_BTHK: jax.Array,
+    k_BGSK: jax.Array,
+    v_BGSK: jax.Array,
+    allowed_BTS: jax.Array,
+    compute_dtype: str,
+) -> jax.Array:
+    """softmax(q k / sqrt(K)) v where allowed -> float32 [B, T, H K], the heads side by side.
+
+    `allowed_BTS` may have B = 1 for all rows; each query must be allowed at least one slot.
+    """
+    batch, length, num_heads, size = q_BTHK.shape
+    kv_heads = k_BGSK.shape[1]
+    # The R queries of a key head are so many more rows of one product: no key is repeated.
+    q_BHTK = (q_BTHK * size**-0.5).swapaxes(1, 2)
+    q_BGNK = q_BHTK.reshape(batch, kv_heads, num_heads // kv_heads * length, size)
+    y_BGNK = _weighted_sum(q_BGNK, k_BGSK, v_BGSK, allowed_BTS, compute_dtype)
+    y_BHTK = y_BGNK.reshape(batch, num_heads, length, size)
+    return y_BHTK.swapaxes(1, 2).reshape(batch, length, num_heads * size)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _weighted_sum(q_BGNK, k_BGSK, v_BGSK, allowed_BTS, compute_dtype):
+    """softmax(q k) v, N = R T. With its own gradient, which XLA:CPU runs a sixth of a step sooner:
+
+    of w = softmax(s) it is w (dw - sum_S w dw), and the sum is that of y dy, an S / K smaller one
+    (FlashAttention, arXiv 2205.14135, appendix B.2).
+    """
+    return _weighted_sum_forward(q_BGNK, k_BGSK, v_BGSK, allowed_BTS, compute_dtype)[0]
+
+
+def _weighted_sum_forward(q_BGNK, k_BGSK, v_BGSK, allowed_BTS, compute_dtype):
+    q_BGNK, k_BGSK, v_BGSK = (x.astype(compute_dtype) for x in (q_BGNK, k_BGSK, v_BGSK))
+    scores_BGNS = _product("BGNK,BGSK->BGNS", q_BGNK, k_BGSK)
+    repeats = q_BGNK.shape[2] // allowed_BTS.shape[1]
+    allowed_B1NS = jnp.tile(allowed_BTS, (1, repeats, 1))[:, None]
+    scores_BGNS = jnp.where(allowed_B1NS, scores_BGNS, jnp.finfo(jnp.float32).min)
+    weights_BGNS = jax.nn.softmax(scores_BGNS, axis=-1)
+    y_BGNK = _product("BGNS,BGSK->BGNK", weights_BGNS.astype(compute_dtype), v_BGSK)
+    return y_BGNK, (q_BGNK, k_BGSK, v_BGSK, weights_BGNS, y_BGNK)
+
+
+def _weighted_sum_backward(compute_dtype, saved, dy_BGNK):
+    q_BGNK, k_BGSK, v_BGSK, weights_BGNS, y_BGNK = saved
+    # The barriers do here what they do in `layers.dense`.
+    dy_BGNK = lax.optimization_barrier(dy_BGNK)
+    dy_rounded_BGNK = dy_BGNK.astype(compute_dtype)
+    dv_BGSK = _product("BGNS,BGNK->BGSK", weights_BGNS.astype(compute_dtype), dy_rounded_BGNK)
+    dweights_BGNS = _product("BGNK,BGSK->BGNS", dy_rounded_BGNK, v_BGSK)
+    inner_BGN1 = jnp.sum(y_BGNK * dy_BGNK, axis=-1, keepdims=True)
+    dscores_BGNS = weights_BGNS * (dweights_BGNS - inner_BGN1)
+    dscores_BGNS = lax.optimization_barrier(dscores_BGNS.astype(compute_dtype))
+    dq_BGNK = _product("BGNS,BGSK->BGNK", dscores_BGNS, k_BGSK)
+    dk_BGSK = _product("BGNS,BGNK->BGSK", dscores_BGNS, q_BGNK)
+    return dq_BGNK, dk_BGSK, dv_BGSK, None
+
+
+_weighted_sum.defvjp(_weighted_sum_forward, _weighted_sum_backward)
+
+
+def _product(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
+
+
+def _heads(x_BTN: jax.Array, num_heads: int) -> jax.Array:
+    batch, length, width = x_BTN.shape
+    return x_BTN.reshape(batch, length, num_heads, width // num_heads)

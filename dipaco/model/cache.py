@@ -1,0 +1,67 @@
+"""The cache of keys and values for decoding, described like parameters.
+
+A cache holds one document per row. Slot s of a row is the token at position s, so nothing but the
+number of tokens seen says what is valid: `{"length": int32 [B], "block_00": {"key": [B, G, S, K],
+"value": ...}, ...}`. Slots at or beyond `length` may hold left-overs of padding; no query sees them
+before they are written again. Heads stand before slots: the other order makes each step on CPU two
+thirds slower.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+
+from dipaco.model.config import ModelConfig, block_names
+from dipaco.model.spec import ParamSpec
+
+Cache = Mapping[str, Any]
+
+
+def describe_cache(config: ModelConfig, batch: int, slots: int) -> dict[str, Any]:
+    """A `ParamSpec` for every array of a cache of `batch` rows and `slots` tokens."""
+    shape = (batch, config.kv_heads, slots, config.head_size)
+    axes = ("batch", "kv_heads", None, None)
+    kept = ParamSpec(shape, jnp.dtype(config.compute_dtype), axes, initializers.zeros)
+    length = ParamSpec((batch,), jnp.dtype(jnp.int32), ("batch",), initializers.zeros)
+    return {
+        "length": length,
+        **{name: {"key": kept, "value": kept} for name in block_names(config)},
+    }
+
+
+def empty_cache(config: ModelConfig, batch: int, slots: int) -> dict[str, Any]:
+    """A cache with no token in it, in the compute dtype."""
+    return jax.tree.map(
+        lambda spec: jnp.zeros(spec.shape, spec.dtype), describe_cache(config, batch, slots)
+    )
+
+
+def num_slots(cache: Cache) -> int:
+    """Tokens that a row of the cache has room for."""
+    return cache["block_00"]["key"].shape[2]
+
+
+def write(
+    kept: Mapping[str, jax.Array],
+    k_BGTK: jax.Array,
+    v_BGTK: jax.Array,
+    positions_BT: jax.Array,
+) -> dict[str, jax.Array]:
+    """One block's keys and values with T new tokens in the slots from `positions_BT[:, 0]` onward.
+
+    The positions of a row are consecutive, so each row is one contiguous copy. There must be room
+    for all T, padding
+    included: a copy that would run over the end is moved back by XLA, onto tokens that are valid.
+    """
+
+    def put(row_GSK, new_GTK, start):
+        return jax.lax.dynamic_update_slice(row_GSK, new_GTK.astype(row_GSK.dtype), (0, start, 0))
+
+    starts_B = positions_BT[:, 0]
+    return {
+        "key": jax.vmap(put)(kept["key"], k_BGTK, starts_B),
+        "value": jax.vmap(put)(kept["value"], v_BGTK, starts_B),
+    }

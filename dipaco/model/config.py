@@ -1,0 +1,155 @@
+"""Sizes of a model and of a mesh, and what follows from them by arithmetic. Pure Python: no JAX."""
+
+import dataclasses
+import math
+
+from dipaco.errors import BadMesh, BadModel
+
+COMPUTE_DTYPES = ("float32", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A Llama-family decoder without biases. Parameters are always float32."""
+
+    vocab_size: int
+    d_model: int  # width of the residual stream
+    num_layers: int
+    num_heads: int  # query heads
+    d_ff: int  # hidden width of the gated feed-forward
+    max_length: int  # tokens of context
+    num_kv_heads: int | None = None  # key/value heads; None = as many as query heads
+    head_dim: int | None = None  # size of a head, even; None = d_model / num_heads
+    rope_theta: float = 10_000.0  # base of the rotary wavelengths; Llama's
+    norm_epsilon: float = 1e-6  # inside the square root of every RMSNorm
+    qk_norm: bool = False  # RMSNorm on each query and key head, before rotary (as Qwen3)
+    tied_head: bool = False  # the head is the embedding's table, and there is no part `head`
+    compute_dtype: str = "float32"  # "bfloat16" = dots on bfloat16 inputs, summed in float32
+
+    def __post_init__(self):
+        sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_length")
+        for field in (*sizes, "num_kv_heads", "head_dim"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                _refuse(self, field, "at least 1", "Give a positive number.")
+        if self.head_dim is None and self.d_model % self.num_heads:
+            _refuse(self, "num_heads", f"a divisor of d_model ({self.d_model})", "Or set head_dim.")
+        if self.num_heads % self.kv_heads:
+            expected = f"a divisor of num_heads ({self.num_heads})"
+            _refuse(self, "num_kv_heads", expected, "Each key/value head serves equally many.")
+        if self.head_size % 2:
+            field = "num_heads" if self.head_dim is None else "head_dim"
+            expected = f"heads of an even size (now {self.head_size})"
+            _refuse(self, field, expected, "Rotary positions turn pairs of values.")
+        for field in ("rope_theta", "norm_epsilon"):
+            if not getattr(self, field) > 0:
+                _refuse(self, field, "more than 0", "Leave it out for the usual value.")
+        if self.compute_dtype not in COMPUTE_DTYPES:
+            _refuse(self, "compute_dtype", f"one of {', '.join(COMPUTE_DTYPES)}", "Pick one.")
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads, G."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def head_size(self) -> int:
+        """Values in one head, K."""
+        return self.d_model // self.num_heads if self.head_dim is None else self.head_dim
+
+
+def _refuse(config: ModelConfig, field: str, expected: str, remedy: str):
+    value = getattr(config, field)
+    raise BadModel(field=field, value=repr(value), expected=expected, remedy=remedy)
+
+
+def block_names(config: ModelConfig) -> tuple[str, ...]:
+    """`block_00`, `block_01`, ...: the blocks from the bottom up."""
+    return tuple(f"block_{index:02d}" for index in range(config.num_layers))
+
+
+def part_names(config: ModelConfig) -> tuple[str, ...]:
+    """All parts, in the order in which a token passes them."""
+    return (
+        "embed",
+        *block_names(config),
+        "final_norm",
+        *(() if config.tied_head else ("head",)),
+    )
+
+
+def part_parameters(config: ModelConfig) -> dict[str, int]:
+    """How many parameters each part has."""
+    table = config.vocab_size * config.d_model
+    counts = dict.fromkeys(block_names(config), _block_matrices(config) + _block_norms(config))
+    counts = {"embed": table, **counts, "final_norm": config.d_model}
+    return counts if config.tied_head else {**counts, "head": table}
+
+
+def num_parameters(config: ModelConfig) -> int:
+    """Parameters of one path."""
+    return sum(part_parameters(config).values())
+
+
+def flops_per_token(config: ModelConfig, length: int, *, training: bool = True) -> int:
+    """Floating point operations of the matrix products for one token, a multiply-add being two.
+
+    Forward: 2 N + 4 L H K T, with N the parameters that multiply (the blocks' matrices and the
+      head, tied or not; the embedding is a look-up), L layers, H heads of size K, and T = `length`,
+      the tokens of a row. Training is three times
+    that: the backward pass makes two products for each of the forward one. As usual, the second
+      term counts the whole T x T square of attention, although half of it is masked; norms, softmax
+      and rotary are left out.
+
+    Source: PaLM (arXiv 2204.02311) appendix B.
+    """
+    multiplying = config.num_layers * _block_matrices(config) + config.vocab_size * config.d_model
+    attention = 4 * config.num_layers * config.num_heads * config.head_size * length
+    return (3 if training else 1) * (2 * multiplying + attention)
+
+
+def _block_matrices(config: ModelConfig) -> int:
+    query_and_output = 2 * config.num_heads * config.head_size
+    key_and_value = 2 * config.kv_heads * config.head_size
+    return config.d_model * (query_and_output + key_and_value + 3 * config.d_ff)
+
+
+def _block_norms(config: ModelConfig) -> int:
+    return 2 * config.d_model + (2 * config.head_size if config.qk_norm else 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """Devices along each axis of the mesh; one axis may be -1, the devices that remain.
+
+    Without a -1 the mesh takes the first data x fsdp x tensor devices and leaves the others alone.
+    """
+
+    data: int = 1  # rows of the batch apart, parameters copied
+    fsdp: int = 1  # rows of the batch apart, parameters cut along d_model
+    tensor: int = 1  # heads, feed-forward and vocabulary apart
+
+    def __post_init__(self):
+        sizes = dataclasses.astuple(self)
+        if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
+            remedy = "Sizes are 1 or more, and at most one is -1 (the devices that remain)."
+            raise BadMesh(asked=_by_axis(self), num_devices="any number of", remedy=remedy)
+
+    def shape(self, num_devices: int) -> tuple[int, int, int]:
+        """Devices along (data, fsdp, tensor), with -1 filled in.
+
+        Raises:
+          BadMesh: there are too few devices, or what remains is not a whole number.
+        """
+        given = math.prod(size for size in dataclasses.astuple(self) if size != -1)
+        has_rest = -1 in dataclasses.astuple(self)
+        if given > num_devices or (has_rest and num_devices % given):
+            remedy = "Ask for sizes whose product divides the number of devices."
+            raise BadMesh(asked=_by_axis(self), num_devices=num_devices, remedy=remedy)
+        rest = num_devices // given
+        data, fsdp, tensor = (rest if size == -1 else size for size in dataclasses.astuple(self))
+        return data, fsdp, tensor
+
+
+def _by_axis(mesh: MeshConfig) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in dataclasses.asdict(mesh).items())

@@ -1,0 +1,289 @@
+"""Checkpoints that Hugging Face `transformers` loads as they are, and the way back.
+
+A model without QK-norm is a `LlamaForCausalLM`, one with it a `Qwen3ForCausalLM`; the names of our
+parameters and theirs stand in one table. Theirs are stored [out, in], ours [in, out]. Every size
+and switch is written out: what `config.json` leaves unsaid, `transformers` fills in silently (a
+head of 128, a theta of 10,000), and a wrong theta still loads.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from dipaco.errors import BadCheckpoint, BadModel, CheckpointExists
+from dipaco.model.config import ModelConfig, block_names
+from dipaco.model.spec import Parts, Tree, describe
+from dipaco.trees import flatten, unflatten
+
+WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+PADDING = "<|endoftext|>"
+
+# Ours -> theirs, and whether theirs is transposed. `attention.query` stands for every block's.
+_OUTSIDE = {
+    "embed.table": ("model.embed_tokens.weight", False),
+    "final_norm.scale": ("model.norm.weight", False),
+    "head.kernel": ("lm_head.weight", True),
+}
+_IN_BLOCK = {
+    "attention.norm": ("input_layernorm.weight", False),
+    "attention.query": ("self_attn.q_proj.weight", True),
+    "attention.key": ("self_attn.k_proj.weight", True),
+    "attention.value": ("self_attn.v_proj.weight", True),
+    "attention.output": ("self_attn.o_proj.weight", True),
+    "attention.query_norm": ("self_attn.q_norm.weight", False),
+    "attention.key_norm": ("self_attn.k_norm.weight", False),
+    "feed_forward.norm": ("post_attention_layernorm.weight", False),
+    "feed_forward.gate": ("mlp.gate_proj.weight", True),
+    "feed_forward.up": ("mlp.up_proj.weight", True),
+    "feed_forward.down": ("mlp.down_proj.weight", True),
+}
+# What `transformers` takes where an architecture's config.json does not say.
+_UNSAID: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {},
+    "Qwen3ForCausalLM": {"head_dim": 128, "num_key_value_heads": 32},
+}
+
+
+def export_checkpoint(
+    config: ModelConfig, parts: Parts, tokenizer_file: str | Path, folder: str | Path
+) -> None:
+    """Writes a folder for `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer`'s.
+
+    It appears whole or not at all: files are written beside it, and the folder is renamed.
+
+    Args:
+      config: sizes.
+      parts: the parameters of one path.
+      tokenizer_file: a `tokenizer.json`; copied byte for byte.
+      folder: must not exist yet.
+
+    Raises:
+      CheckpointExists: the folder is there already.
+    """
+    from safetensors.numpy import save_file
+
+    folder = Path(folder)
+    if folder.exists():
+        raise CheckpointExists(folder=folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        save_file(_to_theirs(config, parts), partial / WEIGHTS, metadata={"format": "pt"})
+        shutil.copyfile(tokenizer_file, partial / "tokenizer.json")
+        has_padding = PADDING in _read_vocabulary(Path(tokenizer_file))
+        _write_json(partial / "config.json", _model_json(config, has_padding))
+        _write_json(partial / "tokenizer_config.json", _tokenizer_json(config, has_padding))
+        partial.chmod(0o755)  # mkdtemp's are for their owner only
+        os.rename(partial, folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def read_checkpoint(folder: str | Path) -> tuple[ModelConfig, dict[str, Tree]]:
+    """The model in a `transformers` folder of the Llama or Qwen3 architecture.
+
+    One safetensors file or several with an index; weights of any float type, returned as float32.
+
+    Raises:
+      BadCheckpoint: files are missing, the architecture or an option is not ours, or the weights
+        are others than its config.json describes.
+    """
+    folder = Path(folder)
+    theirs = _read_json(folder, "config.json")
+    where = _locate_weights(folder)
+    config = _read_config(folder, theirs, has_head="lm_head.weight" in where)
+
+    names = _names(config)
+    expected = {their_name for their_name, _ in names.values()}
+    # A tied checkpoint may hold its head once more; older ones hold their rotary frequencies.
+    ignored = {name for name in where if name.endswith("rotary_emb.inv_freq")}
+    ignored |= {"lm_head.weight"} if config.tied_head else set()
+    missing, unknown = sorted(expected - where.keys()), sorted(where.keys() - expected - ignored)
+    if missing or unknown:
+        _refuse(folder, f"weights missing: {_few(missing)}; not understood: {_few(unknown)}")
+    return config, _read_parts(folder, config, where)
+
+
+def _names(config: ModelConfig) -> dict[str, tuple[str, bool]]:
+    """`block_03.attention.query` -> (`model.layers.3.self_attn.q_proj.weight`, transposed)."""
+    blocks = {name: index for index, name in enumerate(block_names(config))}
+    names = {}
+    for path, _ in flatten(describe(config)):
+        part, rest = path.split(".", 1)
+        if part in blocks:
+            their_name, is_transposed = _IN_BLOCK[rest]
+            names[path] = (f"model.layers.{blocks[part]}.{their_name}", is_transposed)
+        else:
+            names[path] = _OUTSIDE[path]
+    return names
+
+
+def _to_theirs(config: ModelConfig, parts: Parts) -> dict[str, np.ndarray]:
+    theirs = {}
+    values = dict(flatten(parts))
+    for path, (their_name, is_transposed) in _names(config).items():
+        value = np.asarray(values[path], np.float32)
+        # safetensors writes memory as it lies, and a transposed view lies as it lay before.
+        theirs[their_name] = np.ascontiguousarray(value.T if is_transposed else value)
+    return theirs
+
+
+def _model_json(config: ModelConfig, has_padding: bool) -> dict[str, Any]:
+    qwen3 = {"use_sliding_window": False, "sliding_window": None} if config.qk_norm else {}
+    return {
+        "architectures": ["Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM"],
+        "model_type": "qwen3" if config.qk_norm else "llama",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "intermediate_size": config.d_ff,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_size,
+        "max_position_embeddings": config.max_length,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "rms_norm_eps": config.norm_epsilon,
+        "hidden_act": "silu",
+        "tie_word_embeddings": config.tied_head,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+        "dtype": "float32",
+        # Null rather than absent: Llama's defaults are 1 and 2, ordinary tokens here.
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": 0 if has_padding else None,
+        **qwen3,
+    }
+
+
+def _tokenizer_json(config: ModelConfig, has_padding: bool) -> dict[str, Any]:
+    padding = {"pad_token": PADDING} if has_padding else {}
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.max_length,
+        "clean_up_tokenization_spaces": False,  # decoded text must be the text
+        **padding,
+    }
+
+
+def _read_vocabulary(tokenizer_file: Path) -> Mapping[str, int]:
+    tokenizer = json.loads(tokenizer_file.read_text(encoding="utf-8"))
+    return {token["content"]: token["id"] for token in tokenizer.get("added_tokens", [])}
+
+
+def _read_config(folder: Path, theirs: Mapping[str, Any], has_head: bool) -> ModelConfig:
+    architecture = (theirs.get("architectures") or ["none"])[0]
+    if architecture not in _UNSAID:
+        _refuse(folder, f"its architecture is {architecture}")
+    theirs = {**_UNSAID[architecture], **theirs}
+    for problem in _unsupported(theirs):
+        _refuse(folder, f"config.json says {problem}")
+    rope = theirs.get("rope_parameters") or {}
+    try:
+        return ModelConfig(
+            vocab_size=theirs["vocab_size"],
+            d_model=theirs["hidden_size"],
+            num_layers=theirs["num_hidden_layers"],
+            num_heads=theirs["num_attention_heads"],
+            num_kv_heads=theirs.get("num_key_value_heads"),
+            head_dim=theirs.get("head_dim"),
+            d_ff=theirs["intermediate_size"],
+            max_length=theirs["max_position_embeddings"],
+            rope_theta=float(rope.get("rope_theta", theirs.get("rope_theta", 10_000.0))),
+            norm_epsilon=theirs.get("rms_norm_eps", 1e-6),
+            qk_norm=architecture == "Qwen3ForCausalLM",
+            tied_head=theirs.get("tie_word_embeddings", not has_head),
+        )
+    except KeyError as error:
+        _refuse(folder, f"config.json does not give {error}")
+    except BadModel as error:
+        _refuse(folder, f"config.json does not fit together ({error})")
+
+
+def _unsupported(theirs: Mapping[str, Any]):
+    """Options that would change what the weights mean, as phrases."""
+    for switch in ("attention_bias", "mlp_bias", "use_sliding_window", "quantization_config"):
+        if theirs.get(switch):
+            yield f"`{switch}` is on"
+    rope = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        yield f"rotary positions are scaled (`{kind}`)"
+    if theirs.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
+        yield "only a part of each head is rotated (`partial_rotary_factor`)"
+    if theirs.get("hidden_act", "silu") != "silu":
+        yield f"`hidden_act` is {theirs['hidden_act']}"
+    if set(theirs.get("layer_types") or ["full_attention"]) != {"full_attention"}:
+        yield "some layers attend through a window (`layer_types`)"
+
+
+def _locate_weights(folder: Path) -> dict[str, str]:
+    """Name of each weight -> the file it is in."""
+    if (folder / WEIGHTS_INDEX).exists():
+        return _read_json(folder, WEIGHTS_INDEX)["weight_map"]
+    if not (folder / WEIGHTS).exists():
+        _refuse(folder, f"there is no {WEIGHTS} (nor its index) in it")
+    return dict.fromkeys(_open(folder, WEIGHTS)[0], WEIGHTS)
+
+
+def _read_parts(folder: Path, config: ModelConfig, where: Mapping[str, str]) -> dict[str, Tree]:
+    opened = {file: _open(folder, file) for file in sorted(set(where.values()))}
+    specs = dict(flatten(describe(config)))
+    leaves = {}
+    for path, (their_name, is_transposed) in _names(config).items():
+        tensors, read = opened[where[their_name]]
+        if their_name not in tensors:
+            _refuse(folder, f"{where[their_name]} does not hold {their_name}, as its index says")
+        value = read(their_name)
+        value = np.ascontiguousarray(value.T if is_transposed else value)
+        if value.shape != specs[path].shape:
+            _refuse(folder, f"{their_name} has another shape than config.json gives")
+        leaves[path] = value
+    return unflatten(leaves)
+
+
+def _open(folder: Path, file: str):
+    """The names in a safetensors file, and a function name -> float32 array."""
+    import safetensors
+
+    try:
+        opened = safetensors.safe_open(folder / file, framework="flax")
+        names = set(opened.keys())
+    except (OSError, safetensors.SafetensorError) as error:
+        _refuse(folder, f"{file} cannot be opened ({error})")
+    # By way of JAX: NumPy alone has no bfloat16.
+    return names, lambda name: np.asarray(opened.get_tensor(name)).astype(np.float32)
+
+
+def _read_json(folder: Path, file: str) -> dict[str, Any]:
+    try:
+        return json.loads((folder / file).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        _refuse(folder, f"there is no {file} in it")
+    except (OSError, ValueError) as error:
+        _refuse(folder, f"{file} cannot be read ({error})")
+
+
+def _write_json(file: Path, values: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def _few(names: list[str]) -> str:
+    shown = ", ".join(names[:3]) or "none"
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def _refuse(folder: Path, problem: str) -> NoReturn:
+    remedy = (
+        "Expected a folder saved by `transformers` for LlamaForCausalLM or Qwen3ForCausalLM, "
+        "without biases, scaled rotary positions, sliding windows or quantisation"
+    )
+    raise BadCheckpoint(folder=folder, problem=problem, remedy=f"{remedy}.")

@@ -1,0 +1,103 @@
+"""The pieces of a block: the dense product, RMSNorm, rotary positions and the gated feed-forward.
+
+Axis letters are in this room's `__init__`. The surprise is `dense`: its gradient is written by
+hand, because what XLA makes of the plain one costs a training step on CPU up to half of its time.
+"""
+
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+
+from dipaco.model.spec import ParamSpec
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def dense(x: jax.Array, kernel_NM: jax.Array, compute_dtype: str) -> jax.Array:
+    """x @ kernel over the last axis of x [..., N], in float32 -> [..., M].
+
+    Inputs are cast to `compute_dtype`; sums and result stay float32. On CPU that is also the quick
+    way for bfloat16: a product with bfloat16 *output* runs at a fraction of the speed.
+    """
+    x, kernel_NM = x.astype(compute_dtype), kernel_NM.astype(compute_dtype)
+    return _contract(x, kernel_NM, (x.ndim - 1,), (0,))
+
+
+def _dense_forward(x, kernel_NM, compute_dtype):
+    x, kernel_NM = x.astype(compute_dtype), kernel_NM.astype(compute_dtype)
+    return _contract(x, kernel_NM, (x.ndim - 1,), (0,)), (x, kernel_NM)
+
+
+def _dense_backward(compute_dtype, saved, gradient):
+    x, kernel_NM = saved
+    # Without the barrier XLA:CPU fuses the elementwise gradient that comes in (of SiLU, of
+    # cross-entropy) into a *transposed copy* for the kernel's product, at many times the cost of
+    # the product itself.
+    gradient = lax.optimization_barrier(gradient.astype(compute_dtype))
+    leading = tuple(range(x.ndim - 1))
+    gradient_x = _contract(gradient, kernel_NM, (x.ndim - 1,), (1,))
+    gradient_kernel_NM = _contract(x, gradient, leading, leading)
+    return gradient_x, gradient_kernel_NM
+
+
+def _contract(a, b, axes_a, axes_b):
+    """The product of a and b summed over the named axes; no transposed copies are asked for."""
+    dimensions = ((axes_a, axes_b), ((), ()))
+    return lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
+
+
+dense.defvjp(_dense_forward, _dense_backward)
+
+
+def declare(module: nn.Module, specs: Mapping[str, ParamSpec]) -> dict[str, jax.Array]:
+    """The parameters of a Flax module, as `spec.describe` has them."""
+    return {
+        name: module.param(name, spec.init, spec.shape, spec.dtype) for name, spec in specs.items()
+    }
+
+
+def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
+    """x / sqrt(mean(x^2) + epsilon) * scale over the last axis, in float32 (arXiv 1910.07467)."""
+    mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    return x * lax.rsqrt(mean_square + epsilon) * jnp.expand_dims(scale, range(x.ndim - 1))
+
+
+def rotary_angles(positions_BT: jax.Array, head_size: int, theta: float) -> jax.Array:
+    """Angle of each pair of values at each position: position / theta^(2i / K) -> [B, T, K / 2].
+
+    In float32, as in `transformers`: at position 2048 the angle of another precision is visible in
+    the logits.
+    """
+    exponents = jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size
+    frequencies = 1.0 / jnp.power(jnp.float32(theta), exponents)
+    return positions_BT[:, :, None].astype(jnp.float32) * frequencies[None, None, :]
+
+
+def rotate(x_BTHK: jax.Array, angles: jax.Array) -> jax.Array:
+    """Turns each pair (i, i + K/2) by its angle [B, T, K/2]: rotary positions (arXiv 2104.09864).
+
+    Half-split, as Llama in `transformers`; the paper pairs neighbours.
+    """
+    cosine, sine = jnp.cos(angles)[:, :, None, :], jnp.sin(angles)[:, :, None, :]
+    first, second = jnp.split(x_BTHK, 2, axis=-1)
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
+    return jnp.concatenate(turned, axis=-1)
+
+
+class FeedForward(nn.Module):
+    """norm, then down(silu(gate x) * up x): SwiGLU (arXiv 2002.05202)."""
+
+    specs: Mapping[str, ParamSpec]
+    norm_epsilon: float
+    compute_dtype: str
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        params = declare(self, self.specs)
+        x_BTD = rms_norm(x_BTD, params["norm"], self.norm_epsilon)
+        gate_BTF = dense(x_BTD, params["gate"], self.compute_dtype)
+        up_BTF = dense(x_BTD, params["up"], self.compute_dtype)
+        return dense(nn.silu(gate_BTF) * up_BTF, params["down"], self.compute_dtype)

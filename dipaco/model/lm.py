@@ -1,0 +1,165 @@
+"""From parts to logits: one Flax module per part, applied in turn.
+
+Axis letters are in this room's `__init__`. Nothing outside this room sees Flax: what comes in are
+the parts, a mapping of plain nested dicts, whoever owns them.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+
+from dipaco.model.attention import Attention
+from dipaco.model.cache import Cache, num_slots
+from dipaco.model.config import ModelConfig, block_names
+from dipaco.model.layers import FeedForward, declare, dense, rms_norm, rotary_angles
+from dipaco.model.spec import Parts, Tree, describe
+
+
+def forward(
+    config: ModelConfig,
+    parts: Parts,
+    tokens_BT: jax.Array,
+    *,
+    segments: jax.Array | None = None,
+    positions: jax.Array | None = None,
+    cache: Cache | None = None,
+) -> tuple[jax.Array, Any]:
+    """Logits of the next token at every position.
+
+    Args:
+      config: sizes; static under `jax.jit`.
+      parts: the parameters of one path.
+      tokens_BT: int32 token ids.
+      segments: int32 [B, T], which piece of the row each token belongs to; a token attends within
+        its piece only, and 0 is padding. None: each row is one piece.
+      positions: int32 [B, T], place of each token in its piece. None: counted along the row, which
+        gives the same logits up to rounding, since rotary attention sees distances only.
+      cache: what was seen before, one document per row. These tokens are its continuation,
+        `segments` then only tells tokens (not 0) from padding at the end of a row, and `positions`
+        must be None. There must be a slot for each column of `tokens_BT`, padding included.
+
+    Returns:
+      float32 logits [B, T, V], and the cache with the tokens added (None when none was given).
+    """
+    x_BTD, cache = _through_blocks(config, parts, tokens_BT, segments, positions, cache)
+    specs = describe(config)
+    x_BTD = _apply(FinalNorm(specs["final_norm"], config), parts["final_norm"], x_BTD)
+    if config.tied_head:
+        return _apply(Embed(specs["embed"], config), parts["embed"], x_BTD, method="logits"), cache
+    return _apply(Head(specs["head"], config), parts["head"], x_BTD), cache
+
+
+def hidden_states(
+    config: ModelConfig,
+    parts: Parts,
+    tokens_BT: jax.Array,
+    *,
+    segments: jax.Array | None = None,
+    positions: jax.Array | None = None,
+) -> jax.Array:
+    """The last block's output before the final norm, float32 [B, T, D]: what a router looks at."""
+    return _through_blocks(config, parts, tokens_BT, segments, positions, None)[0]
+
+
+def _through_blocks(config, parts, tokens_BT, segments, positions, cache):
+    specs = describe(config)
+    if positions is None:
+        start_B = jnp.zeros((1,), jnp.int32) if cache is None else cache["length"]
+        positions = start_B[:, None] + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None, :]
+    allowed_BTS = _allowed(tokens_BT.shape[1], segments, positions, cache)
+    angles = rotary_angles(positions, config.head_size, config.rope_theta)
+
+    x_BTD = _apply(Embed(specs["embed"], config), parts["embed"], tokens_BT)
+    after = {}
+    for name in block_names(config):
+        kept = None if cache is None else cache[name]
+        inputs = (x_BTD, angles, positions, allowed_BTS, kept)
+        x_BTD, after[name] = _apply(Block(specs[name], config), parts[name], *inputs)
+    if cache is None:
+        return x_BTD, None
+    num_new = tokens_BT.shape[1] if segments is None else jnp.sum(segments != 0, axis=1)
+    return x_BTD, {"length": cache["length"] + num_new, **after}
+
+
+def _allowed(length, segments, positions_BT, cache):
+    """Which slot each token may attend to: [B or 1, T, S]."""
+    if cache is not None:
+        slots_S = jnp.arange(num_slots(cache), dtype=jnp.int32)
+        return slots_S[None, None, :] <= positions_BT[:, :, None]
+    # By place in the row, not by position: the two agree within a segment, and this needs no
+    # positions.
+    place = jnp.arange(length, dtype=jnp.int32)
+    causal_BTS = (place[None, :] <= place[:, None])[None]
+    if segments is None:
+        return causal_BTS
+    return causal_BTS & (segments[:, :, None] == segments[:, None, :])
+
+
+def _apply(part: nn.Module, params: Tree, *inputs: Any, method: str | None = None) -> Any:
+    return part.apply({"params": params}, *inputs, method=method)
+
+
+class Embed(nn.Module):
+    """Part `embed`: token id -> its row of the table; and back, where the head is tied."""
+
+    specs: Tree
+    config: ModelConfig
+
+    def setup(self):
+        self.table_VD = declare(self, self.specs)["table"]
+
+    def __call__(self, tokens_BT: jax.Array) -> jax.Array:
+        return jnp.take(self.table_VD, tokens_BT, axis=0)
+
+    def logits(self, x_BTD: jax.Array) -> jax.Array:
+        # The barrier keeps XLA:CPU from folding the transpose into the gradient's product, for
+        # which it has no bfloat16 kernel (jax 0.10: "Unsupported element type for DotThunk").
+        head_DV = lax.optimization_barrier(self.table_VD.T)
+        return dense(x_BTD, head_DV, self.config.compute_dtype)
+
+
+class Block(nn.Module):
+    """Part `block_NN`: attention and feed-forward, each added to what came in."""
+
+    specs: Tree
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x_BTD, angles, positions_BT, allowed_BTS, cache):
+        config = self.config
+        attention = Attention(self.specs["attention"], config, name="attention")
+        added_BTD, cache = attention(x_BTD, angles, positions_BT, allowed_BTS, cache)
+        x_BTD = x_BTD + added_BTD
+        feed_forward = FeedForward(
+            self.specs["feed_forward"],
+            config.norm_epsilon,
+            config.compute_dtype,
+            name="feed_forward",
+        )
+        return x_BTD + feed_forward(x_BTD), cache
+
+
+class FinalNorm(nn.Module):
+    """Part `final_norm`."""
+
+    specs: Tree
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        scale_D = declare(self, self.specs)["scale"]
+        return rms_norm(x_BTD, scale_D, self.config.norm_epsilon)
+
+
+class Head(nn.Module):
+    """Part `head`: hidden state -> logits."""
+
+    specs: Tree
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        return dense(x_BTD, declare(self, self.specs)["kernel"], self.config.compute_dtype)

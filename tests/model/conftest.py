@@ -1,0 +1,45 @@
+"""Small models that every file of this room uses."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco.model.config import ModelConfig
+from dipaco.model.spec import describe
+
+TINY = ModelConfig(vocab_size=64, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_length=32)
+
+
+@pytest.fixture(
+    params=[
+        {},
+        {"num_kv_heads": 2, "head_dim": 6, "qk_norm": True, "rope_theta": 500.0},
+        {"num_kv_heads": 1, "tied_head": True},
+    ],
+    ids=["llama", "qwen3", "tied"],
+)
+def config(request):
+    return dataclasses.replace(TINY, **request.param)
+
+
+@pytest.fixture
+def parts(config):
+    return lively(config)
+
+
+@pytest.fixture
+def tokens_BT():
+    return np.random.default_rng(1).integers(0, TINY.vocab_size, (3, 12), np.int32)
+
+
+def lively(config):
+    """Parameters of a size at which each of them matters: norms are not 1, scores are not flat."""
+    rng = np.random.default_rng(0)
+
+    def values(spec):
+        around = 1.0 if len(spec.shape) == 1 else 0.0
+        return rng.normal(around, 0.3, spec.shape).astype(np.float32)
+
+    return jax.tree.map(values, describe(config))

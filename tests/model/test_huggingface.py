@@ -1,0 +1,202 @@
+"""An oracle that is not ours: `transformers` computes the same logits from the same weights.
+
+PyTorch is heavy, so it stays out of the `test` extra; `.ci/run` installs the `parity` extra.
+"""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco.errors import BadCheckpoint, CheckpointExists
+from dipaco.model import lm
+from dipaco.model.config import ModelConfig
+from dipaco.model.huggingface import export_checkpoint, read_checkpoint
+from dipaco.model.spec import initialise
+from tests.model.conftest import TINY, lively
+
+forward = jax.jit(lm.forward, static_argnums=0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(tmp_path_factory):
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["a path is a path is a path, and so on"], trainer)
+    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(file))
+    return file
+
+
+@pytest.fixture
+def transformers():
+    pytest.importorskip("torch", reason="parity with transformers needs the `parity` extra")
+    return pytest.importorskip("transformers", reason="needs the `parity` extra")
+
+
+def _their_logits(model, tokens_BT):
+    import torch
+
+    with torch.no_grad():
+        return model(torch.tensor(tokens_BT, dtype=torch.long)).logits.float().numpy()
+
+
+def test_an_exported_model_has_the_same_logits_in_transformers(
+    transformers, config, parts, tokens_BT, tokenizer_file, tmp_path
+):
+    export_checkpoint(config, parts, tokenizer_file, tmp_path / "out")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    ours, _ = forward(config, parts, tokens_BT)
+    np.testing.assert_allclose(_their_logits(theirs, tokens_BT), ours, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_made_by_transformers_has_the_same_logits_here(
+    transformers, kind, dtype, tokens_BT, tmp_path
+):
+    import torch
+
+    torch.manual_seed(0)
+    # In several files with an index, as large checkpoints come.
+    made = _make_theirs(transformers, kind).to(getattr(torch, dtype))
+    made.save_pretrained(tmp_path, max_shard_size="8KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    config, parts = read_checkpoint(tmp_path)
+    assert (config.rope_theta, config.kv_heads, config.head_size) == (700.0, 2, 6)
+    ours, _ = forward(config, parts, tokens_BT)
+    # Read again: `made.float()` would keep rotary frequencies that were rounded to bfloat16.
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    np.testing.assert_allclose(_their_logits(theirs, tokens_BT), ours, atol=1e-5)
+
+
+def test_a_model_of_8_million_parameters_agrees(transformers, tokenizer_file, tmp_path):
+    config = ModelConfig(
+        vocab_size=8192, d_model=256, num_layers=4, num_heads=4, d_ff=1024, max_length=256
+    )
+    parts = initialise(config, jax.random.key(0))
+    tokens_BT = np.random.default_rng(0).integers(0, 8192, (2, 256), np.int32)
+    export_checkpoint(config, parts, tokenizer_file, tmp_path / "out")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    ours, _ = forward(config, parts, tokens_BT)
+    np.testing.assert_allclose(_their_logits(theirs, tokens_BT), ours, atol=2e-4)
+
+
+def test_a_wrong_theta_would_be_seen(config, parts, tokens_BT):
+    wrong = dataclasses.replace(config, rope_theta=2 * config.rope_theta)
+    difference = forward(config, parts, tokens_BT)[0] - forward(wrong, parts, tokens_BT)[0]
+    assert np.max(np.abs(difference)) > 100 * 1e-5
+
+
+def test_the_exported_tokenizer_gives_the_same_tokens(transformers, tokenizer_file, tmp_path):
+    import tokenizers
+
+    export_checkpoint(TINY, lively(TINY), tokenizer_file, tmp_path / "out")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ours = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+    text = " a path, so  on\n\u05d0\u05d1 ."
+    assert theirs(text)["input_ids"] == ours.encode(text).ids
+    assert theirs.decode(theirs(text)["input_ids"]) == text
+
+
+def test_what_is_exported_is_read_back(config, parts, tokenizer_file, tmp_path):
+    export_checkpoint(config, parts, tokenizer_file, tmp_path / "out")
+    again, values = read_checkpoint(tmp_path / "out")
+    written_out = {"num_kv_heads": config.kv_heads, "head_dim": config.head_size}
+    assert again == dataclasses.replace(config, **written_out)
+    jax.tree.map(np.testing.assert_array_equal, values, parts)
+
+
+def test_an_export_is_whole_or_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        export_checkpoint(TINY, lively(TINY), tmp_path / "no_tokenizer.json", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_does_not_overwrite(tokenizer_file, tmp_path):
+    with pytest.raises(CheckpointExists, match="never overwrites"):
+        export_checkpoint(TINY, lively(TINY), tokenizer_file, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "linear"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"layer_types": ["sliding_attention"]}, "window"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"num_hidden_layers": 3}, "missing: model.layers.2"),
+        ({"num_hidden_layers": 1}, "not understood: model.layers.1"),
+        ({"intermediate_size": 16}, "another shape"),
+        ({"num_attention_heads": 3, "head_dim": None}, "divisor"),
+    ],
+)
+def test_a_checkpoint_that_would_mean_something_else_is_refused(
+    changes, said, tokenizer_file, tmp_path
+):
+    _damage(tmp_path, tokenizer_file, changes)
+    with pytest.raises(BadCheckpoint, match=said):
+        read_checkpoint(tmp_path / "out")
+
+
+def test_a_size_that_is_not_given_is_named(tokenizer_file, tmp_path):
+    _damage(tmp_path, tokenizer_file, {}, remove="vocab_size")
+    with pytest.raises(BadCheckpoint, match="vocab_size"):
+        read_checkpoint(tmp_path / "out")
+
+
+def test_a_truncated_or_absent_file_is_named(tokenizer_file, tmp_path):
+    _damage(tmp_path, tokenizer_file, {})
+    weights = tmp_path / "out" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    with pytest.raises(BadCheckpoint, match=r"model\.safetensors cannot be opened"):
+        read_checkpoint(tmp_path / "out")
+    weights.unlink()
+    with pytest.raises(BadCheckpoint, match=r"no model\.safetensors"):
+        read_checkpoint(tmp_path / "out")
+    with pytest.raises(BadCheckpoint, match=r"no config\.json"):
+        read_checkpoint(tmp_path)
+
+
+def _damage(tmp_path, tokenizer_file, changes, remove=None):
+    """An exported model whose config.json then says something else."""
+    export_checkpoint(TINY, lively(TINY), tokenizer_file, tmp_path / "out")
+    file = tmp_path / "out" / "config.json"
+    said = {**json.loads(file.read_text()), **changes}
+    said.pop(remove, None)
+    file.write_text(json.dumps(said))
+
+
+def _make_theirs(transformers, kind):
+    sizes = {
+        "vocab_size": 64,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 6,
+        "max_position_embeddings": 32,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 700.0},
+        "initializer_range": 0.3,
+    }
+    if kind == "llama":
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes))
+    for layer in model.model.layers:
+        layer.self_attn.q_norm.weight.data.uniform_(0.5, 1.5)
+        layer.self_attn.k_norm.weight.data.uniform_(0.5, 1.5)
+    return model

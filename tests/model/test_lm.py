@@ -1,0 +1,94 @@
+"""What a language model must do whatever its weights: causality, packing, the two precisions."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dipaco.model import attention, layers, lm
+from dipaco.model.lm import hidden_states
+from dipaco.model.loss import next_token_loss
+from tests.model.conftest import TINY, lively
+
+GROUPED = dataclasses.replace(TINY, num_kv_heads=2, head_dim=6, qk_norm=True)
+TIED = dataclasses.replace(TINY, tied_head=True)
+
+forward = jax.jit(lm.forward, static_argnums=0)
+
+
+def test_no_logit_depends_on_a_later_token(config, parts, tokens_BT):
+    """By gradient: of position 5's logits, with respect to what is embedded at each position."""
+    rows = parts["embed"]["table"][tokens_BT]
+    config = dataclasses.replace(config, vocab_size=tokens_BT.size)
+
+    def at_five(rows):
+        # Each position gets a table row of its own, so the table's gradient is by position.
+        table = {"table": rows.reshape(-1, config.d_model)}
+        own = np.arange(tokens_BT.size, dtype=np.int32).reshape(tokens_BT.shape)
+        x_BTD = hidden_states(config, {**parts, "embed": table}, own)
+        return jnp.sum(jnp.square(x_BTD[:, 5]))
+
+    by_position = jnp.abs(jax.jit(jax.grad(at_five))(rows)).max(axis=(0, 2))
+    assert np.all(by_position[6:] == 0)
+    assert np.all(by_position[:6] > 0)
+
+
+def test_packed_rows_equal_documents_one_by_one(config, parts):
+    rng = np.random.default_rng(2)
+    documents = [rng.integers(0, config.vocab_size, (1, n), np.int32) for n in (5, 1, 4)]
+    row = np.concatenate([*documents, np.zeros((1, 2), np.int32)], axis=1)
+    segments = np.array([[1] * 5 + [2] + [3] * 4 + [0] * 2], np.int32)
+    positions = np.array([[0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 0, 1]], np.int32)
+    alone = np.concatenate([forward(config, parts, document)[0] for document in documents], axis=1)
+    for given in (positions, None):
+        packed, _ = forward(config, parts, row, segments=segments, positions=given)
+        np.testing.assert_allclose(packed[:, :10], alone, atol=2e-5)
+
+
+@pytest.mark.parametrize("config", [GROUPED, TIED], ids=["grouped", "tied"])
+def test_bfloat16_stays_close_to_float32(config, tokens_BT):
+    parts = lively(config)
+    full, _ = forward(config, parts, tokens_BT)
+    rounded, _ = forward(_mixed(config), parts, tokens_BT)
+    assert rounded.dtype == jnp.float32
+    assert 0 < np.linalg.norm(full - rounded) < 0.02 * np.linalg.norm(full)
+
+
+@pytest.mark.parametrize("config", [GROUPED, TIED], ids=["grouped", "tied"])
+def test_bfloat16_gradients_are_float32_and_close(config, tokens_BT):
+    parts = lively(config)
+    full, rounded = (_gradients(parts, c, tokens_BT) for c in (config, _mixed(config)))
+    for a, b in zip(jax.tree.leaves(full), jax.tree.leaves(rounded), strict=True):
+        assert b.dtype == jnp.float32
+        assert np.linalg.norm(a - b) < 0.1 * np.linalg.norm(a)
+
+
+@pytest.mark.parametrize("config", [GROUPED, TIED], ids=["grouped", "tied"])
+def test_gradients_written_by_hand_equal_those_of_jax(monkeypatch, config, tokens_BT):
+    parts = lively(config)
+    ours = _gradients(parts, config, tokens_BT)
+    plain_sum = attention._weighted_sum.__wrapped__
+    plain_dense = layers.dense.__wrapped__
+    monkeypatch.setattr(attention, "_weighted_sum", plain_sum)
+    for module in (attention, layers, lm):
+        monkeypatch.setattr(module, "dense", plain_dense)
+    # A new function, or `jit` would find what it compiled before.
+    theirs = jax.jit(jax.grad(lambda parts: _loss(parts, config, tokens_BT)))(parts)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def _mixed(config):
+    return dataclasses.replace(config, compute_dtype="bfloat16")
+
+
+def _loss(parts, config, tokens_BT):
+    segments = np.repeat([[1] * 7 + [2] * 4 + [0]], len(tokens_BT), axis=0)
+    logits, _ = lm.forward(config, parts, tokens_BT, segments=segments)
+    total, count = next_token_loss(logits, tokens_BT, segments)
+    return total / count
+
+
+_gradients = jax.jit(jax.grad(_loss), static_argnums=1)

@@ -1,0 +1,75 @@
+"""One device and eight give the same numbers, whichever way the parameters are cut."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco.model.config import MeshConfig, ModelConfig
+from dipaco.model.lm import forward
+from dipaco.model.loss import next_token_loss
+from dipaco.model.sharding import RULES, batch_sharding, make_mesh, parts_shardings
+from dipaco.model.spec import initialise
+
+CONFIG = ModelConfig(
+    vocab_size=64, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, d_ff=64, max_length=32
+)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _loss_and_gradients(config, parts, tokens_BT, segments_BT):
+    def loss(parts):
+        logits, _ = forward(config, parts, tokens_BT, segments=segments_BT)
+        total, count = next_token_loss(logits, tokens_BT, segments_BT)
+        return total / count
+
+    return jax.value_and_grad(loss)(parts)
+
+
+def _batch():
+    rng = np.random.default_rng(0)
+    tokens_BT = rng.integers(0, CONFIG.vocab_size, (8, 16), np.int32)
+    return tokens_BT, 1 + (np.arange(16)[None] >= rng.integers(2, 14, (8, 1))).astype(np.int32)
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs the eight fake devices of conftest.py")
+@pytest.mark.parametrize(
+    "mesh_config",
+    [
+        MeshConfig(data=-1),
+        MeshConfig(fsdp=8),
+        MeshConfig(tensor=8),  # more than there are key heads: cut inside a head
+        MeshConfig(data=2, fsdp=2, tensor=2),
+    ],
+    ids=["data", "fsdp", "tensor", "all"],
+)
+def test_eight_devices_equal_one(mesh_config):
+    parts, batch = initialise(CONFIG, jax.random.key(0)), _batch()
+    one = _loss_and_gradients(CONFIG, parts, *batch)
+    mesh = make_mesh(mesh_config)
+    placed = jax.device_put(parts, parts_shardings(CONFIG, mesh))
+    eight = _loss_and_gradients(CONFIG, placed, *jax.device_put(batch, batch_sharding(mesh)))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(eight), strict=True):
+        assert len(b.sharding.device_set) == 8
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_fully_sharded_parameters_take_an_eighth_of_the_room():
+    mesh = make_mesh(MeshConfig(fsdp=-1))
+    shardings = parts_shardings(CONFIG, mesh)
+    query = shardings["block_00"]["attention"]["query"]
+    assert query.shard_shape((32, 32)) == (32 // mesh.size, 32)
+
+
+def test_an_axis_that_does_not_divide_stays_whole():
+    mesh = make_mesh(MeshConfig(tensor=-1))
+    odd = ModelConfig(vocab_size=63, d_model=32, num_layers=1, num_heads=4, d_ff=64, max_length=8)
+    table = parts_shardings(odd, mesh)["embed"]["table"]
+    assert table.shard_shape((63, 32)) == (63, 32)
+
+
+def test_rules_are_a_setting():
+    mesh = make_mesh(MeshConfig(tensor=-1))
+    shardings = parts_shardings(CONFIG, mesh, {**RULES, "vocab": ()})
+    assert shardings["embed"]["table"].shard_shape((64, 32)) == (64, 32)
