@@ -1,0 +1,18 @@
+"""Text in, batches out: documents, their splits, their tokens, and rows planned over them.
+
+Follows DiPaCo (arXiv 2403.10616) section 2.4 (a shard per path, a reserve of documents for the
+router) and section 4 (perplexity on documents cut to the context).
+
+The nouns, in the order in which text meets them:
+
+  source     where documents come from: `packages:`, `text:GLOB`, `parquet:GLOB`, `hf:NAME`, ...
+  document   a piece of text with a domain and a group; a group is never in two splits
+  split      train, valid or router, by the hash of the group: the same whatever the run's seed
+  corpus     a folder: the tokenizer, the tokens of every document once, flat arrays about them
+  shard      the documents of one path: document numbers and a row plan; no text is ever copied
+  row        `length` tokens made of pieces (document, start, length), planned with the shard
+  batch      tokens, segments and positions, [B, T] each; found by one integer, the step
+
+The room imports `errors` and nothing else of the house. Heavy libraries (grain, array_record,
+pyarrow, tokenizers, datasets) are imported inside the functions that need them.
+"""

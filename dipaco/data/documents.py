@@ -1,0 +1,36 @@
+"""The first tokens of documents: what the router reads and what evaluation scores."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dipaco.data.corpus import Corpus
+from dipaco.data.tokenizer import Tokenizer
+
+
+def first_tokens(
+    corpus: Corpus, document_numbers: Sequence[int] | np.ndarray, length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first `length` tokens of each document.
+
+    Returns:
+      tokens: [N, length] int32, padded with 0.
+      lengths: [N] int32, how many of them are tokens.
+    """
+    return _cut(corpus.tokens(document_numbers), length)
+
+
+def encode_first_tokens(
+    tokenizer: Tokenizer, texts: Sequence[str], length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same for texts that are in no corpus, such as a file given to `dipaco evaluate`."""
+    return _cut(tokenizer.encode(texts), length)
+
+
+def _cut(documents: Sequence[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
+    tokens = np.zeros((len(documents), length), dtype=np.int32)
+    lengths = np.zeros(len(documents), dtype=np.int32)
+    for row, document in enumerate(documents):
+        lengths[row] = min(length, len(document))
+        tokens[row, : lengths[row]] = document[:length]
+    return tokens, lengths

@@ -1,0 +1,128 @@
+"""Text chunks -> tokens, by several processes, in the order of the chunks.
+
+`python -m dipaco.data.encode TOKENIZER` is one of them: it reads a job a line and answers a line.
+Plain subprocesses rather than `multiprocessing`: they do not import the caller's main module, share
+no memory with a process that may hold JAX's threads, and end by themselves when their parent is
+gone, even killed, because their input ends. Chunk i goes to process i modulo n, so that the answers
+are in order without anyone sorting them.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+
+import dipaco
+from dipaco.data.files import write_arrays
+from dipaco.data.staging import Staged, read_chunk
+from dipaco.data.tokenizer import Tokenizer, load_tokenizer
+from dipaco.errors import DiskFull, NotWritable
+
+JOBS_AHEAD = 2  # a process always has its next job, and no more wait on disk
+
+
+def encode_chunks(
+    staged: Staged, chunks: range, tokenizer: Tokenizer, processes: int
+) -> Generator[list[np.ndarray], None, None]:
+    """For each chunk the tokens of its kept documents; at most a few chunks are in memory."""
+    if processes == 1 or len(chunks) <= 2:  # starting a process takes as long as two chunks
+        for chunk in chunks:
+            texts = read_chunk(staged.chunk_file(chunk))
+            yield tokenizer.encode([texts[i] for i in np.flatnonzero(staged.kept_in(chunk))])
+        return
+
+    with contextlib.ExitStack() as stack:
+        workers = [
+            stack.enter_context(contextlib.closing(_Worker(tokenizer.file)))
+            for _ in range(min(processes, len(chunks)))
+        ]
+        ahead = JOBS_AHEAD * len(workers)
+        for place, chunk in enumerate(chunks[:ahead]):
+            workers[place % len(workers)].send(staged, chunk)
+        for place, chunk in enumerate(chunks):
+            worker = workers[place % len(workers)]
+            tokens, lengths = worker.receive()
+            if chunk + ahead in chunks:
+                worker.send(staged, chunk + ahead)
+            yield np.split(tokens, np.cumsum(lengths)[:-1]) if len(lengths) else []
+
+
+class _Worker:
+    """One process that tokenises, seen from its parent."""
+
+    def __init__(self, tokenizer_file: Path):
+        home = str(Path(dipaco.__file__).parents[1])
+        path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dipaco.data.encode", str(tokenizer_file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # One thread each: the processes are what fills the CPUs.
+            env=os.environ | {"PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"},
+        )
+        assert self.process.stdin
+        assert self.process.stdout
+        self.jobs, self.answers = self.process.stdin, self.process.stdout
+
+    def send(self, staged: Staged, chunk: int) -> None:
+        job = {
+            "texts": str(staged.chunk_file(chunk)),
+            "kept": np.flatnonzero(staged.kept_in(chunk)).tolist(),
+            "result": str(staged.folder / f"tokens_{chunk:06d}.npz"),
+        }
+        print(json.dumps(job), file=self.jobs, flush=True)
+
+    def receive(self) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of a chunk in one array, and how many each document has."""
+        line = self.answers.readline()
+        if not line:
+            code = self.process.wait()
+            raise ChildProcessError(f"a process that tokenises ended with exit code {code}")
+        answer = json.loads(line)
+        if answer.get("error") == DiskFull.__name__:
+            raise DiskFull(**answer["values"])
+        if answer.get("error") == NotWritable.__name__:
+            raise NotWritable(**answer["values"])
+        with np.load(answer["result"], allow_pickle=False) as result:
+            tokens, lengths = result["tokens"], result["lengths"]
+        Path(answer["result"]).unlink()
+        return tokens, lengths
+
+    def close(self) -> None:
+        """Ends the process: its input ends."""
+        with contextlib.suppress(OSError):
+            self.jobs.close()
+        self.process.wait()
+        self.answers.close()
+
+
+def main() -> None:
+    """Does jobs from standard input until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    tokenizer = load_tokenizer(Path(sys.argv[1]))
+    for line in sys.stdin:
+        job = json.loads(line)
+        try:
+            texts = read_chunk(Path(job["texts"]))
+            encoded = tokenizer.encode([texts[i] for i in job["kept"]])
+            arrays = {
+                "lengths": np.array([len(tokens) for tokens in encoded], dtype=np.int64),
+                "tokens": np.concatenate([np.zeros(0, dtype=np.int32), *encoded]),
+            }
+            write_arrays(Path(job["result"]), arrays)
+            answer = {"result": job["result"]}
+        except (DiskFull, NotWritable) as error:  # for the parent to tell
+            values = {name: str(value) for name, value in error.values.items()}
+            answer = {"error": type(error).__name__, "values": values}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

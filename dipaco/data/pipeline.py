@@ -1,0 +1,81 @@
+"""Batches by number: step s of a plan and a seed is always the same batch.
+
+Grain shuffles rows, not documents, anew in every epoch, by a permutation that is computed and not
+stored; `repeat` comes after `shuffle`, or epochs would mix. A position in the data is therefore one
+integer, the step. It says nothing of which data: keep `fingerprint` with it, and compare when going
+on.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dipaco.data.corpus import Corpus
+from dipaco.data.files import digest_of
+from dipaco.data.pack import RowPlan
+
+FORMAT_VERSION = 1  # raise it when the same step would give another batch
+READ_AHEAD = 8  # batches
+
+Batch = dict[str, np.ndarray]
+
+
+class Rows:
+    """A random-access source of planned rows, as Grain wants it."""
+
+    def __init__(self, corpus: Corpus, plan: RowPlan):
+        self.corpus = corpus
+        self.plan = plan
+
+    def __len__(self) -> int:
+        return self.plan.num_rows
+
+    def __getitem__(self, k: int) -> Batch:
+        """Row k: tokens, segments (1, 2, ...; 0 = padding), positions; int32 [row_length] each."""
+        tokens, segments, positions = (
+            np.zeros(self.plan.row_length, dtype=np.int32) for _ in range(3)
+        )
+        pieces = self.plan.row(k)
+        documents = self.corpus.tokens([document for document, _, _ in pieces])
+        place = 0
+        for number, (document, (_, start, length)) in enumerate(
+            zip(documents, pieces, strict=True)
+        ):
+            here = slice(place, place + length)
+            tokens[here] = document[start : start + length]
+            segments[here] = number + 1
+            positions[here] = np.arange(length)
+            place += length
+        return {"tokens": tokens, "segments": segments, "positions": positions}
+
+
+class Batches:
+    """The endless batches of one row plan."""
+
+    def __init__(self, corpus: Corpus, plan: RowPlan, batch_size: int, seed: int):
+        import grain
+
+        assert plan.num_rows > 0, "an empty plan is an EmptyShard before it comes here"
+        self.batch_size = batch_size
+        self.fingerprint = digest_of(FORMAT_VERSION, corpus.digest, plan.digest(), seed, batch_size)
+        rows: Any = Rows(corpus, plan)  # what Grain reads by index; its own protocol says more
+        self._dataset: Any = (
+            grain.MapDataset.source(rows).seed(seed % 2**32).shuffle().repeat().batch(batch_size)
+        )
+
+    def at(self, step: int) -> Batch:
+        """Batch number `step`: tokens, segments and positions, int32 [B, T] each."""
+        return self._dataset[step]
+
+    def iterate(self, start_step: int, num_steps: int) -> Iterator[Batch]:
+        """Batches start_step, start_step + 1, ..., read ahead in one thread."""
+        import grain
+
+        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=READ_AHEAD)
+        batches = self._dataset[start_step : start_step + num_steps].to_iter_dataset(options)
+        iterator = iter(batches)
+        try:
+            yield from iterator
+        finally:
+            iterator.close()

@@ -1,0 +1,332 @@
+"""Where documents come from: one URL-like string for each source, read as a stream.
+
+  packages:                  the text that published packages carry (`packages.py`)
+  text:GLOB                  text files; the domain is the folder's name, or `?domain=NAME`
+  jsonl:GLOB                 JSON lines, also .gz; `?text=COLUMN&domain=COLUMN&group=COLUMN`
+  parquet:GLOB               the same for Parquet
+  hf:NAME[#CONFIG]           a data set of the Hugging Face hub, streamed; also `?split=train`
+  toy:                       clusters made on the spot (`toy.py`)
+
+The group is what must not be in two splits: a text file, a package's source file, the value of the
+group column, else the document itself; `?group=document` makes it the document everywhere. Text
+must be UTF-8: a file with anything else is refused with the place of the first bad byte, since
+silently replaced characters would be trained on.
+"""
+
+import contextlib
+import dataclasses
+import glob
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+from urllib.parse import parse_qsl
+
+from dipaco.errors import BadRecord, BadSource, BinaryText, ExtraMissing, MissingColumn
+
+BLOCK_BYTES = 1 << 20
+ROWS_AT_ONCE = 256
+
+
+class Document(NamedTuple):
+    """A text, the domain it is counted under, and the group that stays in one split."""
+
+    text: str
+    domain: str
+    group: str | None = None  # None = the document itself
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """A stream of documents and what is to be said about it.
+
+    `left_out` and `notes` may still grow while `documents` is being read.
+    """
+
+    documents: Iterator[Document]
+    licences: Mapping[str, str] = dataclasses.field(default_factory=dict)  # domain -> licence
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # domain -> why
+    notes: list[str] = dataclasses.field(default_factory=list)  # what a reader should know
+
+
+class SourceUrl(NamedTuple):
+    """`kind:place#fragment?option=value`, taken apart."""
+
+    url: str
+    kind: str
+    place: str
+    options: dict[str, str]
+
+
+def open_source(
+    url: str,
+    *,
+    max_bytes_per_domain: int | None = None,
+    say: Callable[[str], None] = lambda message: None,
+) -> Source:
+    """Opens a source.
+
+    Args:
+      url: as in the first lines of this file.
+      max_bytes_per_domain: a hint: nothing beyond it will be used, so a source may stop there.
+      say: is told what takes time, such as a download.
+
+    Raises:
+      BadSource: the kind is unknown, an option is, or no file matches.
+    """
+    source = parse_url(url)
+    documents: Iterator[Document]
+    match source.kind:
+        case "packages":
+            from dipaco.data.packages import open_packages
+
+            _allow(source, ())
+            return open_packages(max_bytes_per_domain=max_bytes_per_domain, say=say)
+        case "toy":
+            from dipaco.data.toy import toy_documents
+
+            _allow(source, ("clusters", "documents", "words", "seed"))
+            documents = toy_documents(**{k: _whole(source, k) for k in source.options})
+        case "text":
+            _allow(source, ("domain", "group"))
+            documents = _text_documents(source, _files(source))
+        case "jsonl":
+            _allow(source, ("text", "domain", "group"))
+            documents = _column_documents(source, _json_rows(_files(source)))
+        case "parquet":
+            _allow(source, ("text", "domain", "group"))
+            documents = _column_documents(source, _parquet_rows(_files(source)))
+        case "hf":
+            _allow(source, ("text", "domain", "group", "split"))
+            documents = _column_documents(source, _hub_rows(source))
+        case kind:
+            raise BadSource(
+                source=url,
+                problem=f"`{kind}` is not a kind of source.",
+                advice="Kinds: packages, text, jsonl, parquet, hf, toy.",
+            )
+    return Source(documents=documents)
+
+
+def parse_url(url: str) -> SourceUrl:
+    """`jsonl:data/*.jsonl?text=body` -> kind, place and options.
+
+    A `?` begins the options only if `name=` follows it: in a glob it stands for any character.
+    """
+    kind, _, rest = url.partition(":")
+    place, mark, query = rest.rpartition("?")
+    if not mark or "=" not in query:
+        place, query = rest.removesuffix("?"), ""
+    return SourceUrl(url, kind, place, dict(parse_qsl(query, keep_blank_values=True)))
+
+
+def source_of_file(file: Path) -> str:
+    """The URL of one file, its kind told by its name: .jsonl, .parquet, anything else is text."""
+    kinds = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+    kind = kinds.get(Path(file.name.removesuffix(".gz")).suffix, "text")
+    return f"{kind}:{glob.escape(str(file))}"
+
+
+def cut_text(text: str, max_bytes: int) -> Iterator[str]:
+    """Cuts a long text where a paragraph, else a line, else a word ends; loses no character.
+
+    Pieces have at most `max_bytes` bytes of UTF-8 (and more than half of it, where a natural end
+    allows).
+    """
+    data = text.encode("utf-8", "surrogatepass")
+    start = 0
+    while len(data) - start > max_bytes:
+        end = _last_end(data, start + max_bytes // 2, start + max_bytes)
+        yield data[start:end].decode("utf-8", "surrogatepass")
+        start = end
+    yield data[start:].decode("utf-8", "surrogatepass")
+
+
+def _last_end(data: bytes, low: int, high: int) -> int:
+    for mark in (b"\n\n", b"\n", b" "):
+        place = data.rfind(mark, low, high)
+        if place >= 0:
+            return place + len(mark)
+    for back in range(4):
+        if data[high - back] & 0xC0 != 0x80:  # not inside a character
+            return high - back
+    return high  # not UTF-8 at all; `decode` will say where
+
+
+# --- the kinds --------------------------------------------------------------------------------
+
+
+def _text_documents(source: SourceUrl, files: list[Path]) -> Iterator[Document]:
+    for file in files:
+        domain = source.options.get("domain") or file.absolute().parent.name or "text"
+        group = None if source.options.get("group") == "document" else str(file)
+        for block in _text_blocks(file):
+            yield Document(block, domain, group)
+
+
+def _text_blocks(file: Path) -> Iterator[str]:
+    """A text file in blocks of about a megabyte that end with a line where there are lines."""
+    offset, rest = 0, b""
+    with _open(file) as stream:
+        while block := stream.read(BLOCK_BYTES):
+            data = rest + block
+            end = data.rfind(b"\n") + 1
+            if not end:
+                end = len(data) if len(block) < BLOCK_BYTES else _last_end(data, 0, len(data) - 4)
+            yield decode(data[:end], file, offset)
+            offset, rest = offset + end, data[end:]
+    if rest:
+        yield decode(rest, file, offset)
+
+
+def decode(data: bytes, file: str | Path, offset: int = 0) -> str:
+    """UTF-8 bytes -> text, a byte order mark dropped.
+
+    Raises:
+      BinaryText: names the file and the offset of the first byte that is not text.
+    """
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"0x{data[error.start]:02x} ({error.reason})"
+        raise BinaryText(file=file, problem=problem, offset=offset + error.start) from None
+    if "\x00" in text:
+        raise BinaryText(file=file, problem="a zero byte", offset=offset + data.index(b"\x00"))
+    return text.removeprefix("\ufeff") if offset == 0 else text
+
+
+class Row(NamedTuple):
+    """One row of a file with columns, and where it stands."""
+
+    file: str
+    place: str
+    values: Mapping[str, Any]
+
+
+def _column_documents(source: SourceUrl, rows: Iterator[Row]) -> Iterator[Document]:
+    text_column = source.options.get("text", "text")
+    domain_column = source.options.get("domain")
+    group_column = source.options.get("group")
+    if group_column == "document":
+        group_column = None
+    for row in rows:
+        text = _column(row, text_column, "text")
+        if not isinstance(text, str):
+            problem = f"column `{text_column}` holds {type(text).__name__}, not text"
+            raise BadRecord(file=row.file, place=row.place, problem=problem)
+        if domain_column:
+            domain = str(_column(row, domain_column, "domain"))
+        else:
+            domain = str(row.values.get("domain") or Path(row.file).name.split(".")[0])
+        group = str(_column(row, group_column, "group")) if group_column else None
+        yield Document(text, domain, group)
+
+
+def _column(row: Row, column: str, option: str) -> Any:
+    if column not in row.values:
+        found = ", ".join(f"`{name}`" for name in row.values)
+        raise MissingColumn(file=row.file, column=column, found=found or "none", option=option)
+    return row.values[column]
+
+
+def _json_rows(files: list[Path]) -> Iterator[Row]:
+    for file in files:
+        offset = 0
+        with _open(file) as stream:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield Row(str(file), f"line {number}", _json_object(line, file, number, offset))
+                offset += len(line)
+
+
+def _json_object(line: bytes, file: Path, number: int, offset: int) -> dict[str, Any]:
+    try:
+        values = json.loads(decode(line, file, offset))
+    except json.JSONDecodeError as error:
+        raise BadRecord(file=file, place=f"line {number}", problem=f"not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise BadRecord(file=file, place=f"line {number}", problem="not a JSON object")
+    return values
+
+
+def _parquet_rows(files: list[Path]) -> Iterator[Row]:
+    import pyarrow
+    import pyarrow.parquet
+
+    for file in files:
+        try:
+            with pyarrow.parquet.ParquetFile(file) as table:
+                number = 0
+                for batch in table.iter_batches(batch_size=ROWS_AT_ONCE):
+                    for values in batch.to_pylist():
+                        yield Row(str(file), f"row {number}", values)
+                        number += 1
+        except (pyarrow.ArrowException, OSError) as error:
+            advice = "Fetch or write that file again."
+            raise BadSource(source=str(file), problem=f"{error}.", advice=advice) from error
+
+
+def _hub_rows(source: SourceUrl) -> Iterator[Row]:
+    try:
+        import datasets  # ty: ignore[import-not-found]
+    except ImportError:
+        raise ExtraMissing(feature=source.url, package="datasets", extra="datasets") from None
+
+    name, _, config = source.place.partition("#")
+    try:
+        rows = datasets.load_dataset(
+            name, config or None, split=source.options.get("split", "train"), streaming=True
+        )
+        for number, values in enumerate(rows):
+            yield Row(name.rsplit("/", 1)[-1], f"row {number}", values)
+    except (OSError, ValueError, RuntimeError) as error:
+        advice = "Check the name, the `#config` and the network."
+        raise BadSource(source=source.url, problem=f"{error}.", advice=advice) from error
+
+
+# --- files and options ------------------------------------------------------------------------
+
+
+def _files(source: SourceUrl) -> list[Path]:
+    files = [Path(name) for name in sorted(glob.glob(source.place, recursive=True))]
+    files = [file for file in files if file.is_file()]
+    if not files:
+        raise BadSource(
+            source=source.url,
+            problem=f"no file matches `{source.place}` (seen from {Path.cwd()}).",
+            advice="Check the path.",
+        )
+    return files
+
+
+@contextlib.contextmanager
+def _open(file: Path) -> Generator[BinaryIO, None, None]:
+    """Opens a file, also a .gz; what goes wrong while it is read becomes a sentence."""
+    try:
+        with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as stream:
+            yield cast(BinaryIO, stream)
+    except (OSError, EOFError, zlib.error) as error:
+        advice = "Check its permissions, and that it came whole."
+        raise BadSource(source=str(file), problem=f"{error}.", advice=advice) from error
+
+
+def _allow(source: SourceUrl, options: tuple[str, ...]) -> None:
+    for option in source.options:
+        if option not in options:
+            known = ", ".join(options) or "none"
+            raise BadSource(
+                source=source.url,
+                problem=f"`{option}` is not an option of `{source.kind}:`.",
+                advice=f"Options: {known}.",
+            )
+
+
+def _whole(source: SourceUrl, option: str) -> int:
+    try:
+        return int(source.options[option])
+    except ValueError:
+        advice = f"Write for example `?{option}=4`."
+        problem = f"`{option}` must be a whole number."
+        raise BadSource(source=source.url, problem=problem, advice=advice) from None

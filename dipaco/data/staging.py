@@ -1,0 +1,211 @@
+"""Documents as text, read once from their sources and kept until they are tokens.
+
+A source may be slow, or gone the second time, and the tokenizer must exist before the first token
+does: so documents are first written to files of a megabyte, in the order in which they came, with a
+few flat arrays about them. Everything that is decided about a document is decided here: which
+domain, which split, whether it is kept. Only the arrays grow with the corpus (22 bytes a document);
+they are complete when `documents.npz` is there, which is written last.
+"""
+
+import array
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+
+from dipaco.data.config import DataConfig
+from dipaco.data.files import mix, write_arrays, write_whole
+from dipaco.data.sources import cut_text, open_source
+from dipaco.errors import EmptyCorpus
+
+CHUNK_BYTES = 1 << 20
+HASHES_AT_ONCE = 1 << 20
+SPLITS = ("train", "valid", "router", "short")  # by code; short = too short for valid or router
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Staged:
+    """What was read. Chunk c holds documents chunk_starts[c] to chunk_starts[c + 1]."""
+
+    folder: Path
+    chunk_starts: np.ndarray  # [chunks + 1] int64
+    domains: np.ndarray  # [N] uint16: number in `domain_names`
+    splits: np.ndarray  # [N] uint8: number in `SPLITS`
+    num_bytes: np.ndarray  # [N] uint32 of UTF-8
+    hashes: np.ndarray  # [N] uint64 of the text
+    is_kept: np.ndarray  # [N] bool: the first with its text
+    num_groups: int
+    domain_names: tuple[str, ...]
+    licences: dict[str, str]
+    left_out: dict[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def num_chunks(self) -> int:
+        return len(self.chunk_starts) - 1
+
+    def chunk_file(self, chunk: int) -> Path:
+        return self.folder / f"text_{chunk:06d}.msgpack"
+
+    def kept_in(self, chunk: int) -> np.ndarray:
+        """[documents of the chunk] bool."""
+        return self.is_kept[self.chunk_starts[chunk] : self.chunk_starts[chunk + 1]]
+
+    def sample_of_train(self, num_bytes: int) -> Iterator[str]:
+        """About `num_bytes` of train text, from all over it; by hash, so always the same."""
+        chosen = self.is_kept & (self.splits == SPLITS.index("train"))
+        share = num_bytes / max(1, int(self.num_bytes[chosen].sum(dtype=np.int64)))
+        chosen &= fractions(self.hashes, seed=1) < share
+        for chunk in range(self.num_chunks):
+            low, high = self.chunk_starts[chunk], self.chunk_starts[chunk + 1]
+            if chosen[low:high].any():
+                texts = read_chunk(self.chunk_file(chunk))
+                yield from (texts[i] for i in np.flatnonzero(chosen[low:high]))
+
+
+def fractions(hashes: np.ndarray, seed: int) -> np.ndarray:
+    """[N] uint64 -> [N] float64 in [0, 1), independent for each seed."""
+    return (mix(hashes, seed) >> np.uint64(11)) * 2.0**-53
+
+
+def read_chunk(file: Path) -> list[str]:
+    return msgspec.msgpack.decode(file.read_bytes(), type=list[str])
+
+
+def stage_documents(
+    config: DataConfig,
+    folder: Path,
+    say: Callable[[str], None],
+    count: Callable[[int], None],
+) -> Staged:
+    """Reads all sources into `folder`, or finds them there already.
+
+    Args:
+      config: sources, caps and fractions.
+      folder: of these settings only; left-overs of an interrupted reading are overwritten.
+      say: is told what takes time.
+      count: is told the bytes read so far.
+
+    Raises:
+      EmptyCorpus: there was no text at all.
+    """
+    table = folder / "documents.npz"
+    if not table.exists():
+        _read_sources(config, folder, say, count)
+    with np.load(table, allow_pickle=False) as arrays:
+        columns = {name: arrays[name] for name in arrays.files}
+    facts = msgspec.json.decode(columns.pop("facts").tobytes(), type=_Facts)
+    groups = columns.pop("groups")
+    return Staged(
+        folder=folder,
+        is_kept=first_of_each(columns["hashes"]),
+        splits=_splits(groups, config),
+        num_groups=len(np.unique(groups)),
+        domain_names=tuple(facts.domain_names),
+        licences=facts.licences,
+        left_out=facts.left_out,
+        notes=tuple(facts.notes),
+        **columns,
+    )
+
+
+class _Facts(msgspec.Struct):
+    domain_names: list[str]
+    licences: dict[str, str]
+    left_out: dict[str, str]
+    notes: list[str]
+
+
+def _read_sources(
+    config: DataConfig, folder: Path, say: Callable[[str], None], count: Callable[[int], None]
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    cap = config.max_bytes_per_domain
+    facts = _Facts(domain_names=[], licences={}, left_out={}, notes=[])
+    domain_numbers: dict[str, int] = {}
+    domain_bytes: list[int] = []
+    hashes, groups = array.array("Q"), array.array("Q")
+    domains, sizes = array.array("H"), array.array("I")
+    chunk: list[str] = []
+    chunk_bytes, chunk_starts = 0, [0]
+
+    def close_chunk() -> None:
+        nonlocal chunk, chunk_bytes
+        file = folder / f"text_{len(chunk_starts) - 1:06d}.msgpack"
+        write_whole(file, lambda stream: stream.write(msgspec.msgpack.encode(chunk)))
+        chunk_starts.append(len(hashes))
+        chunk, chunk_bytes = [], 0
+
+    for url in config.sources:
+        source = open_source(url, max_bytes_per_domain=cap, say=say)
+        for document in source.documents:
+            if document.domain not in domain_numbers:
+                domain_numbers[document.domain] = len(domain_bytes)
+                domain_bytes.append(0)
+            domain = domain_numbers[document.domain]
+            for text in cut_text(document.text, config.max_document_bytes):
+                if cap is not None and domain_bytes[domain] >= cap:
+                    break
+                if not text.strip():
+                    continue
+                data = text.encode("utf-8", "replace")  # a lone surrogate cannot be written
+                text_hash = xxhash.xxh3_64_intdigest(data)
+                group = document.group
+                hashes.append(text_hash)
+                groups.append(xxhash.xxh3_64_intdigest(group.encode()) if group else text_hash)
+                domains.append(domain)
+                sizes.append(len(data))
+                domain_bytes[domain] += len(data)
+                chunk.append(data.decode())
+                chunk_bytes += len(data)
+                if chunk_bytes >= CHUNK_BYTES:
+                    close_chunk()
+                    count(sum(domain_bytes))
+        facts.licences |= source.licences
+        facts.left_out |= source.left_out
+        facts.notes += source.notes
+    if chunk:
+        close_chunk()
+    count(sum(domain_bytes))
+    if not hashes:
+        raise EmptyCorpus(sources=", ".join(f"`{url}`" for url in config.sources))
+
+    facts.domain_names = list(domain_numbers)
+    columns = {
+        "chunk_starts": np.array(chunk_starts, dtype=np.int64),
+        "domains": np.array(domains, dtype=np.uint16),
+        "num_bytes": np.array(sizes, dtype=np.uint32),
+        "hashes": np.array(hashes, dtype=np.uint64),
+        "groups": np.array(groups, dtype=np.uint64),
+        "facts": np.frombuffer(msgspec.json.encode(facts), dtype=np.uint8),
+    }
+    write_arrays(folder / "documents.npz", columns)
+
+
+def _splits(groups: np.ndarray, config: DataConfig) -> np.ndarray:
+    place = fractions(groups, seed=0)
+    splits = np.full(len(groups), SPLITS.index("train"), dtype=np.uint8)
+    splits[place < config.valid_fraction + config.router_fraction] = SPLITS.index("router")
+    splits[place < config.valid_fraction] = SPLITS.index("valid")
+    return splits
+
+
+def first_of_each(hashes: np.ndarray) -> np.ndarray:
+    """[N] uint64 -> [N] bool: the first of its value? In parts by value, to bound memory."""
+    is_first = np.zeros(len(hashes), dtype=bool)
+    parts = 1 + len(hashes) // HASHES_AT_ONCE
+    part_of = hashes % np.uint64(parts) if parts > 1 else np.zeros(len(hashes), dtype=np.uint8)
+    for part in range(parts):
+        members = np.flatnonzero(part_of == part)
+        _, firsts = np.unique(hashes[members], return_index=True)  # of equals, the first
+        is_first[members[firsts]] = True
+    return is_first
+
+
+def staging_name(settings: dict[str, object]) -> str:
+    """The folder of these settings: what another configuration left behind is never taken up."""
+    return hashlib.sha256(msgspec.json.encode(settings, order="sorted")).hexdigest()[:16]

@@ -1,0 +1,95 @@
+"""Text <-> token ids: a byte-level BPE, trained here or given, known by the digest of its file.
+
+Byte-level: any text can be written and comes back exactly. Id 0 is `<|endoftext|>`, reserved for
+padding; it is never put into a document. Tokens are encoded without special tokens, whatever a
+given tokenizer would add by itself.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dipaco.data.files import file_digest, write_whole
+from dipaco.errors import BadTokenizer
+
+PADDING = "<|endoftext|>"
+TEXTS_AT_ONCE = 64  # an encoding holds some 100 bytes a token until it is dropped
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+    """A `tokenizers.Tokenizer` and the file it came from."""
+
+    file: Path
+    library: Any
+
+    @property
+    def vocab_size(self) -> int:
+        return self.library.get_vocab_size(with_added_tokens=True)
+
+    def digest(self) -> str:
+        """xxh3 of tokenizer.json."""
+        return file_digest(self.file)
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Texts -> int32 ids, one array a text."""
+        encoded = []
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            some = list(texts[start : start + TEXTS_AT_ONCE])
+            for encoding in self.library.encode_batch_fast(some, add_special_tokens=False):
+                encoded.append(np.array(encoding.ids, dtype=np.int32))
+        return encoded
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Ids -> text; bytes that do not yet make a character come out as U+FFFD."""
+        return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int, file: Path) -> Tokenizer:
+    """Trains a byte-level BPE on a stream of texts and writes it as tokenizer.json.
+
+    A small sample may give fewer than `vocab_size` tokens; ids are then below that all the same.
+    """
+    import tokenizers
+
+    library = tokenizers.Tokenizer(tokenizers.models.BPE())
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PADDING],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    library.train_from_iterator(texts, trainer=trainer)
+    write_whole(file, lambda stream: stream.write(library.to_str(pretty=True).encode()))
+    return load_tokenizer(file)
+
+
+def load_tokenizer(file: Path, max_vocab_size: int | None = None) -> Tokenizer:
+    """Reads a tokenizer.json.
+
+    Raises:
+      BadTokenizer: the file is missing, is not a tokenizer, or has more tokens than the model.
+    """
+    import tokenizers
+
+    try:
+        library = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception
+        advice = "It must be a tokenizer.json of the Hugging Face `tokenizers` library."
+        raise BadTokenizer(file=file, problem=str(error), advice=advice) from error
+    library.encode_special_tokens = True  # text that spells a special token is text
+    library.no_truncation()
+    library.no_padding()
+    tokenizer = Tokenizer(Path(file), library)
+    if max_vocab_size is not None and tokenizer.vocab_size > max_vocab_size:
+        raise BadTokenizer(
+            file=file,
+            problem=f"it has {tokenizer.vocab_size} tokens, more than {max_vocab_size}",
+            advice="Raise `data.vocab_size` (and the model's).",
+        )
+    return tokenizer

@@ -1,0 +1,47 @@
+"""A corpus with known clusters, made on the spot: `toy:?clusters=4&documents=400&words=120`.
+
+Each cluster is a little language: forty words over letters of its own, and for every word four that
+may follow it, one of them most often. So there is something to learn inside a cluster and nothing
+to learn across them, a router that works finds the clusters, and a test knows the answer. The same
+text on every machine: `random.Random` promises its stream.
+"""
+
+import random
+from collections.abc import Iterator
+
+from dipaco.data.sources import Document
+
+WORDS_IN_A_LANGUAGE = 40
+FOLLOWERS = 4
+CONSONANTS = "bcdfghjklmnpqrstvwxz"
+VOWELS = "aeiouy"
+
+
+def toy_documents(
+    *, clusters: int = 4, documents: int = 400, words: int = 120, seed: int = 0
+) -> Iterator[Document]:
+    """Documents of `words` words, clusters in turn; the domain is `toy_00`, `toy_01`, ..."""
+    languages = [_language(random.Random(f"{seed}/{cluster}")) for cluster in range(clusters)]
+    for number in range(documents):
+        cluster = number % clusters
+        text = _speak(languages[cluster], words, random.Random(f"{seed}/document/{number}"))
+        yield Document(text=text, domain=f"toy_{cluster:02d}", group=f"toy/{seed}/{number}")
+
+
+def _language(dice: random.Random) -> dict[str, list[str]]:
+    """Word -> the words that may follow it, the likeliest first."""
+    consonants, vowels = dice.sample(CONSONANTS, 5), dice.sample(VOWELS, 2)
+    words: dict[str, None] = {}
+    while len(words) < WORDS_IN_A_LANGUAGE:
+        syllables = (dice.choice(consonants) + dice.choice(vowels) for _ in range(3))
+        words["".join(syllables)] = None
+    return {word: dice.sample(sorted(words), FOLLOWERS) for word in words}
+
+
+def _speak(language: dict[str, list[str]], words: int, dice: random.Random) -> str:
+    word = dice.choice(sorted(language))
+    spoken = []
+    for _ in range(words):
+        spoken.append(word)
+        word = dice.choices(language[word], weights=(8, 4, 2, 1))[0]
+    return " ".join(spoken) + "\n"

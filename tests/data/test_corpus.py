@@ -1,0 +1,352 @@
+"""The corpus: the same bytes however it was prepared, and no damage that goes unseen."""
+
+import dataclasses
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dipaco.data import corpus as corpus_module
+from dipaco.data import encode, staging
+from dipaco.data.config import DataConfig
+from dipaco.data.corpus import Corpus, prepare
+from dipaco.data.files import file_digest
+from dipaco.data.staging import first_of_each
+from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
+from dipaco.errors import (
+    BadDataSetting,
+    BadTokenizer,
+    BinaryText,
+    CorpusDamaged,
+    CorpusMissing,
+    CorpusOfOtherSettings,
+    EmptyCorpus,
+    EmptySplit,
+    NotWritable,
+)
+
+TOY = DataConfig(sources=("toy:?documents=80",), vocab_size=300, processes=1)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Many chunks and several token files from little text."""
+    monkeypatch.setattr(staging, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(corpus_module, "FILE_BYTES", 12_000)
+
+
+@pytest.fixture
+def undisturbed(tmp_path):
+    return prepare(TOY, tmp_path / "undisturbed")
+
+
+def from_lines(tmp_path, rows, **settings):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    return DataConfig(sources=(f"jsonl:{file}",), vocab_size=300, processes=1, **settings)
+
+
+def words(number, count=120):
+    return " ".join(f"w{number}x{i * number % 89}" for i in range(count))
+
+
+# --- what is in it ----------------------------------------------------------------------------
+
+
+def test_decoded_tokens_are_the_documents(undisturbed):
+    from dipaco.data.toy import toy_documents
+
+    texts = [document.text for document in toy_documents(documents=80)]
+    tokens = undisturbed.tokens(range(undisturbed.num_documents))
+    assert [undisturbed.tokenizer().decode(t) for t in tokens] == texts
+    assert [len(t) for t in tokens] == undisturbed.lengths.tolist()
+    assert len(undisturbed.manifest.files) > 1
+
+
+def test_documents_come_in_the_order_asked_for_from_several_files(undisturbed):
+    numbers = [79, 0, 41, 0]
+    together = undisturbed.tokens(numbers)
+    for number, tokens in zip(numbers, together, strict=True):
+        np.testing.assert_array_equal(tokens, undisturbed.tokens([number])[0])
+
+
+def test_the_manifest_counts_what_the_arrays_hold(undisturbed):
+    manifest = undisturbed.manifest
+    assert sum(manifest.documents.values()) == undisturbed.num_documents == 80
+    assert manifest.tokens == undisturbed.lengths.sum() == sum(d.tokens for d in manifest.domains)
+    assert [d.name for d in manifest.domains] == ["toy_00", "toy_01", "toy_02", "toy_03"]
+    assert len(undisturbed.documents("valid")) == manifest.documents["valid"]
+
+
+def test_no_special_token_is_in_any_document(undisturbed):
+    assert all((tokens > 0).all() for tokens in undisturbed.tokens(range(80)))
+
+
+def test_a_group_is_in_one_split_only(tmp_path):
+    rows = [{"text": words(i), "book": i // 4} for i in range(1, 121)]
+    config = from_lines(tmp_path, rows, valid_fraction=0.3, router_fraction=0.3)
+    config = dataclasses.replace(config, sources=(f"{config.sources[0]}?group=book",))
+    corpus = prepare(config, tmp_path / "corpus")
+    books = np.arange(1, 121) // 4
+    for book in np.unique(books):
+        assert len(np.unique(corpus.splits[books == book])) == 1
+
+
+def test_exact_duplicates_are_dropped_and_counted(tmp_path):
+    rows = [{"text": words(i % 60)} for i in range(1, 101)]
+    corpus = prepare(from_lines(tmp_path, rows, valid_fraction=0.2, router_fraction=0.2), tmp_path)
+    assert (corpus.num_documents, corpus.manifest.duplicates) == (60, 40)
+
+
+def test_the_first_of_equal_hashes_is_kept_whatever_the_number_of_parts(monkeypatch):
+    hashes = np.random.default_rng(0).integers(0, 50, 300).astype(np.uint64)
+    wanted = [h not in hashes[:i] for i, h in enumerate(hashes)]
+    for at_once in (1 << 20, 70):
+        monkeypatch.setattr(staging, "HASHES_AT_ONCE", at_once)
+        assert first_of_each(hashes).tolist() == wanted
+
+
+def test_short_documents_train_but_are_not_evaluated(tmp_path):
+    rows = [{"text": words(i, count=3 if i % 2 else 120)} for i in range(1, 201)]
+    config = from_lines(tmp_path, rows, valid_fraction=0.2, router_fraction=0.2)
+    corpus = prepare(config, tmp_path / "corpus")
+    for split in ("valid", "router"):
+        assert (corpus.lengths[corpus.documents(split)] > 32).all()
+    assert (corpus.lengths[corpus.documents("train")] <= 32).any()
+    assert corpus.manifest.short == len(corpus.documents("short")) > 0
+
+
+def test_a_cap_bounds_every_domain(tmp_path):
+    corpus = prepare(dataclasses.replace(TOY, max_bytes_per_domain=9000), tmp_path)
+    assert all(9000 <= domain.num_bytes < 9000 + 8192 for domain in corpus.manifest.domains)
+
+
+def test_long_documents_are_cut_into_several_of_one_group(tmp_path):
+    rows = [{"text": words(i, count=900)} for i in range(1, 41)]
+    config = from_lines(tmp_path, rows, max_document_bytes=1000, valid_fraction=0.3)
+    config = dataclasses.replace(config, sources=(config.sources[0] + "?group=text",))
+    corpus = prepare(config, tmp_path / "corpus")
+    assert corpus.num_documents > 100
+
+
+# --- the same bytes ---------------------------------------------------------------------------
+
+
+def test_two_processes_give_the_bytes_of_one(tmp_path, undisturbed, monkeypatch):
+    monkeypatch.setattr(encode, "JOBS_AHEAD", 1)
+    corpus = prepare(dataclasses.replace(TOY, processes=2), tmp_path / "two")
+    assert corpus.manifest == undisturbed.manifest
+
+
+class Interrupted(BaseException):
+    """Stands for Ctrl-C: not an Exception, so nothing may swallow it."""
+
+
+def test_interrupted_anywhere_it_goes_on_to_the_same_bytes(tmp_path, undisturbed):
+    events: list[object] = []
+    prepare(TOY, tmp_path / "counted", events.append)
+    folder = tmp_path / "interrupted"
+    for last in range(0, len(events), 3):
+        left = iter(range(last + 1))
+
+        def stop_after_some(event, left=left):
+            if next(left, None) is None:
+                raise Interrupted
+
+        try:
+            prepare(TOY, folder, stop_after_some)
+        except Interrupted:
+            assert not (folder / "manifest.json").exists()
+    assert prepare(TOY, folder).manifest == undisturbed.manifest
+    assert sorted(file.name for file in folder.iterdir()) == sorted(
+        file.name for file in undisturbed.folder.iterdir()
+    )
+
+
+KILLED = """
+import os, signal, sys
+from dipaco.data import corpus, staging
+from dipaco.data.config import DataConfig
+staging.CHUNK_BYTES, corpus.FILE_BYTES = 10_000, 12_000
+config = DataConfig(sources=("toy:?documents=80",), vocab_size=300, processes=2)
+def kill(step):
+    if step.stage == "tokens" and step.done > 30_000:
+        os.kill(os.getpid(), signal.SIGKILL)
+corpus.prepare(config, sys.argv[1], kill)
+"""
+
+
+def test_killed_while_two_processes_tokenise_it_goes_on_to_the_same_bytes(tmp_path, undisturbed):
+    folder = tmp_path / "killed"
+    home = os.path.dirname(os.path.dirname(os.path.dirname(corpus_module.__file__)))
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(folder)],
+        env=os.environ | {"PYTHONPATH": home},
+        timeout=60,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert prepare(TOY, folder).manifest == undisturbed.manifest
+
+
+def test_what_other_settings_left_behind_is_not_taken_up(tmp_path, undisturbed):
+    folder = tmp_path / "folder"
+
+    def stop_late(event):
+        if event.stage == "tokens" and event.done > 30_000:
+            raise Interrupted
+
+    other = dataclasses.replace(TOY, vocab_size=290)
+    for config in (TOY, other, TOY):
+        with pytest.raises(Interrupted):
+            prepare(config, folder, stop_late)
+    corpus = prepare(TOY, folder)
+    assert corpus.manifest == undisturbed.manifest
+    corpus.tokens(range(80))  # every file has the digest that the manifest says
+
+
+def test_a_finished_corpus_is_opened_as_it_is(undisturbed):
+    def nothing_is_done(step):
+        raise AssertionError(step)
+
+    again = prepare(TOY, undisturbed.folder, nothing_is_done)
+    assert again.digest == undisturbed.digest
+
+
+def test_row_length_and_processes_are_not_the_corpus(undisturbed):
+    prepare(dataclasses.replace(TOY, length=64, processes=2), undisturbed.folder)
+
+
+# --- what goes wrong --------------------------------------------------------------------------
+
+
+def test_other_settings_are_refused_by_name(undisturbed):
+    with pytest.raises(CorpusOfOtherSettings, match=r"`data\.vocab_size` was 300 and is 400"):
+        prepare(dataclasses.replace(TOY, vocab_size=400), undisturbed.folder)
+
+
+def test_a_folder_without_a_corpus_says_so(tmp_path):
+    with pytest.raises(CorpusMissing, match="no finished corpus"):
+        Corpus.open(tmp_path)
+
+
+def test_a_truncated_token_file_is_seen_when_the_corpus_is_opened(undisturbed):
+    file = undisturbed.folder / undisturbed.manifest.files[1].name
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(CorpusDamaged, match=r"tokens_00001.* should have .* Delete the folder"):
+        Corpus.open(undisturbed.folder)
+
+
+def test_a_missing_token_file_is_seen_when_the_corpus_is_opened(undisturbed):
+    (undisturbed.folder / undisturbed.manifest.files[0].name).unlink()
+    with pytest.raises(CorpusDamaged, match=r"tokens_00000.* missing"):
+        Corpus.open(undisturbed.folder)
+
+
+def test_a_flipped_byte_is_seen_when_its_file_is_first_read(undisturbed):
+    file = undisturbed.folder / undisturbed.manifest.files[0].name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    corpus = Corpus.open(undisturbed.folder)
+    corpus.tokens([79])  # in another file
+    with pytest.raises(CorpusDamaged, match="tokens_00000"):
+        corpus.tokens([0])
+
+
+@pytest.mark.parametrize("name", ["lengths.npy", "splits.npy", "tokenizer.json", "manifest.json"])
+def test_a_flipped_byte_anywhere_else_is_seen_at_once(undisturbed, name):
+    content = bytearray((undisturbed.folder / name).read_bytes())
+    content[-2] ^= 1
+    (undisturbed.folder / name).write_bytes(content)
+    with pytest.raises(CorpusDamaged, match=name):
+        Corpus.open(undisturbed.folder)
+
+
+def test_no_text_is_an_empty_corpus(tmp_path):
+    (tmp_path / "a.txt").write_text(" \n\n")
+    with pytest.raises(EmptyCorpus, match=r"a\.txt"):
+        prepare(DataConfig(sources=(f"text:{tmp_path}/a.txt",)), tmp_path / "corpus")
+
+
+def test_one_file_cannot_be_split_by_file_and_the_error_says_what_to_do(tmp_path):
+    lines = "\n".join(words(i) for i in range(1, 200))
+    (tmp_path / "a.txt").write_text(lines)
+    config = dataclasses.replace(TOY, sources=(f"text:{tmp_path}/a.txt",), max_document_bytes=900)
+    with pytest.raises(EmptySplit, match=r"in 1 groups .*\?group=document"):
+        prepare(config, tmp_path / "corpus")
+    config = dataclasses.replace(config, sources=(f"{config.sources[0]}?group=document",))
+    assert prepare(config, tmp_path / "corpus").num_documents > 50
+
+
+def test_binary_junk_stops_the_preparation_and_removing_it_cures_it(tmp_path):
+    for number in range(1, 60):
+        (tmp_path / f"{number:02d}.txt").write_text(words(number))
+    (tmp_path / "60.txt").write_bytes(b"\x89PNG\r\n")
+    config = dataclasses.replace(
+        TOY, sources=(f"text:{tmp_path}/*.txt",), valid_fraction=0.2, router_fraction=0.2
+    )
+    with pytest.raises(BinaryText, match=r"60\.txt"):
+        prepare(config, tmp_path / "corpus")
+    (tmp_path / "60.txt").unlink()
+    assert prepare(config, tmp_path / "corpus").num_documents == 59
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_file_that_cannot_grow_is_a_sentence_and_nothing_is_lost(
+    tmp_path, undisturbed, processes
+):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def no_more_room(step):
+        if step.stage == "tokens":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+
+    config = dataclasses.replace(TOY, processes=processes)
+    try:
+        with pytest.raises(NotWritable, match="tokens_0000"):
+            prepare(config, tmp_path / "corpus", no_more_room)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert prepare(config, tmp_path / "corpus").manifest == undisturbed.manifest
+
+
+def test_a_setting_out_of_range_is_named():
+    with pytest.raises(BadDataSetting, match=r"`data\.valid_fraction` is 1\.5"):
+        DataConfig(valid_fraction=1.5)
+
+
+# --- the tokenizer ----------------------------------------------------------------------------
+
+
+def test_any_text_comes_back_from_its_tokens(tmp_path):
+    tokenizer = train_tokenizer(["some text to learn from"] * 9, 280, tmp_path / "tokenizer.json")
+    for text in ("never seen: ĀבΩ漢😀\t\n  x", "what <|endoftext|> means"):
+        (tokens,) = tokenizer.encode([text])
+        assert tokenizer.decode(tokens) == text
+        assert (tokens > 0).all()  # the reserved id stands for padding alone
+
+
+def test_the_tokenizer_is_the_same_each_time(tmp_path):
+    texts = [words(i) for i in range(1, 40)]
+    for name in ("a.json", "b.json"):
+        train_tokenizer(texts, 400, tmp_path / name)
+    assert file_digest(tmp_path / "a.json") == file_digest(tmp_path / "b.json")
+
+
+def test_a_given_tokenizer_is_used_as_it_is(tmp_path, undisturbed):
+    given = dataclasses.replace(TOY, tokenizer=str(undisturbed.tokenizer_file))
+    corpus = prepare(given, tmp_path / "corpus")
+    assert corpus.tokenizer().digest() == undisturbed.tokenizer().digest()
+
+
+def test_a_tokenizer_that_is_none_or_too_large_is_refused(tmp_path, undisturbed):
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(BadTokenizer, match=r"bad\.json"):
+        load_tokenizer(tmp_path / "bad.json")
+    with pytest.raises(BadTokenizer, match="300 tokens, more than 290"):
+        load_tokenizer(undisturbed.tokenizer_file, max_vocab_size=290)

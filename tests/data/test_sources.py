@@ -1,0 +1,134 @@
+"""Sources: what they read, how they group it, and the sentences for what cannot be read."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dipaco.data.sources import cut_text, open_source, parse_url, source_of_file
+from dipaco.errors import BadRecord, BadSource, BinaryText, MissingColumn
+
+
+def documents(url: str):
+    return list(open_source(url).documents)
+
+
+def test_options_follow_a_question_mark_that_a_glob_may_also_hold():
+    assert parse_url("text:a?c/*.txt").place == "a?c/*.txt"
+    source = parse_url("jsonl:a?c/*.jsonl?text=body&domain=lang")
+    assert (source.place, source.options) == ("a?c/*.jsonl", {"text": "body", "domain": "lang"})
+
+
+def test_a_text_file_is_one_group_in_the_domain_of_its_folder(tmp_path):
+    (tmp_path / "novels").mkdir()
+    (tmp_path / "novels/one.txt").write_text("Call me Ishmael.")
+    (found,) = documents(f"text:{tmp_path}/*/*.txt")
+    assert (found.text, found.domain) == ("Call me Ishmael.", "novels")
+    assert found.group is not None
+    assert found.group.endswith("one.txt")
+
+
+def test_a_long_text_file_comes_in_blocks_that_lose_nothing(tmp_path):
+    text = "".join(f"line {i} of the file, ünïcödé\n" for i in range(80_000)) + "x" * 1_500_000
+    (tmp_path / "long.txt").write_text(text)
+    found = documents(f"text:{tmp_path}/long.txt")
+    assert len(found) > 2
+    assert "".join(document.text for document in found) == text
+
+
+def test_binary_junk_is_refused_with_the_file_and_the_place_of_the_byte(tmp_path):
+    junk = "é".encode() * 700_000 + b"\n\xff\xfe"
+    (tmp_path / "junk.txt").write_bytes(junk)
+    with pytest.raises(BinaryText, match=r"junk\.txt .*0xff.* at byte 1400001"):
+        documents(f"text:{tmp_path}/junk.txt")
+
+
+def test_a_zero_byte_is_binary_junk_too(tmp_path):
+    (tmp_path / "zero.txt").write_bytes(b"abc\x00")
+    with pytest.raises(BinaryText, match="zero byte at byte 3"):
+        documents(f"text:{tmp_path}/zero.txt")
+
+
+def test_json_lines_give_text_domain_and_group_by_column(tmp_path):
+    rows = [{"body": "one", "lang": "en", "book": 7}, {"body": "two", "lang": "de", "book": 8}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = documents(f"jsonl:{tmp_path}/a.jsonl?text=body&domain=lang&group=book")
+    assert found == [("one", "en", "7"), ("two", "de", "8")]
+
+
+def test_compressed_json_lines_are_read_and_a_cut_file_is_refused(tmp_path):
+    file = tmp_path / "a.jsonl.gz"
+    file.write_bytes(gzip.compress(b'{"text": "hello"}\n' * 5000, mtime=0))
+    assert len(documents(f"jsonl:{file}")) == 5000
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(BadSource, match="came whole"):
+        documents(f"jsonl:{file}")
+
+
+def test_a_line_that_is_not_json_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    with pytest.raises(BadRecord, match="line 2"):
+        documents(f"jsonl:{tmp_path}/a.jsonl")
+
+
+def test_text_that_is_not_text_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": 5}\n')
+    with pytest.raises(BadRecord, match="holds int, not text"):
+        documents(f"jsonl:{tmp_path}/a.jsonl")
+
+
+def test_a_missing_column_says_which_there_are(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"body": "x"}\n')
+    with pytest.raises(MissingColumn, match="`text`; it has `body`"):
+        documents(f"jsonl:{tmp_path}/a.jsonl")
+
+
+def test_parquet_is_read_by_column_and_a_cut_file_is_refused(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"text": ["a", "b"], "domain": ["x", "y"]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    assert documents(f"parquet:{tmp_path}/a.parquet") == [("a", "x", None), ("b", "y", None)]
+    (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-4])
+    with pytest.raises(BadSource, match=r"a\.parquet"):
+        documents(f"parquet:{tmp_path}/a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("txt:a", "`txt` is not a kind"),
+        ("text:/no/such/*.txt", "no file matches"),
+        ("toy:?cluster=3", "`cluster` is not an option"),
+        ("toy:?clusters=three", "must be a whole number"),
+    ],
+)
+def test_a_wrong_source_is_a_sentence(url, expected):
+    with pytest.raises(BadSource, match=expected):
+        documents(url)
+
+
+def test_a_file_is_read_by_the_kind_its_name_tells(tmp_path):
+    (tmp_path / "a[1].jsonl").write_text('{"text": "x"}\n')
+    assert documents(source_of_file(tmp_path / "a[1].jsonl"))[0].text == "x"
+    assert source_of_file(tmp_path / "a.txt").startswith("text:")
+
+
+@given(st.text(alphabet="ab \nאé漢😀", max_size=600), st.integers(64, 200))
+def test_cutting_loses_nothing_and_keeps_the_bound(text, max_bytes):
+    pieces = list(cut_text(text, max_bytes))
+    assert "".join(pieces) == text
+    assert all(len(piece.encode()) <= max_bytes for piece in pieces)
+
+
+def test_the_toy_is_the_same_each_time_and_its_clusters_share_no_words():
+    first, again = documents("toy:?documents=8"), documents("toy:?documents=8")
+    assert first == again
+    words = {d.domain: set[str]() for d in first}
+    for document in first:
+        words[document.domain] |= set(document.text.split())
+    assert len(words) == 4
+    assert not words["toy_00"] & words["toy_01"]

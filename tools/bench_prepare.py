@@ -1,0 +1,104 @@
+"""How fast a corpus is prepared, and the most memory that all its processes take together.
+
+    python tools/bench_prepare.py --megabytes 1000
+
+Writes that many megabytes of made-up JSON lines into a temporary folder, prepares them in a process
+of its own, and adds up the proportional memory (PSS) of that process and its children every tenth
+of a second. Linux only.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PREPARE = """
+import sys
+from dipaco.data.config import DataConfig
+from dipaco.data.corpus import prepare
+config = DataConfig(
+    sources=(f"jsonl:{sys.argv[1]}",), max_bytes_per_domain=None, processes=int(sys.argv[3])
+)
+corpus = prepare(config, sys.argv[2])
+print(corpus.manifest.tokens, corpus.num_documents, corpus.digest)
+"""
+
+
+def write_text(file: Path, megabytes: int) -> None:
+    """Documents of about 4 KB in words that recur as words do (Zipf), in ten domains."""
+    dice = random.Random(0)
+    words = [
+        "".join(dice.choices("abcdefghijklmnopqrstuvwxyz", k=2 + i % 9)) for i in range(50_000)
+    ]
+    weights = [1 / (rank + 10) for rank in range(len(words))]
+    # Drawn once and re-ordered by number: drawing every word anew takes longer than preparing.
+    stock = dice.choices(words, weights=weights, k=2_000_000)
+    written, number = 0, 0
+    with file.open("w") as stream:
+        while written < megabytes * 1_000_000:
+            start = dice.randrange(len(stock) - 800)
+            text = f"{number} " + " ".join(stock[start : start + 800])
+            line = json.dumps({"text": text, "domain": f"domain_{number % 10}"})
+            stream.write(line + "\n")
+            written += len(text)
+            number += 1
+
+
+def memory_of_all(pid: int) -> int:
+    """Bytes of proportional memory of a process and its descendants."""
+    pids, total = [pid], 0
+    while pids:
+        one = pids.pop()
+        try:
+            rollup = Path(f"/proc/{one}/smaps_rollup").read_text()
+            total += sum(
+                int(line.split()[1]) * 1024 for line in rollup.splitlines() if line[:4] == "Pss:"
+            )
+            pids += map(int, Path(f"/proc/{one}/task/{one}/children").read_text().split())
+        except OSError:  # it ended meanwhile
+            continue
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=int, default=100, help="of text (100)")
+    parser.add_argument("--processes", type=int, default=0, help="that tokenise (one a CPU)")
+    arguments = parser.parse_args()
+
+    with tempfile.TemporaryDirectory() as name:
+        text = Path(name) / "text.jsonl"
+        write_text(text, arguments.megabytes)
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-c", PREPARE, str(text), f"{name}/corpus", str(arguments.processes)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        most = 0
+        while process.poll() is None:
+            most = max(most, memory_of_all(process.pid))
+            time.sleep(0.1)
+        seconds = time.perf_counter() - started
+        if process.returncode:
+            raise SystemExit(process.returncode)
+        assert process.stdout
+        tokens, documents, digest = process.stdout.read().split()
+        result = {
+            "megabytes": arguments.megabytes,
+            "seconds": round(seconds, 1),
+            "megabytes_per_second": round(arguments.megabytes / seconds, 2),
+            "most_memory_megabytes": round(most / 1e6),
+            "tokens": int(tokens),
+            "documents": int(documents),
+            "digest": digest,
+        }
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
