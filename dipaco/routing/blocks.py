@@ -1,0 +1,31 @@
+"""Rows in blocks of one fixed shape: a document alone gets the very bits it gets in a batch.
+
+A matrix product sums in an order that depends on the shape of its operands. A document at the
+border between two paths could then go one way in training and the other way when it is served
+alone. Blocks of one shape close that door.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+BLOCK_ROWS = 256
+
+
+def in_blocks(function: Callable[[np.ndarray], np.ndarray], x_ND: np.ndarray) -> np.ndarray:
+    """Applies `function` ([BLOCK_ROWS, D] -> [BLOCK_ROWS, E], row by row) to any number of rows.
+
+    Args:
+      function: acts on each row apart; gets float64.
+      x_ND: [N, D], any float type. N may be 0.
+
+    Returns:
+      [N, E], of the function's own type.
+    """
+    outputs = []
+    for start in range(0, max(len(x_ND), 1), BLOCK_ROWS):
+        rows_BD = x_ND[start : start + BLOCK_ROWS]
+        block_BD = np.zeros((BLOCK_ROWS, x_ND.shape[1]), np.float64)
+        block_BD[: len(rows_BD)] = rows_BD
+        outputs.append(function(block_BD)[: len(rows_BD)])
+    return np.concatenate(outputs)

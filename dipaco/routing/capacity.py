@@ -1,0 +1,151 @@
+"""Prices that keep paths neither crowded nor starved, by argmin(cost + price).
+
+Dividing documents among paths at the least total cost, with a least and a largest number of
+documents a path, is a transport problem. The dual values of its bounds are prices: with them fixed
+each document chooses alone, so the rule that balanced the fitted documents also routes one document
+that comes by itself. The aim is SmallTalk LM's (arXiv 2410.03529); its own assignment needs all
+documents at once.
+
+Three steps. Sinkhorn iterations with falling temperature (Cuturi 2013, with bounds in place of
+equalities) find prices that are nearly right. The few documents still too many or too few are moved
+along cheapest chains of paths (successive shortest paths, Ahuja, Magnanti and Orlin 1993, ch. 9).
+Then the prices are raised as little as makes every document's choice strict.
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+COOLING = tuple(0.5 * 0.6**k for k in range(14))  # temperatures as shares of the costs' spread
+ROUNDS_PER_TEMPERATURE = 6
+
+
+def balancing_prices(cost_NP: np.ndarray, least: int, most: int) -> np.ndarray:
+    """Prices under which every path is chosen by at least `least` and at most `most` documents.
+
+    Args:
+      cost_NP: [N, P] float64 cost of each document on each path; memory is a few times this.
+      least, most: documents of a path; least * P <= N <= most * P.
+
+    Returns:
+      float64 [P], the lowest is 0; all are 0 where nearest paths keep the bounds by themselves.
+      Documents with the same costs choose the same path under any prices: where too many are alike,
+      the bounds are kept as nearly as that allows.
+    """
+    num_documents, num_paths = cost_NP.shape
+    assert least * num_paths <= num_documents <= most * num_paths
+    path_N = cost_NP.argmin(axis=1)
+    count_P = np.bincount(path_N, minlength=num_paths)
+    if count_P.max() <= most and count_P.min() >= least:
+        return np.zeros(num_paths)
+    lowest_N = cost_NP.min(axis=1, keepdims=True)
+    spread = float(np.mean(cost_NP.max(axis=1, keepdims=True) - lowest_N)) or 1.0
+    price_P = spread * np.asarray(
+        _soft_prices(
+            jnp.asarray((cost_NP - lowest_N) / spread, jnp.float32),
+            jnp.float32(max(least, 1e-9)),
+            jnp.float32(most),
+            np.repeat(COOLING, ROUNDS_PER_TEMPERATURE).astype(np.float32),
+        ),
+        np.float64,
+    )
+    path_N = (cost_NP + price_P).argmin(axis=1)
+    detour_PP = _move_along_chains(cost_NP, path_N, least, most)
+    price_P = _strict_prices(detour_PP, price_P)
+    return price_P - price_P.min()
+
+
+@jax.jit
+def _soft_prices(cost_NP, least, most, temperatures):
+    """Documents spread over paths by softmin; prices answer the log of excess or lack."""
+
+    def update(price_P, temperature):
+        share_NP = jax.nn.softmax(-(cost_NP + price_P[None, :]) / temperature, axis=1)
+        load_P = jnp.maximum(jnp.sum(share_NP, axis=0), 1e-30)
+        free_P = price_P + temperature * jnp.log(load_P)  # as if the path had no price
+        low, high = temperature * jnp.log(least), temperature * jnp.log(most)
+        return free_P - jnp.clip(free_P, low, high), None
+
+    return lax.scan(update, jnp.zeros(cost_NP.shape[1]), temperatures)[0]
+
+
+def _move_along_chains(
+    cost_NP: np.ndarray, path_N: np.ndarray, least: int, most: int
+) -> np.ndarray:
+    """Changes `path_N` in place until the bounds hold, one document a link, cheapest chain first.
+
+    Args:
+      path_N: an assignment that is cheapest for its own counts, as argmin(cost + price) always is.
+
+    Returns:
+      float64 [P, P]: the least that moving one document from path a to path b would cost.
+    """
+    num_paths = cost_NP.shape[1]
+    count_P = np.bincount(path_N, minlength=num_paths)
+    detour_PP = np.empty((num_paths, num_paths))
+    document_PP = np.empty((num_paths, num_paths), np.int64)
+    stale = range(num_paths)
+    while True:
+        for path in stale:
+            members = np.flatnonzero(path_N == path)
+            if not len(members):
+                detour_PP[path] = np.inf
+                continue
+            extra_MP = cost_NP[members] - cost_NP[members, path][:, None]
+            document_PP[path] = members[extra_MP.argmin(axis=0)]
+            detour_PP[path] = extra_MP.min(axis=0)
+        if count_P.max() > most:
+            givers, takers = count_P > most, count_P < most
+        elif count_P.min() < least:
+            givers, takers = count_P > least, count_P < least
+        else:
+            return detour_PP
+        chain = _cheapest_chain(detour_PP, givers, takers)
+        moved = [document_PP[link] for link in itertools.pairwise(chain)]
+        path_N[moved] = chain[1:]
+        count_P[chain[0]] -= 1
+        count_P[chain[-1]] += 1
+        stale = chain
+
+
+def _cheapest_chain(detour_PP: np.ndarray, givers: np.ndarray, takers: np.ndarray) -> list[int]:
+    """The paths on the cheapest way from any giver to any taker (Bellman and Ford)."""
+    num_paths = len(detour_PP)
+    distance_P, before_P = np.where(givers, 0.0, np.inf), np.full(num_paths, -1)
+    for _ in range(num_paths):
+        through_PP = distance_P[:, None] + detour_PP
+        # Rounding could make a circle of no cost look like a gain, and the chain would never end.
+        is_better = through_PP.min(axis=0) < distance_P - 1e-9 * np.abs(through_PP.min(axis=0))
+        if not is_better.any():
+            break
+        before_P[is_better] = through_PP.argmin(axis=0)[is_better]
+        distance_P[is_better] = through_PP.min(axis=0)[is_better]
+    chain = [int(np.where(takers, distance_P, np.inf).argmin())]
+    while before_P[chain[0]] >= 0 and len(chain) <= num_paths:
+        chain.insert(0, int(before_P[chain[0]]))
+    return chain
+
+
+def _strict_prices(detour_PP: np.ndarray, price_P: np.ndarray) -> np.ndarray:
+    """Raises prices until every document prefers its own path by half the widest possible margin.
+
+    A document of path a keeps to it when price_b >= price_a - detour_ab + margin for all b. Such
+    prices exist up to the margin that is the least mean of `detour` round any circle of paths (Karp
+    1978); it is zero where documents that are alike were parted.
+    """
+    num_paths = len(detour_PP)
+    finite = detour_PP[np.isfinite(detour_PP)]
+    cost_PP = np.where(np.isfinite(detour_PP), detour_PP, 2 * np.abs(finite).max())
+    np.fill_diagonal(cost_PP, 2 * np.abs(finite).max())  # staying is no circle
+    walks = [np.zeros(num_paths)]  # walks[k][b]: the cheapest walk of k links that ends at b
+    for _ in range(num_paths):
+        walks.append((walks[-1][:, None] + cost_PP).min(axis=0))
+    lengths = num_paths - np.arange(num_paths)
+    circle_mean = ((walks[-1] - np.array(walks[:-1])) / lengths[:, None]).max(axis=0).min()
+    margin = max(circle_mean, 0.0) / 2
+    for _ in range(num_paths):
+        price_P = np.maximum(price_P, (price_P[:, None] - cost_PP + margin).max(axis=0))
+    return price_P

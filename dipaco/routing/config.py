@@ -1,0 +1,41 @@
+"""How documents are routed: the settings, and which values they take."""
+
+import dataclasses
+
+from dipaco.errors import BadRoutingSetting
+
+KINDS = ("kmeans", "product_kmeans")
+NORMALISATIONS = ("standardise", "l2", "standardise_l2", "none")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoutingConfig:
+    """Which router is fitted to the base model's features, and how crowded a path may get."""
+
+    kind: str = "kmeans"  # "kmeans": a centre a path; "product_kmeans": a centre a module
+    prefix_tokens: int = 32  # tokens a feature is the mean over; DiPaCo 2.4
+    normalise: str = "standardise"  # raw features send 4 in 5 documents down one path in small runs
+    capacity: float | None = 1.25  # largest path's documents over the mean's; None = no bound
+    floor: float = 0.5  # smallest path's documents over the mean's; 0 = a path may starve
+    restarts: int = 4  # seedings tried; the lowest objective is kept
+    iterations: int = 50  # rounds of assign and move at most, each restart
+    interleave_pca: bool = True  # deal principal axes out to the parts of a product in turn
+
+    def __post_init__(self):
+        def expect(setting: str, is_good: bool, expected: str) -> None:
+            if not is_good:
+                raise BadRoutingSetting(
+                    setting=setting, value=getattr(self, setting), expected=expected
+                )
+
+        expect("kind", self.kind in KINDS, f"one of {', '.join(KINDS)}")
+        expect("normalise", self.normalise in NORMALISATIONS, f"one of {', '.join(NORMALISATIONS)}")
+        expect("prefix_tokens", self.prefix_tokens >= 1, "at least one token")
+        expect("restarts", self.restarts >= 1, "at least 1")
+        expect("iterations", self.iterations >= 1, "at least 1")
+        expect("floor", 0 <= self.floor <= 1, "0 (no floor) to 1.0 (every path the same share)")
+        expect(
+            "capacity",
+            self.capacity is None or self.capacity >= 1,
+            "None (no bound) or at least 1.0, where 1.0 gives every path the same share",
+        )

@@ -1,0 +1,186 @@
+"""The router: a value that says which paths a document should go to, best first.
+
+What every router promises (the contract; `tests/routing/test_router.py` holds each kind to it):
+scores are higher for better paths; one document alone is assigned as it would be among others; the
+version is a digest of the values, so equal versions mean equal answers; and `load(save(router))` is
+that router, while bytes that changed on the way are refused.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import xxhash
+
+from dipaco.errors import BadFeatures, BadRoutingSetting, DamagedRouter, TooFewRouterDocuments
+from dipaco.routing.config import RoutingConfig
+from dipaco.routing.normalise import Normaliser, fit_normaliser
+from dipaco.routing.product import Centres, fit_centres, path_costs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Router:
+    """Nearest centre under prices: score of a path = -(squared distance + price)."""
+
+    kind: str  # how it was fitted, as in RoutingConfig
+    normaliser: Normaliser
+    centres: Centres  # float32 [K, D of the part] for each part of the vector
+    price_P: np.ndarray  # float64; zeros when there was no capacity bound
+
+    @property
+    def num_paths(self) -> int:
+        return len(self.price_P)
+
+    @property
+    def num_dims(self) -> int:
+        """Of the raw features it takes."""
+        return len(self.normaliser.mean_D)
+
+    @functools.cached_property
+    def version(self) -> str:
+        """32 hexadecimal digits, of the values only."""
+        digest = xxhash.xxh3_128(self.kind.encode())
+        for name, values in sorted(_tensors(self).items()):
+            digest.update(f"{name} {values.dtype.str} {values.shape};".encode() + values.tobytes())
+        return digest.hexdigest()
+
+    def scores(self, features_ND: np.ndarray) -> np.ndarray:
+        """Raw features [N, D] -> float32 [N, P], higher is better."""
+        return (-self._costs(features_ND)).astype(np.float32)
+
+    def assign(self, features_ND: np.ndarray, num_choices: int = 1) -> np.ndarray:
+        """The best paths of each document: raw [N, D] -> int32 [N, num_choices], best first.
+
+        Raises:
+          BadRoutingSetting: more choices than paths.
+          BadFeatures: another number of dimensions than it was fitted on, or values that are not
+            finite.
+        """
+        if not 1 <= num_choices <= self.num_paths:
+            raise BadRoutingSetting(
+                setting="num_choices", value=num_choices, expected=f"1 to {self.num_paths} paths"
+            )
+        # Float64 and a stable sort: two paths at the same distance are taken in order, everywhere.
+        order_NP = np.argsort(self._costs(features_ND), axis=1, kind="stable")
+        return order_NP[:, :num_choices].astype(np.int32)
+
+    def _costs(self, features_ND: np.ndarray) -> np.ndarray:
+        _check_features(features_ND, self.num_dims)
+        return path_costs(self.normaliser.apply(features_ND), self.centres) + self.price_P
+
+
+def fit_router(
+    config: RoutingConfig, features_ND: np.ndarray, choices: Sequence[int], seed: int
+) -> Router:
+    """Fits a router to the documents that were set aside for it.
+
+    Args:
+      config: which kind, normalisation and capacity.
+      features_ND: [N, D] raw features of the router's documents.
+      choices: the number of experts of each choice level; paths are their product, in row-major
+        order. Empty: one path.
+      seed: of all that is drawn.
+
+    Raises:
+      TooFewRouterDocuments: fewer documents than paths.
+      BadFeatures: values that are not finite, or a vector too short to be cut in as many parts as
+        there are levels.
+
+    Source: DiPaCo section 2.4.
+    """
+    num_paths = math.prod(choices)
+    _check_features(features_ND, features_ND.shape[1])
+    if len(features_ND) < num_paths:
+        raise TooFewRouterDocuments(documents=len(features_ND), paths=num_paths)
+    parts = tuple(choices) if config.kind == "product_kmeans" and choices else (num_paths,)
+    if len(parts) > features_ND.shape[1]:
+        raise BadFeatures(
+            given=f"{features_ND.shape[1]} values a document",
+            expected=f"a product needs one or more for each of {len(parts)} levels",
+            cure="Take a wider model, or routing.kind = kmeans.",
+        )
+    normaliser = fit_normaliser(
+        features_ND, config.normalise, len(parts) if config.interleave_pca else 1
+    )
+    centres, price_P = fit_centres(
+        normaliser.apply(features_ND),
+        parts,
+        floor=config.floor,
+        capacity=config.capacity,
+        restarts=config.restarts,
+        iterations=config.iterations,
+        seed=seed,
+    )
+    return Router(kind=config.kind, normaliser=normaliser, centres=centres, price_P=price_P)
+
+
+def save(router: Router) -> bytes:
+    """The router as one safetensors object; equal routers give equal bytes."""
+    # One metadata key: safetensors writes several in an order that differs from process to process.
+    metadata = {"kind": router.kind, "version": router.version}
+    return safetensors.numpy.save(_tensors(router), {"router": json.dumps(metadata)})
+
+
+def load(data: bytes) -> Router:
+    """The router that `save` made these bytes of.
+
+    Raises:
+      DamagedRouter: the bytes are not such an object, or a single one of them changed.
+    """
+    try:
+        tensors = safetensors.numpy.load(data)
+        header_bytes = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + header_bytes])
+        router = _from_tensors(json.loads(header["__metadata__"]["router"])["kind"], tensors)
+        is_whole = save(router) == data  # the version is in there, so a flipped value shows too
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise DamagedRouter(problem=f"it cannot be read ({error})") from error
+    if not is_whole:
+        raise DamagedRouter(problem="its values do not have the version it was saved with")
+    return router
+
+
+def _tensors(router: Router) -> dict[str, np.ndarray]:
+    normaliser = router.normaliser
+    tensors = {
+        "mean": normaliser.mean_D,
+        "scale": normaliser.scale_D,
+        "has_unit_length": np.array([normaliser.has_unit_length], np.uint8),
+        "price": router.price_P,
+    }
+    if normaliser.rotation_DE is not None:
+        tensors["rotation"] = np.ascontiguousarray(normaliser.rotation_DE)
+    for part, centre_KD in enumerate(router.centres):
+        tensors[f"centre_{part:02d}"] = np.ascontiguousarray(centre_KD)
+    return tensors
+
+
+def _from_tensors(kind: str, tensors: dict[str, np.ndarray]) -> Router:
+    normaliser = Normaliser(
+        mean_D=tensors["mean"],
+        scale_D=tensors["scale"],
+        has_unit_length=bool(tensors["has_unit_length"][0]),
+        rotation_DE=tensors.get("rotation"),
+    )
+    centres = tuple(tensors[name] for name in sorted(tensors) if name.startswith("centre_"))
+    return Router(kind=kind, normaliser=normaliser, centres=centres, price_P=tensors["price"])
+
+
+def _check_features(features_ND: np.ndarray, num_dims: int) -> None:
+    if features_ND.ndim != 2 or features_ND.shape[1] != num_dims:
+        raise BadFeatures(
+            given=f"an array of shape {features_ND.shape}",
+            expected=f"the router takes [documents, {num_dims}]",
+            cure="Use the base model that the router was fitted with.",
+        )
+    if not np.isfinite(features_ND).all():
+        raise BadFeatures(
+            given="not all finite numbers",
+            expected="distances need them",
+            cure="The base model has diverged: lower its learning rate.",
+        )

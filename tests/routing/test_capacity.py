@@ -1,0 +1,71 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dipaco.routing.capacity import balancing_prices
+
+
+def counts(cost_NP, price_P):
+    return np.bincount((cost_NP + price_P).argmin(axis=1), minlength=cost_NP.shape[1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    num_paths=st.sampled_from([2, 3, 5]),
+    slack=st.integers(0, 5),
+    crowding=st.floats(0, 4),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_no_path_gets_more_than_its_bound_nor_less(num_paths, slack, crowding, seed):
+    random = np.random.default_rng(seed)
+    cost_NP = random.exponential(size=(30, num_paths)) + crowding * np.arange(num_paths)
+    least, most = 30 // num_paths - slack, -(-30 // num_paths) + slack
+    count_P = counts(cost_NP, balancing_prices(cost_NP, least, most))
+    assert count_P.min() >= least
+    assert count_P.max() <= most
+
+
+def test_prices_are_zero_where_there_is_room():
+    cost_NP = np.random.default_rng(0).random((20, 4))
+    assert not balancing_prices(cost_NP, 0, 20).any()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_assignment_is_the_cheapest_of_all_that_keep_the_bound(seed):
+    cost_NP = np.random.default_rng(seed).random((6, 2)) + np.array([0, 0.4])
+    chosen = (cost_NP + balancing_prices(cost_NP, 3, 3)).argmin(axis=1)
+    cheapest = min(
+        (
+            paths
+            for paths in map(np.array, itertools.product(range(2), repeat=6))
+            if paths.sum() == 3
+        ),
+        key=lambda paths: cost_NP[np.arange(6), paths].sum(),
+    )
+    np.testing.assert_array_equal(chosen, cheapest)
+
+
+def test_a_crowd_goes_by_way_of_the_path_between():
+    """Two heaps on a line and three paths: the crowded left one can only be relieved in a chain."""
+    at_N = np.array([*np.linspace(0, 1, 60), *np.linspace(10, 11, 20)])
+    cost_NP = (at_N[:, None] - np.array([0.5, 10.5, 100.0])) ** 2
+    assert sorted(counts(cost_NP, balancing_prices(cost_NP, 26, 27))) == [26, 27, 27]
+
+
+def test_every_choice_is_strict():
+    cost_NP = np.random.default_rng(1).random((200, 8)) + np.arange(8) * 0.3
+    total_NP = np.sort(cost_NP + balancing_prices(cost_NP, 20, 30), axis=1)
+    assert (total_NP[:, 1] - total_NP[:, 0]).min() > 1e-7
+
+
+def test_documents_that_are_alike_cannot_be_parted_and_do_no_harm():
+    cost_NP = np.concatenate(
+        [np.tile([0.0, 1.0, 2.0], (20, 1)), np.random.default_rng(0).random((10, 3))]
+    )
+    price_P = balancing_prices(cost_NP, 0, 10)
+    assert np.isfinite(price_P).all()
+    assert counts(cost_NP, price_P).max() >= 20
+    assert np.isfinite(balancing_prices(np.ones((6, 3)), 2, 2)).all()

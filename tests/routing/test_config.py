@@ -1,0 +1,21 @@
+import pytest
+
+from dipaco.errors import BadRoutingSetting
+from dipaco.routing.config import RoutingConfig
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("kind", "knn"),
+        ("normalise", "whiten"),
+        ("prefix_tokens", 0),
+        ("capacity", 0.9),
+        ("floor", 1.5),
+        ("restarts", 0),
+        ("iterations", 0),
+    ],
+)
+def test_a_bad_setting_is_named_with_what_was_expected(setting, value):
+    with pytest.raises(BadRoutingSetting, match=rf"`routing.{setting}` is .*Expected"):
+        RoutingConfig(**{setting: value})

@@ -1,0 +1,146 @@
+"""What every router promises, held to each kind; a new kind joins by one line in ROUTERS."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dipaco.errors import BadFeatures, BadRoutingSetting, DamagedRouter, TooFewRouterDocuments
+from dipaco.routing.config import NORMALISATIONS, RoutingConfig
+from dipaco.routing.router import fit_router, load, save
+
+ROUTERS = {
+    "kmeans": RoutingConfig(kind="kmeans", capacity=1.25),
+    "kmeans without bounds": RoutingConfig(kind="kmeans", capacity=None, floor=0),
+    "product": RoutingConfig(kind="product_kmeans", capacity=1.25),
+    "product, axes as they are": RoutingConfig(kind="product_kmeans", interleave_pca=False),
+}
+
+
+@pytest.fixture(scope="module", params=ROUTERS)
+def router(request, heaps):
+    return fit_router(ROUTERS[request.param], heaps(400), (2, 2), seed=0)
+
+
+def test_scores_and_choices_have_their_shapes_and_agree(router, heaps):
+    features = heaps(30, seed=1)
+    scores, paths = router.scores(features), router.assign(features, num_choices=3)
+    assert (scores.shape, scores.dtype) == ((30, router.num_paths), np.float32)
+    assert (paths.shape, paths.dtype) == ((30, 3), np.int32)
+    in_order = np.take_along_axis(scores, paths, axis=1)
+    assert (np.diff(in_order, axis=1) <= 0).all()
+    np.testing.assert_array_equal(paths[:, 0], scores.argmax(axis=1))
+
+
+def test_a_document_alone_gets_the_scores_it_gets_in_a_batch_bit_for_bit(router, heaps):
+    features = heaps(700, seed=2)
+    in_batch = router.scores(features)
+    for index in (0, 1, 255, 256, 699):
+        np.testing.assert_array_equal(
+            router.scores(features[index : index + 1])[0], in_batch[index]
+        )
+
+
+def test_a_loaded_router_is_the_saved_one(router, heaps):
+    loaded = load(save(router))
+    features = heaps(50, seed=3)
+    assert loaded.version == router.version
+    np.testing.assert_array_equal(loaded.scores(features), router.scores(features))
+
+
+def test_any_flipped_byte_is_refused(router):
+    data = save(router)
+    for index in [*range(200), *range(200, len(data), 37), len(data) - 1]:
+        flipped = bytearray(data)
+        flipped[index] ^= 1
+        with pytest.raises(DamagedRouter, match="Fetch it again"):
+            load(bytes(flipped))
+
+
+@pytest.mark.parametrize("data", [b"", b"not a router", b"\x00" * 64])
+def test_other_bytes_are_refused(data):
+    with pytest.raises(DamagedRouter):
+        load(data)
+
+
+def test_no_documents_get_no_paths(router):
+    assert router.assign(np.zeros((0, 24), np.float32)).shape == (0, 1)
+
+
+def test_features_of_another_model_are_refused(router):
+    with pytest.raises(BadFeatures, match=r"\[documents, 24\]"):
+        router.assign(np.zeros((3, 8), np.float32))
+
+
+def test_features_of_a_model_that_diverged_are_refused(router):
+    with pytest.raises(BadFeatures, match="diverged"):
+        router.assign(np.full((1, 24), np.nan, np.float32))
+
+
+def test_more_choices_than_paths_are_refused(router):
+    with pytest.raises(BadRoutingSetting, match="1 to 4 paths"):
+        router.assign(np.zeros((1, 24), np.float32), num_choices=5)
+
+
+def test_the_same_seed_gives_the_same_version_and_another_values_another(heaps):
+    features = heaps(100)
+    versions = [fit_router(RoutingConfig(), features, (2, 2), seed).version for seed in (0, 0, 1)]
+    assert versions[0] == versions[1]
+    assert versions[0] != versions[2]
+
+
+@pytest.mark.parametrize("config", ROUTERS.values(), ids=ROUTERS)
+@pytest.mark.parametrize("choices", [(), (1,), (1, 1)])
+def test_one_path_takes_everything(config, choices, heaps):
+    router = fit_router(config, heaps(5), choices, seed=0)
+    assert router.num_paths == 1
+    assert not router.assign(heaps(9, seed=1)).any()
+
+
+@pytest.mark.parametrize("kind", ["kmeans", "product_kmeans"])
+@pytest.mark.parametrize("normalise", NORMALISATIONS)
+@pytest.mark.parametrize("choices", [(2, 2), (4, 2)])
+def test_the_bounds_hold_on_fitted_documents_and_nearly_on_others(kind, normalise, choices, heaps):
+    config = RoutingConfig(kind=kind, normalise=normalise, capacity=1.2, floor=0.5, restarts=2)
+    fitted, others = heaps(800), heaps(4000, seed=1)
+    router = fit_router(config, fitted, choices, seed=0)
+
+    def shares(features):
+        paths = router.assign(features)[:, 0]
+        return np.bincount(paths, minlength=router.num_paths) / len(features) * router.num_paths
+
+    assert shares(fitted).max() <= 1.2 + router.num_paths / 800
+    assert shares(fitted).min() >= 0.5 - router.num_paths / 800
+    assert shares(others).max() <= 1.2 * 1.3
+    assert shares(others).min() >= 0.5 * 0.6
+
+
+def test_without_a_bound_most_documents_crowd_on_one_path(heaps):
+    """The reason for bounds: these heaps, as real features do, send nearly half one way."""
+    router = fit_router(ROUTERS["kmeans without bounds"], heaps(400), (3, 2), seed=0)
+    assert np.bincount(router.assign(heaps(400))[:, 0]).max() > 2 * 400 / 6
+
+
+def test_fewer_documents_than_paths_is_an_error_that_says_what_to_raise(heaps):
+    with pytest.raises(TooFewRouterDocuments, match=r"3 router documents.*\n?.*router_fraction"):
+        fit_router(RoutingConfig(), heaps(3), (2, 2), seed=0)
+
+
+def test_as_many_documents_as_paths_is_enough(heaps):
+    router = fit_router(RoutingConfig(), heaps(4), (2, 2), seed=0)
+    assert sorted(router.assign(heaps(4))[:, 0]) == [0, 1, 2, 3]
+
+
+def test_a_vector_too_short_for_the_product_is_an_error(heaps):
+    config = RoutingConfig(kind="product_kmeans")
+    with pytest.raises(BadFeatures, match="3 levels"):
+        fit_router(config, heaps(20)[:, :2], (2, 2, 2), seed=0)
+
+
+def test_settings_load_without_jax_or_numpy():
+    code = "import sys, dipaco.routing.config; print({'jax', 'numpy'} & set(sys.modules))"
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert output.strip() == "set()"
