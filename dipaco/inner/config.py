@@ -1,0 +1,52 @@
+"""Settings of the inner optimisation."""
+
+import dataclasses
+
+from dipaco.errors import BadSetting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InnerSettings:
+    """How a path trains between two outer steps. Defaults are the paper's for a path of 150 M
+    parameters.
+    """
+
+    steps: int = 150  # tau, optimiser steps in a phase; DiPaCo section 4
+    batch_size: int = 512  # rows per optimiser step
+    accumulation_steps: int = (
+        1  # the batch is worked through in this many equal pieces, to save memory
+    )
+    learning_rate: float = 4e-4  # peak
+    warmup_steps: int = 1000  # linear, from zero
+    end_fraction: float = 0.1  # the cosine ends at this fraction of the peak
+    weight_decay: float = 0.1  # on matrices; not on norms
+    beta1: float = 0.9  # not stated in the paper
+    beta2: float = 0.95  # not stated in the paper
+    epsilon: float = 1e-8
+    clip_norm: float = (
+        1.0  # of the whole gradient; not stated in the paper, as in DiLoCo's scaling laws
+    )
+
+    def __post_init__(self):
+        for name in ("steps", "batch_size", "accumulation_steps"):
+            if getattr(self, name) < 1:
+                raise BadSetting(
+                    name=f"inner.{name}", value=getattr(self, name), expected="1 or more", hint=""
+                )
+        for name in ("learning_rate", "epsilon", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise BadSetting(
+                    name=f"inner.{name}", value=getattr(self, name), expected="above 0", hint=""
+                )
+        for name in ("warmup_steps", "end_fraction", "weight_decay", "beta1", "beta2"):
+            if not getattr(self, name) >= 0:
+                raise BadSetting(
+                    name=f"inner.{name}", value=getattr(self, name), expected="0 or more", hint=""
+                )
+        if self.batch_size % self.accumulation_steps:
+            raise BadSetting(
+                name="inner.accumulation_steps",
+                value=self.accumulation_steps,
+                expected=f"a divisor of inner.batch_size ({self.batch_size})",
+                hint="",
+            )

@@ -1,0 +1,55 @@
+"""AdamW as in DiPaCo section 4: clipping, decoupled weight decay, warm-up and cosine.
+
+The learning rate is not part of the optimiser: it is an argument of each step. So the base model,
+the paths and the dense baselines, which differ in the length of their schedule only, run one and
+the same compiled program."""
+
+import jax
+import numpy as np
+import optax
+
+from dipaco.errors import BadSetting
+from dipaco.inner.config import InnerSettings
+
+
+def adamw(settings: InnerSettings) -> optax.GradientTransformation:
+    """Turns gradients into *directions*; a step is `parameters - learning_rate * direction`."""
+    return optax.chain(
+        optax.clip_by_global_norm(settings.clip_norm),
+        optax.scale_by_adam(b1=settings.beta1, b2=settings.beta2, eps=settings.epsilon),
+        optax.add_decayed_weights(
+            settings.weight_decay,
+            mask=lambda parts: jax.tree.map(lambda leaf: leaf.ndim > 1, parts),
+        ),
+    )
+
+
+def learning_rates(settings: InnerSettings, total_steps: int, start: int, count: int) -> np.ndarray:
+    """Rates of the inner steps `start`, ..., `start + count - 1` of a path that will take
+    `total_steps`.
+
+    Step s uses the schedule's value at s + 1, so that the first step is not taken at rate zero.
+
+    Returns:
+      float32 [count].
+
+    Raises:
+      BadSetting: the warm-up is not shorter than the whole.
+    """
+    if count == 0:
+        return np.zeros(0, np.float32)
+    if settings.warmup_steps >= total_steps:
+        raise BadSetting(
+            name="inner.warmup_steps",
+            value=settings.warmup_steps,
+            expected=f"fewer than the {total_steps} steps of this path",
+            hint=" Train longer, or warm up for fewer steps.",
+        )
+    schedule = optax.warmup_cosine_decay_schedule(
+        init_value=0.0,
+        peak_value=settings.learning_rate,
+        warmup_steps=settings.warmup_steps,
+        decay_steps=total_steps,
+        end_value=settings.learning_rate * settings.end_fraction,
+    )
+    return np.asarray(jax.vmap(schedule)(np.arange(start + 1, start + 1 + count)), np.float32)

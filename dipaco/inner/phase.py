@@ -1,0 +1,71 @@
+"""tau inner steps of one path; DiPaCo Algorithm 1, lines 5-10.
+
+The loop's order is its point: step k+1 is handed to the device before the numbers of step k are
+fetched, so the device never waits for the host, and a diverged loss is still noticed one step late.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from dipaco.errors import Diverged
+from dipaco.inner.state import PathState
+from dipaco.inner.step import Batch, StepMetrics
+
+OnStep = Callable[[int, float], None]  # (steps taken in this phase, loss)
+
+
+class PhaseResult(NamedTuple):
+    """A path after a phase."""
+
+    state: PathState
+    losses: np.ndarray  # float32 [tau], mean nats per target
+    targets: int  # predicted tokens
+
+
+def run_phase(
+    state: PathState,
+    batches: Iterable[Batch],
+    rates: np.ndarray,
+    step: Callable[[PathState, Batch, np.float32], tuple[PathState, StepMetrics]],
+    *,
+    on_step: OnStep | None = None,
+) -> PhaseResult:
+    """Runs one step per learning rate.
+
+    Args:
+      state: the path; given up (donated), use the one that comes back.
+      batches: at least as many batches as there are rates, where `step` expects them.
+      rates: float32 [tau], the learning rate of each step.
+      step: a compiled step, from `make_step`.
+      on_step: told (steps taken, loss), one step late.
+
+    Raises:
+      Diverged: a loss is not finite. Nothing of this phase should be kept.
+    """
+    losses: list[float] = []
+    targets = 0
+    waiting: StepMetrics | None = None
+
+    def fetch(metrics: StepMetrics) -> None:
+        nonlocal targets
+        loss, count = jax.device_get((metrics.loss, metrics.targets))
+        if not math.isfinite(loss):
+            raise Diverged(step=len(losses) + 1, loss=float(loss))
+        losses.append(float(loss))
+        targets += int(count)
+        if on_step is not None:
+            on_step(len(losses), losses[-1])
+
+    for rate, batch in zip(rates, batches, strict=False):
+        state, metrics = step(state, batch, rate)
+        if waiting is not None:
+            fetch(waiting)
+        waiting = metrics
+    if waiting is not None:
+        fetch(waiting)
+    assert len(losses) == len(rates), "the batches ran out before the learning rates"
+    return PhaseResult(state, np.asarray(losses, np.float32), targets)

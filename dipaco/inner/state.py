@@ -1,0 +1,21 @@
+"""What one path carries from step to step."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import optax
+
+Tree = Any
+
+
+class PathState(NamedTuple):
+    """Parameters of a path, its own AdamW state, and how many inner steps it has taken."""
+
+    parts: Tree  # part name -> parameters
+    optimizer: Tree  # optax state; stays with the path from phase to phase (DiLoCo section 6.1)
+    step: Any  # int32 scalar: inner steps taken, over all phases; the data position as well
+
+
+def fresh(parts: Tree, optimizer: optax.GradientTransformation) -> PathState:
+    """A path at its first step: AdamW state zero."""
+    return PathState(parts, optimizer.init(parts), jnp.zeros((), jnp.int32))

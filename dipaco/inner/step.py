@@ -1,0 +1,74 @@
+"""One inner step: gradients of a batch, worked through in pieces if asked, then AdamW.
+
+The same code runs on one device and on many: where the state and the batch were put decides, and
+XLA follows."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dipaco.inner.config import InnerSettings
+from dipaco.inner.optimizer import adamw
+from dipaco.inner.state import PathState
+
+Batch = Mapping[str, Any]  # `tokens`, `segments`, `positions`, each int32 [B, T]
+LossFn = Callable[
+    [Any, Batch], tuple[jax.Array, jax.Array]
+]  # parts, batch -> (summed loss, targets)
+
+
+class StepMetrics(NamedTuple):
+    """What one step tells; scalars still on the device."""
+
+    loss: jax.Array  # mean negative log-likelihood per target, nats
+    gradient_norm: jax.Array  # before clipping
+    targets: jax.Array  # predicted tokens in the batch
+
+
+def make_step(
+    loss_fn: LossFn, settings: InnerSettings, state_shardings: PathState | None = None
+) -> Callable[[PathState, Batch, jax.Array], tuple[PathState, StepMetrics]]:
+    """Compiles `step(state, batch, learning_rate) -> (state, metrics)`; the state passed in is
+    given up (donated).
+
+    With `accumulation_steps` = A the batch is cut into A equal pieces whose summed losses and
+    gradients are added, so that the result is that of the whole batch up to rounding, at the memory
+    of one piece. `state_shardings` says where on a mesh the new state goes: where the old one was.
+    """
+    optimizer = adamw(settings)
+    pieces = settings.accumulation_steps
+
+    def summed_gradient(parts, batch):
+        (loss_sum, targets), gradient = jax.value_and_grad(loss_fn, has_aux=True)(parts, batch)
+        return gradient, loss_sum, targets
+
+    def accumulated_gradient(parts, batch):
+        if pieces == 1:
+            return summed_gradient(parts, batch)
+        # Rows are dealt out in turn, so that each piece stays spread over all devices of the data
+        # axis.
+        dealt = jax.tree.map(
+            lambda leaf: jnp.swapaxes(leaf.reshape(-1, pieces, *leaf.shape[1:]), 0, 1), batch
+        )
+
+        def add(total, piece):
+            return jax.tree.map(jnp.add, total, summed_gradient(parts, piece)), None
+
+        zero = jax.tree.map(jnp.zeros_like, parts), jnp.zeros(()), jnp.zeros(())
+        return jax.lax.scan(add, zero, dealt)[0]
+
+    def step(state: PathState, batch: Batch, learning_rate: jax.Array):
+        gradient, loss_sum, targets = accumulated_gradient(state.parts, batch)
+        # A batch without any target (rows of one token) must not divide by zero.
+        scale = 1.0 / jnp.maximum(targets, 1.0)
+        gradient = jax.tree.map(lambda leaf: leaf * scale, gradient)
+        direction, optimizer_state = optimizer.update(gradient, state.optimizer, state.parts)
+        updates = jax.tree.map(lambda leaf: -learning_rate * leaf, direction)
+        parts = optax.apply_updates(state.parts, updates)
+        metrics = StepMetrics(loss_sum * scale, optax.global_norm(gradient), targets)
+        return PathState(parts, optimizer_state, state.step + 1), metrics
+
+    return jax.jit(step, donate_argnums=0, out_shardings=(state_shardings, None))

@@ -1,0 +1,30 @@
+"""Settings of the outer optimisation."""
+
+import dataclasses
+
+from dipaco.errors import BadSetting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OuterSettings:
+    """How modules are updated between phases."""
+
+    learning_rate: float = 0.7  # DiPaCo section 4, as DiLoCo; constant
+    momentum: float = 0.9  # Nesterov
+    rescale_by_fan_in: bool = (
+        True  # times sqrt(paths through the module), DiPaCo 2.7; off = plain mean
+    )
+    weigh_by_documents: bool = True  # alpha_i = |D_i| / sum |D|, DiPaCo 2.7; off = equal weights
+
+    def __post_init__(self):
+        if not self.learning_rate > 0:
+            raise BadSetting(
+                name="outer.learning_rate", value=self.learning_rate, expected="above 0", hint=""
+            )
+        if not 0 <= self.momentum < 1:
+            raise BadSetting(
+                name="outer.momentum",
+                value=self.momentum,
+                expected="at least 0 and below 1",
+                hint="",
+            )
