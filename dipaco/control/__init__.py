@@ -1,0 +1,12 @@
+"""The facts of a run, and the tasks that they make due. No JAX, no arrays, no bytes.
+
+A run is remembered in one SQL database, its *ledger*: which modules exist at which phase (with the
+digest of their bytes), which contributions arrived, which scores were taken, and which tasks are
+ready, claimed or done. `plan` says what a run consists of, `scheduler` is a pure function from a
+new fact to the tasks it makes due, `ledger` remembers both in one transaction. There is no planner
+process: whoever finishes a task records its facts and thereby puts the tasks that follow. DiPaCo
+(arXiv 2403.10616) section 3.
+
+Bytes first, then the row: every row about bytes is written after the bytes are durable. A crash
+leaves a claimed task and no facts; the task is claimed again. All SQL is in the `.sql` files. May
+import `topology` and `errors`."""

@@ -1,0 +1,131 @@
+"""The nouns of the ledger: tasks, and the facts that finishing one records. Frozen values."""
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+from dipaco.receipt import Receipt
+from dipaco.topology import ModuleId
+
+Kind = Literal["prepare", "pretrain", "route", "train", "outer", "score", "evaluate", "report"]
+
+# What is nearer to a result goes first: a ready module or score unblocks others.
+PRIORITY: dict[Kind, int] = {
+    "prepare": 0,
+    "pretrain": 1,
+    "route": 2,
+    "outer": 3,
+    "score": 4,
+    "evaluate": 5,
+    "train": 6,
+    "report": 7,
+}
+
+
+class Task(NamedTuple):
+    """One unit of work. Two tasks with equal fields are the same task."""
+
+    kind: Kind
+    arm: str = ""
+    subject: str = ""  # a path's number or a module's id, as text
+    phase: int = 0
+
+    @property
+    def path(self) -> int:
+        return int(self.subject)
+
+    @property
+    def module(self) -> ModuleId:
+        return ModuleId.parse(self.subject)
+
+    def __str__(self) -> str:
+        about = {"outer": "module ", "train": "path ", "score": "path "}.get(self.kind, "")
+        what = f" {self.arm} {about}{self.subject}".rstrip() if self.arm else ""
+        return f"{self.kind}{what} phase {self.phase}" if self.arm else self.kind
+
+
+class Claim(NamedTuple):
+    """A task that somebody works on."""
+
+    task: Task
+    task_id: int
+    attempt: int  # fencing token: a later claim of the same task has a higher one
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModuleReady:
+    """A module at the start of `phase`: parameters, and the state of its outer optimiser (None:
+    has not stepped).
+    """
+
+    arm: str
+    module: ModuleId
+    phase: int
+    parameters: Receipt
+    outer_state: Receipt | None
+    gradient_norm: float | None  # of the mean outer gradient that made it
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """What one path contributes to one module after `phase`."""
+
+    arm: str
+    path: int
+    module: ModuleId
+    phase: int
+    base_digest: str  # of the module's parameters that the path started from
+    message: Receipt
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathTrained:
+    """A path went through `phase`: where its snapshot is, and how it went."""
+
+    arm: str
+    path: int
+    phase: int
+    snapshot: Receipt  # digest of the restored tree, not of the files
+    step: int  # inner steps taken in all: the data position
+    batches: str  # fingerprint of the data that the position counts in
+    losses: tuple[float, ...]  # per inner step
+    tokens: int
+    seconds: float
+    bytes_down: int  # modules fetched before the phase, were the path on another machine
+    bytes_up: int  # contributions sent after it
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageDone:
+    """`prepare`, `route` or `report` is done; what it made, by name."""
+
+    stage: Kind
+    artifacts: dict[str, Receipt]
+    summary: dict[str, Any]  # JSON: what `status` shows
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathScored:
+    """Log-likelihoods of documents under one path."""
+
+    arm: str
+    path: int
+    phase: int
+    scores: Receipt
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """A release was evaluated."""
+
+    arm: str
+    phase: int
+    perplexity: float  # routed once per document
+    best_path_perplexity: float | None  # each document under its best path
+    documents: int
+    tokens: int
+    seconds: float
+
+
+Fact = ModuleReady | Arrival | PathTrained | StageDone | PathScored | Evaluated

@@ -1,0 +1,132 @@
+"""Whole objects in a folder: written once, named by digest, verified on every read.
+
+A file is written beside its place, flushed to the disk, then linked into place and the folder
+flushed: after a crash at any point the object is there whole, or not at all."""
+
+import contextlib
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import xxhash
+
+from dipaco.errors import DiskFull, NotWritable, ObjectDamaged, ObjectMissing
+from dipaco.receipt import Receipt
+
+_CHUNK_BYTES = 1 << 22
+
+
+class Objects:
+    """The objects under one folder."""
+
+    def __init__(self, root: Path):
+        self.root = root
+
+    def write(self, kind: str, suffix: str, write_file: Callable[[Path], object]) -> Receipt:
+        """Makes an object of the file that `write_file` writes at the place it is given.
+
+        Raises:
+          DiskFull, NotWritable: nothing was added, and nothing that was there has changed.
+        """
+        temporary = self.root / "partial" / uuid.uuid4().hex
+        with said_plainly(temporary):
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                write_file(temporary)
+                num_bytes = temporary.stat().st_size
+                digest = file_digest(temporary)
+                receipt = Receipt(f"objects/{kind}/{digest}.{suffix}", digest, num_bytes)
+                place(temporary, self.root / receipt.name)
+            finally:
+                temporary.unlink(missing_ok=True)
+        return receipt
+
+    def write_bytes(self, kind: str, suffix: str, content: bytes) -> Receipt:
+        """Makes an object of `content`."""
+        return self.write(kind, suffix, lambda file: file.write_bytes(content))
+
+    def file(self, receipt: Receipt) -> Path:
+        """The object's file, after checking every byte of it.
+
+        Raises:
+          ObjectMissing, ObjectDamaged.
+        """
+        name, digest, num_bytes = receipt
+        file = self.root / name
+        try:
+            size = file.stat().st_size
+            if size != num_bytes:
+                raise ObjectDamaged(file=file, problem=f"{size} bytes instead of {num_bytes}")
+            found = file_digest(file)
+        except FileNotFoundError as error:
+            raise ObjectMissing(file=file) from error
+        if found != digest:
+            raise ObjectDamaged(file=file, problem=f"its digest is {found} instead of {digest}")
+        return file
+
+    def read_bytes(self, receipt: Receipt) -> bytes:
+        """The object's content, checked."""
+        return self.file(receipt).read_bytes()
+
+    def delete(self, name: str) -> None:
+        """Removes an object or a folder of them; one that is gone already is fine."""
+        target = self.root / name
+        if target.is_dir():
+            shutil.rmtree(target, ignore_errors=True)
+        else:
+            target.unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Removes what interrupted writes left behind. Only where nobody writes."""
+        shutil.rmtree(self.root / "partial", ignore_errors=True)
+
+
+def file_digest(file: Path) -> str:
+    """xxh3 of a file's bytes, 32 hexadecimal digits; holds 4 MB at a time."""
+    state = xxhash.xxh3_128()
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            state.update(chunk)
+    return state.hexdigest()
+
+
+def place(temporary: Path, final: Path) -> None:
+    """Puts a finished file at its name, durably. An object of that name is the same object: it
+    stays.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with temporary.open("rb") as stream:
+        os.fsync(stream.fileno())
+    # The same name means the same bytes; replacing mends an object that the disk has damaged.
+    os.replace(temporary, final)
+    folder = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """Replaces a file that people read (a report), whole or not at all."""
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    with said_plainly(file):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(content)
+            place(temporary, file)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def said_plainly(file: Path) -> Generator[None]:
+    """Turns what the operating system says about writing into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(file=file) from error
+        raise NotWritable(file=file, problem=error.strerror or error) from error
