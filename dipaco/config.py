@@ -1,0 +1,178 @@
+"""`RunConfig`: the rooms' settings side by side, the checks that cross rooms, and the plan of the
+run that they describe.
+
+Configs are files of Python with a function `run() -> RunConfig`; a variant is a small edit of
+another (`dataclasses.replace`). No JAX here: `dipaco config show` and a wrong `--set` answer at
+once."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+
+from dipaco.control.plan import BASE, Arm, Plan, one_path
+from dipaco.data.config import DataConfig
+from dipaco.errors import BadSetting, SettingsDisagree
+from dipaco.inner.config import InnerSettings
+from dipaco.model.config import MeshConfig, ModelConfig, part_names
+from dipaco.outer.config import OuterSettings
+from dipaco.routing.config import RoutingConfig
+from dipaco.topology import Topology
+
+MODULAR = "modular"
+DENSE = "dense"
+DENSE_EQUAL_TOKENS = "dense_equal_tokens"
+BASELINES = (DENSE, DENSE_EQUAL_TOKENS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaseSettings:
+    """The dense model that all modules start from, and that the router's features come from."""
+
+    steps: int = 24_000  # DiPaCo section 4; 0 = start from scratch, with features of a random model
+    steps_per_phase: int = 1000  # saved that often
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """How releases are evaluated."""
+
+    every_phases: int = 1  # the last phase is evaluated always
+    max_documents: int | None = None  # of the validation split; None = all
+    batch_size: int = 64  # documents scored at once; changes no result beyond rounding
+    best_path: bool = True  # the last release is scored under every path, for the oracle row
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides the result of a run. Two runs of equal configs on like machines
+    are equal bit for bit.
+    """
+
+    name: str
+    model: ModelConfig
+    topology: Topology
+    phases: int  # T, outer steps
+    seed: int = 0  # of parameters, row order and k-means; the corpus does not depend on it
+    data: DataConfig = DataConfig()
+    base: BaseSettings = BaseSettings()
+    routing: RoutingConfig = RoutingConfig()
+    inner: InnerSettings = InnerSettings()
+    outer: OuterSettings = OuterSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    mesh: MeshConfig = MeshConfig()
+    baselines: tuple[str, ...] = BASELINES  # dense arms to train beside the modular one
+
+    def __post_init__(self):
+        self.topology.check_owns(part_names(self.model))
+        _at_least("phases", self.phases, 1)
+        _at_least("seed", self.seed, 0)
+        _at_least("base.steps", self.base.steps, 0)
+        _at_least("base.steps_per_phase", self.base.steps_per_phase, 1)
+        _at_least("evaluation.every_phases", self.evaluation.every_phases, 1)
+        _at_least("evaluation.batch_size", self.evaluation.batch_size, 1)
+        if self.evaluation.max_documents is not None:
+            _at_least("evaluation.max_documents", self.evaluation.max_documents, 1)
+        if unknown := set(self.baselines) - set(BASELINES):
+            raise BadSetting(
+                name="baselines",
+                value=sorted(unknown)[0],
+                expected=f"any of {', '.join(BASELINES)}",
+                hint="",
+            )
+        _agree("data.vocab_size", self.data.vocab_size, "model.vocab_size", self.model.vocab_size)
+        _agree(
+            "data.prefix_tokens",
+            self.data.prefix_tokens,
+            "routing.prefix_tokens",
+            self.routing.prefix_tokens,
+        )
+        if not self.data.prefix_tokens < self.data.length <= self.model.max_length:
+            raise SettingsDisagree(
+                problem=f"`data.length` is {self.data.length}; it must be above "
+                "`data.prefix_tokens` "
+                f"({self.data.prefix_tokens}) and at most `model.max_length` "
+                f"({self.model.max_length})"
+            )
+        for arm in (self.plan.base, *self.plan.arms):
+            if 0 < arm.total_steps <= self.inner.warmup_steps:
+                raise SettingsDisagree(
+                    problem=f"`inner.warmup_steps` is {self.inner.warmup_steps}, and `{arm.name}`"
+                    " takes only "
+                    f"{arm.total_steps} steps: warm up for fewer, or train longer"
+                )
+        if self.routing.kind == "product_kmeans" and not self.topology.choices:
+            raise SettingsDisagree(
+                problem="`routing.kind` is product_kmeans, but the topology offers no choice: use"
+                " kmeans"
+            )
+
+    @property
+    def num_paths(self) -> int:
+        return self.topology.num_paths
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The arms of the run: base model, modular model, baselines.
+
+        The dense baselines take the same inner steps as a path, or as all paths together; they are
+        plain AdamW, no outer step."""
+        dense = one_path(part_names(self.model))
+        every = self.evaluation.every_phases
+        base_phases = max(1, math.ceil(self.base.steps / self.base.steps_per_phase))
+
+        def plain(name: str, phases: int, evaluate_every: int) -> Arm:
+            return Arm(
+                name=name,
+                topology=dense,
+                phases=phases,
+                total_steps=phases * self.inner.steps,
+                is_averaged=False,
+                evaluate_every=evaluate_every,
+            )
+
+        base = Arm(
+            name=BASE,
+            topology=dense,
+            phases=base_phases,
+            total_steps=self.base.steps,
+            is_averaged=False,
+            evaluate_every=base_phases,
+        )
+        modular = Arm(
+            name=MODULAR,
+            topology=self.topology,
+            phases=self.phases,
+            total_steps=self.phases * self.inner.steps,
+            is_averaged=True,
+            evaluate_every=every,
+        )
+        dense_arms = {
+            DENSE: plain(DENSE, self.phases, every),
+            DENSE_EQUAL_TOKENS: plain(
+                DENSE_EQUAL_TOKENS, self.phases * self.num_paths, every * self.num_paths
+            ),
+        }
+        return Plan(base=base, arms=(modular, *(dense_arms[name] for name in self.baselines)))
+
+    def to_json(self) -> str:
+        """One line per setting, in a fixed order."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal configs."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:32]
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise BadSetting(name=name, value=value, expected=f"{least} or more", hint="")
+
+
+def _agree(name: str, value: object, other_name: str, other: object) -> None:
+    if value != other:
+        raise SettingsDisagree(
+            problem=f"`{name}` is {value} and `{other_name}` is {other}; they must be equal"
+        )

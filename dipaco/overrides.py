@@ -1,0 +1,143 @@
+"""`--set inner.steps=50`: settings by name, checked against the type of the field, and config
+files as functions.
+"""
+
+import dataclasses
+import difflib
+import json
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+
+from dipaco.config import RunConfig
+from dipaco.errors import (
+    BadConfigFile,
+    BadOverride,
+    BadSetting,
+    DipacoError,
+    UnknownSetting,
+)
+
+
+def load_config(file: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Runs a config file's `run()` and applies `NAME=VALUE` overrides.
+
+    Raises:
+      BadConfigFile: no such file, it does not run, or it has no `run() -> RunConfig`.
+      UnknownSetting, BadSetting, BadOverride: an override does not fit.
+    """
+    if not file.is_file():
+        raise BadConfigFile(file=file, problem="there is no such file")
+    try:
+        namespace = runpy.run_path(str(file))
+    except DipacoError:
+        raise
+    except Exception as error:
+        raise BadConfigFile(file=file, problem=f"{type(error).__name__}: {error}") from error
+    if not callable(namespace.get("run")):
+        raise BadConfigFile(file=file, problem="it has no function `run() -> RunConfig`")
+    config = namespace["run"]()
+    if not isinstance(config, RunConfig):
+        raise BadConfigFile(
+            file=file, problem=f"`run()` returned {type(config).__name__}, not RunConfig"
+        )
+    return override(config, overrides)
+
+
+def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """The config with `NAME=VALUE` settings changed, all at once, so that settings that must
+    agree can change together.
+    """
+    tree = dataclasses.asdict(config)
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise BadOverride(text=text)
+        _put(tree, RunConfig, name.strip(), value.strip())
+    return from_tree(tree)
+
+
+def from_tree(tree: dict[str, Any]) -> RunConfig:
+    """A config from its JSON form."""
+    return msgspec.convert(tree, RunConfig)
+
+
+def settings(config: RunConfig) -> dict[str, Any]:
+    """Every setting by its full name, `inner.steps` -> 150."""
+    return dict(_leaves(dataclasses.asdict(config)))
+
+
+def _leaves(tree: dict[str, Any], prefix: str = ""):
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _put(tree: dict[str, Any], kind: Any, full_name: str, text: str) -> None:
+    node = tree
+    *groups, last = full_name.split(".")
+    for group in groups:
+        kind = get_type_hints(kind).get(group) if dataclasses.is_dataclass(kind) else None
+        if not dataclasses.is_dataclass(kind):
+            raise UnknownSetting(name=full_name, hint=_hint(full_name))
+        node = node[group]
+    hints = get_type_hints(kind)
+    if last not in hints:
+        raise UnknownSetting(name=full_name, hint=_hint(full_name))
+    if dataclasses.is_dataclass(hints[last]):
+        fields = ", ".join(f"{full_name}.{f.name}" for f in dataclasses.fields(hints[last]))
+        raise UnknownSetting(name=full_name, hint=f" It is a group; set one of {fields}.")
+    node[last] = _read(full_name, text, hints[last])
+
+
+def _read(name: str, text: str, kind: Any) -> Any:
+    """The value that `text` stands for, of the field's type, as plain JSON values."""
+    candidates: list[Any] = [text]
+    if text in ("None", "null"):
+        candidates.insert(0, None)
+    try:
+        candidates.insert(0, json.loads(text, parse_constant=_refuse_constant))
+    except ValueError:
+        candidates.append([piece for piece in text.split(",") if piece])
+    problem: Exception | None = None
+    for candidate in candidates:
+        try:
+            return msgspec.to_builtins(msgspec.convert(candidate, kind))
+        except (msgspec.ValidationError, DipacoError) as error:
+            problem = problem or error
+    if isinstance(problem, DipacoError):
+        raise problem
+    raise BadSetting(name=name, value=text, expected=_name_of(kind), hint="") from problem
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a value for a setting")
+
+
+def _name_of(kind: Any) -> str:
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    return words.get(kind, str(kind).replace("NoneType", "None"))
+
+
+def _hint(name: str) -> str:
+    known = list(_names(RunConfig))
+    last = name.rpartition(".")[2]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) or [
+        other for other in known if other.rpartition(".")[2] == last
+    ]
+    return (
+        f" Did you mean `{close[0]}`?" if close else " `dipaco config show CONFIG` lists them all."
+    )
+
+
+def _names(kind: type, prefix: str = ""):
+    for name, hint in get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint) and name != "topology":
+            yield from _names(hint, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
