@@ -1,0 +1,97 @@
+"""Perplexity of documents, each alone: per path, routed, and by the best path after the fact.
+
+DiPaCo (arXiv 2403.10616) section 4 leaves the router's 32 tokens out of every perplexity; so does
+every number of ours, the dense rows included. Log-likelihoods are summed in float64 on the host:
+over millions of tokens float32 would drop digits.
+
+Axes: N documents, T tokens of context, P paths.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dipaco.errors import NothingToScore
+
+# (tokens int32 [B, T], segments int32 [B, T]) -> [B, T]: log p(token t | tokens before it)
+LogLikelihoodFunction = Callable[[np.ndarray, np.ndarray], Any]
+
+
+def score_documents(
+    log_likelihood_fn: LogLikelihoodFunction,
+    tokens_NT: np.ndarray,
+    lengths_N: np.ndarray,
+    *,
+    prefix_tokens: int = 32,
+    batch_size: int = 32,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sums the log-likelihood of each document's tokens from index `prefix_tokens` on.
+
+    Args:
+      log_likelihood_fn: tokens and segments (1 for a token, 0 for padding), both int32 [batch_size,
+        T], -> [batch_size, T] of natural logarithms. Always called with this one shape. Its entries
+        at padding and before the prefix are not looked at.
+      tokens_NT: [N, T] documents cut to the context, padded with 0.
+      lengths_N: [N] tokens each document has in its row, at most T.
+      prefix_tokens: tokens at the front that are not predicted; at least 1, since the first token
+        has nothing before it.
+      batch_size: documents at once.
+
+    Returns:
+      (float64 [N] sums, int64 [N] tokens summed); both 0 for a document that ends within the
+      prefix.
+    """
+    assert prefix_tokens >= 1
+    num_documents, num_tokens = tokens_NT.shape
+    index_T = np.arange(num_tokens)
+    sum_N = np.zeros(num_documents)
+
+    def collect(rows: slice, log_likelihood_BT: Any) -> None:
+        values_BT = np.asarray(log_likelihood_BT, np.float64)[: rows.stop - rows.start]
+        is_scored_BT = (index_T >= prefix_tokens) & (index_T < lengths_N[rows, None])
+        sum_N[rows] = np.where(is_scored_BT, values_BT, 0.0).sum(axis=1)
+
+    waiting = None
+    for start in range(0, num_documents, batch_size):
+        rows = slice(start, min(start + batch_size, num_documents))
+        tokens_BT = np.zeros((batch_size, num_tokens), np.int32)
+        tokens_BT[: rows.stop - rows.start] = tokens_NT[rows]
+        segments_BT = np.zeros((batch_size, num_tokens), np.int32)
+        segments_BT[: rows.stop - rows.start] = index_T < lengths_N[rows, None]
+        started = log_likelihood_fn(tokens_BT, segments_BT)
+        # One batch late: the device works on this one while the host adds up the one before.
+        if waiting is not None:
+            collect(*waiting)
+        waiting = (rows, started)
+    if waiting is not None:
+        collect(*waiting)
+    return sum_N, np.clip(np.asarray(lengths_N) - prefix_tokens, 0, None).astype(np.int64)
+
+
+def perplexity(sum_N: np.ndarray, count_N: np.ndarray) -> float:
+    """exp(-total log-likelihood / total tokens).
+
+    Raises:
+      NothingToScore: no document goes on after the prefix.
+    """
+    num_tokens = int(np.sum(count_N))
+    if not num_tokens:
+        raise NothingToScore(documents=np.size(count_N))
+    return float(np.exp(-np.sum(sum_N, dtype=np.float64) / num_tokens))
+
+
+def routed(sum_PN: np.ndarray, count_N: np.ndarray, path_N: np.ndarray) -> float:
+    """Perplexity when each document is predicted by the path it was routed to.
+
+    Args:
+      sum_PN: [P, N] every document's summed log-likelihood under every path.
+      count_N: [N] tokens summed.
+      path_N: [N] the path of each document, from its prefix alone.
+    """
+    return perplexity(sum_PN[path_N, np.arange(len(path_N))], count_N)
+
+
+def best_path(sum_PN: np.ndarray, count_N: np.ndarray) -> float:
+    """Perplexity when each document takes the path that turns out best; no router does better."""
+    return perplexity(sum_PN.max(axis=0), count_N)

@@ -1,0 +1,48 @@
+"""Events: what can happen in a run, as small frozen records that print as a line a person can read.
+
+    str(Event("module_updated", {"phase": 12, "module": "early/0003", "arrived": 16, "fan_in": 16,
+                                 "norm": 0.41, "seconds": 1.8}))
+    -> phase 12 early/0003 updated: 16 of 16 paths, norm 0.41, 1.8 s
+
+A name with a sentence in `SENTENCES` prints it; any other prints its fields in the order given.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+Level = Literal["info", "warning", "error"]  # a fact; someone should look; work was lost
+Value = str | int | float | bool | None
+
+SENTENCES = {
+    "corpus_prepared": "corpus prepared: {documents:,} documents, {tokens:,} tokens, "
+    "{domains} domains, {seconds:.1f} s",
+    "domain_left_out": "domain {domain} left out: {reason}",
+    "shard_built": "path {path}: {documents:,} documents ({share:.1%}), mostly {domains}",
+    "path_trained": "{arm} phase {phase} of {phases}, path {path}: loss {loss:.3f}, "
+    "{tokens_per_second:,.0f} tokens/s, {megabytes_sent:.1f} MB exchanged, {seconds:.1f} s",
+    "module_updated": "phase {phase} {module} updated: {arrived} of {fan_in} paths, "
+    "norm {norm:.2f}, {seconds:.1f} s",
+    "evaluated": "{arm} evaluated after {step} steps: perplexity {perplexity:.2f} on "
+    "{documents:,} documents",
+    "resumed": "resumed: {done:,} of {total:,} steps were done",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One fact of a run."""
+
+    name: str  # snake_case, past tense
+    fields: Mapping[str, Value]
+    level: Level = "info"
+
+    def __str__(self) -> str:
+        if self.name in SENTENCES:
+            return SENTENCES[self.name].format(**self.fields)
+        told = ", ".join(f"{name} {_text(value)}" for name, value in self.fields.items())
+        return f"{self.name.replace('_', ' ')}: {told}" if told else self.name.replace("_", " ")
+
+
+def _text(value: Value) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,153 @@
+"""Progress: how far a stage is, how fast it goes, how long it still takes.
+
+A bar where there is a terminal, and otherwise a plain line now and then, without time stamps, which
+reads well in a file:
+
+    phase 2 of 4: 60 of 80 steps (75%), loss 4.812, 12,310 tokens/s, 3.4 MB sent, 8 s left
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Self, TextIO
+
+from rich.filesize import decimal
+
+LINE_SECONDS = 10.0  # between plain lines
+
+
+class Progress:
+    """A stage of `total_steps`, told as it goes; a context manager.
+
+    Args:
+      title: of the stage, "base model".
+      total_steps: of the whole stage.
+      done_steps: of an interrupted run that goes on; they do not count as speed.
+      stream: where it is told; a bar when it is a terminal.
+      clock: seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        total_steps: int,
+        *,
+        done_steps: int = 0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._title, self._total_steps = title, total_steps
+        self._first_step = self._done_steps = done_steps
+        self._busy_seconds = 0.0  # between `begin` and the last `advance`
+        self._tokens = self._bytes_sent = 0
+        self._loss: float | None = None
+        self._stream = stream or sys.stderr
+        self._clock = clock
+        self._mark_seconds = self._told_seconds = clock()
+        self._told_step = -1
+        self._bar = _Bar(title, total_steps, self._stream) if self._stream.isatty() else None
+
+    def begin(self, title: str) -> None:
+        """From here on, steps are those of `title`. Time without steps before it is no part of
+        the speed.
+        """
+        self._title = title
+        self._mark_seconds = self._clock()
+        if self._bar:
+            self._bar.rename(title)
+
+    def advance(
+        self, steps: int = 1, *, tokens: int = 0, bytes_sent: int = 0, loss: float | None = None
+    ) -> None:
+        """Tells of `steps` more, the tokens trained and bytes sent in them, and the latest loss."""
+        now = self._clock()
+        self._busy_seconds += now - self._mark_seconds
+        self._mark_seconds = now
+        self._done_steps += steps
+        self._tokens += tokens
+        self._bytes_sent += bytes_sent
+        self._loss = self._loss if loss is None else loss
+        if self._bar:
+            self._bar.show(self._done_steps, self._facts())
+        elif self._clock() - self._told_seconds >= LINE_SECONDS:
+            self._tell()
+
+    def say(self, text: str) -> None:
+        """Prints a line of its own, above the bar if there is one."""
+        if self._bar:
+            self._bar.say(text)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Ends the bar, or tells of the steps since the last line."""
+        if self._bar:
+            self._bar.close()
+        elif self._told_step != self._done_steps:
+            self._tell()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _tell(self) -> None:
+        share = self._done_steps / max(self._total_steps, 1)
+        steps = f"{self._done_steps} of {self._total_steps} steps ({share:.0%})"
+        print(f"{self._title}: {', '.join([steps, *self._facts()])}", file=self._stream, flush=True)
+        self._told_seconds, self._told_step = self._clock(), self._done_steps
+
+    def _facts(self) -> list[str]:
+        """Loss, speed, bytes and time left, each only if there is something to say."""
+        elapsed = self._busy_seconds
+        steps, left = self._done_steps - self._first_step, self._total_steps - self._done_steps
+        facts = []
+        if self._loss is not None:
+            facts.append(f"loss {self._loss:.3f}")
+        if self._tokens and elapsed > 0:
+            facts.append(f"{self._tokens / elapsed:,.0f} tokens/s")
+        if self._bytes_sent:
+            facts.append(f"{decimal(self._bytes_sent)} sent")
+        if steps and left > 0 and elapsed > 0:
+            facts.append(f"{_time_left(left * elapsed / steps)} left")
+        return facts
+
+
+class _Bar:
+    """The terminal's bar."""
+
+    def __init__(self, title: str, total_steps: int, stream: TextIO):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self._rich = RichProgress(
+            TextColumn("{task.description}", style="bold"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}", style="dim"),
+            console=Console(file=stream),
+            expand=True,
+        )
+        self._task = self._rich.add_task(title, total=total_steps, facts="")
+        self._rich.start()
+
+    def show(self, done_steps: int, facts: list[str]) -> None:
+        self._rich.update(self._task, completed=done_steps, facts=" · ".join(facts))
+
+    def rename(self, title: str) -> None:
+        self._rich.update(self._task, description=title)
+
+    def say(self, text: str) -> None:
+        self._rich.console.print(text, markup=False, highlight=False)
+
+    def close(self) -> None:
+        self._rich.stop()
+
+
+def _time_left(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,113 @@
+"""Writers: where events go. Each has `write(event)` and `close()`, and is a context manager.
+
+with Several(Lines(sys.stderr), JsonLines(run / "events.jsonl", clock=time.time)) as log:
+    log.write(Event("resumed", {"done": 3, "total": 17}))
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, Self, TextIO
+
+import msgspec
+
+from dipaco.errors import ExtraMissing
+from dipaco.observe.events import Event
+
+
+class Writer(Protocol):
+    """What every writer can do."""
+
+    def write(self, event: Event) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Closing:
+    def close(self) -> None:
+        """Nothing to close, unless the writer says otherwise."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+class Lines(_Closing):
+    """One line a person can read for each event; warnings and errors say what they are."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, event: Event) -> None:
+        prefix = "" if event.level == "info" else f"{event.level}: "
+        print(f"{prefix}{event}", file=self._stream, flush=True)
+
+
+class JsonLines(_Closing):
+    """One JSON object a line, `{"time", "level", "event", ...fields}`, appended.
+
+    Processes may share the file: a line is one `write` in append mode, which the system does not
+      interleave. After a crash half a
+    line may be left at the end; the next writer starts on a fresh line.
+    """
+
+    def __init__(self, file: Path | str, clock: Callable[[], float]):
+        self._clock = clock  # seconds since 1970
+        self._descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+            os.write(self._descriptor, b"\n")
+
+    def write(self, event: Event) -> None:
+        head = {"time": self._clock(), "level": event.level, "event": event.name}
+        os.write(self._descriptor, msgspec.json.encode({**head, **event.fields}) + b"\n")
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class TensorBoard(_Closing):
+    """Scalars for TensorBoard: each number of an event that has a `step`, under `event/field`.
+
+    Fields that are text (a path, a module) join the name, so that each has its own curve.
+
+    Raises:
+      ExtraMissing: tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: Path | str):
+        try:
+            import tensorboardX
+        except ImportError as error:
+            raise ExtraMissing(
+                feature="Writing TensorBoard files", package="tensorboardX", extra="tensorboard"
+            ) from error
+        self._writer = tensorboardX.SummaryWriter(str(folder))
+
+    def write(self, event: Event) -> None:
+        step = event.fields.get("step")
+        if not isinstance(step, int):
+            return
+        texts = [value for value in event.fields.values() if isinstance(value, str)]
+        for name, value in event.fields.items():
+            if name != "step" and isinstance(value, int | float):
+                self._writer.add_scalar("/".join([event.name, *texts, name]), value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Several(_Closing):
+    """Hands every event to each of its writers, in order."""
+
+    def __init__(self, *writers: Writer):
+        self._writers = writers
+
+    def write(self, event: Event) -> None:
+        for writer in self._writers:
+            writer.write(event)
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()

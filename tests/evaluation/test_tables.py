@@ -1,0 +1,82 @@
+import dataclasses
+
+import pytest
+
+from dipaco.errors import BadReport
+from dipaco.evaluation.tables import (
+    PathShare,
+    Report,
+    Row,
+    duration,
+    quantity,
+    render_markdown,
+    render_text,
+)
+
+DENSE = Row(
+    name="dense",
+    seed=0,
+    perplexity=100.0,
+    parameters_per_path=840_000,
+    parameters_total=840_000,
+    steps=280,
+    tokens=573_440,
+    flops=2.9e12,
+    bytes_sent=0,
+    seconds=31.25,
+)
+MODULAR = dataclasses.replace(
+    DENSE, name="modular", perplexity=88.0, parameters_total=2_400_000, bytes_sent=123_456_789
+)
+
+
+def test_a_report_comes_back_from_json_as_it_was():
+    report = Report(
+        rows=[DENSE, MODULAR],
+        shards=[PathShare(path=0, documents=3, domains={"en_law": 3})],
+        curves={"dense": [(200, 150.0), (280, 100.0)]},
+        losses={"modular": {"0": [(1, 5.0)]}},
+        corpus={"documents": 3},
+        notes=["One seed."],
+    )
+    assert Report.from_json(report.to_json()) == report
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"{}", b'{"rows": [{"name": "dense"}]}', b"\xff"])
+def test_what_is_not_a_report_is_refused(data):
+    with pytest.raises(BadReport, match="not a report"):
+        Report.from_json(data)
+
+
+def test_text_is_aligned_and_compares_with_the_first_row():
+    head, rule, dense, modular = render_text([DENSE, MODULAR]).splitlines()
+    assert head.split()[:4] == ["row", "seed", "perplexity", "change"]
+    assert set(rule) == {"-"}
+    assert "-12.0 %" in modular
+    assert "%" not in dense
+    assert len(dense) == len(modular)
+
+
+def test_markdown_has_the_same_cells():
+    lines = render_markdown([DENSE, MODULAR]).splitlines()
+    assert lines[3] == (
+        "| modular | 0 | 88.00 | -12.0 % | 840 k | 2.4 M | 280 | 573 k | 2.9 T | 123 MB | 31.2 s |"
+    )
+    assert len({line.count("|") for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (812, "812"), (999, "999"), (1000, "1 k"), (839_808, "840 k"), (999_600, "1 M"),
+     (2.9e12, "2.9 T"), (3e21, "3e+03 E")],
+)  # fmt: skip
+def test_quantities_in_three_digits(value, text):
+    assert quantity(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(8.25, "8.2 s"), (59.96, "1 min 00 s"), (245, "4 min 05 s"), (7620, "2 h 07 min")],
+)
+def test_durations_as_a_person_says_them(seconds, text):
+    assert duration(seconds) == text

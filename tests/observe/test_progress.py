@@ -1,0 +1,66 @@
+import io
+
+from dipaco.observe.progress import Progress
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_plain_line_tells_steps_loss_speed_bytes_and_time_left():
+    clock, stream = Clock(), io.StringIO()
+    with Progress("phase 2 of 4", 80, stream=stream, clock=clock) as progress:
+        clock.seconds = 20
+        progress.advance(60, tokens=246_000, bytes_sent=3_400_000, loss=4.8123)
+        said = stream.getvalue()
+        progress.advance(20)
+    assert said == (
+        "phase 2 of 4: 60 of 80 steps (75%), loss 4.812, 12,300 tokens/s, 3.4 MB sent, 7 s left\n"
+    )
+    assert stream.getvalue().splitlines()[1].startswith("phase 2 of 4: 80 of 80 steps (100%)")
+    assert "left" not in stream.getvalue().splitlines()[1]
+
+
+def test_plain_lines_come_now_and_then_and_once_at_the_end():
+    clock, stream = Clock(), io.StringIO()
+    with Progress("base", 100, stream=stream, clock=clock) as progress:
+        for second in range(1, 26):
+            clock.seconds = second
+            progress.advance(4)
+    steps = [line.split(":")[1].split()[0] for line in stream.getvalue().splitlines()]
+    assert steps == ["40", "80", "100"]
+
+
+def test_steps_of_an_interrupted_run_are_not_speed():
+    clock, stream = Clock(), io.StringIO()
+    with Progress("base", 100, done_steps=90, stream=stream, clock=clock) as progress:
+        clock.seconds = 50
+        progress.advance(5)
+    assert stream.getvalue() == "base: 95 of 100 steps (95%), 50 s left\n"
+
+
+def test_on_a_terminal_there_is_a_bar_and_lines_stand_above_it():
+    stream = Terminal()
+    with Progress("base", 10, stream=stream, clock=Clock()) as progress:
+        progress.advance(5, loss=3.0)
+        progress.say("path 3: 12 documents [not markup]")
+    assert "path 3: 12 documents [not markup]" in stream.getvalue()
+    assert "base" in stream.getvalue()
+    assert "loss 3.000" in stream.getvalue()
+
+
+def test_plain_say_is_a_line():
+    stream = io.StringIO()
+    progress = Progress("base", 10, stream=stream, clock=Clock())
+    progress.say("hello")
+    assert stream.getvalue() == "hello\n"
