@@ -1,0 +1,44 @@
+"""A path that was exported says in `transformers` what it says here."""
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco.model.config import ModelConfig
+from dipaco.model.huggingface import export_checkpoint
+from dipaco.model.spec import describe
+from dipaco.serving.decode import generate
+from dipaco.serving.sampling import SamplingSettings
+
+
+@pytest.mark.parametrize("qk_norm", [False, True], ids=["llama", "qwen3"])
+def test_greedy_text_is_the_same_in_transformers(qk_norm, tmp_path):
+    torch = pytest.importorskip("torch", reason="parity needs the `parity` extra")
+    transformers = pytest.importorskip("transformers", reason="parity needs the `parity` extra")
+    config = ModelConfig(
+        vocab_size=64,
+        d_model=16,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        d_ff=32,
+        max_length=64,
+        qk_norm=qk_norm,
+    )
+    rng = np.random.default_rng(0)
+    parts = jax.tree.map(
+        lambda spec: rng.normal(0, 0.5, spec.shape).astype(np.float32), describe(config)
+    )
+    (tmp_path / "tokenizer.json").write_text("{}")
+    export_checkpoint(config, parts, tmp_path / "tokenizer.json", tmp_path / "out")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+
+    prompt, greedy = [5, 9, 2], SamplingSettings()
+    ours = list(generate(config, parts, prompt, max_new_tokens=20, sampling=greedy, seed=0))
+    theirs = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, 3, dtype=torch.long),
+        max_new_tokens=20,
+        do_sample=False,
+    )
+    assert ours == theirs[0, 3:].tolist()
