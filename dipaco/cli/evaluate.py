@@ -1,0 +1,63 @@
+"""Perplexity of your own documents: each alone, cut to the context, tokens 32 and onward, no
+special tokens.
+
+  dipaco evaluate --run runs/quickstart --documents notes.txt
+  dipaco evaluate --run runs/quickstart --documents docs.jsonl --path 2 --json
+
+FILE is .jsonl, .jsonl.gz or .parquet with a column `text`, or a text file, which is one document.
+Each document goes to the path that the router picks, or all to `--path`."""
+
+import argparse
+import json
+from pathlib import Path
+
+from dipaco.cli.releases import add_release, check_path, find_release
+
+HELP = "perplexity of your own documents"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_release(parser)
+    parser.add_argument(
+        "--documents", type=Path, required=True, metavar="FILE", help="what to evaluate"
+    )
+    parser.add_argument("--path", type=int, default=None, help="this path for all documents")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    from dipaco.caches import cache_folder
+    from dipaco.data.sources import open_source
+    from dipaco.errors import BadSource
+    from dipaco.runs.programs import keep_compiled
+    from dipaco.runs.run import reading
+    from dipaco.workers.evaluator import evaluate_texts
+
+    if not options.documents.is_file():
+        raise BadSource(
+            source=options.documents, problem="there is no such file.", advice="Check the name."
+        )
+    keep_compiled(cache_folder() / "compiled")
+    with reading(options.run) as opened:
+        release = find_release(opened, options)
+        check_path(options.path, release)
+        source = open_source(f"{_kind(options.documents)}:{options.documents}")
+        texts = (document.text for document in source.documents)
+        result = evaluate_texts(opened, release, texts, options.path)
+    if options.json:
+        print(json.dumps({"arm": release.arm, "phase": release.phase, **result}))
+    else:
+        skipped = result["too_short"]
+        print(
+            f"perplexity {result['perplexity']:.3f} over {result['tokens']:,} tokens of "
+            f"{result['documents']:,} documents"
+            + (f" ({skipped} too short to evaluate)" if skipped else "")
+        )
+        for path, count in sorted(result["paths"].items(), key=lambda item: -item[1]):
+            print(f"  path {path}: {count:,} documents")
+    return 0
+
+
+def _kind(file: Path) -> str:
+    name = file.name.removesuffix(".gz")
+    return {".jsonl": "jsonl", ".parquet": "parquet"}.get(Path(name).suffix, "text")

@@ -1,0 +1,79 @@
+"""Continue a prompt: which path takes it and why, then the text, streamed.
+
+  dipaco generate --run runs/quickstart --prompt "And God said"
+  dipaco generate --run runs/quickstart --prompt "def main(" --temperature 0.8 --top-p 0.9 --seed 1
+
+Greedy unless a temperature is given. The text goes to standard output, everything else to standard
+error. A prompt shorter than the routing prefix is routed by the tokens it has."""
+
+import argparse
+import sys
+import time
+
+from dipaco.cli.releases import add_release, check_path, find_release
+
+HELP = "continue a prompt"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_release(parser)
+    parser.add_argument("--prompt", required=True, help="the text to continue")
+    parser.add_argument(
+        "--path", type=int, default=None, help="take this path, whatever the router says"
+    )
+    parser.add_argument("--max-tokens", type=int, default=64, help="tokens to make at most (64)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 = greedy (the default)")
+    parser.add_argument("--top-k", type=int, default=0, help="draw from the k likeliest; 0 = all")
+    parser.add_argument(
+        "--top-p", type=float, default=1.0, help="draw from the likeliest of this mass"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+
+
+def run(options: argparse.Namespace) -> int:
+    from dipaco.serving.sampling import SamplingSettings
+
+    sampling = SamplingSettings(
+        temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
+    )
+
+    from dipaco.caches import cache_folder
+    from dipaco.errors import BadSetting
+    from dipaco.runs.programs import keep_compiled
+    from dipaco.runs.run import reading
+    from dipaco.serving.decode import generate
+    from dipaco.serving.dispatch import dispatch
+
+    if options.max_tokens < 1:
+        raise BadSetting(
+            name="--max-tokens", value=options.max_tokens, expected="1 or more", hint=""
+        )
+    keep_compiled(cache_folder() / "compiled")
+    with reading(options.run) as opened:
+        release = find_release(opened, options)
+        check_path(options.path, release)
+        tokenizer = opened.corpus.tokenizer()
+        (prompt,) = tokenizer.encode([options.prompt])
+        choice = dispatch(opened, release, prompt, options.path)
+        print(choice.describe(), file=sys.stderr)
+        parts = opened.path_of(release, choice.path)
+        started, ids = time.monotonic(), []
+        shown = ""
+        print(options.prompt, end="", flush=True)
+        for token in generate(
+            opened.config.model,
+            parts,
+            prompt.tolist(),
+            max_new_tokens=options.max_tokens,
+            sampling=sampling,
+            seed=options.seed,
+        ):
+            ids.append(token)
+            text = tokenizer.decode(ids)
+            if not text.endswith("\ufffd"):  # a character whose last bytes are still to come
+                print(text[len(shown) :], end="", flush=True)
+                shown = text
+        print(tokenizer.decode(ids)[len(shown) :], flush=True)
+        seconds = time.monotonic() - started
+        print(f"{len(ids)} tokens in {seconds:.1f} s, compilation included", file=sys.stderr)
+    return 0

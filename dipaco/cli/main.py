@@ -1,0 +1,74 @@
+"""`dipaco VERB ...`: finds the verb, and says errors as sentences."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import dipaco
+from dipaco.cli import config, evaluate, export, generate, status, train
+from dipaco.errors import DipacoError
+
+VERBS = {
+    "train": train,
+    "status": status,
+    "generate": generate,
+    "evaluate": evaluate,
+    "export": export,
+    "config": config,
+}
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+DESCRIPTION = """\
+Train one large modular language model as many small paths (DiPaCo, arXiv 2403.10616).
+
+  dipaco train configs/quickstart.py --run runs/quickstart    text, training, a table at the end
+  dipaco status --run runs/quickstart                         how far it is
+  dipaco generate --run runs/quickstart --prompt "In the beginning"
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every verb with its arguments."""
+    top = argparse.ArgumentParser(
+        prog="dipaco",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"dipaco {dipaco.__version__}")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, verb in VERBS.items():
+        verb.add_arguments(
+            verbs.add_parser(
+                name,
+                help=verb.HELP,
+                description=verb.__doc__,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+        )
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a verb; returns the exit code: 0 done, 2 an error that a person can put right, 130
+    interrupted.
+    """
+    options = parser().parse_args(arguments)
+    try:
+        return VERBS[options.verb].run(options)
+    except DipacoError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left (`| head`); Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

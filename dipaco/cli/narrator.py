@@ -1,0 +1,181 @@
+"""Tells a person, and the run's event file, what the loop does."""
+
+import sys
+import time
+from typing import Self
+
+from dipaco.control.tasks import (
+    Arrival,
+    Claim,
+    Evaluated,
+    Fact,
+    ModuleReady,
+    PathTrained,
+    StageDone,
+)
+from dipaco.data.corpus import PrepareProgress
+from dipaco.evaluation.tables import render_text
+from dipaco.observe.events import Event, Value
+from dipaco.observe.progress import Progress
+from dipaco.observe.writers import JsonLines, Several, TensorBoard, Writer
+from dipaco.runs.run import Run
+from dipaco.workers.loop import progress_of
+from dipaco.workers.reporter import make_report
+
+SECONDS_BETWEEN_MESSAGES = 2.0
+
+
+class Narrator:
+    """A watcher of the loop: one bar for the whole job, a line for every fact, the same as
+    records in events.jsonl.
+    """
+
+    def __init__(self, run: Run, *, is_new: bool, tensorboard: bool = False):
+        self._run = run
+        done, total = progress_of(run)
+        writers: list[Writer] = [JsonLines(run.layout.events, clock=time.time)]
+        if tensorboard:
+            writers.append(TensorBoard(run.layout.tensorboard))
+        self._log = Several(*writers)
+        self._bar = Progress("prepare", total, done_steps=done)
+        self._began_seconds = self._said_seconds = 0.0
+        config = run.config
+        if is_new:
+            self._say(
+                f"{config.name}, seed {config.seed}: {config.num_paths} paths, "
+                f"{len(config.topology.modules)} modules"
+            )
+        elif run.ledger.unfinished():
+            self._tell(Event("resumed", {"done": done, "total": total}))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._bar.close()
+        self._log.close()
+
+    def began(self, claim: Claim) -> None:
+        self._began_seconds = time.monotonic()
+        self._bar.begin(str(claim.task))
+
+    def prepared(self, progress: PrepareProgress) -> None:
+        if progress.message:
+            self._say(progress.message)
+        elif time.monotonic() - self._said_seconds > SECONDS_BETWEEN_MESSAGES:
+            self._said_seconds = time.monotonic()
+            of = f" of {progress.total / 1e6:.1f}" if progress.total else ""
+            self._say(f"{progress.stage}: {progress.done / 1e6:.1f}{of} MB")
+
+    def stepped(self, claim: Claim, loss: float, tokens: int) -> None:
+        self._bar.advance(1, tokens=tokens, loss=loss)
+
+    def finished(self, claim: Claim, facts: list[Fact]) -> None:
+        for fact in facts:
+            match fact:
+                case StageDone(stage="prepare"):
+                    self._tell_corpus(fact)
+                case StageDone(stage="route"):
+                    self._tell_shards(fact)
+                case PathTrained():
+                    self._bar.advance(0, bytes_sent=fact.bytes_down + fact.bytes_up)
+                    self._tell_path(fact)
+                case ModuleReady() if claim.task.kind == "outer":
+                    self._tell_module(fact)
+                case Evaluated():
+                    self._tell_evaluation(fact)
+                case ModuleReady() | Arrival():
+                    pass
+
+    def _tell_corpus(self, fact: StageDone) -> None:
+        summary = fact.summary
+        self._tell(
+            Event(
+                "corpus_prepared",
+                {
+                    "documents": sum(summary["documents"].values()),
+                    "tokens": summary["tokens"],
+                    "domains": len(summary["domains"]),
+                    "seconds": fact.seconds,
+                },
+            )
+        )
+        for domain, reason in summary["left_out"].items():
+            self._tell(Event("domain_left_out", {"domain": domain, "reason": reason}, "warning"))
+        for note in summary["notes"]:
+            self._say(note)
+
+    def _tell_shards(self, fact: StageDone) -> None:
+        documents, domains = fact.summary["documents"], fact.summary["domains"]
+        for path, (count, by_domain) in enumerate(zip(documents, domains, strict=True)):
+            largest = sorted(by_domain.items(), key=lambda item: -item[1])[:3]
+            self._tell(
+                Event(
+                    "shard_built",
+                    {
+                        "path": path,
+                        "documents": count,
+                        "share": count / max(sum(documents), 1),
+                        "domains": ", ".join(
+                            f"{name} {n / max(count, 1):.0%}" for name, n in largest
+                        ),
+                    },
+                )
+            )
+
+    def _tell_path(self, fact: PathTrained) -> None:
+        fields: dict[str, Value] = {
+            "arm": fact.arm,
+            "path": str(fact.path),
+            "phase": fact.phase + 1,
+            "phases": self._run.plan.arm(fact.arm).phases,
+            "step": fact.step,
+            "loss": fact.losses[-1] if fact.losses else float("nan"),
+            "mean_loss": sum(fact.losses) / max(len(fact.losses), 1),
+            "tokens_per_second": fact.tokens / max(fact.seconds, 1e-9),
+            "megabytes_sent": (fact.bytes_down + fact.bytes_up) / 1e6,
+            "seconds": fact.seconds,
+        }
+        self._tell(Event("path_trained", fields))
+
+    def _tell_module(self, fact: ModuleReady) -> None:
+        fan_in = self._run.plan.arm(fact.arm).topology.fan_in(fact.module)
+        fields: dict[str, Value] = {
+            "arm": fact.arm,
+            "module": str(fact.module),
+            "phase": fact.phase,
+            "arrived": fan_in,
+            "fan_in": fan_in,
+            "norm": fact.gradient_norm,
+            "seconds": time.monotonic() - self._began_seconds,
+        }
+        self._tell(Event("module_updated", fields))
+
+    def _tell_evaluation(self, fact: Evaluated) -> None:
+        arm = self._run.plan.arm(fact.arm)
+        fields: dict[str, Value] = {
+            "arm": fact.arm,
+            "phase": fact.phase,
+            "step": arm.steps_before(fact.phase),
+            "perplexity": fact.perplexity,
+            "documents": fact.documents,
+        }
+        self._tell(Event("evaluated", fields))
+
+    def _tell(self, event: Event) -> None:
+        self._log.write(event)
+        self._say(f"{event.level}: {event}" if event.level != "info" else str(event))
+
+    def _say(self, text: str) -> None:
+        self._bar.say(text)
+
+
+def print_results(run: Run) -> None:
+    """The table at the end, and where it is kept."""
+    report = make_report(run)
+    print(f"\n{render_text(report.rows)}\n")
+    for note in report.notes:
+        print(f"- {note}")
+    files = ", ".join(str(run.layout.report(suffix)) for suffix in ("md", "json", "png"))
+    print(f"\nWritten: {files}")
+    sys.stdout.flush()

@@ -1,0 +1,162 @@
+"""`score` and `evaluate`: log-likelihoods of validation documents under each path of a release, and
+what they come to.
+
+A document is scored under the path it was routed to; under every path where the oracle row is asked
+for, once, at the end."""
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from dipaco.control.release import Release
+from dipaco.control.tasks import Claim, Evaluated, Fact, PathScored
+from dipaco.data.documents import first_tokens
+from dipaco.evaluation.perplexity import best_path, perplexity, routed, score_documents
+from dipaco.runs.routing import features
+from dipaco.runs.run import Run
+from dipaco.store.tensors import load_tree, save_tree
+
+CHUNK = 4096  # documents of a file that are in memory at once
+
+
+def score_path(run: Run, claim: Claim) -> list[Fact]:
+    """Scores one path of a release."""
+    started = time.monotonic()
+    task, config = claim.task, run.config
+    release = run.ledger.release(task.arm, task.phase)
+    documents, paths = validation(run, task.arm)
+    if not scores_every_path(run, task.arm, task.phase):
+        documents = documents[paths == task.path]
+    tokens, lengths = first_tokens(run.corpus, documents, config.data.length)
+    sums, counts = score_documents(
+        run.programs.log_likelihoods(run.path_of(release, task.path)),
+        tokens,
+        lengths,
+        prefix_tokens=config.data.prefix_tokens,
+        batch_size=config.evaluation.batch_size,
+    )
+    scores = {"documents": documents, "sums": sums, "counts": counts}
+    return [
+        PathScored(
+            arm=task.arm,
+            path=task.path,
+            phase=task.phase,
+            scores=save_tree(run.objects, "scores", scores),
+            seconds=time.monotonic() - started,
+        )
+    ]
+
+
+def evaluate_release(run: Run, claim: Claim) -> list[Fact]:
+    """Brings the scores of all paths together."""
+    started = time.monotonic()
+    arm, phase = claim.task.arm, claim.task.phase
+    documents, paths = validation(run, arm)
+    scores = [load_tree(run.objects, receipt) for receipt in run.ledger.scores(arm, phase)]
+    best = None
+    if scores_every_path(run, arm, phase):
+        sums = np.stack([score["sums"] for score in scores])
+        counts = scores[0]["counts"]
+        value, best = routed(sums, counts, paths), best_path(sums, counts)
+    else:
+        sums = np.concatenate([score["sums"] for score in scores])
+        counts = np.concatenate([score["counts"] for score in scores])
+        value = perplexity(sums, counts)
+    return [
+        Evaluated(
+            arm=arm,
+            phase=phase,
+            perplexity=value,
+            best_path_perplexity=best,
+            documents=len(documents),
+            tokens=int(counts.sum()),
+            seconds=time.monotonic() - started,
+        )
+    ]
+
+
+def validation(run: Run, arm: str) -> tuple[np.ndarray, np.ndarray]:
+    """The documents that are evaluated and the path of each in this arm: int64 [N], int32 [N]."""
+    valid = load_tree(run.objects, run.stage("route").artifacts["valid"])
+    is_routed = run.plan.arm(arm).is_averaged
+    return valid["documents"], valid["paths"] if is_routed else np.zeros_like(valid["paths"])
+
+
+def scores_every_path(run: Run, arm: str, phase: int) -> bool:
+    """Whether every document is scored under every path, so that the best can be told after the
+    fact.
+    """
+    is_last = phase == run.plan.arm(arm).phases
+    return is_last and run.plan.arm(arm).is_averaged and run.config.evaluation.best_path
+
+
+def evaluate_texts(
+    run: Run, release: Release, texts: Iterable[str], path: int | None = None
+) -> dict[str, Any]:
+    """Perplexity of any documents under a release; routed, or all under one path.
+
+    Documents are taken in chunks, so a large file is never all in memory.
+
+    Returns:
+      JSON values: perplexity, tokens and documents that count, documents too short to evaluate,
+      documents per path.
+
+    Raises:
+      NothingToScore: no document goes on after the routing prefix.
+    """
+    data = run.config.data
+    likelihoods: dict[int, Any] = {}
+    sums, counts = [np.zeros(0)], [np.zeros(0, np.int64)]
+    documents_by_path: Counter[int] = Counter()
+    too_short = 0
+    tokenizer = run.corpus.tokenizer()
+    for chunk in _chunks(texts, CHUNK):
+        encoded = tokenizer.encode(chunk)
+        kept = [ids[: data.length] for ids in encoded if len(ids) > data.prefix_tokens]
+        too_short += len(encoded) - len(kept)
+        if not kept:
+            continue
+        lengths = np.array([len(ids) for ids in kept], np.int32)
+        tokens = np.zeros((len(kept), data.length), np.int32)
+        for row, ids in zip(tokens, kept, strict=True):
+            row[: len(ids)] = ids
+        paths = _paths_of(run, release, tokens[:, : data.prefix_tokens], path)
+        for one in np.unique(paths).tolist():
+            if one not in likelihoods:
+                likelihoods[one] = run.programs.log_likelihoods(run.path_of(release, one))
+            mine = paths == one
+            documents_by_path[one] += int(mine.sum())
+            scored = score_documents(
+                likelihoods[one],
+                tokens[mine],
+                lengths[mine],
+                prefix_tokens=data.prefix_tokens,
+                batch_size=run.config.evaluation.batch_size,
+            )
+            sums.append(scored[0])
+            counts.append(scored[1])
+    tokens_scored = np.concatenate(counts)
+    return {
+        "perplexity": perplexity(np.concatenate(sums), tokens_scored),
+        "tokens": int(tokens_scored.sum()),
+        "documents": len(tokens_scored),
+        "too_short": too_short,
+        "paths": {str(one): number for one, number in sorted(documents_by_path.items())},
+    }
+
+
+def _paths_of(run: Run, release: Release, prefix: np.ndarray, path: int | None) -> np.ndarray:
+    if path is not None or len(release.paths) == 1:
+        return np.full(len(prefix), path or 0, np.int32)
+    lengths = np.full(len(prefix), prefix.shape[1], np.int32)
+    return run.router.assign(features(run, prefix, lengths))[:, 0]
+
+
+def _chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    iterator = iter(texts)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk

@@ -1,0 +1,114 @@
+"""What a run starts from, other than fresh parameters: a checkpoint, or the modules of another run.
+
+The bytes are copied into the new run when it begins, and their receipts remembered in its ledger:
+the origin may be gone afterwards."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dipaco.config import MODULAR, RunConfig
+from dipaco.control.release import Release
+from dipaco.errors import CannotStartFrom
+from dipaco.model.config import ModelConfig
+from dipaco.receipt import Receipt
+from dipaco.runs.run import Run, reading
+from dipaco.store.objects import Objects
+from dipaco.store.tensors import load_tree, save_tree
+from dipaco.topology import ModuleId, Topology
+
+Given = Mapping[str, Any]
+
+
+def from_checkpoint(config: RunConfig, folder: Path, checkpoint: Path) -> Given:
+    """All modules start from a Hugging Face checkpoint, which is pre-trained on for `base.steps`;
+    its tokenizer is used.
+
+    Raises:
+      CannotStartFrom: its sizes are not those of `config.model`.
+    """
+    from dipaco.model.huggingface import read_checkpoint
+
+    found, parts = read_checkpoint(checkpoint)
+    _check_model(str(checkpoint), found, config.model)
+    receipt = save_tree(Objects(folder), "modules", parts)
+    tokenizer = checkpoint / "tokenizer.json"
+    if not tokenizer.is_file():
+        raise CannotStartFrom(source=checkpoint, problem="it has no tokenizer.json")
+    return {"base": receipt, "tokenizer": _save_tokenizer(Objects(folder), tokenizer)}
+
+
+def from_run(config: RunConfig, folder: Path, source: str) -> Given:
+    """Modules start as those of another run after a phase, `DIR@PHASE`; base model, tokenizer, and,
+    where the number of paths is the same, the router come from there too. Nothing is pre-trained.
+
+    Raises:
+      CannotStartFrom: `source` is not of that form, or a module has no counterpart there.
+    """
+    name, at, phase = source.rpartition("@")
+    if not at or not phase.isdigit():
+        raise CannotStartFrom(
+            source=source, problem="expected DIR@PHASE, for example runs/quickstart@4"
+        )
+    with reading(Path(name)) as other:
+        _check_model(source, other.config.model, config.model)
+        release = other.ledger.release(MODULAR, int(phase))
+        objects = Objects(folder)
+        given: dict[str, Any] = {
+            "base": save_tree(objects, "modules", other.base_parts()),
+            "base_is_trained": True,
+            "tokenizer": _save_tokenizer(objects, other.corpus.tokenizer_file),
+            "modules": {
+                str(module): save_tree(objects, "modules", parts)
+                for module, parts in _modules(source, other, release, config.topology).items()
+            },
+        }
+        if other.config.num_paths == config.num_paths:
+            router = other.objects.read_bytes(other.stage("route").artifacts["router"])
+            given["router"] = objects.write_bytes("routers", "safetensors", router)
+    return given
+
+
+def _modules(
+    source: str, other: Run, release: Release, topology: Topology
+) -> dict[ModuleId, dict[str, Any]]:
+    """Parts for every module of `topology`: of the same expert there, or of the only one."""
+    owners: dict[str, dict[int, Receipt]] = {}  # part -> expert -> module's receipt
+    for path in range(len(release.paths)):
+        for module, receipt in release.modules_of(path).items():
+            for part in other.config.topology.parts_of(module):
+                owners.setdefault(part, {})[module.expert] = receipt
+    found: dict[ModuleId, dict[str, Any]] = {}
+    for module in topology.modules:
+        found[module] = {}
+        for part in topology.parts_of(module):
+            experts = owners[part]
+            receipt = (
+                experts.get(module.expert) if len(experts) > 1 else next(iter(experts.values()))
+            )
+            if receipt is None:
+                raise CannotStartFrom(
+                    source=source,
+                    problem=f"`{part}` has {len(experts)} experts there, so {module} has no "
+                    "counterpart",
+                )
+            found[module][part] = load_tree(other.objects, receipt)[part]
+    return found
+
+
+def _check_model(source: str, found: ModelConfig, wanted: ModelConfig) -> None:
+    """Sizes must be equal; what changes no parameter's meaning may differ."""
+    free = {"max_length": wanted.max_length, "compute_dtype": wanted.compute_dtype}
+    before, now = dataclasses.asdict(found) | free, dataclasses.asdict(wanted)
+    before |= {"num_kv_heads": found.kv_heads, "head_dim": found.head_size}
+    now |= {"num_kv_heads": wanted.kv_heads, "head_dim": wanted.head_size}
+    changed = [
+        f"`model.{n}` is {before[n]} there and {now[n]} here" for n in now if before[n] != now[n]
+    ]
+    if changed:
+        raise CannotStartFrom(source=source, problem="; ".join(changed))
+
+
+def _save_tokenizer(objects: Objects, file: Path) -> Receipt:
+    return objects.write_bytes("tokenizers", "json", file.read_bytes())

@@ -1,0 +1,173 @@
+"""`report`: the rows, the curves and the picture of a finished run, from its facts alone."""
+
+import time
+from typing import Any
+
+from dipaco.config import DENSE, DENSE_EQUAL_TOKENS, MODULAR
+from dipaco.control.plan import Arm
+from dipaco.control.tasks import Claim, Evaluated, Fact, StageDone
+from dipaco.evaluation.tables import PathShare, Report, Row, render_markdown
+from dipaco.model.config import flops_per_token, num_parameters, part_parameters
+from dipaco.receipt import Receipt
+from dipaco.runs.run import Run
+from dipaco.store.objects import file_digest, write_atomically
+
+ROW_ORDER = (DENSE, DENSE_EQUAL_TOKENS, MODULAR, "modular_best_path")
+
+
+def write_report(run: Run, claim: Claim) -> list[Fact]:
+    """Writes report.json, report.md and report.png. Written again, they are the same but for
+    times.
+    """
+    from dipaco.evaluation.plots import draw_report
+
+    started = time.monotonic()
+    report = make_report(run)
+    write_atomically(run.layout.report("json"), report.to_json())
+    write_atomically(run.layout.report("md"), _markdown(run, report).encode())
+    draw_report(report, run.layout.report("png"))
+    files = {suffix: run.layout.report(suffix) for suffix in ("json", "md", "png")}
+    return [
+        StageDone(
+            stage="report",
+            artifacts={
+                f"report.{suffix}": Receipt(file.name, file_digest(file), file.stat().st_size)
+                for suffix, file in files.items()
+            },
+            summary={row.name: row.perplexity for row in report.rows},
+            seconds=time.monotonic() - started,
+        )
+    ]
+
+
+def make_report(run: Run) -> Report:
+    """The report of a run whose arms are all evaluated."""
+    evaluations = run.ledger.evaluations()
+    rows = sorted(
+        (row for arm in run.plan.arms for row in _rows(run, arm, evaluations)),
+        key=lambda row: ROW_ORDER.index(row.name),
+    )
+    routed = run.stage("route").summary
+    prepared = run.stage("prepare").summary
+    base_steps = run.plan.base.total_steps
+    return Report(
+        rows=rows,
+        shards=[
+            PathShare(path=path, documents=documents, domains=domains)
+            for path, (documents, domains) in enumerate(
+                zip(routed["documents"], routed["domains"], strict=True)
+            )
+        ],
+        curves={arm.name: _curve(run, arm, evaluations) for arm in run.plan.arms},
+        losses={
+            arm.name: {
+                str(path): [(base_steps + step + 1, loss) for step, loss in enumerate(losses)]
+                for path, losses in run.ledger.losses(arm.name).items()
+            }
+            for arm in run.plan.arms
+        },
+        corpus={
+            "documents": sum(prepared["documents"].values()),
+            "train": prepared["documents"]["train"],
+            "valid": prepared["documents"]["valid"],
+            "router": prepared["documents"]["router"],
+            "tokens": prepared["tokens"],
+            "bytes": prepared["bytes"],
+            "domains": len(prepared["domains"]),
+        },
+        notes=_notes(rows, prepared),
+    )
+
+
+def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[Row]:
+    model = run.config.model
+    totals, base = run.ledger.training_totals(arm.name), run.ledger.training_totals("base")
+    last = next(e for e in evaluations if (e.arm, e.phase) == (arm.name, arm.phases))
+    tokens = base["tokens"] + totals["tokens"]
+    in_part = part_parameters(model)
+    common: dict[str, Any] = {
+        "seed": run.config.seed,
+        "parameters_per_path": num_parameters(model),
+        "parameters_total": sum(
+            in_part[part]
+            for module in arm.topology.modules
+            for part in arm.topology.parts_of(module)
+        ),
+        "steps": run.plan.base.total_steps + arm.total_steps,
+        "tokens": tokens,
+        "flops": float(tokens * flops_per_token(model, run.config.data.length)),
+        "bytes_sent": totals["bytes_sent"],
+        "seconds": round(base["seconds"] + totals["seconds"], 3),
+    }
+    rows = [Row(name=arm.name, perplexity=last.perplexity, **common)]
+    if last.best_path_perplexity is not None:
+        rows.append(
+            Row(name=f"{arm.name}_best_path", perplexity=last.best_path_perplexity, **common)
+        )
+    return rows
+
+
+def _curve(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[tuple[int, float]]:
+    base = run.plan.base
+    start = [(base.total_steps, e.perplexity) for e in evaluations if e.arm == base.name]
+    return start + [
+        (base.total_steps + arm.steps_before(e.phase), e.perplexity)
+        for e in evaluations
+        if e.arm == arm.name
+    ]
+
+
+def _notes(rows: list[Row], prepared: dict[str, Any]) -> list[str]:
+    by_name = {row.name: row.perplexity for row in rows}
+    notes = [
+        "Perplexity of validation documents, each alone and cut to the context, tokens 32 and "
+        "onward, no special tokens.",
+        "tokens, steps, flops and seconds include the base model's; bytes sent are contributions "
+        "up and modules down, "
+        "had every path been on a machine of its own.",
+    ]
+    if "modular_best_path" in by_name:
+        notes.append(
+            "modular_best_path picks each document's path after the fact: a bound that no router "
+            "can reach."
+        )
+    if DENSE_EQUAL_TOKENS in by_name:
+        verdict = (
+            "wins here: early in training, more tokens for one small model beat many paths"
+            if by_name[DENSE_EQUAL_TOKENS] < by_name[MODULAR]
+            else "loses to the modular model here"
+        )
+        notes.append(
+            "dense_equal_tokens saw the tokens of all paths together, one after another, in one "
+            f"model; it {verdict}."
+        )
+    notes += [
+        f"Left out of the corpus: {name} ({why})." for name, why in prepared["left_out"].items()
+    ]
+    return notes + list(prepared["notes"])
+
+
+def _markdown(run: Run, report: Report) -> str:
+    notes = "\n".join(f"- {note}" for note in report.notes)
+    shards = "\n".join(
+        f"| {share.path} | {share.documents:,} | {_largest(share.domains)} |"
+        for share in report.shards
+    )
+    return f"""# {run.config.name}, seed {run.config.seed}
+
+{render_markdown(report.rows)}
+
+{notes}
+
+| path | documents | largest domains |
+| --- | ---: | :--- |
+{shards}
+
+![Learning curves, and which domain went to which path](report.png)
+"""
+
+
+def _largest(domains: dict[str, int], count: int = 4) -> str:
+    total = sum(domains.values())
+    largest = sorted(domains.items(), key=lambda item: -item[1])[:count]
+    return ", ".join(f"{name} {number / total:.0%}" for name, number in largest)

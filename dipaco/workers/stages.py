@@ -1,0 +1,171 @@
+"""`prepare` and `route`: from sources to tokens, from the base model to a router, shards and the
+first modules.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from dipaco.control.plan import Arm
+from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
+from dipaco.data.corpus import PrepareProgress, prepare
+from dipaco.data.documents import first_tokens
+from dipaco.data.pack import RowPlan, save_plan
+from dipaco.data.shards import Shard, build_shard, domain_table
+from dipaco.receipt import Receipt
+from dipaco.routing.router import Router, fit_router, load, save
+from dipaco.runs.routing import features, route_documents
+from dipaco.runs.run import Run
+from dipaco.store.tensors import save_tree
+
+
+def prepare_corpus(
+    run: Run, claim: Claim, progress: Callable[[PrepareProgress], None]
+) -> list[Fact]:
+    """Sources to tokens on disk, and the rows of a dense model, which trains on all of them."""
+    started = time.monotonic()
+    data = run.config.data
+    if (given := run.given("tokenizer")) is not None:
+        data = dataclasses.replace(data, tokenizer=str(run.objects.file(Receipt(*given))))
+    corpus = prepare(data, run.layout.corpus, progress)
+    manifest = corpus.manifest
+    everything = build_shard(
+        corpus,
+        0,
+        corpus.documents("train"),
+        run.config.data.length,
+        run.seed_for("rows", "everything"),
+    )
+    tokenizer_file = corpus.tokenizer_file
+    return [
+        StageDone(
+            stage="prepare",
+            artifacts={
+                "corpus": Receipt("corpus/manifest.json", manifest.digest, manifest.num_bytes),
+                "tokenizer": Receipt(
+                    "corpus/tokenizer.json",
+                    manifest.tokenizer_digest,
+                    tokenizer_file.stat().st_size,
+                ),
+                "everything": _save_plan(run, everything.plan),
+            },
+            summary={
+                "documents": manifest.documents,
+                "tokens": manifest.tokens,
+                "bytes": manifest.num_bytes,
+                "domains": {domain.name: domain.documents for domain in manifest.domains},
+                "left_out": manifest.left_out,
+                "notes": list(manifest.notes),
+            },
+            seconds=time.monotonic() - started,
+        )
+    ]
+
+
+def route(run: Run, claim: Claim) -> list[Fact]:
+    """Features, router, shards; and every arm's modules, cut from the base model. DiPaCo section
+    2.4.
+    """
+    started = time.monotonic()
+    config, corpus = run.config, run.corpus
+    router = _router(run)
+    shards = _build_shards(run, router)
+    valid = _validation_documents(run)
+    valid_paths = route_documents(run, router, corpus, valid)
+    table = domain_table(corpus, shards)
+    index = {
+        "plans": [_save_plan(run, shard.plan) for shard in shards],
+        "documents": [len(shard.documents) for shard in shards],
+    }
+    stage = StageDone(
+        stage="route",
+        artifacts={
+            "router": run.objects.write_bytes("routers", "safetensors", save(router)),
+            "shards": run.objects.write_bytes("shards", "json", json.dumps(index).encode()),
+            "valid": save_tree(run.objects, "shards", {"documents": valid, "paths": valid_paths}),
+        },
+        summary={
+            "documents": index["documents"],
+            "domains": [
+                {
+                    name: int(count)
+                    for name, count in zip(corpus.domain_names, row, strict=True)
+                    if count
+                }
+                for row in table
+            ],
+            "valid": np.bincount(valid_paths, minlength=config.num_paths).tolist(),
+        },
+        seconds=time.monotonic() - started,
+    )
+    return [stage, *(fact for arm in run.plan.arms for fact in _first_modules(run, arm))]
+
+
+def _router(run: Run) -> Router:
+    """That of the run we started from, or one fitted to the documents set aside for it."""
+    given = run.given("router")
+    if given is not None:
+        return load(run.objects.read_bytes(Receipt(*given)))
+    prefixes = first_tokens(
+        run.corpus, run.corpus.documents("router"), run.config.routing.prefix_tokens
+    )
+    return fit_router(
+        run.config.routing,
+        features(run, *prefixes),
+        run.config.topology.choices,
+        run.seed_for("router"),
+    )
+
+
+def _build_shards(run: Run, router: Router) -> list[Shard]:
+    length, train = run.config.data.length, run.corpus.documents("train")
+    paths = route_documents(run, router, run.corpus, train)
+    return [
+        build_shard(run.corpus, path, train[paths == path], length, run.seed_for("rows", path))
+        for path in range(run.config.num_paths)
+    ]
+
+
+def _validation_documents(run: Run) -> np.ndarray:
+    valid, most = run.corpus.documents("valid"), run.config.evaluation.max_documents
+    if most is None or len(valid) <= most:
+        return valid
+    # The same documents whatever the run's seed, so that seeds can be compared.
+    return np.sort(np.random.default_rng(0).permutation(valid)[:most])
+
+
+def _first_modules(run: Run, arm: Arm) -> list[Fact]:
+    """Modules at phase 0: those that the run was given, or the base model's parts, one object
+    for a whole level.
+    """
+    given = run.given("modules") if arm.is_averaged else None
+    if given is not None:
+        receipts = {module: Receipt(*given[str(module)]) for module in arm.topology.modules}
+    else:
+        base = run.base_parts()
+        by_level = {
+            level.name: save_tree(
+                run.objects, "modules", {name: base[name] for name in level.parts}
+            )
+            for level in arm.topology.levels
+            if level.parts
+        }
+        receipts = {module: by_level[module.level] for module in arm.topology.modules}
+    return [
+        ModuleReady(
+            arm=arm.name,
+            module=module,
+            phase=0,
+            parameters=receipt,
+            outer_state=None,
+            gradient_norm=None,
+        )
+        for module, receipt in receipts.items()
+    ]
+
+
+def _save_plan(run: Run, plan: RowPlan) -> Receipt:
+    return run.objects.write("shards", "npz", lambda file: save_plan(plan, file))

@@ -1,0 +1,158 @@
+"""`train` and `pretrain`: takes one path through one phase.
+
+Assemble, tau steps of AdamW, dissect; save the snapshot and what the path contributes to each of
+its modules. DiPaCo Algorithm 1, lines 3-10."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from dipaco.control.plan import Arm
+from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady, PathTrained
+from dipaco.data.pack import RowPlan, load_plan
+from dipaco.data.pipeline import Batches
+from dipaco.errors import SnapshotOfOtherData
+from dipaco.inner.optimizer import learning_rates
+from dipaco.inner.phase import run_phase
+from dipaco.outer.gradient import outer_gradient
+from dipaco.receipt import Receipt
+from dipaco.runs.run import Run
+from dipaco.store.snapshots import load_snapshot, save_snapshot
+from dipaco.store.tensors import load_tree, save_tree
+from dipaco.topology import ModuleId, assemble, dissect
+
+OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
+
+
+def train(run: Run, claim: Claim, on_step: OnStep) -> list[Fact]:
+    """Does the task; its facts are true only once they are recorded."""
+    started = time.monotonic()
+    task = claim.task
+    arm, path, phase = run.plan.arm(task.arm), task.path, task.phase
+    modules = _modules_before(run, arm, path, phase)
+    parts = assemble(modules, arm.topology.modules_of(path))
+
+    inner = run.config.inner
+    batches = batches_for(run, arm, path)
+    start, end = arm.steps_before(phase), arm.steps_before(phase + 1)
+    result = run_phase(
+        run.programs.place(parts, _optimizer_state(run, arm, path, phase, batches), start),
+        map(run.programs.place_batch, batches.iterate(start, end - start)),
+        learning_rates(inner, arm.total_steps, start, end - start),
+        run.programs.step,
+        on_step=lambda _, loss: on_step(loss, inner.batch_size * run.config.data.length),
+    )
+    after = dissect(jax.device_get(result.state.parts), arm.topology, path)
+
+    # Bytes first. The facts are recorded together, when everything they speak of is durable.
+    snapshot = save_snapshot(
+        run.objects,
+        run.layout.snapshot(arm.name, path, phase, claim.attempt),
+        result.state.optimizer,
+    )
+    sent: list[Fact]
+    if arm.is_averaged:
+        sent = [
+            Arrival(
+                arm=arm.name,
+                path=path,
+                module=module,
+                phase=phase,
+                base_digest=run.ledger.module(arm.name, module, phase).parameters.digest,
+                # A folder for each module and phase: what is deleted after the outer step is nobody
+                # else's.
+                message=save_tree(
+                    run.objects,
+                    f"messages/{arm.name}/{module}/{phase:06d}",
+                    outer_gradient(before, after[module]),
+                ),
+            )
+            for module, before in modules.items()
+        ]
+    else:
+        sent = [
+            ModuleReady(
+                arm=arm.name,
+                module=module,
+                phase=phase + 1,
+                parameters=save_tree(run.objects, "modules", after[module]),
+                outer_state=None,
+                gradient_norm=None,
+            )
+            for module in modules
+        ]
+    trained = PathTrained(
+        arm=arm.name,
+        path=path,
+        phase=phase,
+        snapshot=snapshot,
+        step=end,
+        batches=batches.fingerprint,
+        losses=tuple(result.losses.tolist()),
+        tokens=(end - start) * inner.batch_size * run.config.data.length,
+        seconds=time.monotonic() - started,
+        bytes_down=_bytes_down(run, arm, path, phase),
+        bytes_up=sum(fact.message.num_bytes for fact in sent if isinstance(fact, Arrival)),
+    )
+    return [trained, *sent]
+
+
+def batches_for(run: Run, arm: Arm, path: int) -> Batches:
+    """The endless batches of one path of an arm."""
+    return Batches(
+        run.corpus,
+        _row_plan(run, arm, path),
+        run.config.inner.batch_size,
+        run.seed_for("batches", arm.name, path),
+    )
+
+
+def _row_plan(run: Run, arm: Arm, path: int) -> RowPlan:
+    """Dense arms train on everything, the paths of an averaged arm each on its shard."""
+    if arm.is_averaged:
+        index = json.loads(run.objects.read_bytes(run.stage("route").artifacts["shards"]))
+        receipt = Receipt(*index["plans"][path])
+    else:
+        receipt = run.stage("prepare").artifacts["everything"]
+    return load_plan(Path(run.objects.file(receipt)))
+
+
+def _modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, Any]:
+    if arm.name == run.plan.base.name and phase == 0:
+        (module,) = arm.topology.modules
+        given = run.given("base")
+        parts = (
+            run.programs.initial_parts()
+            if given is None
+            else load_tree(run.objects, Receipt(*given))
+        )
+        return {module: parts}
+    return {
+        module: run.parameters(arm.name, module, phase) for module in arm.topology.modules_of(path)
+    }
+
+
+def _optimizer_state(run: Run, arm: Arm, path: int, phase: int, batches: Batches) -> Any | None:
+    """AdamW's state after the phase before; it is the path's own and is never reset."""
+    if phase == 0:
+        return None
+    snapshot = run.ledger.snapshot(arm.name, path, phase - 1)
+    if snapshot.batches != batches.fingerprint:
+        raise SnapshotOfOtherData(path=path, arm=arm.name)
+    return load_snapshot(run.objects, snapshot.receipt, run.programs.state_like.optimizer)
+
+
+def _bytes_down(run: Run, arm: Arm, path: int, phase: int) -> int:
+    """Modules that this path fetches, were it on a machine of its own; a dense arm stays where
+    it is.
+    """
+    if not arm.is_averaged:
+        return 0
+    return sum(
+        run.ledger.module(arm.name, module, phase).parameters.num_bytes
+        for module in arm.topology.modules_of(path)
+    )
