@@ -1,0 +1,145 @@
+"""The compiled programs of a run: one training step, one scoring pass, one feature pass. All
+arms share them.
+"""
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from dipaco.config import RunConfig
+from dipaco.inner.optimizer import adamw
+from dipaco.inner.state import PathState, fresh
+from dipaco.inner.step import make_step
+from dipaco.model.lm import forward, hidden_states
+from dipaco.model.loss import next_token_loss, token_log_likelihoods
+from dipaco.model.sharding import batch_sharding, make_mesh, parts_shardings
+from dipaco.model.spec import initialise
+
+
+class Programs:
+    """What is compiled for one config on the devices of this process."""
+
+    def __init__(self, config: RunConfig):
+        self.config = config
+        self.mesh = make_mesh(config.mesh)
+        self._parts_shardings = parts_shardings(config.model, self.mesh)
+        self._batch_sharding = batch_sharding(self.mesh)
+        self._optimizer = adamw(config.inner)
+
+    def initial_parts(self) -> Any:
+        """Parameters of a model that has not been trained, from the run's seed."""
+        return jax.device_get(
+            jax.jit(lambda key: initialise(self.config.model, key))(
+                jax.random.key(self.config.seed)
+            )
+        )
+
+    @functools.cached_property
+    def state_like(self) -> PathState:
+        """Shapes and types of what a path carries."""
+        return jax.eval_shape(
+            lambda key: fresh(initialise(self.config.model, key), self._optimizer),
+            jax.random.key(0),
+        )
+
+    def place(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
+        """A path's state on the mesh; without an optimizer state, AdamW starts at zero."""
+        if optimizer_state is None:
+            optimizer_state = jax.tree.map(
+                lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.state_like.optimizer
+            )
+        state = PathState(parts, optimizer_state, np.int32(step))
+        return jax.device_put(state, self._state_shardings)
+
+    def place_batch(self, batch: Any) -> Any:
+        """A batch on the mesh, rows divided over the data axes."""
+        return jax.device_put(batch, self._batch_sharding)
+
+    @functools.cached_property
+    def _state_shardings(self) -> PathState:
+        replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+        optimizer = optax.tree_map_params(
+            self._optimizer,
+            lambda _, sharding: sharding,
+            self.state_like.optimizer,
+            self._parts_shardings,
+            transform_non_params=lambda _: replicated,
+        )
+        return PathState(self._parts_shardings, optimizer, replicated)
+
+    @functools.cached_property
+    def step(self) -> Any:
+        """One inner step of any arm."""
+        model = self.config.model
+
+        def loss(parts, batch):
+            logits, _ = forward(
+                model,
+                parts,
+                batch["tokens"],
+                segments=batch["segments"],
+                positions=batch["positions"],
+            )
+            return next_token_loss(logits, batch["tokens"], batch["segments"])
+
+        return make_step(loss, self.config.inner, self._state_shardings)
+
+    def hidden(self, parts: Any) -> Any:
+        """tokens [B, T] -> the last block's hidden states [B, T, D] under `parts`."""
+        return functools.partial(self._hidden, jax.device_put(parts, self._parts_shardings))
+
+    @functools.cached_property
+    def _hidden(self) -> Any:
+        return jax.jit(lambda parts, tokens_BT: hidden_states(self.config.model, parts, tokens_BT))
+
+    def log_likelihoods(self, parts: Any) -> Any:
+        """(tokens, segments) [B, T] -> log-likelihood of each token [B, T] under `parts`."""
+        return functools.partial(
+            self._log_likelihoods, jax.device_put(parts, self._parts_shardings)
+        )
+
+    @functools.cached_property
+    def _log_likelihoods(self) -> Any:
+        def log_likelihoods(parts, tokens_BT, segments_BT):
+            logits, _ = forward(self.config.model, parts, tokens_BT, segments=segments_BT)
+            return token_log_likelihoods(logits, tokens_BT, segments_BT)
+
+        return jax.jit(log_likelihoods)
+
+
+def machine() -> str:
+    """What the bits of a result depend on: the kind of device, how many, how many CPUs, and the
+    compiler.
+    """
+    devices = jax.devices()
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    kind = devices[0].device_kind
+    if devices[0].platform == "cpu":
+        kind = _cpu_model()
+    return f"{len(devices)} x {kind}, {cpus} CPUs, jaxlib {jax.lib.__version__}"
+
+
+def keep_compiled(folder: Path) -> None:
+    """Keeps compiled programs in a folder of their own for each kind of machine; changes no
+    result.
+    """
+    key = "".join(letter if letter.isalnum() else "-" for letter in machine())
+    jax.config.update("jax_compilation_cache_dir", str(folder / key))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    import platform
+
+    return platform.processor() or platform.machine()

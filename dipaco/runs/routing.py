@@ -1,0 +1,49 @@
+"""Sends documents to paths: features of their first tokens under the base model, then the
+router. DiPaCo section 2.4.
+"""
+
+import numpy as np
+
+from dipaco.data.corpus import Corpus
+from dipaco.data.documents import first_tokens
+from dipaco.routing.features import document_features
+from dipaco.routing.router import Router
+from dipaco.runs.run import Run
+
+BATCH = 256  # documents whose features are computed at once
+CHUNK = 16_384  # documents whose features are in memory at once
+
+
+def features(
+    run: Run, tokens_NT: np.ndarray, lengths_N: np.ndarray, batch: int = BATCH
+) -> np.ndarray:
+    """float32 [N, D] of the documents' first tokens, [N, prefix_tokens], padded with 0."""
+    return document_features(run.base_hidden, tokens_NT, lengths_N, batch_size=batch)
+
+
+def route_documents(run: Run, router: Router, corpus: Corpus, documents: np.ndarray) -> np.ndarray:
+    """The path of each document of a corpus, int32 [N]; features of a large corpus are never all
+    in memory.
+    """
+    if run.config.num_paths == 1:
+        return np.zeros(len(documents), np.int32)
+    paths = [np.zeros(0, np.int32)]
+    for start in range(0, len(documents), CHUNK):
+        prefix = first_tokens(
+            corpus, documents[start : start + CHUNK], run.config.routing.prefix_tokens
+        )
+        paths.append(router.assign(features(run, *prefix))[:, 0])
+    return np.concatenate(paths)
+
+
+def prefix_of(run: Run, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One prompt as the router takes it: its first tokens [1, prefix_tokens], and how many there
+    are [1].
+
+    A prompt shorter than the prefix is routed by the mean over the tokens it has.
+    """
+    prefix_tokens = run.config.routing.prefix_tokens
+    row = np.zeros((1, prefix_tokens), np.int32)
+    length = min(prefix_tokens, len(tokens))
+    row[0, :length] = tokens[:length]
+    return row, np.array([length], np.int32)

@@ -1,0 +1,209 @@
+"""A run, opened: its config and plan, its facts and its bytes, and what every task needs of
+them.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import json
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import dipaco
+from dipaco import overrides
+from dipaco.config import RunConfig
+from dipaco.control.ledger import Ledger
+from dipaco.control.plan import Plan
+from dipaco.control.release import Release
+from dipaco.control.tasks import StageDone
+from dipaco.errors import NoSuchRun, NotYet, RunBusy, RunOfOtherConfig, RunOfOtherVersion
+from dipaco.routing.router import Router
+from dipaco.routing.router import load as load_router
+from dipaco.store.layout import Layout
+from dipaco.store.objects import Objects
+from dipaco.store.tensors import load_tree
+from dipaco.topology import ModuleId, assemble
+
+if TYPE_CHECKING:
+    from dipaco.data.corpus import Corpus
+    from dipaco.runs.programs import Programs
+
+
+class Run:
+    """One run folder, open for reading and, with the lock held, for work."""
+
+    def __init__(self, folder: Path, asked: RunConfig, ledger: Ledger):
+        self.layout = Layout(folder)
+        self.asked = asked  # the config as it was given
+        self.ledger = ledger
+        self.objects = Objects(folder)
+
+    @functools.cached_property
+    def config(self) -> RunConfig:
+        """The config as it is run: a base model that was trained elsewhere is not trained again."""
+        if self.given("base_is_trained"):
+            base = dataclasses.replace(self.asked.base, steps=0)
+            return dataclasses.replace(self.asked, base=base)
+        return self.asked
+
+    @property
+    def plan(self) -> Plan:
+        return self.config.plan
+
+    @functools.cached_property
+    def corpus(self) -> "Corpus":
+        """The prepared corpus. Raises `CorpusMissing` before the stage `prepare` is done."""
+        from dipaco.data.corpus import Corpus
+
+        return Corpus.open(self.layout.corpus)
+
+    @functools.cached_property
+    def programs(self) -> "Programs":
+        from dipaco.runs.programs import Programs
+
+        return Programs(self.config)
+
+    def stage(self, name: str) -> StageDone:
+        return self.ledger.stage(name)
+
+    @functools.cached_property
+    def router(self) -> Router:
+        """The run's router. Raises `NotYet`."""
+        return load_router(self.objects.read_bytes(self.stage("route").artifacts["router"]))
+
+    def parameters(self, arm: str, module: ModuleId, phase: int) -> dict[str, Any]:
+        """A module's parameters at the start of a phase, checked against their digest."""
+        return load_tree(self.objects, self.ledger.module(arm, module, phase).parameters)
+
+    def base_parts(self) -> dict[str, Any]:
+        """The base model, pre-trained. Raises `NotYet`."""
+        base = self.plan.base
+        (module,) = base.topology.modules
+        return self.parameters(base.name, module, base.phases)
+
+    @functools.cached_property
+    def base_hidden(self) -> Any:
+        """tokens int32 [B, T] -> hidden states [B, T, D] of the base model: what the router
+        looks at.
+        """
+        return self.programs.hidden(self.base_parts())
+
+    def path_of(self, release: Release, path: int) -> dict[str, Any]:
+        """One path of a release, assembled."""
+        receipts = release.modules_of(path)
+        modules = {module: load_tree(self.objects, receipt) for module, receipt in receipts.items()}
+        return assemble(modules, tuple(receipts))
+
+    def given(self, key: str) -> Any:
+        """What the run was started from (`--init-from`, `--from`): JSON, or None."""
+        text = self.ledger.meta(key)
+        return None if text is None else json.loads(text)
+
+    def seed_for(self, *names: str | int) -> int:
+        """A seed for one purpose, from the run's seed: 32 bits."""
+        words = [int.from_bytes(str(name).encode(), "little") for name in names]
+        return int(np.random.SeedSequence([self.config.seed, *words]).generate_state(1)[0])
+
+
+def create_or_open(
+    folder: Path, config: RunConfig, given: Mapping[str, Any] | None = None
+) -> tuple[Run, bool]:
+    """Begins a run, or opens the one that is there; True where it was begun.
+
+    Args:
+      folder: of the run.
+      config: what to run; must be that of a run that is there.
+      given: what to start from, JSON values; only looked at when a run begins.
+
+    Raises:
+      RunOfOtherConfig, RunOfOtherVersion: the folder holds another run. It stays as it was.
+    """
+    layout = Layout(folder)
+    run = open_run(folder) if layout.ledger.exists() else None
+    if run is not None:
+        if run.asked != config:
+            run.ledger.close()
+            raise RunOfOtherConfig(folder=folder, difference=_difference(run.asked, config))
+        return run, False
+    folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(layout.ledger)
+    meta = {
+        "config": config.to_json(),
+        "version": dipaco.__version__,
+        **{key: json.dumps(value) for key, value in (given or {}).items()},
+    }
+    ledger.start(meta)
+    return Run(folder, config, ledger), True
+
+
+def open_run(folder: Path) -> Run | None:
+    """The run in a folder; None where it was interrupted before it began.
+
+    Raises:
+      NoSuchRun: there is no run in this folder.
+      RunOfOtherVersion: another version of the program began it.
+    """
+    layout = Layout(folder)
+    if not layout.ledger.exists():
+        raise NoSuchRun(folder=folder)
+    ledger = Ledger(layout.ledger)
+    version, config = ledger.meta("version"), ledger.meta("config")
+    if version is None or config is None:
+        ledger.close()
+        return None
+    if version != dipaco.__version__:
+        ledger.close()
+        raise RunOfOtherVersion(folder=folder, found=version, here=dipaco.__version__)
+    return Run(folder, overrides.from_tree(json.loads(config)), ledger)
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether there is a run in this folder."""
+    run = open_run(folder) if Layout(folder).ledger.exists() else None
+    if run is not None:
+        run.ledger.close()
+    return run is not None
+
+
+@contextlib.contextmanager
+def reading(folder: Path) -> Generator[Run]:
+    """A run, for commands that only look at it. Raises `NoSuchRun`, `NotYet`."""
+    run = open_run(folder)
+    if run is None:
+        raise NotYet(what="facts")
+    try:
+        yield run
+    finally:
+        run.ledger.close()
+
+
+@contextlib.contextmanager
+def working_alone(folder: Path) -> Generator[None]:
+    """Holds the run's lock: one process at a time works on a run folder. The system lets go of it
+    when the process dies.
+
+    Raises:
+      RunBusy: another process holds it.
+    """
+    lock = Layout(folder).lock
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunBusy(folder=folder) from error
+        yield
+
+
+def _difference(there: RunConfig, here: RunConfig) -> str:
+    before, now = overrides.settings(there), overrides.settings(here)
+    changed = [
+        f"`{name}` was {before.get(name)} and is {now.get(name)}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    return "; ".join(changed[:3]) + (f"; and {len(changed) - 3} more" if len(changed) > 3 else "")
