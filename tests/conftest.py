@@ -1,4 +1,6 @@
-"""Eight fake CPU devices, rank promotion raises; where everything is installed, a skip is a failure."""
+"""Eight fake CPU devices, rank promotion raises; where everything is installed, a skip is a
+failure.
+"""
 
 import os
 
