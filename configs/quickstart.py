@@ -1,7 +1,8 @@
 """2x2 paths of 0.84 M parameters on the packages corpus. CPU, about five minutes on two cores.
 
 Reaches a perplexity about a tenth below a dense model of a path's size after the same number of
-steps."""
+steps.
+"""
 
 from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
 from dipaco.data.config import DataConfig

@@ -3,7 +3,8 @@ run that they describe.
 
 Configs are files of Python with a function `run() -> RunConfig`; a variant is a small edit of
 another (`dataclasses.replace`). No JAX here: `dipaco config show` and a wrong `--set` answer at
-once."""
+once.
+"""
 
 import dataclasses
 import functools
@@ -117,7 +118,8 @@ class RunConfig:
         """The arms of the run: base model, modular model, baselines.
 
         The dense baselines take the same inner steps as a path, or as all paths together; they are
-        plain AdamW, no outer step."""
+        plain AdamW, no outer step.
+        """
         dense = one_path(part_names(self.model))
         every = self.evaluation.every_phases
         base_phases = max(1, math.ceil(self.base.steps / self.base.steps_per_phase))

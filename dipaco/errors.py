@@ -8,15 +8,14 @@ The command line prints `NameOfTheError: message` and ends with exit code 2. Wha
 `assert`, not an error.
 """
 
-import inspect
-
 
 class DipacoError(Exception):
     """Something went wrong that a person can put right."""
 
     def __init__(self, **values: object):
         self.values = values
-        super().__init__(inspect.cleandoc(type(self).__doc__ or "").format(**values))
+        message = " ".join((type(self).__doc__ or "").split())
+        super().__init__(message.format(**values))
 
     def __reduce__(self):
         return _rebuild, (type(self), self.values)
@@ -144,7 +143,8 @@ class BadRoutingSetting(DipacoError):
 
 class TooFewRouterDocuments(DipacoError):
     """{documents} router documents cannot be divided among {paths} paths. Give at least one a path
-    (fifty is better): raise `data.router_fraction`, add text, or take fewer paths."""
+    (fifty is better): raise `data.router_fraction`, add text, or take fewer paths.
+    """
 
 
 class BadFeatures(DipacoError):
@@ -160,12 +160,14 @@ class DamagedRouter(DipacoError):
 
 class NothingToScore(DipacoError):
     """None of the {documents} documents goes on after the router's prefix, so there is nothing to
-    predict. Give longer documents."""
+    predict. Give longer documents.
+    """
 
 
 class BadReport(DipacoError):
     """This is not a report that this version can read: {problem}. Make it again with
-    `dipaco train`."""
+    `dipaco train`.
+    """
 
 
 class ExtraMissing(DipacoError):
@@ -204,7 +206,8 @@ class LedgerDamaged(DipacoError):
 
 class LedgerVersion(DipacoError):
     """The ledger {file} has schema version {found}, this program writes {expected}.
-    Use the program version that began the run, or start a new run folder."""
+    Use the program version that began the run, or start a new run folder.
+    """
 
 
 class ClaimLost(DipacoError):
@@ -225,7 +228,8 @@ class ObjectDamaged(DipacoError):
 
 class DiskFull(DipacoError):
     """No space left on the disk of {file}. What was there before is whole.
-    Free some space and run the same command again: it goes on from here."""
+    Free some space and run the same command again: it goes on from here.
+    """
 
 
 class NotWritable(DipacoError):
@@ -249,7 +253,8 @@ class NoSuchPath(DipacoError):
 
 class ReleaseOfOtherRouter(DipacoError):
     """The release of `{arm}` at phase {phase} belongs to another router than the run has now.
-    Restore the run folder from one copy, or name a path with --path."""
+    Restore the run folder from one copy, or name a path with --path.
+    """
 
 
 class RunBusy(DipacoError):
@@ -258,17 +263,20 @@ class RunBusy(DipacoError):
 
 class RunOfOtherConfig(DipacoError):
     """{folder} holds a run of another config: {difference}. Nothing was changed.
-    Give the same config to go on with it, or another folder for a new run."""
+    Give the same config to go on with it, or another folder for a new run.
+    """
 
 
 class RunOfOtherVersion(DipacoError):
     """{folder} holds a run begun by dipaco {found}; this is {here}. Nothing was changed.
-    Go on with version {found}, or start a new run folder."""
+    Go on with version {found}, or start a new run folder.
+    """
 
 
 class SnapshotOfOtherData(DipacoError):
     """The snapshot of path {path} of `{arm}` counts its position in other data than this run has now.
-    Its corpus or shards were changed after it began: restore them, or start a new run folder."""
+    Its corpus or shards were changed after it began: restore them, or start a new run folder.
+    """
 
 
 class ContributionOfOtherBase(DipacoError):

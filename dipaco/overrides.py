@@ -2,11 +2,13 @@
 files as functions.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import json
 import runpy
-from collections.abc import Sequence
+import sys
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -32,7 +34,8 @@ def load_config(file: Path, overrides: Sequence[str] = ()) -> RunConfig:
     if not file.is_file():
         raise BadConfigFile(file=file, problem="there is no such file")
     try:
-        namespace = runpy.run_path(str(file))
+        with _importing_from(file.parent):  # a variant imports the config that it edits
+            namespace = runpy.run_path(str(file))
     except DipacoError:
         raise
     except Exception as error:
@@ -45,6 +48,21 @@ def load_config(file: Path, overrides: Sequence[str] = ()) -> RunConfig:
             file=file, problem=f"`run()` returned {type(config).__name__}, not RunConfig"
         )
     return override(config, overrides)
+
+
+@contextlib.contextmanager
+def _importing_from(folder: Path) -> Generator[None]:
+    """Modules of `folder` can be imported meanwhile, and are forgotten afterwards."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            origin = getattr(sys.modules[name], "__file__", None)
+            if origin is not None and Path(origin).parent == folder:
+                del sys.modules[name]
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:

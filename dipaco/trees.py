@@ -1,7 +1,8 @@
 """The few verbs on trees of arrays that the house needs and JAX does not name.
 
 A tree is a nested mapping with arrays as leaves. NumPy only: rooms that never compute must be able
-to check a digest."""
+to check a digest.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -5,7 +5,8 @@ special tokens.
   dipaco evaluate --run runs/quickstart --documents docs.jsonl --path 2 --json
 
 FILE is .jsonl, .jsonl.gz or .parquet with a column `text`, or a text file, which is one document.
-Each document goes to the path that the router picks, or all to `--path`."""
+Each document goes to the path that the router picks, or all to `--path`.
+"""
 
 import argparse
 import json

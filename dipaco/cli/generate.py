@@ -4,7 +4,8 @@
   dipaco generate --run runs/quickstart --prompt "def main(" --temperature 0.8 --top-p 0.9 --seed 1
 
 Greedy unless a temperature is given. The text goes to standard output, everything else to standard
-error. A prompt shorter than the routing prefix is routed by the tokens it has."""
+error. A prompt shorter than the routing prefix is routed by the tokens it has.
+"""
 
 import argparse
 import sys

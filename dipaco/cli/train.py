@@ -7,7 +7,8 @@ evaluate, report.
   start from a Hugging Face checkpoint
 
 Interrupted at any point (Ctrl-C, kill -9, power), the same command goes on from there, to the same
-numbers. A run that is finished prints its table again."""
+numbers. A run that is finished prints its table again.
+"""
 
 import argparse
 from pathlib import Path

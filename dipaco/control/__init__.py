@@ -9,4 +9,5 @@ process: whoever finishes a task records its facts and thereby puts the tasks th
 
 Bytes first, then the row: every row about bytes is written after the bytes are durable. A crash
 leaves a claimed task and no facts; the task is claimed again. All SQL is in the `.sql` files. May
-import `topology` and `errors`."""
+import `topology` and `errors`.
+"""

@@ -1,7 +1,8 @@
 """SQLite: how it is opened, its transactions, its schema, and the named queries.
 
 WAL, and always BEGIN IMMEDIATE: a transaction that reads first and writes later can fail in a way
-that no waiting cures."""
+that no waiting cures.
+"""
 
 import contextlib
 import functools

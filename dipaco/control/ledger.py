@@ -2,7 +2,8 @@
 transaction.
 
 Record a fact only when its bytes are durable: a row without bytes cannot be repaired, bytes without
-a row are swept later."""
+a row are swept later.
+"""
 
 import contextlib
 import json

@@ -2,7 +2,8 @@
 
 An *arm* is one model that a run trains, as in an arm of a trial: `base`, `modular`, `dense`,
 `dense_equal_tokens`. All arms are trained by the same tasks, so a baseline differs from the modular
-model in its topology and in nothing else."""
+model in its topology and in nothing else.
+"""
 
 import dataclasses
 import functools

@@ -1,7 +1,8 @@
 """A release: an immutable, consistent set that can be evaluated, exported and served.
 
 For every path the digests of its modules, and the versions of what belongs to them: tokenizer,
-router, shards. Never "the latest files"."""
+router, shards. Never "the latest files".
+"""
 
 import hashlib
 import json

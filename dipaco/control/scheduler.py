@@ -2,7 +2,8 @@
 the history.
 
 There is no global barrier (DiPaCo section 3): a module steps when its own arrivals are in, and a
-path goes on when its own modules have stepped."""
+path goes on when its own modules have stepped.
+"""
 
 from collections.abc import Iterable
 from typing import Protocol

@@ -2,7 +2,8 @@
 
 The learning rate is not part of the optimiser: it is an argument of each step. So the base model,
 the paths and the dense baselines, which differ in the length of their schedule only, run one and
-the same compiled program."""
+the same compiled program.
+"""
 
 import jax
 import numpy as np

@@ -1,7 +1,8 @@
 """One inner step: gradients of a batch, worked through in pieces if asked, then AdamW.
 
 The same code runs on one device and on many: where the state and the batch were put decides, and
-XLA follows."""
+XLA follows.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

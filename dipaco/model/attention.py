@@ -22,7 +22,8 @@ from dipaco.model.spec import ParamSpec
 
 class Attention(nn.Module):
     """norm, queries, keys and values, rotary, softmax, output; each key head serves R query
-    heads."""
+    heads.
+    """
 
     specs: Mapping[str, ParamSpec]
     config: ModelConfig

@@ -2,4 +2,5 @@
 
 DiPaCo (arXiv 2403.10616) Algorithm 1 lines 11-15 and section 2.7. `gradient` measures and averages,
 `optimizer` is Nesterov momentum per module, `step` joins them. May import `trees` and `errors`;
-knows nothing of models, stores or tasks."""
+knows nothing of models, stores or tasks.
+"""

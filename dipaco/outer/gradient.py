@@ -2,7 +2,8 @@
 
 Follows DiPaCo (arXiv 2403.10616) Algorithm 1 lines 11-15 and section 2.7. Arrivals are added one by
 one, so a module with 256 paths needs the memory of one. Sums are float32 even for bfloat16
-parameters: 256 small differences vanish otherwise."""
+parameters: 256 small differences vanish otherwise.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,7 +55,8 @@ class WeightedMean:
 
     Floating-point sums depend on their order and arrivals have none: add them in path order where
     bits must not depend on luck. Holds one module; each `add` needs the arrival and, for a moment,
-    one more leaf."""
+    one more leaf.
+    """
 
     def __init__(self):
         self._sum: dict[str, np.ndarray] = {}

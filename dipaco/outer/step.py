@@ -1,7 +1,8 @@
 """One outer step of one module: before + mean outer gradient -> after.
 
 Works part by part and gives up what it has used, so that a step holds three module sizes (before,
-mean, momentum) and one part."""
+mean, momentum) and one part.
+"""
 
 import functools
 import math

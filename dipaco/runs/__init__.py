@@ -3,4 +3,5 @@ works on it or reads it.
 
 `run` opens and begins run folders, `programs` holds what is compiled, `routing` sends documents to
 paths. Workers do tasks on a `Run`; serving, evaluation and export read a release out of it. May
-import everything below `config`, and `config`."""
+import everything below `config`, and `config`.
+"""

@@ -4,4 +4,5 @@ Objects are written whole or not at all, never changed, named by their digest, a
 it on every read. So an effect may happen twice and count once: the second write finds the object
 there. `layout` alone knows names on disk. A write returns a `Receipt`; an object counts only when a
 row of the ledger holds its receipt. May import `trees`, `errors`, and the rooms of values; knows
-nothing of tasks."""
+nothing of tasks.
+"""

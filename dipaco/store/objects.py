@@ -1,7 +1,8 @@
 """Whole objects in a folder: written once, named by digest, verified on every read.
 
 A file is written beside its place, flushed to the disk, then linked into place and the folder
-flushed: after a crash at any point the object is there whole, or not at all."""
+flushed: after a crash at any point the object is there whole, or not at all.
+"""
 
 import contextlib
 import errno

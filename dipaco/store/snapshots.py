@@ -2,7 +2,8 @@
 
 Orbax is the library for sharded and many-host trees. It keeps no checksum of its own, passes a
 flipped byte and casts silently, so the digest of the restored tree is compared with the one that
-was recorded, and its structure with what was asked for."""
+was recorded, and its structure with what was asked for.
+"""
 
 import logging
 import shutil

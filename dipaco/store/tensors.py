@@ -2,7 +2,8 @@
 scores.
 
 safetensors is the format every tool opens. It has no checksum: the object's digest is checked
-before it is opened. Leaves are memory-mapped, so reading a module takes one module of memory."""
+before it is opened. Leaves are memory-mapped, so reading a module takes one module of memory.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -15,7 +15,8 @@ class Level:
 
     A level may own any set of parts, neighbours or not, or none at all: an empty level of P experts
     only multiplies the number of paths by P, which is how P replicas of shared parameters (DiLoCo)
-    are written."""
+    are written.
+    """
 
     name: str  # lower case, as it appears in module ids: `early`
     parts: tuple[str, ...] = ()  # names of the model's parts that it owns

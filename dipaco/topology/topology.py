@@ -16,7 +16,8 @@ class Topology:
 
     P is the product of the experts of the levels with two or more; shared and per-path levels do
     not multiply (DiPaCo section 2.3). Levels that own no part have no modules, but their experts
-    count towards P."""
+    count towards P.
+    """
 
     levels: tuple[Level, ...]
 

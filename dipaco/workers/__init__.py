@@ -4,4 +4,5 @@
 `evaluator` each do some kinds of task. All work is deterministic: a task done twice gives the same
 bytes, and its facts count once. One process that runs until idle is the laptop; the same tasks are
 the cluster. The only room that may know both `store` and `inner`/`outer`. DiPaCo (arXiv 2403.10616)
-section 3."""
+section 3.
+"""

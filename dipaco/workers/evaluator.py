@@ -2,7 +2,8 @@
 what they come to.
 
 A document is scored under the path it was routed to; under every path where the oracle row is asked
-for, once, at the end."""
+for, once, at the end.
+"""
 
 import itertools
 import time

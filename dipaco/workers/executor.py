@@ -1,7 +1,8 @@
 """`outer`: averages what the paths contributed to one module, and steps it.
 
 Contributions are added one at a time, in path order: memory does not grow with the fan-in, and the
-bits of the sum do not depend on who came first. DiPaCo Algorithm 1, lines 11-15."""
+bits of the sum do not depend on who came first. DiPaCo Algorithm 1, lines 11-15.
+"""
 
 import json
 

@@ -1,7 +1,8 @@
 """The loop of a worker: claim a task, do it, record its facts, until nothing is ready.
 
 One process that runs until idle does a whole run; there is no other runner. Interrupted at any
-point, the claimed task goes back and is done again, to the same bytes."""
+point, the claimed task goes back and is done again, to the same bytes.
+"""
 
 from collections.abc import Callable
 from typing import Protocol

@@ -1,7 +1,8 @@
 """What a run starts from, other than fresh parameters: a checkpoint, or the modules of another run.
 
 The bytes are copied into the new run when it begins, and their receipts remembered in its ledger:
-the origin may be gone afterwards."""
+the origin may be gone afterwards.
+"""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """`train` and `pretrain`: takes one path through one phase.
 
 Assemble, tau steps of AdamW, dissect; save the snapshot and what the path contributes to each of
-its modules. DiPaCo Algorithm 1, lines 3-10."""
+its modules. DiPaCo Algorithm 1, lines 3-10.
+"""
 
 import json
 import time

@@ -1,0 +1,25 @@
+"""One dense model of the quickstart's size, as a run of one path. CPU, about a minute and a half.
+
+The outer step with rate 1 and no momentum leaves the path's parameters as they are: plain AdamW.
+Reaches the perplexity of the quickstart's row `dense`, up to the order of its rows.
+"""
+
+import dataclasses
+
+import quickstart
+
+from dipaco.config import RunConfig
+from dipaco.model.config import part_names
+from dipaco.outer.config import OuterSettings
+from dipaco.topology import Level, Topology
+
+
+def run() -> RunConfig:
+    base = quickstart.run()
+    return dataclasses.replace(
+        base,
+        name="baseline_dense",
+        topology=Topology(levels=(Level(name="all", parts=part_names(base.model)),)),
+        outer=OuterSettings(learning_rate=1.0, momentum=0.0),
+        baselines=(),
+    )
