@@ -68,7 +68,8 @@ class RunConfig:
     def __post_init__(self):
         self.topology.check_owns(part_names(self.model))
         _at_least("phases", self.phases, 1)
-        _at_least("seed", self.seed, 0)
+        if not 0 <= self.seed < 2**63:
+            raise BadSetting(name="seed", value=self.seed, expected="0 to 2^63 - 1", hint="")
         _at_least("base.steps", self.base.steps, 0)
         _at_least("base.steps_per_phase", self.base.steps_per_phase, 1)
         _at_least("evaluation.every_phases", self.evaluation.every_phases, 1)

@@ -35,14 +35,14 @@ def load_config(file: Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise BadConfigFile(file=file, problem="there is no such file")
     try:
         with _importing_from(file.parent):  # a variant imports the config that it edits
-            namespace = runpy.run_path(str(file))
+            run = runpy.run_path(str(file)).get("run")
+            config = run() if callable(run) else None
     except DipacoError:
         raise
     except Exception as error:
         raise BadConfigFile(file=file, problem=f"{type(error).__name__}: {error}") from error
-    if not callable(namespace.get("run")):
+    if not callable(run):
         raise BadConfigFile(file=file, problem="it has no function `run() -> RunConfig`")
-    config = namespace["run"]()
     if not isinstance(config, RunConfig):
         raise BadConfigFile(
             file=file, problem=f"`run()` returned {type(config).__name__}, not RunConfig"

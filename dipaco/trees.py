@@ -46,9 +46,9 @@ def digest(tree: Mapping[str, Any]) -> str:
     """
     state = xxhash.xxh3_128()
     for path, leaf in flatten(tree):
-        array = np.ascontiguousarray(leaf)
+        array = np.asarray(leaf)
         state.update(f"{path}:{array.dtype.str}:{array.shape}".encode())
-        state.update(array.view(np.uint8).reshape(-1).data if array.size else b"")
+        state.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return state.hexdigest()
 
 

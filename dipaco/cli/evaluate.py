@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
-    from dipaco.data.sources import open_source
+    from dipaco.data.sources import open_source, source_of_file
     from dipaco.errors import BadSource
     from dipaco.runs.programs import keep_compiled
     from dipaco.runs.run import reading
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)
-        source = open_source(f"{_kind(options.documents)}:{options.documents}")
+        source = open_source(source_of_file(options.documents))
         texts = (document.text for document in source.documents)
         result = evaluate_texts(opened, release, texts, options.path)
     if options.json:
@@ -57,8 +57,3 @@ def run(options: argparse.Namespace) -> int:
         for path, count in sorted(result["paths"].items(), key=lambda item: -item[1]):
             print(f"  path {path}: {count:,} documents")
     return 0
-
-
-def _kind(file: Path) -> str:
-    name = file.name.removesuffix(".gz")
-    return {".jsonl": "jsonl", ".parquet": "parquet"}.get(Path(name).suffix, "text")

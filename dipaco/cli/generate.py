@@ -49,6 +49,8 @@ def run(options: argparse.Namespace) -> int:
         raise BadSetting(
             name="--max-tokens", value=options.max_tokens, expected="1 or more", hint=""
         )
+    if not 0 <= options.seed < 2**63:
+        raise BadSetting(name="--seed", value=options.seed, expected="0 to 2^63 - 1", hint="")
     keep_compiled(cache_folder() / "compiled")
     with reading(options.run) as opened:
         release = find_release(opened, options)
@@ -60,15 +62,16 @@ def run(options: argparse.Namespace) -> int:
         parts = opened.path_of(release, choice.path)
         started, ids = time.monotonic(), []
         shown = ""
-        print(options.prompt, end="", flush=True)
-        for token in generate(
+        tokens = generate(  # a prompt that does not fit is refused here, before anything is shown
             opened.config.model,
             parts,
             prompt.tolist(),
             max_new_tokens=options.max_tokens,
             sampling=sampling,
             seed=options.seed,
-        ):
+        )
+        print(options.prompt, end="", flush=True)
+        for token in tokens:
             ids.append(token)
             text = tokenizer.decode(ids)
             if not text.endswith("\ufffd"):  # a character whose last bytes are still to come

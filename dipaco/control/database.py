@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from dipaco.errors import LedgerDamaged, LedgerVersion
+from dipaco.errors import DiskFull, LedgerDamaged, LedgerVersion, NotWritable, RunBusy
 
 SCHEMA_VERSION = 1
 
@@ -23,7 +23,15 @@ class Database:
 
     def __init__(self, file: Path):
         self._file = file
-        self._connection = sqlite3.connect(file, timeout=30.0, isolation_level=None)
+        with self._said_plainly():
+            self._connection = sqlite3.connect(file, timeout=30.0, isolation_level=None)
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
         with self._said_plainly():
             self._connection.execute("PRAGMA journal_mode = WAL")
             # A process that dies loses nothing; a power cut may lose the last commits, and their
@@ -36,13 +44,14 @@ class Database:
     def transaction(self) -> Generator[None]:
         """All statements inside take effect together or not at all."""
         with self._said_plainly():
-            self._connection.execute("BEGIN IMMEDIATE")
             try:
+                self._connection.execute("BEGIN IMMEDIATE")
                 yield
+                self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # a full disk has rolled it back by itself
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
 
     def rows(self, query: str, **values: Any) -> list[tuple]:
         """Runs a named query. Fetches all: a cursor left open would hold the write lock."""
@@ -78,6 +87,14 @@ class Database:
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.IntegrityError):
                 raise
+            # The low byte is the kind of error, the rest its detail.
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code == sqlite3.SQLITE_FULL:
+                raise DiskFull(file=self._file) from error
+            if code == sqlite3.SQLITE_BUSY:
+                raise RunBusy(folder=self._file.parent) from error
+            if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
+                raise NotWritable(file=self._file, problem=error) from error
             raise LedgerDamaged(file=self._file, problem=error) from error
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import xxhash
 
-from dipaco.data.sources import Document
+from dipaco.data.document import Document
 
 PYTHON_LICENCE = "PSF-2.0"
 INSTALLATION_LICENCES = dict.fromkeys(("code_python", "code_c", "en_manual"), PYTHON_LICENCE)

@@ -94,7 +94,8 @@ def load_plan(file: Path) -> RowPlan:
       ShardDamaged: the file is missing, cut short, or not what was written.
     """
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        # Opened here: NumPy leaves a file that it cannot read open.
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             plan = RowPlan(
                 row_length=int(arrays["row_length"]),
                 row_starts=arrays["row_starts"],

@@ -22,8 +22,8 @@ import xxhash
 
 from dipaco.caches import cache_folder
 from dipaco.data.archives import Package, fetch_all, read_archive
+from dipaco.data.document import Document, Source
 from dipaco.data.installation import INSTALLATION_LICENCES, installation_documents
-from dipaco.data.sources import Document, Source
 
 Files = Mapping[str, bytes]  # name inside the archive -> content
 Texts = Iterable[tuple[str, str]]  # (group, text)

@@ -14,7 +14,6 @@ silently replaced characters would be trained on.
 """
 
 import contextlib
-import dataclasses
 import glob
 import gzip
 import json
@@ -24,31 +23,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import parse_qsl
 
+from dipaco.data.document import Document, Source
 from dipaco.errors import BadRecord, BadSource, BinaryText, ExtraMissing, MissingColumn
 
 BLOCK_BYTES = 1 << 20
 ROWS_AT_ONCE = 256
-
-
-class Document(NamedTuple):
-    """A text, the domain it is counted under, and the group that stays in one split."""
-
-    text: str
-    domain: str
-    group: str | None = None  # None = the document itself
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
-    """A stream of documents and what is to be said about it.
-
-    `left_out` and `notes` may still grow while `documents` is being read.
-    """
-
-    documents: Iterator[Document]
-    licences: Mapping[str, str] = dataclasses.field(default_factory=dict)  # domain -> licence
-    left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # domain -> why
-    notes: list[str] = dataclasses.field(default_factory=list)  # what a reader should know
 
 
 class SourceUrl(NamedTuple):

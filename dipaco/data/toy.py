@@ -9,7 +9,7 @@ text on every machine: `random.Random` promises its stream.
 import random
 from collections.abc import Iterator
 
-from dipaco.data.sources import Document
+from dipaco.data.document import Document
 
 WORDS_IN_A_LANGUAGE = 40
 FOLLOWERS = 4

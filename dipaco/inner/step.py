@@ -69,7 +69,7 @@ def make_step(
         direction, optimizer_state = optimizer.update(gradient, state.optimizer, state.parts)
         updates = jax.tree.map(lambda leaf: -learning_rate * leaf, direction)
         parts = optax.apply_updates(state.parts, updates)
-        metrics = StepMetrics(loss_sum * scale, optax.global_norm(gradient), targets)
+        metrics = StepMetrics(loss_sum * scale, optax.tree.norm(gradient), targets)
         return PathState(parts, optimizer_state, state.step + 1), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=(state_shardings, None))

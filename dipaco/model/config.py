@@ -118,6 +118,27 @@ def _block_norms(config: ModelConfig) -> int:
     return 2 * config.d_model + (2 * config.head_size if config.qk_norm else 0)
 
 
+MESH_AXES = ("data", "fsdp", "tensor")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardingRules:
+    """Along which mesh axes each logical axis is cut; none = whole on every device."""
+
+    batch: tuple[str, ...] = ("data", "fsdp")  # rows
+    vocab: tuple[str, ...] = ("tensor",)
+    embed: tuple[str, ...] = ("fsdp",)  # d_model of the parameters: fully sharded
+    heads: tuple[str, ...] = ("tensor",)
+    kv_heads: tuple[str, ...] = ("tensor",)
+    feed_forward: tuple[str, ...] = ("tensor",)
+
+    def __post_init__(self):
+        for axis, mesh_axes in dataclasses.asdict(self).items():
+            if unknown := set(mesh_axes) - set(MESH_AXES):
+                remedy = f"`mesh.rules.{axis}` may name any of {', '.join(MESH_AXES)}."
+                raise BadMesh(asked=sorted(unknown)[0], num_devices="any number of", remedy=remedy)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
     """Devices along each axis of the mesh; one axis may be -1, the devices that remain.
@@ -128,12 +149,12 @@ class MeshConfig:
     data: int = 1  # rows of the batch apart, parameters copied
     fsdp: int = 1  # rows of the batch apart, parameters cut along d_model
     tensor: int = 1  # heads, feed-forward and vocabulary apart
+    rules: ShardingRules = ShardingRules()
 
     def __post_init__(self):
-        sizes = dataclasses.astuple(self)
-        if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
+        if any(size < 1 and size != -1 for size in self._sizes) or self._sizes.count(-1) > 1:
             remedy = "Sizes are 1 or more, and at most one is -1 (the devices that remain)."
-            raise BadMesh(asked=_by_axis(self), num_devices="any number of", remedy=remedy)
+            raise BadMesh(asked=self._asked(), num_devices="any number of", remedy=remedy)
 
     def shape(self, num_devices: int) -> tuple[int, int, int]:
         """Devices along (data, fsdp, tensor), with -1 filled in.
@@ -141,15 +162,19 @@ class MeshConfig:
         Raises:
           BadMesh: there are too few devices, or what remains is not a whole number.
         """
-        given = math.prod(size for size in dataclasses.astuple(self) if size != -1)
-        has_rest = -1 in dataclasses.astuple(self)
-        if given > num_devices or (has_rest and num_devices % given):
+        given = math.prod(size for size in self._sizes if size != -1)
+        if given > num_devices or (-1 in self._sizes and num_devices % given):
             remedy = "Ask for sizes whose product divides the number of devices."
-            raise BadMesh(asked=_by_axis(self), num_devices=num_devices, remedy=remedy)
+            raise BadMesh(asked=self._asked(), num_devices=num_devices, remedy=remedy)
         rest = num_devices // given
-        data, fsdp, tensor = (rest if size == -1 else size for size in dataclasses.astuple(self))
+        data, fsdp, tensor = (rest if size == -1 else size for size in self._sizes)
         return data, fsdp, tensor
 
+    @property
+    def _sizes(self) -> tuple[int, int, int]:
+        return self.data, self.fsdp, self.tensor
 
-def _by_axis(mesh: MeshConfig) -> str:
-    return ", ".join(f"{axis}={size}" for axis, size in dataclasses.asdict(mesh).items())
+    def _asked(self) -> str:
+        return ", ".join(
+            f"{axis}={size}" for axis, size in zip(MESH_AXES, self._sizes, strict=True)
+        )

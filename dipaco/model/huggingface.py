@@ -75,6 +75,7 @@ def export_checkpoint(
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         save_file(_to_theirs(config, parts), partial / WEIGHTS, metadata={"format": "pt"})
+        (partial / WEIGHTS).chmod(0o644)  # safetensors makes files for their owner only
         shutil.copyfile(tokenizer_file, partial / "tokenizer.json")
         has_padding = PADDING in _read_vocabulary(Path(tokenizer_file))
         _write_json(partial / "config.json", _model_json(config, has_padding))

@@ -7,6 +7,7 @@ vocabulary along `tensor` (Megatron, arXiv 1909.08053). An axis that does not di
 stays whole on each of them.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -14,20 +15,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dipaco.model.config import MeshConfig, ModelConfig
+from dipaco.model.config import MESH_AXES, MeshConfig, ModelConfig, ShardingRules
 from dipaco.model.spec import ParamSpec, Tree, describe
 
-MESH_AXES = ("data", "fsdp", "tensor")
-
 Rules = Mapping[str, tuple[str, ...]]
-RULES: Rules = {
-    "batch": ("data", "fsdp"),
-    "vocab": ("tensor",),
-    "embed": ("fsdp",),
-    "heads": ("tensor",),
-    "kv_heads": ("tensor",),
-    "feed_forward": ("tensor",),
-}
+RULES: Rules = dataclasses.asdict(ShardingRules())
 
 
 def make_mesh(mesh_config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -2,7 +2,9 @@
 arms share them.
 """
 
+import dataclasses
 import functools
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 import optax
 
 from dipaco.config import RunConfig
+from dipaco.errors import SettingsDisagree
 from dipaco.inner.optimizer import adamw
 from dipaco.inner.state import PathState, fresh
 from dipaco.inner.step import make_step
@@ -27,17 +30,22 @@ class Programs:
     def __init__(self, config: RunConfig):
         self.config = config
         self.mesh = make_mesh(config.mesh)
-        self._parts_shardings = parts_shardings(config.model, self.mesh)
-        self._batch_sharding = batch_sharding(self.mesh)
+        rules = dataclasses.asdict(config.mesh.rules)
+        self._parts_shardings = parts_shardings(config.model, self.mesh, rules)
+        self._batch_sharding = batch_sharding(self.mesh, rules)
+        rows = config.inner.batch_size // config.inner.accumulation_steps
+        pieces = math.prod(self.mesh.shape[axis] for axis in config.mesh.rules.batch)
+        if rows % pieces:
+            raise SettingsDisagree(
+                problem=f"{rows} rows (`inner.batch_size` / `inner.accumulation_steps`) cannot be "
+                f"divided among the {pieces} devices of the mesh that share a batch"
+            )
         self._optimizer = adamw(config.inner)
 
     def initial_parts(self) -> Any:
         """Parameters of a model that has not been trained, from the run's seed."""
-        return jax.device_get(
-            jax.jit(lambda key: initialise(self.config.model, key))(
-                jax.random.key(self.config.seed)
-            )
-        )
+        # Not under one `jit`: leaves of equal shape then share a program, which compiles sooner.
+        return jax.device_get(initialise(self.config.model, jax.random.key(self.config.seed)))
 
     @functools.cached_property
     def state_like(self) -> PathState:

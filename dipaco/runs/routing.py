@@ -5,7 +5,7 @@ router. DiPaCo section 2.4.
 import numpy as np
 
 from dipaco.data.corpus import Corpus
-from dipaco.data.documents import first_tokens
+from dipaco.data.first_tokens import first_tokens
 from dipaco.routing.features import document_features
 from dipaco.routing.router import Router
 from dipaco.runs.run import Run

@@ -24,7 +24,7 @@ from dipaco.errors import NoSuchRun, NotYet, RunBusy, RunOfOtherConfig, RunOfOth
 from dipaco.routing.router import Router
 from dipaco.routing.router import load as load_router
 from dipaco.store.layout import Layout
-from dipaco.store.objects import Objects
+from dipaco.store.objects import Objects, said_plainly
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId, assemble
 
@@ -188,10 +188,13 @@ def working_alone(folder: Path) -> Generator[None]:
 
     Raises:
       RunBusy: another process holds it.
+      NotWritable, DiskFull: there can be no run in this folder.
     """
     lock = Layout(folder).lock
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a") as stream:
+    with said_plainly(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = lock.open("a")
+    with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -99,6 +99,7 @@ def place(temporary: Path, final: Path) -> None:
     stays.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
+    temporary.chmod(0o644)  # some writers make files that their owner alone can read
     with temporary.open("rb") as stream:
         os.fsync(stream.fileno())
     # The same name means the same bytes; replacing mends an object that the disk has damaged.

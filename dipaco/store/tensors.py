@@ -22,7 +22,7 @@ def save_tree(objects: Objects, kind: str, tree: Mapping[str, Any]) -> Receipt:
     """Writes a nested mapping of arrays; equal trees give equal objects."""
     from safetensors.numpy import save_file
 
-    leaves = {name: np.ascontiguousarray(leaf) for name, leaf in trees.flatten(tree)}
+    leaves = {name: np.asarray(leaf, order="C") for name, leaf in trees.flatten(tree)}
     return objects.write(kind, "safetensors", lambda file: save_file(leaves, file))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dipaco.control.release import Release
 from dipaco.control.tasks import Claim, Evaluated, Fact, PathScored
-from dipaco.data.documents import first_tokens
+from dipaco.data.first_tokens import first_tokens
 from dipaco.evaluation.perplexity import best_path, perplexity, routed, score_documents
 from dipaco.runs.routing import features
 from dipaco.runs.run import Run

@@ -4,11 +4,13 @@ One process that runs until idle does a whole run; there is no other runner. Int
 point, the claimed task goes back and is done again, to the same bytes.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
 from dipaco.control.tasks import Claim, Fact
 from dipaco.data.corpus import PrepareProgress
+from dipaco.errors import DipacoError
 from dipaco.runs.run import Run
 from dipaco.workers.evaluator import evaluate_release, score_path
 from dipaco.workers.executor import step_module
@@ -39,7 +41,9 @@ def run_once(run: Run, worker: str, watcher: Watcher) -> bool:
         facts = do(run, claim, watcher)
         run.ledger.finish(run.plan, claim, facts)
     except BaseException:
-        run.ledger.give_back(claim)
+        # Where even this fails (a full disk), the task stays claimed, and `recover` gives it back.
+        with contextlib.suppress(DipacoError):
+            run.ledger.give_back(claim)
         raise
     watcher.finished(claim, facts)
     _sweep(run, claim)

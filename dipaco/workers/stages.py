@@ -12,7 +12,7 @@ import numpy as np
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.corpus import PrepareProgress, prepare
-from dipaco.data.documents import first_tokens
+from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import RowPlan, save_plan
 from dipaco.data.shards import Shard, build_shard, domain_table
 from dipaco.receipt import Receipt

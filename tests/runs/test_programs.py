@@ -1,0 +1,79 @@
+"""The compiled step of a run, on one device and on eight."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco.config import BaseSettings, RunConfig
+from dipaco.data.config import DataConfig
+from dipaco.errors import BadMesh, SettingsDisagree
+from dipaco.inner.config import InnerSettings
+from dipaco.model.config import MeshConfig, ModelConfig, ShardingRules, part_names
+from dipaco.runs.programs import Programs
+from dipaco.topology import Level, Topology
+
+MODEL = ModelConfig(vocab_size=512, d_model=16, num_layers=1, num_heads=2, d_ff=32, max_length=64)
+CONFIG = RunConfig(
+    name="tiny",
+    model=MODEL,
+    topology=Topology(levels=(Level(name="all", parts=part_names(MODEL)),)),
+    data=DataConfig(vocab_size=512, length=64),
+    base=BaseSettings(steps=10),
+    phases=2,
+    inner=InnerSettings(steps=5, batch_size=8, learning_rate=1e-2, warmup_steps=2),
+)
+
+
+@functools.cache
+def three_steps(mesh: MeshConfig) -> tuple[dict, list[float], jax.Array]:
+    programs = Programs(dataclasses.replace(CONFIG, mesh=mesh))
+    state = programs.place(programs.initial_parts(), None, 0)
+    losses = []
+    for seed in range(3):
+        tokens = np.random.default_rng(seed).integers(1, 512, (8, 64)).astype(np.int32)
+        batch = {
+            "tokens": tokens,
+            "segments": np.ones_like(tokens),
+            "positions": np.broadcast_to(np.arange(64, dtype=np.int32), (8, 64)),
+        }
+        state, metrics = programs.step(state, programs.place_batch(batch), np.float32(1e-2))
+        losses.append(float(metrics.loss))
+    return jax.device_get(state.parts), losses, state.parts["block_00"]["feed_forward"]["up"]
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [MeshConfig(data=8), MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(fsdp=-1)],
+    ids=["data", "all three", "fully sharded"],
+)
+def test_training_steps_on_eight_devices_equal_those_on_one(mesh):
+    parts, losses, _ = three_steps(MeshConfig())
+    sharded_parts, sharded_losses, weight = three_steps(mesh)
+    np.testing.assert_allclose(losses, sharded_losses, rtol=1e-5)
+    # AdamW divides by the square root of tiny second moments, so parameters are a little further
+    # apart.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), parts, sharded_parts)
+    assert len(weight.sharding.device_set) == 8
+
+
+def test_the_rules_of_the_config_decide_what_is_cut():
+    def placed(rules):
+        mesh = MeshConfig(fsdp=4, tensor=2, rules=rules)
+        programs = Programs(dataclasses.replace(CONFIG, mesh=mesh))
+        state = programs.place(programs.initial_parts(), None, 0)
+        moment = state.optimizer[1].mu["block_00"]["feed_forward"]["up"]
+        assert moment.sharding == state.parts["block_00"]["feed_forward"]["up"].sharding
+        return moment
+
+    assert not placed(ShardingRules()).sharding.is_fully_replicated
+    assert placed(ShardingRules(embed=(), feed_forward=())).sharding.is_fully_replicated
+
+
+def test_a_batch_that_does_not_divide_and_a_mesh_that_does_not_fit_are_refused():
+    with pytest.raises(SettingsDisagree, match=r"8 rows .* cannot be divided among the 3 devices"):
+        Programs(dataclasses.replace(CONFIG, mesh=MeshConfig(data=3)))
+    with pytest.raises(BadMesh):
+        Programs(dataclasses.replace(CONFIG, mesh=MeshConfig(data=16)))

@@ -1,0 +1,53 @@
+"""Brings the reports of several runs together: one table, perplexity per seed and in the mean.
+
+    python tools/make_tables.py runs/quickstart-0 runs/quickstart-1 runs/quickstart-2
+
+Each row is compared with `dense` of the same seed; the change that is shown is the mean of those
+ratios."""
+
+import argparse
+import statistics
+from pathlib import Path
+
+from dipaco.evaluation.tables import Report, Row, duration, quantity
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="DIR", help="folders of finished runs"
+    )
+    options = parser.parse_args()
+    reports = [Report.from_json((folder / "report.json").read_bytes()) for folder in options.runs]
+    print("\n".join(table(reports)))
+
+
+def table(reports: list[Report]) -> list[str]:
+    """Markdown: a line per row name, a column per seed."""
+    by_seed = [{row.name: row for row in report.rows} for report in reports]
+    seeds = [next(iter(rows.values())).seed for rows in by_seed]
+    head = ["row", *(f"seed {seed}" for seed in seeds), "mean", "to dense", "tokens", "time"]
+    lines = [head, [":--", *["--:"] * (len(head) - 1)]]
+    for name in by_seed[0]:
+        rows = [rows[name] for rows in by_seed]
+        ratios = [
+            row.perplexity / rows["dense"].perplexity
+            for row, rows in zip(rows, by_seed, strict=True)
+        ]
+        lines.append(_line(name, rows, ratios))
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _line(name: str, rows: list[Row], ratios: list[float]) -> list[str]:
+    return [
+        f"`{name}`",
+        *(f"{row.perplexity:.1f}" for row in rows),
+        f"{statistics.mean(row.perplexity for row in rows):.1f}",
+        f"{100 * (statistics.mean(ratios) - 1):+.1f} %" if name != "dense" else "",
+        quantity(rows[0].tokens),
+        duration(statistics.median(row.seconds for row in rows)),
+    ]
+
+
+if __name__ == "__main__":
+    main()
