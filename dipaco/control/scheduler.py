@@ -56,8 +56,7 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
                 if frontier.num_scored(arm, phase) == plan.arm(arm).topology.num_paths:
                     tasks[Task("evaluate", arm, "", phase)] = None
             case Evaluated():
-                last = {(arm.name, arm.phases) for arm in (plan.base, *plan.arms)}
-                if last <= frontier.evaluated():
+                if _evaluations(plan) <= frontier.evaluated():
                     tasks[Task("report")] = None
             case StageDone(stage="route"):
                 # The base model is scored here: its release names the router and the shards, which
@@ -66,6 +65,16 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
             case PathTrained() | StageDone():
                 pass
     return list(tasks)
+
+
+def _evaluations(plan: Plan) -> set[tuple[str, int]]:
+    """Every (arm, phase) that a run evaluates: the report shows them all."""
+    return {
+        (arm.name, phase)
+        for arm in plan.arms
+        for phase in range(1, arm.phases + 1)
+        if arm.is_evaluated(phase)
+    } | {(plan.base.name, plan.base.phases)}
 
 
 def _after_module(

@@ -1,7 +1,6 @@
 """Causal attention within segments, with and without a cache of keys and values.
 
-Axis letters are in this room's `__init__`. Scores, softmax and sums are float32 whatever the
-compute
+Axis letters are in this room's `__init__`. Scores, softmax and sums are float32 whatever the compute
 dtype: a bfloat16 score of 30 is known to the nearest 1/8, and the exponential makes that 13 %.
 """
 
@@ -21,9 +20,7 @@ from dipaco.model.spec import ParamSpec
 
 
 class Attention(nn.Module):
-    """norm, queries, keys and values, rotary, softmax, output; each key head serves R query
-    heads.
-    """
+    """norm, queries, keys and values, rotary, softmax, output; a key head serves R query heads."""
 
     specs: Mapping[str, ParamSpec]
     config: ModelConfig
@@ -79,7 +76,7 @@ def attend(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _weighted_sum(q_BGNK, k_BGSK, v_BGSK, allowed_BTS, compute_dtype):
-    """softmax(q k) v, N = R T. With its own gradient, which XLA:CPU runs a sixth of a step sooner:
+    """softmax(q k) v, N = R T. With its own gradient, which XLA:CPU runs sooner:
 
     of w = softmax(s) it is w (dw - sum_S w dw), and the sum is that of y dy, an S / K smaller one
     (FlashAttention, arXiv 2205.14135, appendix B.2).

@@ -53,8 +53,8 @@ def write(
     """One block's keys and values with T new tokens in the slots from `positions_BT[:, 0]` onward.
 
     The positions of a row are consecutive, so each row is one contiguous copy. There must be room
-    for all T, padding
-    included: a copy that would run over the end is moved back by XLA, onto tokens that are valid.
+    for all T, padding included: a copy that would run over the end is moved back by XLA, onto
+    tokens that are valid.
     """
 
     def put(row_GSK, new_GTK, start):

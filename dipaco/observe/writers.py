@@ -48,8 +48,7 @@ class JsonLines(_Closing):
     """One JSON object a line, `{"time", "level", "event", ...fields}`, appended.
 
     Processes may share the file: a line is one `write` in append mode, which the system does not
-      interleave. After a crash half a
-    line may be left at the end; the next writer starts on a fresh line.
+    interleave. After a crash half a line may be left; the next writer starts on a fresh one.
     """
 
     def __init__(self, file: Path | str, clock: Callable[[], float]):
