@@ -273,6 +273,16 @@ class RunOfOtherVersion(DipacoError):
     """
 
 
+class RunBegunOtherwise(DipacoError):
+    """{folder} holds a run that began {how}; `{option}` comes too late. Nothing was changed.
+    Leave the option out to go on with it, or give another folder for a new run."""
+
+
+class CorpusOfOtherText(DipacoError):
+    """{folder} holds another corpus than the one this run has trained on: its sources have changed since.
+    Restore that folder from a copy, or start a new run folder."""
+
+
 class SnapshotOfOtherData(DipacoError):
     """The snapshot of path {path} of `{arm}` counts its position in other data than this run has now.
     Its corpus or shards were changed after it began: restore them, or start a new run folder.

@@ -34,7 +34,7 @@ def load_config(file: Path, overrides: Sequence[str] = ()) -> RunConfig:
     if not file.is_file():
         raise BadConfigFile(file=file, problem="there is no such file")
     try:
-        with _importing_from(file.parent):  # a variant imports the config that it edits
+        with _importing_from(file.resolve().parent):  # a variant imports the config that it edits
             run = runpy.run_path(str(file)).get("run")
             config = run() if callable(run) else None
     except DipacoError:

@@ -19,7 +19,7 @@ from pathlib import Path
 PREPARE = """
 import sys
 from dipaco.data.config import DataConfig
-from dipaco.data.corpus import prepare
+from dipaco.data.prepare import prepare
 config = DataConfig(
     sources=(f"jsonl:{sys.argv[1]}",), max_bytes_per_domain=None, processes=int(sys.argv[3])
 )

@@ -13,7 +13,7 @@ from dipaco.control.tasks import (
     PathTrained,
     StageDone,
 )
-from dipaco.data.corpus import PrepareProgress
+from dipaco.data.prepare import PrepareProgress
 from dipaco.evaluation.tables import render_text
 from dipaco.observe.events import Event, Value
 from dipaco.observe.progress import Progress

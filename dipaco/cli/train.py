@@ -54,21 +54,24 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.runs.programs import keep_compiled
     from dipaco.runs.run import create_or_open, has_begun, working_alone
     from dipaco.workers.loop import recover, run_until_idle
-    from dipaco.workers.origin import from_checkpoint, from_run
+    from dipaco.workers.origin import check_origin, from_checkpoint, from_run
+    from dipaco.workers.stages import restore_corpus
 
     keep_compiled(cache_folder() / "compiled")
     with working_alone(options.run):
         given = None
         # A run that has begun holds what it started from; the origin may be gone.
-        if not has_begun(options.run):
+        if not has_begun(options.run, config):
             if options.init_from is not None:
                 given = from_checkpoint(config, options.run, options.init_from)
             elif options.start_from is not None:
                 given = from_run(config, options.run, options.start_from)
         opened, is_new = create_or_open(options.run, config, given)
         try:
+            check_origin(opened, options.init_from, options.start_from)
             recover(opened)
             with Narrator(opened, is_new=is_new, tensorboard=options.tensorboard) as narrator:
+                restore_corpus(opened, narrator.prepared)
                 run_until_idle(opened, worker="local", watcher=narrator)
             print_results(opened)
         finally:

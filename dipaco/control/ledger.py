@@ -234,6 +234,12 @@ class Ledger:
         rows = self._database.rows("superseded_snapshots", arm=arm, path=path, phase=phase)
         return [name for (name,) in rows]
 
+    def live_names(self) -> set[str]:
+        """Names of what will be read again: the last snapshot of every path, and contributions
+        that wait for their module to step.
+        """
+        return {name for (name,) in self._database.rows("live_names")}
+
     # --- the frontier, as the scheduler asks for it ----------------------------------------------
 
     def modules_at(self, arm: str, phase: int) -> set[ModuleId]:

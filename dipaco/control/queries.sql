@@ -130,3 +130,12 @@ WHERE a.arm = :arm AND a.module = :module AND a.phase = :phase;
 
 -- superseded_snapshots: snapshots of phases before the last
 SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase < :phase;
+
+-- live_names: the last snapshot of every path, and contributions whose module has not stepped
+SELECT t.name FROM trained t
+JOIN (SELECT arm, path, max(phase) AS phase FROM trained GROUP BY arm, path) s
+  ON (t.arm, t.path, t.phase) = (s.arm, s.path, s.phase)
+UNION
+SELECT a.name FROM arrivals a LEFT JOIN modules m
+  ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + 1)
+WHERE m.module IS NULL;

@@ -8,17 +8,11 @@
 A document is known by its number, its place in these arrays. A shard is an array of numbers, so
 documents are routed anew without moving a token, and a machine fetches only the files it needs.
 Every file's size is checked when the corpus is opened, its digest when it is first read.
-
-`prepare` makes the folder. Its bytes depend on the text and the settings, not on the run's seed,
-the number of processes or how often it was interrupted. What it holds in memory is a few chunks and
-some bytes a document.
 """
 
 import dataclasses
-import json
-import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -26,33 +20,18 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from dipaco.data.config import DataConfig, corpus_settings, num_processes
-from dipaco.data.encode import encode_chunks
-from dipaco.data.files import digest_of, file_digest, write_whole
-from dipaco.data.staging import SPLITS, Staged, stage_documents, staging_name
-from dipaco.data.token_files import TokenFile, TokenWriter, open_reader
-from dipaco.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from dipaco.data.files import digest_of, file_digest
+from dipaco.data.staging import SPLITS
+from dipaco.data.token_files import TokenFile, open_reader
+from dipaco.data.tokenizer import Tokenizer, load_tokenizer
 from dipaco.errors import (
     CorpusDamaged,
     CorpusMissing,
     CorpusOfOtherSettings,
-    EmptySplit,
 )
 
 FORMAT_VERSION = 1
-FILE_BYTES = 64 << 20  # of tokens, before compression
 ARRAYS = ("lengths", "domains", "splits")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PrepareProgress:
-    """How far one stage of `prepare` is: `fetch`, `read`, `tokenizer` or `tokens`."""
-
-    stage: str
-    done: int = 0  # in `unit`
-    total: int | None = None  # None = not known
-    unit: str = ""  # "bytes", or nothing where there is only a message
-    message: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,7 +90,7 @@ class Corpus:
           CorpusOfOtherSettings: it was written in another format.
         """
         folder = Path(folder)
-        manifest = _read_manifest(folder)
+        manifest = read_manifest(folder)
         for file in manifest.files:
             found = (folder / file.name).stat().st_size if (folder / file.name).exists() else None
             if found != file.num_bytes:
@@ -177,199 +156,7 @@ class Corpus:
             return self._readers[number]
 
 
-def prepare(
-    config: DataConfig,
-    folder: Path | str,
-    progress: Callable[[PrepareProgress], None] = lambda step: None,
-) -> Corpus:
-    """Reads, splits and tokenises the sources into `folder`; goes on where it was interrupted.
-
-    Args:
-      config: what to read and how.
-      folder: of this corpus alone. A finished corpus of the same settings is opened as it is.
-      progress: is told how far each stage is.
-
-    Raises:
-      CorpusOfOtherSettings: the folder holds another corpus.
-      EmptyCorpus, EmptySplit: there is no text, or too little of it for a split.
-      BadSource, BinaryText, BadRecord, MissingColumn, ExtraMissing, BadTokenizer: see `errors.py`.
-    """
-    folder = Path(folder)
-    settings = corpus_settings(config)
-    if (folder / "manifest.json").exists():
-        manifest = _read_manifest(folder)
-        if manifest.settings != settings:
-            difference = _difference(manifest.settings, settings)
-            raise CorpusOfOtherSettings(folder=folder, difference=difference)
-        return Corpus.open(folder)
-
-    staging = folder / "staging" / staging_name(settings)
-    staging.mkdir(parents=True, exist_ok=True)
-    staged = stage_documents(
-        config,
-        staging,
-        say=lambda message: progress(PrepareProgress(stage="fetch", message=message)),
-        count=lambda done: progress(PrepareProgress(stage="read", done=done, unit="bytes")),
-    )
-    _count_splits(config, staged, staged.splits[staged.is_kept])  # before hours of work
-    tokenizer = _tokenizer_for(config, staged, progress)
-    files, lengths = _write_tokens(config, folder, staged, tokenizer, progress)
-    _finish(config, folder, staged, tokenizer, files, lengths)
-    shutil.rmtree(folder / "staging", ignore_errors=True)
-    return Corpus.open(folder)
-
-
-def _tokenizer_for(
-    config: DataConfig, staged: Staged, progress: Callable[[PrepareProgress], None]
-) -> Tokenizer:
-    file = staged.folder / "tokenizer.json"
-    if file.exists():
-        return load_tokenizer(file)
-    if config.tokenizer is not None:
-        given = load_tokenizer(Path(config.tokenizer), max_vocab_size=config.vocab_size)
-        write_whole(file, lambda stream: stream.write(given.file.read_bytes()))
-        return load_tokenizer(file)
-    message = f"training a tokenizer of {config.vocab_size} tokens"
-    progress(PrepareProgress(stage="tokenizer", message=message))
-    sample = staged.sample_of_train(config.tokenizer_sample_bytes)
-    return train_tokenizer(sample, config.vocab_size, file)
-
-
-def _write_tokens(
-    config: DataConfig,
-    folder: Path,
-    staged: Staged,
-    tokenizer: Tokenizer,
-    progress: Callable[[PrepareProgress], None],
-) -> tuple[list[TokenFile], np.ndarray]:
-    """Writes the token files that are not there yet; one file is the unit of going on."""
-    token_type = _token_type(tokenizer)
-    files: list[TokenFile] = []
-    lengths: list[np.ndarray] = []
-    chunk = 0
-    while (done := staged.folder / f"file_{len(files):05d}.json").exists():
-        record = msgspec.json.decode(done.read_bytes(), type=_FileRecord)
-        written = folder / record.file.name
-        if not written.exists() or file_digest(written) != record.file.digest:
-            break  # a preparation with other settings came between
-        files.append(record.file)
-        lengths.append(np.array(record.lengths, dtype=np.int32))
-        chunk = record.next_chunk
-
-    total = int(staged.num_bytes[staged.is_kept].sum(dtype=np.int64))
-    encoded = encode_chunks(
-        staged, range(chunk, staged.num_chunks), tokenizer, num_processes(config)
-    )
-    try:
-        while chunk < staged.num_chunks:
-            writer = TokenWriter(folder / f"tokens_{len(files):05d}.arrayrecord")
-            while chunk < staged.num_chunks and writer.num_bytes < FILE_BYTES:
-                for tokens in next(encoded):
-                    writer.write(tokens.astype(token_type))
-                chunk += 1
-                read = slice(0, staged.chunk_starts[chunk])
-                bytes_done = int(staged.num_bytes[read][staged.is_kept[read]].sum(dtype=np.int64))
-                progress(
-                    PrepareProgress(stage="tokens", done=bytes_done, total=total, unit="bytes")
-                )
-            file, file_lengths = writer.close()
-            record = _FileRecord(file=file, lengths=file_lengths, next_chunk=chunk)
-            # The record after the file: a file without one is written again, with the same bytes.
-            write_whole(
-                staged.folder / f"file_{len(files):05d}.json",
-                lambda stream, r=record: stream.write(msgspec.json.encode(r)),
-            )
-            files.append(file)
-            lengths.append(np.array(file_lengths, dtype=np.int32))
-    finally:
-        encoded.close()
-    return files, np.concatenate(lengths)
-
-
-class _FileRecord(msgspec.Struct):
-    file: TokenFile
-    lengths: list[int]
-    next_chunk: int
-
-
-def _finish(
-    config: DataConfig,
-    folder: Path,
-    staged: Staged,
-    tokenizer: Tokenizer,
-    files: list[TokenFile],
-    lengths: np.ndarray,
-) -> None:
-    kept = staged.is_kept
-    splits, domains, num_bytes = staged.splits[kept], staged.domains[kept], staged.num_bytes[kept]
-    short = (splits != SPLITS.index("train")) & (lengths <= config.prefix_tokens)
-    splits[short] = SPLITS.index("short")
-    documents = _count_splits(config, staged, splits)
-    arrays = {"lengths": lengths, "domains": domains, "splits": splits}
-    for name, values in arrays.items():
-        write_whole(folder / f"{name}.npy", lambda stream, v=values: np.save(stream, v))
-    write_whole(folder / "tokenizer.json", lambda stream: stream.write(tokenizer.file.read_bytes()))
-    tokenizer_digest = tokenizer.digest()
-    array_digests = {name: digest_of(values) for name, values in arrays.items()}
-    identity = (tokenizer_digest, *(file.digest for file in files), *array_digests.values())
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        settings=corpus_settings(config),
-        digest=digest_of(FORMAT_VERSION, *identity, *staged.domain_names),
-        tokenizer_digest=tokenizer_digest,
-        token_type=_token_type(tokenizer),
-        files=tuple(files),
-        array_digests=array_digests,
-        documents=documents,
-        tokens=int(lengths.sum(dtype=np.int64)),
-        num_bytes=int(num_bytes.sum(dtype=np.int64)),
-        duplicates=int((~kept).sum()),
-        short=documents["short"],
-        domains=tuple(
-            DomainFacts(
-                name=name,
-                documents=int((domains == number).sum()),
-                tokens=int(lengths[domains == number].sum(dtype=np.int64)),
-                num_bytes=int(num_bytes[domains == number].sum(dtype=np.int64)),
-                licence=staged.licences.get(name, "not stated"),
-            )
-            for number, name in enumerate(staged.domain_names)
-        ),
-        left_out=staged.left_out,
-        notes=staged.notes,
-    )
-    for left_over in folder.glob("tokens_*"):
-        if left_over.name not in {file.name for file in files}:
-            left_over.unlink()
-    text = json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False)
-    write_whole(folder / "manifest.json", lambda stream: stream.write(text.encode()))
-
-
-def _count_splits(config: DataConfig, staged: Staged, splits: np.ndarray) -> dict[str, int]:
-    """Documents by split; none may be empty but `short`."""
-    documents = {name: int((splits == code).sum()) for code, name in enumerate(SPLITS)}
-    for split, setting in (
-        ("train", "max_bytes_per_domain"),
-        ("valid", "valid_fraction"),
-        ("router", "router_fraction"),
-    ):
-        if not documents[split]:
-            raise EmptySplit(
-                split=split,
-                setting=setting,
-                prefix_tokens=config.prefix_tokens,
-                documents=len(splits),
-                groups=staged.num_groups,
-                short=documents["short"],
-            )
-    return documents
-
-
-def _token_type(tokenizer: Tokenizer) -> str:
-    return "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-
-
-def _read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     file = folder / "manifest.json"
     try:
         content = file.read_bytes()
@@ -395,8 +182,3 @@ def _read_array(folder: Path, name: str, manifest: Manifest) -> np.ndarray:
         problem = "its digest is not the recorded one"
         raise CorpusDamaged(file=file, problem=problem, folder=folder)
     return values
-
-
-def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    names = [name for name in wanted if found.get(name) != wanted[name]]
-    return ", ".join(f"`data.{n}` was {found.get(n)} and is {wanted[n]}" for n in names)

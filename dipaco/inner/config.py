@@ -38,10 +38,18 @@ class InnerSettings:
                 raise BadSetting(
                     name=f"inner.{name}", value=getattr(self, name), expected="above 0", hint=""
                 )
-        for name in ("warmup_steps", "end_fraction", "weight_decay", "beta1", "beta2"):
+        for name in ("warmup_steps", "end_fraction", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise BadSetting(
                     name=f"inner.{name}", value=getattr(self, name), expected="0 or more", hint=""
+                )
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BadSetting(
+                    name=f"inner.{name}",
+                    value=getattr(self, name),
+                    expected="at least 0 and below 1",
+                    hint="",
                 )
         if self.batch_size % self.accumulation_steps:
             raise BadSetting(

@@ -1,7 +1,8 @@
 """Causal attention within segments, with and without a cache of keys and values.
 
-Axis letters are in this room's `__init__`. Scores, softmax and sums are float32 whatever the compute
-dtype: a bfloat16 score of 30 is known to the nearest 1/8, and the exponential makes that 13 %.
+Axis letters are in this room's `__init__`. Scores, softmax and sums are float32 whatever the
+compute dtype: a bfloat16 score of 30 is known to the nearest 1/8, and the exponential
+makes that 13 %.
 """
 
 import functools

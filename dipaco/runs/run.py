@@ -20,7 +20,14 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.plan import Plan
 from dipaco.control.release import Release
 from dipaco.control.tasks import StageDone
-from dipaco.errors import NoSuchRun, NotYet, RunBusy, RunOfOtherConfig, RunOfOtherVersion
+from dipaco.errors import (
+    CorpusOfOtherText,
+    NoSuchRun,
+    NotYet,
+    RunBusy,
+    RunOfOtherConfig,
+    RunOfOtherVersion,
+)
 from dipaco.routing.router import Router
 from dipaco.routing.router import load as load_router
 from dipaco.store.layout import Layout
@@ -56,10 +63,15 @@ class Run:
 
     @functools.cached_property
     def corpus(self) -> "Corpus":
-        """The prepared corpus. Raises `CorpusMissing` before the stage `prepare` is done."""
+        """The prepared corpus. Raises `CorpusMissing` before the stage `prepare` is done, and
+        `CorpusOfOtherText` where it is not the one that the run has trained on.
+        """
         from dipaco.data.corpus import Corpus
 
-        return Corpus.open(self.layout.corpus)
+        corpus = Corpus.open(self.layout.corpus)
+        if corpus.digest != self.stage("prepare").artifacts["corpus"].digest:
+            raise CorpusOfOtherText(folder=self.layout.corpus)
+        return corpus
 
     @functools.cached_property
     def programs(self) -> "Programs":
@@ -125,10 +137,13 @@ def create_or_open(
     layout = Layout(folder)
     run = open_run(folder) if layout.ledger.exists() else None
     if run is not None:
-        if run.asked != config:
-            run.ledger.close()
+        if run.asked == config:
+            return run, False
+        has_facts = run.ledger.stages()
+        run.ledger.close()
+        if has_facts:
             raise RunOfOtherConfig(folder=folder, difference=_difference(run.asked, config))
-        return run, False
+        layout.ledger.unlink()  # it could not even read its text: a corrected config begins anew
     folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger(layout.ledger)
     meta = {
@@ -161,12 +176,15 @@ def open_run(folder: Path) -> Run | None:
     return Run(folder, overrides.from_tree(json.loads(config)), ledger)
 
 
-def has_begun(folder: Path) -> bool:
-    """Whether there is a run in this folder."""
+def has_begun(folder: Path, config: RunConfig) -> bool:
+    """Whether there is a run in this folder that can go on, and is not to be begun (anew)."""
     run = open_run(folder) if Layout(folder).ledger.exists() else None
-    if run is not None:
+    if run is None:
+        return False
+    try:
+        return run.asked == config or bool(run.ledger.stages())
+    finally:
         run.ledger.close()
-    return run is not None
 
 
 @contextlib.contextmanager

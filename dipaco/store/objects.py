@@ -7,9 +7,10 @@ flushed: after a crash at any point the object is there whole, or not at all.
 import contextlib
 import errno
 import os
+import re
 import shutil
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Container, Generator
 from pathlib import Path
 
 import xxhash
@@ -84,6 +85,16 @@ class Objects:
         """Removes what interrupted writes left behind. Only where nobody writes."""
         shutil.rmtree(self.root / "partial", ignore_errors=True)
 
+    def keep_only(self, live: Container[str]) -> None:
+        """Removes contributions and snapshots that are not among the names in `live`: superseded
+        ones, and those of attempts that were never recorded. Only where nobody writes.
+        """
+        messages = (self.root / "objects" / "messages").rglob("*.safetensors")
+        for found in [*messages, *self.root.glob("snapshots/*/*/*")]:
+            name = found.relative_to(self.root).as_posix()
+            if name not in live:
+                self.delete(name)
+
 
 def file_digest(file: Path) -> str:
     """xxh3 of a file's bytes, 32 hexadecimal digits; holds 4 MB at a time."""
@@ -125,10 +136,22 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def said_plainly(file: Path) -> Generator[None]:
-    """Turns what the operating system says about writing into a sentence."""
+    """Turns what the operating system says about writing into a sentence, even where a library
+    (safetensors, TensorStore) tells it in an error of its own.
+    """
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else _system_error_in(str(error))
+        if number in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(file=file) from error
-        raise NotWritable(file=file, problem=error.strerror or error) from error
+        if number is not None or isinstance(error, OSError):
+            problem = os.strerror(number) if number is not None else error
+            raise NotWritable(file=file, problem=problem) from error
+        raise
+
+
+def _system_error_in(text: str) -> int | None:
+    """The number that `os error 28` or `os_error_code='28'` tells."""
+    found = re.search(r"os[ _]error(?:_code=')? ?(\d+)", text)
+    return int(found[1]) if found else None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dipaco.control.tasks import Claim, Fact
-from dipaco.data.corpus import PrepareProgress
+from dipaco.data.prepare import PrepareProgress
 from dipaco.errors import DipacoError
 from dipaco.runs.run import Run
 from dipaco.workers.evaluator import evaluate_release, score_path
@@ -75,7 +75,7 @@ def _sweep(run: Run, claim: Claim) -> None:
     """Removes what the recorded facts have superseded: averaged contributions, snapshots of earlier
     phases.
 
-    A crash before this leaves them behind, which costs space and nothing else.
+    A crash before this leaves them behind, until `recover` comes by.
     """
     task, objects = claim.task, run.objects
     if task.kind == "outer":
@@ -88,10 +88,11 @@ def _sweep(run: Run, claim: Claim) -> None:
 
 def recover(run: Run) -> None:
     """Puts a run in order that no process works on: claimed tasks are ready again, half-written
-    files are gone.
+    files are gone, and so is what nobody will read.
     """
     run.ledger.give_back_all()
     run.objects.sweep()
+    run.objects.keep_only(run.ledger.live_names())
 
 
 def progress_of(run: Run) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dipaco.config import MODULAR, RunConfig
 from dipaco.control.release import Release
-from dipaco.errors import CannotStartFrom
+from dipaco.errors import CannotStartFrom, RunBegunOtherwise
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run, reading
@@ -69,6 +69,20 @@ def from_run(config: RunConfig, folder: Path, source: str) -> Given:
             router = other.objects.read_bytes(other.stage("route").artifacts["router"])
             given["router"] = objects.write_bytes("routers", "safetensors", router)
     return given
+
+
+def check_origin(run: Run, init_from: Path | None, start_from: str | None) -> None:
+    """An origin that is named again must be of the kind that the run began with.
+
+    Raises:
+      RunBegunOtherwise: it is not; the run would go on without it, and nobody would notice.
+    """
+    began = "without an origin"
+    if run.given("base") is not None:
+        began = "with `--from`" if run.given("base_is_trained") else "with `--init-from`"
+    for option, value in (("--init-from", init_from), ("--from", start_from)):
+        if value is not None and began != f"with `{option}`":
+            raise RunBegunOtherwise(folder=run.layout.root, how=began, option=option)
 
 
 def _modules(

@@ -11,9 +11,10 @@ import numpy as np
 
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
-from dipaco.data.corpus import PrepareProgress, prepare
+from dipaco.data.config import DataConfig
 from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import RowPlan, save_plan
+from dipaco.data.prepare import PrepareProgress, prepare
 from dipaco.data.shards import Shard, build_shard, domain_table
 from dipaco.receipt import Receipt
 from dipaco.routing.router import Router, fit_router, load, save
@@ -27,10 +28,7 @@ def prepare_corpus(
 ) -> list[Fact]:
     """Sources to tokens on disk, and the rows of a dense model, which trains on all of them."""
     started = time.monotonic()
-    data = run.config.data
-    if (given := run.given("tokenizer")) is not None:
-        data = dataclasses.replace(data, tokenizer=str(run.objects.file(Receipt(*given))))
-    corpus = prepare(data, run.layout.corpus, progress)
+    corpus = prepare(_data_config(run), run.layout.corpus, progress)
     manifest = corpus.manifest
     everything = build_shard(
         corpus,
@@ -63,6 +61,26 @@ def prepare_corpus(
             seconds=time.monotonic() - started,
         )
     ]
+
+
+def restore_corpus(run: Run, progress: Callable[[PrepareProgress], None]) -> None:
+    """Prepares the corpus again where somebody deleted it, as a damaged one must be.
+
+    Raises:
+      CorpusOfOtherText: the sources no longer give what the run has trained on.
+    """
+    is_prepared = "prepare" in {stage.stage for stage in run.ledger.stages()}
+    if is_prepared and not (run.layout.corpus / "manifest.json").exists():
+        prepare(_data_config(run), run.layout.corpus, progress)
+        _ = run.corpus  # is compared with what was recorded
+
+
+def _data_config(run: Run) -> DataConfig:
+    """The config's data settings, with the tokenizer that the run was given."""
+    if (given := run.given("tokenizer")) is None:
+        return run.config.data
+    file = run.objects.file(Receipt(*given))
+    return dataclasses.replace(run.config.data, tokenizer=str(file))
 
 
 def route(run: Run, claim: Claim) -> list[Fact]:

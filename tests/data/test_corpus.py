@@ -11,11 +11,12 @@ import sys
 import numpy as np
 import pytest
 
-from dipaco.data import corpus as corpus_module
 from dipaco.data import encode, staging
+from dipaco.data import prepare as prepare_module
 from dipaco.data.config import DataConfig
-from dipaco.data.corpus import Corpus, prepare
+from dipaco.data.corpus import Corpus
 from dipaco.data.files import file_digest
+from dipaco.data.prepare import prepare
 from dipaco.data.staging import first_of_each
 from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
 from dipaco.errors import (
@@ -37,7 +38,7 @@ TOY = DataConfig(sources=("toy:?documents=80",), vocab_size=300, processes=1)
 def small_pieces(monkeypatch):
     """Many chunks and several token files from little text."""
     monkeypatch.setattr(staging, "CHUNK_BYTES", 10_000)
-    monkeypatch.setattr(corpus_module, "FILE_BYTES", 12_000)
+    monkeypatch.setattr(prepare_module, "FILE_BYTES", 12_000)
 
 
 @pytest.fixture
@@ -170,20 +171,20 @@ def test_interrupted_anywhere_it_goes_on_to_the_same_bytes(tmp_path, undisturbed
 
 KILLED = """
 import os, signal, sys
-from dipaco.data import corpus, staging
+from dipaco.data import prepare, staging
 from dipaco.data.config import DataConfig
-staging.CHUNK_BYTES, corpus.FILE_BYTES = 10_000, 12_000
+staging.CHUNK_BYTES, prepare.FILE_BYTES = 10_000, 12_000
 config = DataConfig(sources=("toy:?documents=80",), vocab_size=300, processes=2)
 def kill(step):
     if step.stage == "tokens" and step.done > 30_000:
         os.kill(os.getpid(), signal.SIGKILL)
-corpus.prepare(config, sys.argv[1], kill)
+prepare.prepare(config, sys.argv[1], kill)
 """
 
 
 def test_killed_while_two_processes_tokenise_it_goes_on_to_the_same_bytes(tmp_path, undisturbed):
     folder = tmp_path / "killed"
-    home = os.path.dirname(os.path.dirname(os.path.dirname(corpus_module.__file__)))
+    home = os.path.dirname(os.path.dirname(os.path.dirname(prepare_module.__file__)))
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(folder)],
         env=os.environ | {"PYTHONPATH": home},

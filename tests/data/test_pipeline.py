@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from dipaco.data.config import DataConfig
-from dipaco.data.corpus import prepare
 from dipaco.data.first_tokens import encode_first_tokens, first_tokens
 from dipaco.data.pack import plan_rows
 from dipaco.data.pipeline import Batches, Rows
+from dipaco.data.prepare import prepare
 from dipaco.data.shards import build_shard, domain_table, load_shard, save_shards
 from dipaco.errors import EmptyShard, ShardDamaged
 
