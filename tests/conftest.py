@@ -3,8 +3,13 @@ failure.
 """
 
 import os
+import sys
 
 import pytest
+
+sys.path.append(os.path.dirname(__file__))
+
+from tiny_run import config_file, copy_of, dipaco, half, tiny  # noqa: F401
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"

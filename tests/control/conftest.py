@@ -1,0 +1,146 @@
+"""A small plan, and the facts that its tasks record when their bytes are made up."""
+
+import pytest
+
+from dipaco.control.ledger import Ledger
+from dipaco.control.plan import BASE, Arm, Plan, one_path
+from dipaco.control.tasks import (
+    Arrival,
+    Evaluated,
+    Fact,
+    ModuleReady,
+    PathScored,
+    PathTrained,
+    StageDone,
+    Task,
+)
+from dipaco.receipt import Receipt
+from dipaco.topology import Level, ModuleId, Topology
+
+GRID = Topology(
+    levels=(
+        Level(name="early", parts=("embed",), experts=2),
+        Level(name="late", parts=("head",), experts=2),
+    )
+)
+
+
+def arm(name, topology, phases, *, averaged=False, evaluate_every=1):
+    return Arm(
+        name=name,
+        topology=topology,
+        phases=phases,
+        total_steps=10 * phases,
+        is_averaged=averaged,
+        evaluate_every=evaluate_every,
+    )
+
+
+@pytest.fixture(scope="session")
+def plan():
+    """A base model of two phases; 2x2 paths of two phases beside a dense model of three."""
+    dense = one_path(("embed", "head"))
+    return Plan(
+        base=arm(BASE, dense, 2, evaluate_every=2),
+        arms=(arm("modular", GRID, 2, averaged=True), arm("dense", dense, 3, evaluate_every=2)),
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.start({"config": "{}"})
+    yield ledger
+    ledger.close()
+
+
+def receipt(*what) -> Receipt:
+    """Bytes that are not there; their digest names them."""
+    name = "-".join(map(str, what))
+    return Receipt(f"objects/{name}", name, 8)
+
+
+def ready(arm: str, module: ModuleId | str, phase: int) -> ModuleReady:
+    module = module if isinstance(module, ModuleId) else ModuleId.parse(module)
+    return ModuleReady(
+        arm=arm,
+        module=module,
+        phase=phase,
+        parameters=receipt(arm, module, phase),
+        outer_state=receipt("state", arm, module, phase) if phase else None,
+        gradient_norm=0.5 if phase else None,
+    )
+
+
+def arrival(module: ModuleId | str, phase: int, path: int) -> Arrival:
+    module = module if isinstance(module, ModuleId) else ModuleId.parse(module)
+    return Arrival(
+        arm="modular",
+        path=path,
+        module=module,
+        phase=phase,
+        base_digest=ready("modular", module, phase).parameters.digest,
+        message=receipt("message", module, phase, path),
+    )
+
+
+def trained(arm: str, path: int, phase: int) -> PathTrained:
+    return PathTrained(
+        arm=arm,
+        path=path,
+        phase=phase,
+        snapshot=receipt("snapshot", arm, path, phase),
+        step=10 * (phase + 1),
+        batches="rows",
+        losses=(2.0 - phase, 1.5 - phase),
+        tokens=100,
+        seconds=1.0,
+        bytes_down=8,
+        bytes_up=8,
+    )
+
+
+def stage(name) -> StageDone:
+    artifacts = {f"{name}_made": receipt(name)}
+    return StageDone(stage=name, artifacts=artifacts, summary={"documents": 3}, seconds=1.0)
+
+
+def scored(arm: str, path: int, phase: int) -> PathScored:
+    scores = receipt("scores", arm, path, phase)
+    return PathScored(arm=arm, path=path, phase=phase, scores=scores, seconds=1.0)
+
+
+def evaluated(arm: str, phase: int) -> Evaluated:
+    return Evaluated(
+        arm=arm,
+        phase=phase,
+        perplexity=9.5 - phase,
+        best_path_perplexity=None,
+        documents=3,
+        tokens=50,
+        seconds=1.0,
+    )
+
+
+def facts_of(plan: Plan, task: Task) -> list[Fact]:
+    """What whoever does `task` records."""
+    match task.kind:
+        case "prepare" | "report":
+            return [stage(task.kind)]
+        case "route":
+            first = [ready(arm.name, m, 0) for arm in plan.arms for m in arm.topology.modules]
+            return [stage("route"), *first]
+        case "pretrain" | "train":
+            arm, path = plan.arm(task.arm), task.path
+            modules = arm.topology.modules_of(path)
+            if arm.is_averaged:
+                sent: list[Fact] = [arrival(module, task.phase, path) for module in modules]
+            else:
+                sent = [ready(arm.name, module, task.phase + 1) for module in modules]
+            return [trained(arm.name, path, task.phase), *sent]
+        case "outer":
+            return [ready(task.arm, task.module, task.phase + 1)]
+        case "score":
+            return [scored(task.arm, task.path, task.phase)]
+        case "evaluate":
+            return [evaluated(task.arm, task.phase)]

@@ -1,0 +1,142 @@
+"""A ledger's file: what can be wrong with it, and that each comes as a sentence."""
+
+import sqlite3
+
+import pytest
+
+from dipaco.control.database import Database, _queries
+from dipaco.control.ledger import Ledger, open_ledger
+from dipaco.errors import DiskFull, LedgerDamaged, LedgerVersion, NotWritable, RunBusy
+from tests.control.conftest import stage
+
+
+def filled(file):
+    ledger = Ledger(file)
+    ledger.start({f"key {i}": "x" * 500 for i in range(200)})
+    ledger.close()
+    return file
+
+
+def test_a_file_that_is_no_database_is_damaged_and_stays_as_it_is(tmp_path):
+    file = tmp_path / "ledger.sqlite"
+    file.write_bytes(b"this is not a database\n" * 400)
+    with pytest.raises(LedgerDamaged, match=r"ledger\.sqlite cannot be read.*Restore it"):
+        Ledger(file)
+    assert file.read_bytes().startswith(b"this is not")
+
+
+def use(file):
+    with open_ledger(file) as ledger:
+        ledger.meta("key 150")
+        ledger.claim("w")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "header", "page"])
+def test_a_damaged_file_is_found_when_it_is_read(tmp_path, damage):
+    file = filled(tmp_path / "ledger.sqlite")
+    content = bytearray(file.read_bytes())
+    if damage == "truncated":
+        content = content[: len(content) // 3]
+    elif damage == "header":
+        content[:16] = bytes(16)
+    else:
+        content[4096 : 2 * 4096] = b"\xff" * 4096
+    file.write_bytes(content)
+    with pytest.raises(LedgerDamaged, match="Restore it from a copy"):
+        use(file)
+
+
+@pytest.mark.parametrize("version", [2, 99])
+def test_a_ledger_of_another_schema_version_is_refused_and_left_alone(tmp_path, version):
+    file = filled(tmp_path / "ledger.sqlite")
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    connection.close()
+    before = file.read_bytes()
+    with pytest.raises(LedgerVersion, match=f"version {version}, this program writes 1"):
+        Ledger(file)
+    assert file.read_bytes() == before
+
+
+def test_a_full_disk_while_finishing_leaves_the_task_claimed_and_nothing_recorded(ledger, plan):
+    claim = ledger.claim("w")
+    connection = ledger._database._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    large = stage("prepare")
+    large.summary["text"] = "x" * 100_000
+    with pytest.raises(DiskFull, match=r"No space left.*ledger\.sqlite"):
+        ledger.finish(plan, claim, [large])
+
+    connection.execute("PRAGMA max_page_count = 100000")
+    assert ledger.stages() == []
+    ledger.finish(plan, claim, [large])
+    assert ledger.stages() == [large]
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path):
+    with pytest.raises(NotWritable, match="unable to open"):
+        Ledger(tmp_path / "no such folder" / "ledger.sqlite")
+
+
+def test_a_ledger_that_another_program_keeps_locked_is_busy_and_not_damaged(ledger, tmp_path):
+    other = sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    ledger._database._connection.execute("PRAGMA busy_timeout = 1")
+    with pytest.raises(RunBusy, match="Another process"):
+        ledger.claim("w")
+    other.execute("ROLLBACK")
+    other.close()
+    assert ledger.claim("w") is not None
+
+
+def test_a_refused_file_is_let_go_of(tmp_path, monkeypatch):
+    opened = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *a, **k: opened.append(connect(*a, **k)) or opened[-1]
+    )
+    file = tmp_path / "ledger.sqlite"
+    file.write_bytes(b"this is not a database\n" * 400)
+    with pytest.raises(LedgerDamaged):
+        Ledger(file)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        opened[0].execute("SELECT 1")
+
+
+def test_a_reader_and_a_writer_do_not_wait_for_each_other(ledger, tmp_path):
+    """Write-ahead log: `dipaco status` may take its time while a worker records."""
+    ledger._database._connection.execute("PRAGMA busy_timeout = 1")
+    reader = Database(tmp_path / "ledger.sqlite")
+    reader._connection.execute("BEGIN")
+    assert reader.one("get_meta", key="new") is None
+    with ledger._database.transaction():
+        ledger._database.change("put_meta", key="new", value="1")
+    assert reader.one("get_meta", key="new") is None
+    reader._connection.execute("COMMIT")
+    assert reader.one("get_meta", key="new") == ("1",)
+    reader.close()
+
+
+def test_a_transaction_that_fails_leaves_nothing_and_the_next_one_works(tmp_path):
+    database = Database(tmp_path / "ledger.sqlite")
+
+    def put_and_fail():
+        with database.transaction():
+            database.change("put_meta", key="a", value="1")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        put_and_fail()
+    assert database.rows("get_meta", key="a") == []
+    with database.transaction():
+        database.change("put_meta", key="a", value="2")
+    assert database.rows("get_meta", key="a") == [("2",)]
+    database.close()
+
+
+def test_every_query_has_a_name_a_purpose_and_one_statement():
+    assert len(_queries()) > 25
+    for name, text in _queries().items():
+        assert text.count(";") == 1, name
+        assert sqlite3.complete_statement(text), name

@@ -1,0 +1,334 @@
+"""The ledger's promises: claims, fencing, all or nothing, done is done, facts that come back."""
+
+import sqlite3
+from collections import Counter
+
+import pytest
+
+from dipaco.control.ledger import open_ledger
+from dipaco.control.tasks import PRIORITY, Task
+from dipaco.errors import ClaimLost, NotYet
+from dipaco.topology import ModuleId
+from tests.control.conftest import arrival, evaluated, facts_of, ready, receipt, stage, trained
+
+
+def do_one(ledger, plan, worker="w"):
+    claim = ledger.claim(worker)
+    if claim is not None:
+        ledger.finish(plan, claim, facts_of(plan, claim.task))
+    return claim
+
+
+def do_until(ledger, plan, kind):
+    """Does tasks until one of `kind` is claimed, and gives that claim."""
+    while (claim := ledger.claim("w")) is not None:
+        if claim.task.kind == kind:
+            return claim
+        ledger.finish(plan, claim, facts_of(plan, claim.task))
+    raise AssertionError(f"no task of kind {kind} came due")
+
+
+def everything(ledger):
+    """All rows of all tables: for showing that nothing changed."""
+    connection = ledger._database._connection
+    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
+    tables = [
+        name
+        for name in names
+        if not name.startswith(("sqlite_", "tasks_", "modules_by", "releases_"))
+    ]
+    return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
+
+
+# --- claiming -----------------------------------------------------------------------------------
+
+
+def test_a_new_run_begins_with_prepare_and_remembers_what_it_is(ledger):
+    assert ledger.meta("config") == "{}"
+    assert ledger.meta("other") is None
+    assert ledger.claim("w").task == Task("prepare")
+
+
+def test_a_claimed_task_is_nobody_elses(ledger):
+    assert ledger.claim("one") is not None
+    assert ledger.claim("two") is None
+
+
+def test_two_programs_on_one_file_never_hold_the_same_task(ledger, plan, tmp_path):
+    for _ in range(4):
+        do_one(ledger, plan)
+    with open_ledger(tmp_path / "ledger.sqlite") as other:
+        claims = [each.claim("w") for _ in range(3) for each in (ledger, other)]
+    ids = [claim.task_id for claim in claims if claim]
+    assert len(ids) == len(set(ids)) >= 5
+
+
+def test_the_most_urgent_task_is_claimed_first(ledger, plan):
+    order = []
+    while (claim := do_one(ledger, plan)) is not None:
+        order.append(claim.task)
+        waiting = [task["kind"] for task in ledger.unfinished()]
+        after = ledger.claim("peek")
+        if after is not None:
+            assert PRIORITY[after.task.kind] == min(PRIORITY[kind] for kind in waiting)
+            ledger.give_back(after)
+    assert order[-1] == Task("report")
+
+
+def test_a_task_that_is_given_back_is_claimed_again_under_a_higher_attempt(ledger):
+    first = ledger.claim("one")
+    ledger.give_back(first)
+    second = ledger.claim("two")
+    assert second.task_id == first.task_id
+    assert second.attempt == first.attempt + 1
+
+
+def test_a_crash_is_cured_by_giving_everything_back(ledger, plan):
+    for _ in range(4):
+        do_one(ledger, plan)
+    held = [ledger.claim("dead"), ledger.claim("dead too")]
+    assert all(held)
+    assert ledger.give_back_all() == 2
+    again = [ledger.claim("next"), ledger.claim("next")]
+    assert [claim.task for claim in again] == [claim.task for claim in held]
+
+
+# --- finishing ----------------------------------------------------------------------------------
+
+
+def test_a_run_goes_from_prepare_to_report_and_every_task_is_done_once(ledger, plan):
+    done = []
+    while (claim := do_one(ledger, plan)) is not None:
+        done.append(claim.task)
+    assert len(done) == len(set(done)) == 40
+    assert done[0] == Task("prepare")
+    assert done[-1] == Task("report")
+    assert ledger.unfinished() == []
+    assert ledger.task_counts()["outer", "modular"] == {"done": 8}
+
+
+def test_finishing_says_what_became_due(ledger, plan):
+    claim = ledger.claim("w")
+    assert ledger.finish(plan, claim, [stage("prepare")]) == [Task("pretrain", "base", "0", 0)]
+
+
+def test_a_finished_task_cannot_be_finished_again(ledger, plan):
+    claim = do_one(ledger, plan)
+    before = everything(ledger)
+    with pytest.raises(ClaimLost, match=r"Task `prepare`.*Nothing was recorded"):
+        ledger.finish(plan, claim, [stage("prepare")])
+    assert everything(ledger) == before
+
+
+def test_a_finished_task_stays_finished_whatever_is_given_back(ledger, plan):
+    claim = do_one(ledger, plan)
+    ledger.give_back(claim)
+    ledger.give_back_all()
+    assert ledger.task_counts()["prepare", ""] == {"done": 1}
+
+
+def test_the_schema_itself_refuses_to_open_a_finished_task(ledger, plan):
+    """The rule is the database's, not the program's."""
+    do_one(ledger, plan)
+    connection = ledger._database._connection
+    for state in ("ready", "claimed"):
+        with pytest.raises(sqlite3.IntegrityError, match="cannot be opened again"):
+            connection.execute("UPDATE tasks SET state = ? WHERE kind = 'prepare'", (state,))
+
+
+def test_a_stale_claim_is_lost_and_records_nothing(ledger, plan):
+    stale = ledger.claim("slow")
+    ledger.give_back(stale)
+    current = ledger.claim("quick")
+    before = everything(ledger)
+    with pytest.raises(ClaimLost):
+        ledger.finish(plan, stale, [stage("prepare")])
+    assert everything(ledger) == before
+    ledger.finish(plan, current, [stage("prepare")])
+
+
+def test_a_claim_that_was_given_back_is_lost_though_nobody_has_it(ledger, plan):
+    stale = ledger.claim("slow")
+    ledger.give_back(stale)
+    with pytest.raises(ClaimLost):
+        ledger.finish(plan, stale, [stage("prepare")])
+
+
+def test_a_stale_claim_cannot_give_back_what_another_holds(ledger, plan):
+    stale = ledger.claim("slow")
+    ledger.give_back_all()
+    current = ledger.claim("quick")
+    ledger.give_back(stale)
+    assert ledger.claim("third") is None
+    ledger.finish(plan, current, [stage("prepare")])
+
+
+def test_a_fact_that_fails_takes_all_others_and_the_finish_with_it(ledger, plan):
+    """The second arrival is there already: the first fact, the task and what follows must go."""
+    claim = do_until(ledger, plan, "train")
+    good = facts_of(plan, claim.task)
+    before = everything(ledger)
+    with pytest.raises(ClaimLost):
+        ledger.finish(plan, claim, [*good, good[-1]])
+    assert everything(ledger) == before
+    ledger.finish(plan, claim, good)
+
+
+def test_a_program_error_in_the_middle_of_finishing_leaves_nothing(ledger, plan):
+    claim = ledger.claim("w")
+    before = everything(ledger)
+    unwritable = stage("prepare")
+    unwritable.summary["x"] = object()
+    with pytest.raises(TypeError):
+        ledger.finish(plan, claim, [unwritable])
+    assert everything(ledger) == before
+    ledger.finish(plan, claim, [stage("prepare")])
+
+
+def test_facts_and_the_tasks_they_make_due_are_seen_together_by_other_programs(
+    ledger, plan, tmp_path, monkeypatch
+):
+    seen = []
+    claim = ledger.claim("w")
+    with open_ledger(tmp_path / "ledger.sqlite") as other:
+        record = ledger._record
+
+        def watched(fact):
+            record(fact)
+            seen.append((len(other.stages()), len(other.unfinished())))
+
+        monkeypatch.setattr(ledger, "_record", watched)
+        ledger.finish(plan, claim, [stage("prepare")])
+        seen.append((len(other.stages()), len(other.unfinished())))
+    assert seen == [(0, 1), (1, 1)]
+
+
+# --- facts come back as they were ---------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(ledger, plan):
+    while do_one(ledger, plan) is not None:
+        pass
+    return ledger
+
+
+def test_what_is_asked_for_too_early_is_said_to_be_not_yet(ledger):
+    questions = {
+        "stage `route`": lambda: ledger.stage("route"),
+        "module early/0001 of `modular` at phase 0": lambda: ledger.module(
+            "modular", ModuleId("early", 1), 0
+        ),
+        "path 2 of `modular` after phase 0": lambda: ledger.snapshot("modular", 2, 0),
+        "a release of `modular`": lambda: ledger.release("modular"),
+        "a release of `modular` at phase 1": lambda: ledger.release("modular", 1),
+    }
+    for what, ask in questions.items():
+        with pytest.raises(NotYet, match=f"no {what} yet"):
+            ask()
+
+
+def test_stages_come_back(finished):
+    assert finished.stage("prepare") == stage("prepare")
+    assert [fact.stage for fact in finished.stages()] == ["prepare", "route", "report"]
+
+
+def test_modules_come_back_with_and_without_an_outer_state(finished):
+    module = ModuleId("early", 1)
+    fresh, stepped = (finished.module("modular", module, phase) for phase in (0, 2))
+    assert fresh == (ready("modular", module, 0).parameters, None)
+    assert stepped == (receipt("modular", module, 2), receipt("state", "modular", module, 2))
+    assert finished.modules_at("modular", 2) == {
+        ModuleId(level, expert) for level in ("early", "late") for expert in (0, 1)
+    }
+
+
+def test_arrivals_come_back_in_path_order_whoever_came_first(ledger, plan):
+    do_until(ledger, plan, "train")
+    module = ModuleId("late", 0)
+    with ledger._database.transaction():
+        for path in (2, 0):
+            ledger._record(arrival(module, 0, path))
+    assert ledger.arrivals("modular", module, 0) == [arrival(module, 0, path) for path in (0, 2)]
+    assert ledger.num_arrivals("modular", module, 0) == 2
+
+
+def test_snapshots_losses_and_totals_come_back(finished):
+    fact = trained("modular", 3, 1)
+    assert finished.snapshot("modular", 3, 1) == (fact.snapshot, fact.step, fact.batches)
+    assert finished.losses("modular") == {path: [2.0, 1.5, 1.0, 0.5] for path in range(4)}
+    totals = finished.training_totals("modular")
+    assert totals == {"tokens": 800, "seconds": 8.0, "bytes_sent": 128, "path_phases": 8}
+    newest = {row["path"]: row for row in finished.newest_trained() if row["arm"] == "modular"}
+    assert newest[2] == {
+        "arm": "modular", "path": 2, "phase": 1, "step": 20, "loss": [0.5], "tokens": 200,
+    }  # fmt: skip
+
+
+def test_evaluations_and_scores_come_back(finished):
+    assert evaluated("modular", 2) in finished.evaluations()
+    assert finished.scores("modular", 2) == [
+        receipt("scores", "modular", path, 2) for path in range(4)
+    ]
+
+
+def test_a_release_holds_the_modules_of_every_path_and_what_belongs_to_them(finished):
+    release = finished.release("modular", 1)
+    assert release.modules_of(2) == {
+        ModuleId("early", 1): receipt("modular", "early/0001", 1),
+        ModuleId("late", 0): receipt("modular", "late/0000", 1),
+    }
+    assert release.companions == {"prepare_made": "prepare", "route_made": "route"}
+    assert finished.release("modular").phase == 2
+    assert Counter(arm for arm, _ in finished.releases()) == {"base": 1, "modular": 2, "dense": 2}
+
+
+def test_a_release_is_never_changed(finished):
+    with pytest.raises(sqlite3.IntegrityError, match="never changed"):
+        finished._database._connection.execute("UPDATE releases SET body = '{}'")
+
+
+def test_contributions_are_superseded_once_their_module_has_stepped(ledger, plan):
+    claim = do_until(ledger, plan, "outer")
+    arm, module = claim.task.arm, claim.task.module
+    assert ledger.superseded_messages(arm, module, 0) == []
+    ledger.finish(plan, claim, facts_of(plan, claim.task))
+    paths = plan.arm(arm).topology.paths_through(module)
+    names = [receipt("message", module, 0, path).name for path in paths]
+    assert ledger.superseded_messages(arm, module, 0) == names
+
+
+def test_snapshots_of_phases_before_are_superseded(finished):
+    assert finished.superseded_snapshots("modular", 1, 0) == []
+    assert finished.superseded_snapshots("modular", 1, 1) == [
+        receipt("snapshot", "modular", 1, 0).name
+    ]
+
+
+def test_a_ledger_that_is_opened_again_is_the_same(finished, tmp_path):
+    before = everything(finished)
+    with open_ledger(tmp_path / "ledger.sqlite") as again:
+        assert everything(again) == before
+
+
+def test_the_same_fact_cannot_be_recorded_twice(ledger, plan):
+    """The unique indexes: whoever comes second records nothing."""
+    with ledger._database.transaction():
+        ledger._record(ready("modular", "early/0000", 1))
+    with pytest.raises(sqlite3.IntegrityError), ledger._database.transaction():
+        ledger._record(ready("modular", "early/0000", 1))
+
+
+def test_every_kind_of_fact_has_a_table(finished):
+    rows = {name: len(content) for name, content in everything(finished).items()}
+    assert rows == {
+        "meta": 1,
+        "tasks": 40,
+        "modules": 2 + 4 * 3 + 4,
+        "arrivals": 4 * 2 * 2,
+        "trained": 2 + 4 * 2 + 3,
+        "stages": 3,
+        "scores": 1 + 4 * 2 + 2,
+        "releases": 1 + 2 + 2,
+        "evaluations": 1 + 2 + 2,
+    }

@@ -1,0 +1,40 @@
+"""A release is a value: what belongs to each path, by digest."""
+
+from dipaco.control.release import Release, make_release
+from dipaco.topology import ModuleId
+from tests.control.conftest import GRID, receipt
+
+
+def release(**changes):
+    modules = {module: receipt(module) for module in GRID.modules} | changes.pop("modules", {})
+    return make_release("modular", 3, GRID, modules, {"router": "r1"} | changes)
+
+
+def test_each_path_names_its_own_modules():
+    assert release().modules_of(1) == {
+        ModuleId("early", 0): receipt("early/0000"),
+        ModuleId("late", 1): receipt("late/0001"),
+    }
+
+
+def test_a_release_comes_back_from_its_text():
+    again = Release.from_json(release().to_json())
+    assert again.digest == release().digest
+    assert [again.modules_of(path) for path in range(4)] == [
+        release().modules_of(path) for path in range(4)
+    ]
+
+
+def test_the_digest_changes_with_any_module_and_any_companion():
+    others = [
+        release(router="r2"),
+        release(tokenizer="t"),
+        release(modules={ModuleId("late", 1): receipt("another")}),
+    ]
+    assert len({one.digest for one in [release(), *others]}) == 4
+
+
+def test_modules_with_equal_bytes_are_one_object():
+    same = receipt("base")
+    shared = release(modules=dict.fromkeys(GRID.modules, same))
+    assert shared.objects == {same.digest: same}

@@ -1,0 +1,130 @@
+"""Outer gradients and their mean: signs, weights, order, precision, what is refused."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dipaco import trees
+from dipaco.errors import NotFinite, StructureMismatch
+from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights
+
+
+def tree(*values, dtype=np.float32):
+    return {"block": {"w": np.array(values, dtype)}}
+
+
+def mean_of(gradients, weights):
+    mean = WeightedMean()
+    for gradient, weight in zip(gradients, weights, strict=True):
+        mean.add(gradient, weight)
+    return mean.take()
+
+
+def test_the_outer_gradient_points_from_new_to_old():
+    gradient = outer_gradient(tree(3, 5), tree(1, 6))
+    np.testing.assert_array_equal(gradient["block"]["w"], np.float32([2, -1]))
+
+
+def test_differences_of_bfloat16_parameters_are_taken_and_summed_in_float32():
+    before, after = tree(1.0, dtype=ml_dtypes.bfloat16), tree(0.9921875, dtype=ml_dtypes.bfloat16)
+    gradient = outer_gradient(before, after)
+    assert gradient["block"]["w"].dtype == np.float32
+    # A sum in bfloat16 sticks near 1/256 of its way: 8 bits of mantissa.
+    mean = mean_of([gradient] * 1024, [1 / 1024] * 1024)
+    np.testing.assert_allclose(mean["block"]["w"], [0.0078125], rtol=1e-5)
+
+
+def test_a_path_that_comes_back_with_other_parts_is_refused():
+    with pytest.raises(
+        StructureMismatch, match=r"`block\.w` is float32\[1\], expected float32\[2\]"
+    ):
+        outer_gradient(tree(3, 5), tree(1))
+
+
+def test_weights_are_shares_of_the_documents_or_all_equal():
+    np.testing.assert_allclose(path_weights([1, 2, 5]), [1 / 8, 2 / 8, 5 / 8])
+    np.testing.assert_allclose(path_weights([1, 2, 5], by_documents=False), [1 / 3] * 3)
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=20), st.integers(2, 1000))
+def test_weights_sum_to_one_and_their_scale_does_not_matter(documents, factor):
+    weights = path_weights(documents)
+    np.testing.assert_allclose(weights.sum(), 1, rtol=1e-12)
+    np.testing.assert_allclose(path_weights([factor * n for n in documents]), weights, rtol=1e-12)
+
+
+def test_the_mean_by_hand():
+    mean = mean_of([tree(1, 10), tree(3, 20)], [0.25, 0.75])
+    np.testing.assert_array_equal(mean["block"]["w"], np.float32([2.5, 17.5]))
+
+
+arrivals = st.lists(
+    st.tuples(
+        st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3), st.integers(1, 1000)
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(arrivals.flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))))
+def test_the_order_of_arrival_does_not_change_the_mean_beyond_rounding(orders):
+    means = []
+    for order in orders:
+        weights = path_weights([documents for _, documents in order])
+        means.append(mean_of([tree(*values) for values, _ in order], weights)["block"]["w"])
+    largest = max(abs(value) for values, _ in orders[0] for value in values)
+    np.testing.assert_allclose(means[0], means[1], rtol=1e-6, atol=len(orders[0]) * 1e-7 * largest)
+
+
+@given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3), st.integers(1, 300))
+def test_the_mean_of_equal_gradients_is_that_gradient(values, paths):
+    mean = mean_of([tree(*values)] * paths, path_weights([7] * paths))
+    np.testing.assert_allclose(mean["block"]["w"], np.float32(values), rtol=paths * 1e-7)
+
+
+def test_what_was_added_is_not_kept():
+    gradient, mean = tree(1.0), WeightedMean()
+    mean.add(gradient, 1.0)
+    gradient["block"]["w"][:] = 99
+    np.testing.assert_array_equal(mean.take()["block"]["w"], np.float32([1.0]))
+
+
+def test_taking_the_mean_starts_a_new_one():
+    mean = WeightedMean()
+    mean.add(tree(1.0), 1.0)
+    mean.take()
+    mean.add(tree(5.0), 1.0)
+    np.testing.assert_array_equal(mean.take()["block"]["w"], np.float32([5.0]))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_is_not_finite_is_named_and_leaves_the_sum_as_it_was(bad):
+    """The bad leaf comes last, so that a sum that had begun would show."""
+    mean = WeightedMean()
+    mean.add({"a": np.float32([1, 2]), "z": np.float32([3])}, 0.5)
+    with pytest.raises(NotFinite, match="`z`"):
+        mean.add({"a": np.float32([7, 7]), "z": np.float32([bad])}, 0.5)
+    mean.add({"a": np.float32([3, 4]), "z": np.float32([5])}, 0.5)
+    got = mean.take()
+    np.testing.assert_array_equal(got["a"], np.float32([2, 3]))
+    np.testing.assert_array_equal(got["z"], np.float32([4]))
+
+
+def test_a_gradient_that_is_not_finite_is_refused_as_the_first_too():
+    mean = WeightedMean()
+    with pytest.raises(NotFinite, match=r"`block\.w`"):
+        mean.add(tree(np.nan), 1.0)
+    mean.add(tree(2.0), 1.0)
+    np.testing.assert_array_equal(mean.take()["block"]["w"], np.float32([2.0]))
+
+
+def test_a_gradient_of_other_parts_is_refused_and_leaves_the_sum_as_it_was():
+    mean = WeightedMean()
+    mean.add(tree(1.0), 1.0)
+    for other in (tree(1.0, 2.0), {"head": {"w": np.float32([1])}}, {}):
+        with pytest.raises(StructureMismatch, match="An outer gradient"):
+            mean.add(other, 1.0)
+    assert trees.digest(mean.take()) == trees.digest(tree(1.0))

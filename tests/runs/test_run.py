@@ -1,0 +1,111 @@
+"""Run folders: begun, opened again, refused; and nothing is lost on the way."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from tiny_run import Fault
+
+from dipaco.config import RunConfig
+from dipaco.data.config import DataConfig
+from dipaco.errors import NoSuchRun, NotWritable, NotYet, RunBusy, RunOfOtherConfig
+from dipaco.inner.config import InnerSettings
+from dipaco.model.config import ModelConfig, part_names
+from dipaco.runs.run import create_or_open, has_begun, open_run, reading, working_alone
+from dipaco.topology import Level, Topology
+
+MODEL = ModelConfig(vocab_size=300, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=64)
+CONFIG = RunConfig(
+    name="one",
+    model=MODEL,
+    topology=Topology(levels=(Level(name="all", parts=part_names(MODEL), experts=2),)),
+    phases=3,
+    data=DataConfig(vocab_size=300, length=64),
+    inner=InnerSettings(steps=2, batch_size=2, warmup_steps=1),
+)
+OTHER = dataclasses.replace(CONFIG, seed=1)
+SHORTER = dataclasses.replace(CONFIG, data=DataConfig(vocab_size=300, length=40))
+
+
+def test_a_run_is_begun_once_and_opened_with_its_config_afterwards(tmp_path):
+    run, is_new = create_or_open(tmp_path, CONFIG, {"base": ["name", "digest", 3]})
+    assert is_new
+    run.ledger.close()
+    again, is_new = create_or_open(tmp_path, CONFIG)
+    assert not is_new
+    assert again.config == CONFIG
+    assert again.given("base") == ["name", "digest", 3]
+    assert again.given("modules") is None
+    again.ledger.close()
+
+
+def test_a_run_without_facts_is_begun_anew_with_another_config(tmp_path):
+    create_or_open(tmp_path, CONFIG, {"base": 1})[0].ledger.close()
+    assert has_begun(tmp_path, CONFIG)
+    assert not has_begun(tmp_path, OTHER)
+    run, is_new = create_or_open(tmp_path, OTHER)
+    assert (is_new, run.config, run.given("base")) == (True, OTHER, None)
+    run.ledger.close()
+
+
+def test_a_run_with_facts_is_not(half, copy_of):
+    folder = copy_of(half).folder
+    assert has_begun(folder, CONFIG)
+    with pytest.raises(RunOfOtherConfig, match=r"`data\.length` was 64 and is 40") as raised:
+        create_or_open(
+            folder, dataclasses.replace(CONFIG, data=DataConfig(vocab_size=300, length=40))
+        )
+    assert "Nothing was changed" in str(raised.value)
+
+
+def test_what_is_read_must_be_there(tmp_path):
+    with pytest.raises(NoSuchRun), reading(tmp_path / "nowhere"):
+        pass
+    assert not (tmp_path / "nowhere").exists()
+    create_or_open(tmp_path, CONFIG)[0].ledger.close()
+    with reading(tmp_path) as run:
+        for read in (run.base_parts, lambda: run.router, lambda: run.ledger.release("modular")):
+            with pytest.raises(NotYet, match="`dipaco train` takes it on"):
+                read()
+
+
+def test_a_run_that_was_interrupted_before_it_began_is_begun(tmp_path, monkeypatch):
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dipaco.control.ledger.Ledger.start", die)
+        with pytest.raises(KeyboardInterrupt):
+            create_or_open(tmp_path, CONFIG)
+    assert open_run(tmp_path) is None
+    assert not has_begun(tmp_path, CONFIG)
+    with pytest.raises(NotYet), reading(tmp_path):
+        pass
+    run, is_new = create_or_open(tmp_path, CONFIG)
+    assert is_new
+    run.ledger.close()
+
+
+def test_one_process_at_a_time_and_the_lock_goes_with_its_process(dipaco, config_file, tmp_path):
+    with working_alone(tmp_path), pytest.raises(RunBusy), working_alone(tmp_path):
+        pass
+    killed = dipaco("train", config_file, "--run", tmp_path, fault=Fault("after claim", "prepare"))
+    assert killed.fired == "after claim prepare", killed.err
+    with working_alone(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_hold_a_run(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/run")):
+        with pytest.raises(NotWritable), working_alone(folder):
+            pass
+
+
+def test_seeds_depend_on_the_run_s_seed_and_on_what_they_are_for(tmp_path):
+    seeds = set()
+    for number, config in enumerate((CONFIG, OTHER)):
+        run, _ = create_or_open(tmp_path / str(number), config)
+        seeds |= {run.seed_for("rows", 0), run.seed_for("rows", 1), run.seed_for("router")}
+        run.ledger.close()
+    assert len(seeds) == 6

@@ -1,0 +1,172 @@
+"""Objects are whole or not there, named by their bytes, and checked on every read."""
+
+import errno
+import os
+
+import pytest
+import xxhash
+
+from dipaco.errors import DiskFull, NotWritable, ObjectDamaged, ObjectMissing
+from dipaco.receipt import Receipt
+from dipaco.store.objects import Objects, file_digest, write_atomically
+
+
+@pytest.fixture
+def objects(tmp_path):
+    return Objects(tmp_path)
+
+
+def files(folder):
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def test_what_was_written_is_read(objects):
+    receipt = objects.write_bytes("routers", "bin", b"content")
+    assert receipt == Receipt(f"objects/routers/{receipt.digest}.bin", receipt.digest, 7)
+    assert objects.read_bytes(receipt) == b"content"
+
+
+def test_equal_bytes_are_one_object_and_other_bytes_another(objects, tmp_path):
+    one, same, other = (objects.write_bytes("k", "bin", content) for content in (b"1", b"1", b"2"))
+    assert one == same != other
+    assert len(files(tmp_path)) == 2
+
+
+def test_an_object_is_not_there_before_all_of_it_is(objects, tmp_path):
+    def write(file):
+        file.write_bytes(b"half")
+        assert files(tmp_path / "objects") == []
+        file.write_bytes(b"the whole")
+
+    receipt = objects.write("k", "bin", write)
+    assert files(tmp_path) == [tmp_path / receipt.name]
+
+
+def test_a_writer_that_is_interrupted_leaves_nothing(objects, tmp_path):
+    def write(file):
+        file.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        objects.write("k", "bin", write)
+    assert files(tmp_path) == []
+
+
+def test_what_a_killed_writer_left_is_swept_and_nothing_else(objects, tmp_path):
+    receipt = objects.write_bytes("k", "bin", b"kept")
+    (tmp_path / "partial").mkdir(exist_ok=True)
+    (tmp_path / "partial" / "half").write_bytes(b"ha")
+    objects.sweep()
+    assert files(tmp_path) == [tmp_path / receipt.name]
+    objects.sweep()
+
+
+def fail_with(number):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("at", ["open", "fsync", "replace", "mkdir", "library"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_leaves_what_was_there_and_adds_nothing(
+    objects, tmp_path, monkeypatch, number, at
+):
+    kept = objects.write_bytes("k", "bin", b"kept")
+
+    def write(file):
+        if at == "open":
+            file.write_bytes(b"ha")
+            fail_with(number)()
+        if at == "library":  # safetensors and TensorStore raise errors of their own
+            raise RuntimeError(f"Error while serializing: I/O error: (os error {number})")
+        file.write_bytes(b"new")
+
+    with monkeypatch.context() as patch:
+        if at in ("fsync", "replace"):
+            patch.setattr(os, at, fail_with(number))
+        if at == "mkdir":
+            patch.setattr("pathlib.Path.mkdir", fail_with(number))
+        with pytest.raises(DiskFull, match=r"(?s)No space left.*goes on from here"):
+            objects.write("k", "bin", write)
+    assert files(tmp_path) == [tmp_path / kept.name]
+    assert objects.read_bytes(kept) == b"kept"
+    assert objects.read_bytes(objects.write("k", "bin", lambda f: f.write_bytes(b"new"))) == b"new"
+
+
+def test_a_folder_that_may_not_be_written_is_a_sentence(objects, monkeypatch):
+    monkeypatch.setattr(os, "replace", fail_with(errno.EROFS))
+    with pytest.raises(NotWritable, match="Read-only file system"):
+        objects.write_bytes("k", "bin", b"new")
+
+
+def test_a_mistake_of_the_writer_is_not_taken_for_one_of_the_disk(objects):
+    def write(_):
+        raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        objects.write("k", "bin", write)
+
+
+@pytest.mark.parametrize("place", [0, 5000, -1])
+def test_a_flipped_byte_is_found_and_the_file_named(objects, tmp_path, place):
+    receipt = objects.write_bytes("k", "bin", bytes(10_000))
+    file = tmp_path / receipt.name
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(
+        ObjectDamaged, match=rf"{receipt.digest}\.bin is not what was written.*dige"
+    ):
+        objects.read_bytes(receipt)
+
+
+@pytest.mark.parametrize("size", [0, 9_999, 10_001])
+def test_another_size_is_found(objects, tmp_path, size):
+    receipt = objects.write_bytes("k", "bin", bytes(10_000))
+    (tmp_path / receipt.name).write_bytes(bytes(size))
+    with pytest.raises(ObjectDamaged, match=f"{size} bytes instead of 10000"):
+        objects.file(receipt)
+
+
+def test_a_missing_object_is_named(objects):
+    receipt = objects.write_bytes("k", "bin", b"gone")
+    objects.delete(receipt.name)
+    with pytest.raises(ObjectMissing, match=rf"{receipt.digest}\.bin is missing"):
+        objects.read_bytes(receipt)
+
+
+def test_writing_an_object_again_mends_a_damaged_one(objects, tmp_path):
+    receipt = objects.write_bytes("k", "bin", b"content")
+    (tmp_path / receipt.name).write_bytes(b"damaged")
+    assert objects.write_bytes("k", "bin", b"content") == receipt
+    assert objects.read_bytes(receipt) == b"content"
+
+
+def test_files_and_folders_are_deleted_and_may_be_gone_already(objects, tmp_path):
+    receipt = objects.write_bytes("k", "bin", b"1")
+    (tmp_path / "snapshots" / "a").mkdir(parents=True)
+    (tmp_path / "snapshots" / "a" / "b").write_bytes(b"2")
+    for _ in range(2):
+        objects.delete(receipt.name)
+        objects.delete("snapshots/a")
+    assert files(tmp_path) == []
+
+
+def test_the_digest_of_a_file_is_that_of_its_bytes_over_several_chunks(tmp_path):
+    content = os.urandom((1 << 22) * 2 + 17)
+    (tmp_path / "file").write_bytes(content)
+    assert file_digest(tmp_path / "file") == xxhash.xxh3_128(content).hexdigest()
+
+
+def test_a_report_is_replaced_whole_or_stays(tmp_path, monkeypatch):
+    file = tmp_path / "deep" / "report.json"
+    write_atomically(file, b"first")
+    write_atomically(file, b"second")
+    assert file.read_bytes() == b"second"
+    monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC))
+    with pytest.raises(DiskFull, match=r"report\.json"):
+        write_atomically(file, b"third")
+    assert files(tmp_path) == [file]
+    assert file.read_bytes() == b"second"

@@ -1,0 +1,114 @@
+"""Trees as safetensors objects: equal trees are equal objects, and come back as they were."""
+
+import errno
+
+import jax
+import ml_dtypes
+import numpy as np
+import optax
+import pytest
+
+from dipaco import trees
+from dipaco.errors import DiskFull, ObjectDamaged
+from dipaco.store.objects import Objects
+from dipaco.store.tensors import load_state, load_tree, save_state, save_tree
+
+TREE = {
+    "head": {"table": np.arange(6, dtype=np.float32).reshape(2, 3)},
+    "block_00": {"norm": np.ones(3, ml_dtypes.bfloat16), "count": np.int32(7)},
+    "documents": np.arange(5),
+}
+
+
+@pytest.fixture
+def objects(tmp_path):
+    return Objects(tmp_path)
+
+
+def test_a_tree_comes_back_as_it_was_scalars_and_types_included(objects):
+    loaded = load_tree(objects, save_tree(objects, "modules", TREE))
+    assert trees.difference(TREE, loaded) is None
+    assert trees.digest(loaded) == trees.digest(TREE)
+
+
+def test_equal_trees_give_equal_objects_whatever_order_and_strides(objects):
+    turned = {name: TREE[name] for name in reversed(TREE)}
+    turned["head"] = {"table": np.asfortranarray(TREE["head"]["table"])}
+    one, other = (save_tree(objects, "modules", tree) for tree in (TREE, turned))
+    assert one == other
+
+
+def test_arrays_of_jax_are_saved_as_those_of_numpy(objects):
+    tree = {"w": np.arange(4, dtype=np.float32)}
+    on_device = jax.tree.map(jax.numpy.asarray, tree)
+    assert save_tree(objects, "modules", on_device) == save_tree(objects, "modules", tree)
+
+
+def test_an_empty_tree_is_an_object_too(objects):
+    assert load_tree(objects, save_tree(objects, "modules", {})) == {}
+
+
+def test_what_was_loaded_may_be_written_to_and_the_object_stays(objects):
+    receipt = save_tree(objects, "modules", TREE)
+    loaded = load_tree(objects, receipt)
+    loaded["head"]["table"] += 1
+    assert trees.digest(load_tree(objects, receipt)) == trees.digest(TREE)
+
+
+@pytest.mark.parametrize("place", [0, 20, -1], ids=["length", "header", "values"])
+def test_a_flipped_byte_is_found_before_the_file_is_opened(objects, tmp_path, place):
+    receipt = save_tree(objects, "modules", TREE)
+    file = tmp_path / receipt.name
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ObjectDamaged, match=receipt.digest):
+        load_tree(objects, receipt)
+
+
+def test_an_object_that_is_no_safetensors_file_is_damaged(objects):
+    receipt = objects.write_bytes("modules", "safetensors", b"something else")
+    with pytest.raises(ObjectDamaged, match=receipt.digest):
+        load_tree(objects, receipt)
+
+
+def test_safetensors_own_error_about_a_full_disk_is_understood(objects, tmp_path, monkeypatch):
+    from safetensors import SafetensorError
+
+    def full(*_):
+        raise SafetensorError(f"I/O error: No space left on device (os error {errno.ENOSPC})")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(DiskFull):
+        save_tree(objects, "modules", TREE)
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+def state_of(optimizer):
+    parts = {name: {"w": np.full((2, 2), 3.0, np.float32)} for name in ("embed", "head")}
+    return {name: optimizer.init(part) for name, part in parts.items()}
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [optax.sgd(0.7, momentum=0.9, nesterov=True), optax.sgd(0.7), optax.adam(1e-3)],
+    ids=["momentum", "nothing to keep", "with a step count"],
+)
+def test_an_optimiser_state_comes_back_in_its_own_structure(objects, optimizer):
+    state = jax.tree.map(lambda leaf: np.asarray(leaf + 1), state_of(optimizer))
+    like = jax.eval_shape(lambda: state_of(optimizer))
+    loaded = load_state(objects, save_state(objects, state), like)
+    assert jax.tree.structure(loaded) == jax.tree.structure(state)
+    jax.tree.map(np.testing.assert_array_equal, loaded, state)
+
+
+def test_a_state_of_another_shape_or_optimiser_is_refused(objects):
+    momentum = optax.sgd(0.7, momentum=0.9)
+    receipt = save_state(objects, state_of(momentum))
+    larger = {name: {"w": np.zeros((3, 2), np.float32)} for name in ("embed", "head")}
+    for like in (
+        jax.eval_shape(lambda: {name: momentum.init(part) for name, part in larger.items()}),
+        jax.eval_shape(lambda: state_of(optax.adam(1e-3))),
+    ):
+        with pytest.raises(ObjectDamaged, match="state of `embed`"):
+            load_state(objects, receipt, like)

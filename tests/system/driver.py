@@ -1,0 +1,158 @@
+"""Runs `dipaco` command lines, each in a process of its own, and kills it where it is told to.
+
+    python tests/system/driver.py        one JSON request a line in, one JSON answer a line out
+
+A process that has imported everything and computed nothing forks one child for each command line:
+a real process with its own exit code, streams and death, without the three seconds of imports.
+Faults are put in by wrapping functions of `dipaco` here; the product has no hooks for them.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint
+
+import dipaco.cli.main
+import dipaco.cli.narrator
+import dipaco.workers.loop
+from dipaco.control.database import Database
+from dipaco.control.ledger import Ledger
+from dipaco.data import packages, prepare, staging
+from dipaco.data.token_files import TokenWriter
+from dipaco.evaluation import plots
+from dipaco.model import huggingface
+from dipaco.runs import programs
+from dipaco.serving import decode, dispatch
+from dipaco.store import objects
+from dipaco.store.objects import Objects
+from dipaco.workers import origin, reporter, trainer
+
+LOADED_BEFORE_THE_FORK = (packages, plots, huggingface, decode, dispatch, origin)
+
+
+class Fault:
+    """A signal to ourselves at a named point: the nth time that it is passed while a task of some
+    kind is done.
+    """
+
+    def __init__(self, where: str, kind: str | None, nth: int, number: int, marker: Path):
+        self.where, self.kind, self.left = where, kind, nth
+        self.number, self.marker = number, marker
+        self.doing: str | None = None  # the kind of the task that is being done
+        self.is_recording = False
+
+    def passed(self, where: str) -> None:
+        """Called at every point; does not come back from a SIGKILL."""
+        if where != self.where or self.kind not in (None, self.doing):
+            return
+        self.left -= 1
+        if self.left == 0:
+            self.marker.write_text(f"{where} {self.doing}")
+            os.kill(os.getpid(), self.number)
+
+    def put_in(self) -> None:
+        """Names the points, by wrapping what stands there."""
+
+        def claimed(claim):
+            self.doing = claim.task.kind if claim else None
+            self.passed("after claim")
+
+        def record(begins: bool):
+            self.is_recording = begins
+            self.passed("before record" if begins else "after record")
+
+        def changed(_):
+            if self.is_recording:
+                self.passed("inside record")
+
+        wrap(Ledger, "start", before=lambda: self.passed("before begin"))
+        wrap(Ledger, "claim", after=claimed)
+        wrap(Ledger, "finish", before=lambda: record(True), after=lambda _: record(False))
+        wrap(Database, "change", after=changed)
+        wrap(Objects, "write", before=lambda: self.passed("before save"))
+        wrap(Objects, "delete", before=lambda: self.passed("before sweep"))
+        wrap(objects, "place", before=lambda: self.passed("inside save"))
+        wrap(trainer, "save_snapshot", before=lambda: self.passed("before save"))
+        wrap(reporter, "write_atomically", after=lambda _: self.passed("inside save"))
+        # Orbax writes in the background: when `save` returns, the snapshot is not there yet.
+        wrap(
+            orbax.checkpoint.StandardCheckpointer,
+            "save",
+            after=lambda _: self.passed("inside snapshot"),
+        )
+        wrap(staging, "write_arrays", before=lambda: self.passed("inside staging"))
+        wrap(TokenWriter, "write", after=lambda _: self.passed("inside tokens"))
+        wrap(prepare, "_finish", before=lambda: self.passed("before manifest"))
+        wrap(prepare.shutil, "rmtree", before=lambda: self.passed("after manifest"))
+        run_phase = trainer.run_phase
+
+        def watched(*arguments, on_step, **settings):
+            def told(step, loss):
+                on_step(step, loss)
+                self.passed("inside steps")
+
+            return run_phase(*arguments, on_step=told, **settings)
+
+        trainer.run_phase = watched
+
+
+def wrap(owner: Any, name: str, before=lambda: None, after=lambda result: None) -> None:
+    """Puts a function before and after another."""
+    inner = getattr(owner, name)
+
+    def wrapped(*arguments, **settings):
+        before()
+        result = inner(*arguments, **settings)
+        after(result)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def keep_all_compiled() -> None:
+    """Even what compiles fast is kept, in the cache of the tests: it is made again fifty times."""
+    update = lambda _: jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # noqa: E731
+    wrap(programs, "keep_compiled", after=update)
+
+
+def child(request: dict[str, Any], folder: Path) -> None:
+    """Becomes the process of one command line; ends it."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+    os.environ.update(request.get("environment", {}))
+    if limit := request.get("file_bytes"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    if fault := request.get("fault"):
+        Fault(**fault, marker=folder / "fired").put_in()
+    keep_all_compiled()
+    sys.exit(dipaco.cli.main.main(request["arguments"]))
+
+
+def main() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        folder = Path(request["folder"])
+        process = os.fork()
+        if not process:
+            return child(request, folder)
+        _, status = os.waitpid(process, 0)
+        answer = {
+            "code": os.waitstatus_to_exitcode(status),
+            **{name: (folder / name).read_text() for name in ("out", "err")},
+            "fired": (folder / "fired").read_text() if (folder / "fired").exists() else None,
+        }
+        print(json.dumps(answer), flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main()

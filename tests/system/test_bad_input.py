@@ -1,0 +1,380 @@
+"""Whatever a person, a file or a disk does wrong: exit code 2, a sentence that says what to do, no
+traceback, and what was there before is as it was.
+"""
+
+import contextlib
+import fcntl
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tiny_run import CONFIG, Fault, facts, report
+
+NEW = [
+    # (what is wrong, settings, the error, what the sentence must hold)
+    ("unknown", ["inner.step=5"], "UnknownSetting", "Did you mean `inner.steps`?"),
+    ("unknown group", ["iner.steps=5"], "UnknownSetting", "Did you mean `inner.steps`?"),
+    ("group", ["inner=5"], "UnknownSetting", "inner.steps"),
+    ("whole number", ["inner.steps=many"], "BadSetting", "Expected a whole number"),
+    ("number", ["inner.learning_rate=fast"], "BadSetting", "Expected a number"),
+    ("fraction", ["phases=1.5"], "BadSetting", "Expected a whole number"),
+    ("switch", ["outer.rescale_by_fan_in=perhaps"], "BadSetting", "true or false"),
+    ("negative", ["phases=-1"], "BadSetting", "Expected 1 or more"),
+    ("not a number", ["inner.learning_rate=NaN"], "BadSetting", "Expected a number"),
+    ("huge seed", [f"seed={2**70}"], "BadSetting", "Expected 0 to 2^63 - 1"),
+    ("no value", ["inner.steps"], "BadOverride", "NAME=VALUE"),
+    ("vocabularies", ["data.vocab_size=400"], "SettingsDisagree", "must be equal"),
+    ("context", ["data.length=128"], "SettingsDisagree", "model.max_length"),
+    ("warm-up", ["inner.warmup_steps=4"], "SettingsDisagree", "warm up for fewer"),
+    ("kind of source", ["data.sources=gopher:x"], "BadSource", "Kinds: packages, text"),
+    ("no such file", ["data.sources=text:nowhere/*.txt"], "BadSource", "Check the path"),
+    ("tokenizer", ["data.tokenizer=nowhere.json"], "BadTokenizer", "tokenizer.json"),
+    ("mesh", ["mesh.data=16"], "BadMesh", "divides the number of devices"),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "advice"), [r[1:] for r in NEW], ids=[r[0] for r in NEW]
+)
+def test_a_setting_that_does_not_fit(dipaco, config_file, tmp_path, settings, error, advice):
+    sets = [word for setting in settings for word in ("--set", setting)]
+    refused(dipaco("train", config_file, "--run", tmp_path / "run", *sets), error, advice)
+
+
+CONFIGS = [
+    ("syntax", "def run(:", "BadConfigFile", "SyntaxError"),
+    ("no run", "x = 1", "BadConfigFile", "no function `run() -> RunConfig`"),
+    ("not a config", "def run():\n    return 3", "BadConfigFile", "returned int, not RunConfig"),
+    ("fails", "def run():\n    return 1 / 0", "BadConfigFile", "ZeroDivisionError"),
+    ("bad import", "import nowhere_to_be_found", "BadConfigFile", "nowhere_to_be_found"),
+    ("bad field", CONFIG.replace("d_model", "width"), "BadConfigFile", "width"),
+    (
+        "unowned",
+        CONFIG.replace('"final_norm", "head"', '"head"'),
+        "PartUnowned",
+        "No level owns `final_norm`",
+    ),
+    (
+        "owned twice",
+        CONFIG.replace('"final_norm", "head"', '"final_norm", "head", "embed"'),
+        "PartOwnedTwice",
+        "`embed` is owned by level `early` and by level `late`",
+    ),
+    (
+        "owned but unknown",
+        CONFIG.replace('"block_00"', '"block_00", "block_07"'),
+        "UnknownPart",
+        "`block_07`, which the model does not have",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "advice"), [r[1:] for r in CONFIGS], ids=[r[0] for r in CONFIGS]
+)
+def test_a_config_file_that_is_none(dipaco, tmp_path, text, error, advice):
+    config = tmp_path / "config.py"
+    config.write_text(text)
+    refused(dipaco("train", config, "--run", tmp_path / "run"), error, advice)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_config_file_that_is_not_there(dipaco, tmp_path):
+    ended = dipaco("train", tmp_path / "none.py", "--run", tmp_path / "run")
+    refused(ended, "BadConfigFile", "there is no such file")
+
+
+def words(count: int, what: str = "word") -> str:
+    return " ".join(f"{what}{i}" for i in range(count))
+
+
+DOCUMENTS = [
+    ("nothing", {"a.txt": b"", "b.txt": b" \n \n"}, [], "EmptyCorpus", "not empty"),
+    (
+        "all short",
+        {f"{i}.txt": f"a{i}".encode() for i in range(60)},
+        [],
+        "EmptySplit",
+        "No document of more than 32 tokens",
+    ),
+    (
+        "junk",
+        {"a.txt": words(200).encode(), "b.txt": words(50).encode() + b"\xff\xfe\x00\x81"},
+        [],
+        "BinaryText",
+        "Convert or remove the file",
+    ),
+    (
+        "few to route",
+        {f"{i}.txt": words(60, f"w{i}").encode() for i in range(60)},
+        ["data.router_fraction=0.04", "data.valid_fraction=0.6"],
+        "TooFewRouterDocuments",
+        "Give at least one a path",
+    ),
+    (
+        "empty shard",
+        {f"{i}.txt": words(60, f"w{i}").encode() for i in range(30)},
+        [
+            "data.router_fraction=0.5",
+            "data.valid_fraction=0.42",
+            "routing.floor=0",
+            "routing.capacity=None",
+        ],
+        "EmptyShard",
+        "Use fewer paths, more text",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("files", "settings", "error", "advice"),
+    [r[1:] for r in DOCUMENTS],
+    ids=[r[0] for r in DOCUMENTS],
+)
+def test_text_that_cannot_be_trained_on(
+    dipaco, config_file, tmp_path, files, settings, error, advice
+):
+    (tmp_path / "text").mkdir()
+    for name, content in files.items():
+        (tmp_path / "text" / name).write_bytes(content)
+    sets = [f"data.sources=text:{tmp_path}/text/*.txt?group=document", *settings]
+    sets += ["base.steps=2"]
+    sets = [word for setting in sets for word in ("--set", setting)]
+    command = ("train", config_file, "--run", tmp_path / "run", *sets)
+    refused(dipaco(*command), error, advice)
+    refused(dipaco(*command), error, advice)  # the second time as well
+
+
+def test_a_run_that_could_not_read_its_text_takes_a_corrected_config(dipaco, config_file, tmp_path):
+    command = ("train", config_file, "--run", tmp_path / "run")
+    wrong = dipaco(*command, "--set", "data.sources=text:nowhere/*.txt")
+    refused(wrong, "BadSource", "Check the path")
+    begun = dipaco(*command, fault=Fault("after record", "prepare"))
+    assert begun.fired, begun.err
+
+
+def other_version(folder: Path) -> None:
+    change(folder, "UPDATE meta SET value = '0.0.9' WHERE key = 'version'")
+
+
+def other_schema(folder: Path) -> None:
+    change(folder, "PRAGMA user_version = 99")
+
+
+def change(folder: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
+        ledger.execute(statement)
+        ledger.commit()
+
+
+def flip(pattern: str, place: float = 0.7):
+    """Turns one bit round in every file of a pattern, at a fraction of its length."""
+
+    def spoil(folder: Path) -> None:
+        files = [file for file in folder.glob(pattern) if file.is_file()]
+        assert files, f"no file {pattern}"
+        for file in files:
+            content = bytearray(file.read_bytes())
+            content[int(len(content) * place)] ^= 4
+            file.write_bytes(content)
+
+    return spoil
+
+
+def cut(pattern: str):
+    """Takes the last bytes away."""
+
+    def spoil(folder: Path) -> None:
+        for file in folder.glob(pattern):
+            file.write_bytes(file.read_bytes()[:-7])
+
+    return spoil
+
+
+def remove(pattern: str):
+    def spoil(folder: Path) -> None:
+        for found in folder.glob(pattern):
+            shutil.rmtree(found) if found.is_dir() else found.unlink()
+
+    return spoil
+
+
+TOKENS, COPY = "corpus/tokens_00000.arrayrecord", "from a copy"
+DAMAGE = [
+    ("another version", other_version, "RunOfOtherVersion", "Go on with version 0.0.9"),
+    ("another schema", other_schema, "LedgerVersion", "the program version that began the run"),
+    ("a ledger that is none", flip("ledger.sqlite*", 0.0), "LedgerDamaged", COPY),
+    ("a truncated token file", cut(TOKENS), "CorpusDamaged", "Delete the folder"),
+    ("a flipped byte in a token file", flip(TOKENS), "CorpusDamaged", "Delete the folder"),
+    ("a flipped byte in lengths", flip("corpus/lengths.npy"), "CorpusDamaged", "Delete the folder"),
+    ("a tokenizer of others", flip("corpus/tokenizer.json"), "CorpusDamaged", "Delete the folder"),
+    ("a flipped byte in a module", flip("objects/modules/*"), "ObjectDamaged", COPY),
+    ("a truncated module", cut("objects/modules/*"), "ObjectDamaged", COPY),
+    ("no modules", remove("objects/modules/*"), "ObjectMissing", COPY),
+    (
+        "a flipped byte in a contribution",
+        flip("objects/messages/**/*.safetensors"),
+        "ObjectDamaged",
+        COPY,
+    ),
+    ("a flipped byte in a row plan", flip("objects/shards/*.npz"), "ObjectDamaged", COPY),
+    ("a flipped byte in the shards", flip("objects/shards/*.json"), "ObjectDamaged", COPY),
+    ("a flipped byte in an outer state", flip("objects/states/*"), "ObjectDamaged", COPY),
+    (
+        "a flipped byte in a snapshot",
+        flip("snapshots/modular/0003/*/**/d/*"),
+        "ObjectDamaged",
+        COPY,
+    ),
+    ("no snapshot", remove("snapshots/modular/0003/*"), "ObjectMissing", COPY),
+]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "advice"), [r[1:] for r in DAMAGE], ids=[r[0] for r in DAMAGE]
+)
+def test_a_run_folder_that_was_damaged(dipaco, half, copy_of, spoil, error, advice):
+    run = copy_of(half)
+    spoil(run.folder)
+    before = contents(run.folder)
+    refused(dipaco("train", run.config, "--run", run.folder), error, advice)
+    after = contents(run.folder)
+    # The task that waits first is done where the damage does not touch it: then its contributions
+    # have been averaged, and are gone.
+    averaged = "objects/messages/modular/early/0000/000001/"
+    changed = {name for name, content in before.items() if after.get(name) != content}
+    assert all(name.startswith(averaged) for name in changed)
+
+
+def test_a_corpus_that_was_damaged_is_made_again_as_the_message_says(dipaco, half, tiny, copy_of):
+    run = copy_of(half)
+    flip(TOKENS)(run.folder)
+    refused(dipaco("train", run.config, "--run", run.folder), "CorpusDamaged", "run the same")
+    shutil.rmtree(run.folder / "corpus")
+    ended = dipaco(
+        "train", run.config, "--run", run.folder, fault=Fault("after record", "train", nth=2)
+    )
+    assert ended.fired == "after record train", ended.err
+    for table, rows in facts(run.folder).items():
+        assert facts(half.folder)[table] <= rows <= facts(tiny.folder)[table]
+
+
+def test_a_corpus_whose_sources_have_changed_is_not_trained_on(dipaco, config_file, tmp_path):
+    source = tmp_path / "text.jsonl"
+    write = lambda what: source.write_text(  # noqa: E731
+        "".join(json.dumps({"text": words(60, f"{what}{i}")}) + "\n" for i in range(100))
+    )
+    write("one")
+    command = ["train", config_file, "--run", tmp_path / "run"]
+    command += ["--set", f"data.sources=jsonl:{source}"]
+    assert dipaco(*command, fault=Fault("after claim", "pretrain")).fired
+    shutil.rmtree(tmp_path / "run" / "corpus")
+    write("two")
+    refused(dipaco(*command), "CorpusOfOtherText", "its sources have changed")
+
+
+def test_a_router_with_a_flipped_byte(dipaco, tiny, copy_of):
+    run = copy_of(tiny)
+    flip("objects/routers/*")(run.folder)
+    ended = dipaco("generate", "--run", run.folder, "--prompt", "some text to go on with")
+    refused(ended, "ObjectDamaged", COPY)
+    assert not ended.out
+
+
+def test_a_run_folder_of_another_config(dipaco, half, copy_of):
+    run = copy_of(half)
+    before = contents(run.folder)
+    ended = dipaco("train", run.config, "--run", run.folder, "--set", "inner.steps=50")
+    refused(ended, "RunOfOtherConfig", "`inner.steps` was 3 and is 50")
+    assert contents(run.folder) == before
+
+
+def test_an_origin_that_is_named_too_late(dipaco, half, tiny):
+    command = ("train", half.config, "--run", half.folder)
+    refused(dipaco(*command, "--from", f"{tiny.folder}@2"), "RunBegunOtherwise", "--from")
+    refused(dipaco(*command, "--init-from", "anything"), "RunBegunOtherwise", "--init-from")
+
+
+def test_a_second_process_on_the_same_run_folder(dipaco, half):
+    before = contents(half.folder)
+    with (half.folder / "run.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused(dipaco("train", half.config, "--run", half.folder), "RunBusy", "Wait for it")
+    assert contents(half.folder) == before
+    assert dipaco("status", "--run", half.folder).code == 0
+
+
+def test_a_folder_that_cannot_be_written(dipaco, config_file, tmp_path):
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("mine")
+    for folder in (in_the_way, in_the_way / "run", Path("/proc/run")):
+        ended = dipaco("train", config_file, "--run", folder)
+        refused(ended, "NotWritable", "What was there before is whole")
+    assert in_the_way.read_text() == "mine"
+
+
+def test_a_disk_that_fills_up(dipaco, tiny, small_disk):
+    command = ("train", tiny.config, "--run", small_disk.folder / "run")
+    for limit in (40, 250, 700):
+        refused(dipaco(*command, **small_disk.limited(limit)), *small_disk.error)
+    ended = dipaco(*command, **small_disk.limited(100_000))
+    assert ended.code == 0, ended.err
+    assert facts(small_disk.folder / "run") == facts(tiny.folder)
+    assert report(small_disk.folder / "run") == report(tiny.folder)
+
+
+class SmallDisk(NamedTuple):
+    """A place with a bound on it, and the error that meeting the bound must give."""
+
+    folder: Path
+    limited: Callable[[int], dict]  # kilobytes -> what to run a command with
+    error: tuple[str, str]
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[SmallDisk]:
+    """A disk of some kilobytes where we may mount one, else a bound on the size of each file."""
+
+    def mount(kilobytes: int, *options: str) -> int:
+        size = ",".join([f"size={kilobytes}k", *options])
+        command = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(tmp_path)]
+        with contextlib.suppress(FileNotFoundError):
+            return subprocess.run(command, capture_output=True).returncode
+        return 1
+
+    def remount(kilobytes: int) -> dict:
+        assert mount(kilobytes, "remount") == 0
+        return {}
+
+    if mount(8) == 0:
+        try:
+            yield SmallDisk(tmp_path, remount, ("DiskFull", "Free some space"))
+        finally:
+            subprocess.run(["umount", str(tmp_path)], check=True)
+    else:
+        bound = lambda kilobytes: {"file_bytes": kilobytes * 100}  # noqa: E731
+        yield SmallDisk(tmp_path, bound, ("NotWritable", "What was there before is whole"))
+
+
+def contents(folder: Path) -> dict[str, object]:
+    """Every file but locks, logs and the database's own, which is compared by its facts."""
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file() and not re.match(r"ledger|run\.lock|events", file.name)
+    }
+
+
+def refused(ended, error: str, advice: str) -> None:
+    """Exit code 2; the last lines are the error's name and its sentences; no traceback."""
+    assert ended.code == 2, ended.err
+    assert "Traceback" not in ended.err
+    sentence = ended.err[ended.err.rindex(f"{error}: ") :]
+    assert sentence.count("\n") <= 2, sentence
+    assert advice in " ".join(sentence.split()), sentence

@@ -1,0 +1,120 @@
+"""Killed anywhere and started again, a run ends with the facts, digests and numbers of one that
+nobody disturbed.
+
+A run is killed at one named point after the other, each in a process of its own, and goes on from
+there each time; that the fault was really met is checked every time. What it has recorded so far
+must be a part of what the undisturbed run recorded.
+"""
+
+import contextlib
+import signal
+import sqlite3
+from pathlib import Path
+
+from tiny_run import Fault, facts, report
+
+from dipaco.receipt import Receipt
+from dipaco.store.objects import Objects
+
+# Points of system/driver.py, in the order in which a run meets them. Killed unless it says Ctrl-C.
+CTRL_C = {"number": signal.SIGINT}
+FAULTS = [
+    Fault("before begin"),
+    Fault("after claim", "prepare"),
+    Fault("inside staging", "prepare"),
+    Fault("inside tokens", "prepare", nth=100),
+    Fault("inside tokens", "prepare", nth=200, **CTRL_C),
+    Fault("before manifest", "prepare"),
+    Fault("after manifest", "prepare"),
+    Fault("before save", "prepare"),
+    Fault("before record", "prepare"),
+    Fault("after record", "prepare"),
+    Fault("after claim", "pretrain"),
+    Fault("inside steps", "pretrain"),
+    Fault("inside steps", "pretrain", **CTRL_C),
+    Fault("inside snapshot", "pretrain"),
+    Fault("inside record", "pretrain", nth=2),
+    Fault("after record", "pretrain"),
+    Fault("before sweep", "pretrain"),
+    Fault("after claim", "route"),
+    Fault("inside save", "route", nth=3),
+    Fault("inside save", "route", **CTRL_C),
+    Fault("before record", "route"),
+    Fault("inside record", "route", nth=5),
+    Fault("after record", "route"),
+    Fault("after claim", "train"),
+    Fault("inside steps", "train", nth=2),
+    Fault("before save", "train"),
+    Fault("inside snapshot", "train"),
+    Fault("inside snapshot", "train", **CTRL_C),
+    Fault("inside save", "train", nth=2),
+    Fault("before record", "train"),
+    Fault("inside record", "train", nth=3),
+    Fault("inside record", "train", nth=3, **CTRL_C),
+    Fault("after record", "train"),
+    Fault("after claim", "outer"),
+    Fault("before save", "outer"),
+    Fault("inside save", "outer", nth=2),
+    Fault("before record", "outer"),
+    Fault("inside record", "outer", nth=2),
+    Fault("after record", "outer"),
+    Fault("after record", "outer", **CTRL_C),
+    Fault("before sweep", "outer"),
+    Fault("after claim", "score"),
+    Fault("before save", "score"),
+    Fault("before save", "score", **CTRL_C),
+    Fault("before record", "score"),
+    Fault("after record", "score"),
+    Fault("after claim", "evaluate"),
+    Fault("before record", "evaluate"),
+    Fault("after record", "evaluate"),
+    Fault("after claim", "report"),
+    Fault("inside save", "report"),
+    Fault("inside save", "report", **CTRL_C),
+    Fault("before record", "report"),
+    Fault("after record", "report"),
+]
+
+
+def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(dipaco, tiny, tmp_path):
+    folder = tmp_path / "run"
+    undisturbed = facts(tiny.folder)
+    for fault in FAULTS:
+        ended = dipaco("train", tiny.config, "--run", folder, fault=fault)
+        assert ended.fired == f"{fault.where} {fault.kind}", ended
+        if fault.number == signal.SIGINT:
+            assert ended.code == 130, ended
+            assert ended.err.endswith("\nInterrupted. The same command goes on from here.\n")
+        else:
+            assert ended.code == -signal.SIGKILL, ended
+        for table, rows in facts(folder).items():
+            assert rows <= undisturbed[table], f"{fault} left another {table}"
+
+    ended = dipaco("train", tiny.config, "--run", folder)
+    assert ended.code == 0, ended.err
+    assert facts(folder) == undisturbed
+    assert report(folder) == report(tiny.folder)
+    assert_objects_are_whole(folder)
+    assert not (folder / "partial").exists()
+    assert names(folder) == names(tiny.folder), "something was left behind"
+
+
+def assert_objects_are_whole(folder: Path) -> None:
+    objects = Objects(folder)
+    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
+        receipts = ledger.execute(
+            "SELECT name, digest, num_bytes FROM modules UNION "
+            "SELECT state_name, state_digest, state_bytes FROM modules WHERE state_name IS NOT NULL"
+            " UNION SELECT name, digest, num_bytes FROM scores"
+        ).fetchall()
+    assert len(receipts) > 20
+    for receipt in receipts:
+        objects.file(Receipt(*receipt))
+
+
+def names(folder: Path) -> set[str]:
+    """Every object, and every snapshot without the number of its attempt."""
+    objects = {str(file.relative_to(folder)) for file in (folder / "objects").rglob("*.*")}
+    return objects | {
+        str(file.relative_to(folder)).rpartition("-")[0] for file in folder.glob("snapshots/*/*/*")
+    }

@@ -1,0 +1,145 @@
+"""The report of the tiny run: its rows have the keys that every later table keeps, and its counts
+are what arithmetic says.
+"""
+
+import json
+import sqlite3
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+VOCABULARY, WIDTH, HIDDEN, LAYERS, LENGTH = 300, 32, 48, 2, 64
+PATHS, PHASES, TAU, BASE_STEPS, BATCH = 4, 2, 3, 4, 4
+KEYS = {
+    "name",
+    "seed",
+    "perplexity",
+    "parameters_per_path",
+    "parameters_total",
+    "steps",
+    "tokens",
+    "flops",
+    "bytes_sent",
+    "seconds",
+}
+MATRICES = 4 * WIDTH * WIDTH + 3 * WIDTH * HIDDEN  # of one block
+PARAMETERS = 2 * VOCABULARY * WIDTH + LAYERS * (MATRICES + 2 * WIDTH) + WIDTH
+
+
+@pytest.fixture(scope="module")
+def report(tiny):
+    return json.loads((tiny.folder / "report.json").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def rows(report):
+    return {row["name"]: row for row in report["rows"]}
+
+
+def test_every_row_has_exactly_the_keys_that_later_tables_keep(report):
+    assert [row["name"] for row in report["rows"]] == [
+        "dense",
+        "dense_equal_tokens",
+        "modular",
+        "modular_best_path",
+    ]
+    assert all(set(row) == KEYS for row in report["rows"])
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "paths", "copies"),
+    [
+        ("dense", PHASES * TAU, 1, 1),
+        ("dense_equal_tokens", PATHS * PHASES * TAU, 1, 1),
+        ("modular", PHASES * TAU, PATHS, 2),
+        ("modular_best_path", PHASES * TAU, PATHS, 2),
+    ],
+)
+def test_counts_are_what_arithmetic_says(rows, name, steps, paths, copies):
+    row = rows[name]
+    tokens = (BASE_STEPS + steps * paths) * BATCH * LENGTH
+    # Two operations for each weight and token, four for each pair of positions and value; the
+    # backward pass takes twice the forward's.
+    per_token = 3 * (2 * (LAYERS * MATRICES + VOCABULARY * WIDTH) + 4 * LAYERS * WIDTH * LENGTH)
+    assert row["seed"] == 0
+    assert row["parameters_per_path"] == PARAMETERS
+    assert row["parameters_total"] == copies * PARAMETERS
+    assert row["steps"] == BASE_STEPS + steps
+    assert row["tokens"] == tokens
+    assert row["flops"] == tokens * per_token
+    assert row["seconds"] > 0
+
+
+def test_bytes_sent_are_modules_down_and_contributions_up(rows):
+    def zeros(*shape):
+        return np.zeros(shape, np.float32)
+
+    def block(name):
+        square = {f"attention.{which}": zeros(WIDTH, WIDTH) for which in ("key", "output")}
+        square |= {f"attention.{which}": zeros(WIDTH, WIDTH) for which in ("query", "value")}
+        wide = {f"feed_forward.{which}": zeros(WIDTH, HIDDEN) for which in ("gate", "up")}
+        norms = {"attention.norm": zeros(WIDTH), "feed_forward.norm": zeros(WIDTH)}
+        leaves = {**square, **wide, "feed_forward.down": zeros(HIDDEN, WIDTH), **norms}
+        return {f"{name}.{leaf}": values for leaf, values in leaves.items()}
+
+    early = {"embed.table": zeros(VOCABULARY, WIDTH), **block("block_00")}
+    late = {
+        **block("block_01"),
+        "final_norm.scale": zeros(WIDTH),
+        "head.kernel": zeros(WIDTH, VOCABULARY),
+    }
+    assert sum(leaf.size for leaf in (*early.values(), *late.values())) == PARAMETERS
+    path_bytes = len(save(early)) + len(save(late))
+    assert rows["modular"]["bytes_sent"] == PHASES * PATHS * 2 * path_bytes
+    assert rows["modular_best_path"]["bytes_sent"] == rows["modular"]["bytes_sent"]
+    assert rows["dense"]["bytes_sent"] == rows["dense_equal_tokens"]["bytes_sent"] == 0
+
+
+def test_the_best_path_after_the_fact_is_at_least_as_good(rows):
+    assert rows["modular_best_path"]["perplexity"] <= rows["modular"]["perplexity"]
+    assert all(1 < row["perplexity"] < VOCABULARY for row in rows.values())
+
+
+def test_curves_and_losses_hold_every_evaluation_and_step(report):
+    steps = {name: [step for step, _ in curve] for name, curve in report["curves"].items()}
+    assert steps == {
+        "modular": [4, 7, 10],
+        "dense": [4, 7, 10],
+        "dense_equal_tokens": [4, 16, 28],
+    }
+    starts = {curve[0][1] for curve in report["curves"].values()}
+    assert len(starts) == 1  # all rows start from the same base parameters
+    for path in "0123":
+        assert [step for step, _ in report["losses"]["modular"][path]] == [5, 6, 7, 8, 9, 10]
+    assert len(report["losses"]["dense_equal_tokens"]["0"]) == 24
+
+
+def test_every_training_document_is_in_one_shard(report):
+    assert [share["path"] for share in report["shards"]] == [0, 1, 2, 3]
+    for share in report["shards"]:
+        assert sum(share["domains"].values()) == share["documents"] > 0
+    assert sum(share["documents"] for share in report["shards"]) == report["corpus"]["train"]
+
+
+def test_markdown_picture_and_events_are_beside_it(tiny, rows):
+    text = (tiny.folder / "report.md").read_text()
+    for name, row in rows.items():
+        assert f"| {name} | 0 | {row['perplexity']:.2f} |" in text
+    assert (tiny.folder / "report.png").read_bytes().startswith(b"\x89PNG\r\n")
+    events = [json.loads(line) for line in (tiny.folder / "events.jsonl").read_text().splitlines()]
+    kinds = {event["event"] for event in events}
+    assert {
+        "corpus_prepared",
+        "shard_built",
+        "path_trained",
+        "module_updated",
+        "evaluated",
+    } <= kinds
+
+
+def test_the_table_in_the_ledger_says_the_same(tiny, rows):
+    with sqlite3.connect(tiny.folder / "ledger.sqlite") as ledger:
+        (summary,) = ledger.execute("SELECT summary FROM stages WHERE stage = 'report'").fetchone()
+    ledger.close()
+    assert json.loads(summary) == {name: row["perplexity"] for name, row in rows.items()}

@@ -1,0 +1,365 @@
+"""A config as a whole: checks across rooms, the plan that follows, `--set`, and config files."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from dipaco.config import BASELINES, BaseSettings, EvaluationSettings, RunConfig
+from dipaco.data.config import DataConfig
+from dipaco.errors import (
+    BadConfigFile,
+    BadDataSetting,
+    BadModel,
+    BadOverride,
+    BadRoutingSetting,
+    BadSetting,
+    BadTopology,
+    PartUnowned,
+    SettingsDisagree,
+    UnknownPart,
+    UnknownSetting,
+)
+from dipaco.inner.config import InnerSettings
+from dipaco.model.config import ModelConfig
+from dipaco.outer.config import OuterSettings
+from dipaco.overrides import from_tree, load_config, override, settings
+from dipaco.routing.config import RoutingConfig
+from dipaco.topology import Level, Topology, blocks
+
+CONFIG = RunConfig(
+    name="small",
+    model=ModelConfig(
+        vocab_size=300, d_model=16, num_layers=2, num_heads=2, d_ff=32, max_length=64
+    ),
+    topology=Topology(
+        levels=(
+            Level(name="early", parts=("embed", "block_00"), experts=2),
+            Level(name="late", parts=("block_01", "final_norm", "head"), experts=3),
+        )
+    ),
+    data=DataConfig(vocab_size=300, length=64),
+    phases=5,
+    base=BaseSettings(steps=50, steps_per_phase=20),
+    inner=InnerSettings(steps=10, batch_size=4, warmup_steps=5),
+    evaluation=EvaluationSettings(every_phases=2),
+)
+
+
+def changed(**fields) -> RunConfig:
+    return dataclasses.replace(CONFIG, **fields)
+
+
+# --- checks that cross rooms --------------------------------------------------------------------
+
+
+def test_the_topology_must_own_the_parts_of_the_model():
+    with pytest.raises(PartUnowned, match="`block_02`"):
+        changed(model=dataclasses.replace(CONFIG.model, num_layers=3))
+    with pytest.raises(UnknownPart, match="`head`"):
+        changed(model=dataclasses.replace(CONFIG.model, tied_head=True))
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"data": DataConfig(vocab_size=301, length=64)}, r"`data\.vocab_size` is 301 and `model"),
+        ({"routing": RoutingConfig(prefix_tokens=16)}, r"`routing\.prefix_tokens` is 16"),
+        ({"data": DataConfig(vocab_size=300, length=32)}, r"`data\.length` is 32; it must be"),
+        ({"data": DataConfig(vocab_size=300, length=65)}, r"at most `model\.max_length` \(64\)"),
+        ({"inner": InnerSettings(steps=10, warmup_steps=50)}, "`base` takes only 50 steps"),
+        (
+            {"inner": InnerSettings(steps=10, warmup_steps=50), "base": BaseSettings(steps=0)},
+            "`modular` takes only 50 steps",
+        ),
+        (
+            {
+                "routing": RoutingConfig(kind="product_kmeans"),
+                "topology": Topology(
+                    levels=(
+                        Level(name="a", parts=("embed", *blocks(0, 1), "final_norm", "head")),
+                    )
+                ),
+            },
+            "offers no choice: use kmeans",
+        ),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit_together_are_named_with_their_values(fields, problem):
+    with pytest.raises(SettingsDisagree, match=problem):
+        changed(**fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("phases", 0),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("base.steps", -1),
+        ("base.steps_per_phase", 0),
+        ("evaluation.every_phases", 0),
+        ("evaluation.batch_size", 0),
+        ("evaluation.max_documents", 0),
+        ("baselines", '["sparse"]'),
+        ("inner.steps", 0),
+        ("inner.accumulation_steps", 0),
+        ("inner.accumulation_steps", 3),
+        ("inner.learning_rate", 0),
+        ("inner.learning_rate", -1),
+        ("inner.clip_norm", 0),
+        ("inner.warmup_steps", -1),
+        ("inner.weight_decay", -0.1),
+        ("inner.beta1", 1.0),
+        ("inner.beta2", 1.5),
+        ("outer.learning_rate", 0),
+        ("outer.momentum", 1.0),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(name, value):
+    with pytest.raises(BadSetting, match=rf"`{name}` is "):
+        override(CONFIG, [f"{name}={value}"])
+
+
+def test_a_run_may_start_from_scratch():
+    assert changed(base=BaseSettings(steps=0)).plan.base.total_steps == 0
+
+
+# --- the plan -----------------------------------------------------------------------------------
+
+
+def test_the_plan_is_the_base_model_the_modular_one_and_the_baselines():
+    plan = CONFIG.plan
+    assert [arm.name for arm in (plan.base, *plan.arms)] == ["base", "modular", *BASELINES]
+    assert [arm.is_averaged for arm in (plan.base, *plan.arms)] == [False, True, False, False]
+    assert plan.arm("modular").topology == CONFIG.topology
+
+
+def test_the_dense_arms_take_the_steps_of_a_path_and_of_all_paths_together():
+    steps = {arm.name: arm.total_steps for arm in CONFIG.plan.arms}
+    assert steps == {"modular": 50, "dense": 50, "dense_equal_tokens": 50 * 6}
+    assert {arm.name: arm.topology.num_paths for arm in CONFIG.plan.arms} == {
+        "modular": 6, "dense": 1, "dense_equal_tokens": 1,
+    }  # fmt: skip
+
+
+def test_arms_are_compared_at_the_same_number_of_points():
+    points = {
+        arm.name: [phase for phase in range(arm.phases + 1) if arm.is_evaluated(phase)]
+        for arm in CONFIG.plan.arms
+    }
+    assert points["modular"] == points["dense"] == [2, 4, 5]
+    assert points["dense_equal_tokens"] == [12, 24, 30]
+
+
+def test_the_base_model_takes_exactly_its_steps_in_phases_of_about_the_asked_size():
+    base = CONFIG.plan.base
+    assert (base.phases, base.total_steps) == (3, 50)
+    assert [base.steps_before(phase) for phase in range(4)] == [0, 16, 33, 50]
+
+
+def test_baselines_can_be_left_out():
+    assert [arm.name for arm in changed(baselines=()).plan.arms] == ["modular"]
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def test_a_config_comes_back_from_json():
+    assert from_tree(json.loads(CONFIG.to_json())) == CONFIG
+
+
+def test_json_names_every_setting():
+    tree = json.loads(CONFIG.to_json())
+    assert tree["inner"]["steps"] == 10
+    assert tree["topology"]["levels"][1]["parts"] == ["block_01", "final_norm", "head"]
+    assert settings(CONFIG)["routing.capacity"] == RoutingConfig().capacity
+
+
+# --- --set --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "expected"),
+    [
+        ("inner.steps=50", lambda c: c.inner.steps, 50),
+        ("inner.learning_rate=3e-3", lambda c: c.inner.learning_rate, 3e-3),
+        ("outer.learning_rate=1", lambda c: c.outer.learning_rate, 1.0),
+        ("outer.rescale_by_fan_in=false", lambda c: c.outer.rescale_by_fan_in, False),
+        ("evaluation.max_documents=None", lambda c: c.evaluation.max_documents, None),
+        ("evaluation.max_documents=null", lambda c: c.evaluation.max_documents, None),
+        ("evaluation.max_documents=7", lambda c: c.evaluation.max_documents, 7),
+        ("data.sources=text:a,jsonl:b", lambda c: c.data.sources, ("text:a", "jsonl:b")),
+        ('data.sources=["text:a,b"]', lambda c: c.data.sources, ("text:a,b",)),
+        ("data.sources=text:a=b", lambda c: c.data.sources, ("text:a=b",)),
+        ("data.tokenizer=some/file.json", lambda c: c.data.tokenizer, "some/file.json"),
+        ("baselines=dense", lambda c: c.baselines, ("dense",)),
+        ("baselines=[]", lambda c: c.baselines, ()),
+        ("baselines=", lambda c: c.baselines, ()),
+        ("name=2024", lambda c: c.name, "2024"),
+        ("name=None", lambda c: c.name, "None"),
+        (" seed = 3 ", lambda c: c.seed, 3),
+        ("mesh.data=-1", lambda c: c.mesh.data, -1),
+        ("mesh.rules.batch=data", lambda c: c.mesh.rules.batch, ("data",)),
+    ],
+)
+def test_a_setting_is_changed_by_its_name_and_nothing_else_is(text, read, expected):
+    config = override(CONFIG, [text])
+    assert read(config) == expected
+    assert type(read(config)) is type(expected)
+    name = text.partition("=")[0].strip()
+    assert settings(config) | {name: 0} == settings(CONFIG) | {name: 0}
+
+
+def test_settings_that_must_agree_can_change_together_in_any_order():
+    for texts in (
+        ["data.vocab_size=400", "model.vocab_size=400"],
+        ["model.vocab_size=400", "data.vocab_size=400"],
+    ):
+        assert override(CONFIG, texts).model.vocab_size == 400
+        with pytest.raises(SettingsDisagree):
+            override(CONFIG, texts[:1])
+
+
+def test_the_last_of_two_wins():
+    assert override(CONFIG, ["seed=1", "seed=2"]).seed == 2
+
+
+def test_a_topology_can_be_given_whole():
+    levels = '[{"name": "all", "parts": ["embed", "block_00", "block_01", "final_norm", "head"]}]'
+    assert override(CONFIG, [f"topology.levels={levels}"]).num_paths == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("inner.step=50", r"`inner\.step` is not a setting\. Did you mean `inner\.steps`\?"),
+        ("iner.steps=50", r"Did you mean `inner\.steps`\?"),
+        ("learning_rate=1", r"Did you mean `(inner|outer)\.learning_rate`\?"),
+        ("phase=3", r"Did you mean `phases`\?"),
+        ("inner.steps.more=1", r"`inner\.steps\.more` is not a setting\. Did you mean"),
+        ("mesh.rules.batches=data", r"Did you mean `mesh\.rules\.batch`\?"),
+        ("zebra=1", "`dipaco config show CONFIG` lists them all"),
+        ("inner=1", r"It is a group; set one of inner\.steps, inner\.batch_size"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_right_one(text, hint):
+    with pytest.raises(UnknownSetting, match=hint):
+        override(CONFIG, [text])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("inner.steps=many", "Expected a whole number"),
+        ("inner.steps=1.5", "Expected a whole number"),
+        ("inner.steps=", "Expected a whole number"),
+        ("inner.steps=true", "Expected a whole number"),
+        ("inner.learning_rate=fast", "Expected a number"),
+        ("inner.learning_rate=NaN", "Expected a number"),
+        ("inner.learning_rate=-Infinity", "Expected a number"),
+        ("outer.rescale_by_fan_in=maybe", "Expected true or false"),
+        ("outer.rescale_by_fan_in=1", "Expected true or false"),
+        ("evaluation.max_documents=few", r"Expected int \| None"),
+    ],
+)
+def test_a_wrong_type_is_answered_with_the_right_one(text, expected):
+    name, _, value = text.partition("=")
+    with pytest.raises(BadSetting, match=rf"`{name}` is '{value}'\. {expected}"):
+        override(CONFIG, [text])
+
+
+@pytest.mark.parametrize("text", ["inner.steps", "=3", ""])
+def test_what_is_no_assignment_is_refused(text):
+    with pytest.raises(BadOverride, match="NAME=VALUE"):
+        override(CONFIG, [text])
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("model.num_heads=3", BadModel),
+        ("data.vocab_size=10", BadDataSetting),
+        ("routing.kind=random", BadRoutingSetting),
+        ("topology.levels=[]", BadTopology),
+        ('topology.levels=[{"name": "A", "parts": ["embed"]}]', BadTopology),
+        ('topology.levels=[{"parts": ["embed"]}]', BadSetting),
+    ],
+)
+def test_what_a_room_refuses_comes_through_in_its_own_words(text, error):
+    with pytest.raises(error):
+        override(CONFIG, [text])
+
+
+# --- config files -------------------------------------------------------------------------------
+
+FILE = """
+from dipaco.config import RunConfig
+from dipaco.model.config import ModelConfig
+from dipaco.topology import Level, Topology
+def run():
+    return RunConfig(
+        name="{name}", phases=200,
+        model=ModelConfig(vocab_size=2048, d_model=8, num_layers=1, num_heads=1, d_ff=8, max_length=128),
+        topology=Topology(levels=(Level(name="all", parts=("embed", "block_00", "final_norm", "head")),)),
+    )
+"""  # noqa: E501
+VARIANT = """
+import dataclasses, base
+def run():
+    return dataclasses.replace(base.run(), phases=300)
+"""
+
+
+def test_a_config_file_is_a_function_and_settings_change_it(tmp_path):
+    (tmp_path / "base.py").write_text(FILE.format(name="one"))
+    config = load_config(tmp_path / "base.py", ["seed=4"])
+    assert (config.name, config.phases, config.seed) == ("one", 200, 4)
+
+
+def test_a_variant_imports_the_config_beside_it_and_no_other_of_that_name(tmp_path, monkeypatch):
+    """From relative folders too, which is how people name them."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "base.py").write_text(FILE.format(name=folder))
+        (tmp_path / folder / "variant.py").write_text(VARIANT)
+    for root in (Path(), tmp_path):
+        for folder in ("here", "there"):
+            config = load_config(root / folder / "variant.py")
+            assert (config.name, config.phases) == (folder, 300)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "there is no such file"),
+        ("def run(", "SyntaxError"),
+        ("import nothing_of_that_name", "ModuleNotFoundError: No module named"),
+        ("def run(): return 1 / 0", "ZeroDivisionError: division by zero"),
+        ("x = 1", r"it has no function `run\(\) -> RunConfig`"),
+        ("run = 3", r"it has no function `run\(\) -> RunConfig`"),
+        ("def run(): return {}", r"`run\(\)` returned dict, not RunConfig"),
+        ("def run(needed): return needed", "TypeError"),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused_with_the_reason(tmp_path, content, problem):
+    file = tmp_path / "odd.py"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(BadConfigFile, match=rf"odd\.py cannot be used: {problem}"):
+        load_config(file)
+
+
+def test_a_setting_that_a_config_file_has_wrong_keeps_its_own_words(tmp_path):
+    (tmp_path / "c.py").write_text(FILE.format(name="x").replace("phases=200", "phases=0"))
+    with pytest.raises(BadSetting, match=r"`phases` is 0\. Expected 1 or more"):
+        load_config(tmp_path / "c.py")
+
+
+def test_outer_and_inner_defaults_are_the_papers():
+    assert (OuterSettings().learning_rate, OuterSettings().momentum) == (0.7, 0.9)
+    inner = InnerSettings()
+    assert (inner.steps, inner.learning_rate, inner.weight_decay) == (150, 4e-4, 0.1)
+    assert (inner.warmup_steps, inner.batch_size, inner.clip_norm) == (1000, 512, 1.0)

@@ -1,0 +1,102 @@
+"""Every config that is shipped loads, says what it costs, and describes a model that its topology
+can divide.
+"""
+
+import ast
+import json
+import math
+from pathlib import Path
+
+import jax
+import pytest
+
+from dipaco.inner.optimizer import learning_rates
+from dipaco.model.config import num_parameters, part_names, part_parameters
+from dipaco.model.spec import describe
+from dipaco.overrides import from_tree, load_config, settings
+from dipaco.topology import assemble, dissect
+
+FOLDER = Path(__file__).parents[1] / "configs"
+FILES = sorted(FOLDER.rglob("*.py"))
+
+
+@pytest.fixture(scope="module", params=FILES, ids=lambda file: file.stem)
+def file(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def config(file):
+    return load_config(file)
+
+
+def test_there_are_configs_and_the_quickstart_is_one_of_them():
+    assert "quickstart" in {file.stem for file in FILES}
+
+
+def test_it_says_what_it_costs_and_is_called_as_its_file(file, config):
+    doc = ast.get_docstring(ast.parse(file.read_text()))
+    assert doc
+    assert any(word in doc for word in ("minute", "hour", "day", "Cost"))
+    assert config.name == file.stem
+
+
+def test_it_is_a_page(file):
+    assert len(file.read_text().splitlines()) <= 75
+
+
+def test_it_comes_back_from_json(config):
+    again = from_tree(json.loads(config.to_json()))
+    assert again == config
+    assert again.to_json() == config.to_json()
+
+
+def test_its_settings_all_have_names(config):
+    names = settings(config)
+    assert {"inner.steps", "model.d_model", "phases", "outer.learning_rate"} <= names.keys()
+
+
+def test_its_topology_divides_the_model_that_it_describes(config):
+    described = describe(config.model)
+    assert tuple(sorted(described)) == tuple(sorted(part_names(config.model)))
+    last = config.num_paths - 1
+    modules = dissect(described, config.topology, last)
+    again = assemble(modules, config.topology.modules_of(last))
+    assert again.keys() == described.keys()
+    assert all(again[name] is described[name] for name in again)
+
+
+def test_its_model_has_as_many_parameters_as_it_says(config):
+    by_part = {
+        name: sum(math.prod(spec.shape) for spec in jax.tree.leaves(part))
+        for name, part in describe(config.model).items()
+    }
+    assert by_part == part_parameters(config.model)
+    assert sum(by_part.values()) == num_parameters(config.model)
+
+
+def test_every_arm_can_take_its_steps(config):
+    """Warm-ups end before the arms do, and each phase has a step."""
+    for arm in (config.plan.base, *config.plan.arms):
+        assert arm.steps_before(arm.phases) == arm.total_steps
+        if arm.total_steps:
+            rates = learning_rates(config.inner, arm.total_steps, arm.total_steps - 1, 1)
+            end = config.inner.learning_rate * config.inner.end_fraction
+            assert rates[0] == pytest.approx(end, rel=1e-4)
+
+
+SHAPES = {  # paths, modules: the paper's
+    "paper_2x4": (8, 2 + 4),
+    "paper_8x8": (64, 8 + 8),
+    "paper_8x8_private": (64, 64 + 8 + 8 + 1),
+    "paper_16x16": (256, 256 + 16 + 16 + 1),
+    "baseline_dense": (1, 1),
+    "baseline_diloco": (4, 1),
+    "baseline_flat_moe": (4, 4),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_grids_have_the_papers_paths_and_modules_and_baselines_are_their_limits(name):
+    topology = load_config(FOLDER / f"{name}.py").topology
+    assert (topology.num_paths, len(topology.modules)) == SHAPES[name]

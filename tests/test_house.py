@@ -1,0 +1,177 @@
+"""The house stays a house: rooms import strictly lower storeys, and the heavy libraries stay where
+they belong. `STOREYS` is the table of the README's map.
+"""
+
+import ast
+import graphlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dipaco
+
+HOUSE = Path(dipaco.__file__).parent
+FILES = sorted(HOUSE.rglob("*.py"))
+
+STOREYS = (
+    {"errors", "trees", "receipt", "caches"},
+    {"topology", "model", "data"},
+    {"routing", "inner", "outer"},
+    {"store", "control"},
+    {"config"},
+    {"overrides"},
+    {"algorithm", "evaluation", "observe", "runs"},
+    {"workers", "serving"},
+    {"launch"},
+    {"cli"},
+)
+STOREY_OF = {room: number for number, rooms in enumerate(STOREYS) for room in rooms}
+
+HOMES = {  # library: the only places that may import it
+    "flax": {"model"},
+    "optax": {"inner", "outer", "runs"},
+    "orbax": {"store"},
+    "grain": {"data"},
+    "array_record": {"data"},
+    "tokenizers": {"data"},
+    "sqlite3": {"control"},
+    "matplotlib": {"evaluation"},
+    "ray": {"launch"},
+    "torch": set(),
+    "transformers": set(),
+}
+
+
+def room_of(file: Path) -> str:
+    """The room, or single file, that a file belongs to: `topology`, `trees`; nothing for dipaco."""
+    name = file.relative_to(HOUSE).parts[0].removesuffix(".py")
+    return "" if name == "__init__" else name
+
+
+def imports(file: Path, *, everywhere: bool = True) -> Iterator[str]:
+    """Full names that a file imports; `everywhere` = inside functions too."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree) if everywhere else _at_import_time(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} imports relatively: write the whole name"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _at_import_time(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_for_types:
+            yield node
+            yield from _at_import_time(node)
+
+
+def rooms_imported(file: Path) -> set[str]:
+    names = [name.split(".") for name in imports(file)]
+    return {name[1] for name in names if name[0] == "dipaco" and len(name) > 1}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(HOUSE)))
+def test_a_file_opens_with_its_subject_and_imports_strictly_lower_storeys(file):
+    assert ast.get_docstring(ast.parse(file.read_text())), "say in the first line what it is about"
+    room = room_of(file)
+    if room == "":
+        assert rooms_imported(file) == set(), "`import dipaco` answers at once"
+        return
+    assert room in STOREY_OF, f"give `{room}` its storey in the table above"
+    for other in rooms_imported(file) - {room}:
+        assert STOREY_OF[other] < STOREY_OF[room], f"{room} must not know {other}"
+
+
+def test_no_files_import_each_other_in_a_circle():
+    names = {".".join(file.relative_to(HOUSE.parent).with_suffix("").parts): file for file in FILES}
+    names = {name.removesuffix(".__init__"): file for name, file in names.items()}
+
+    def targets(file):
+        for full_name in imports(file, everywhere=False):
+            # `from dipaco.topology import Level` is the room, `from dipaco import trees` a file.
+            yield full_name if full_name in names else full_name.rpartition(".")[0]
+
+    graph = {
+        name: {target for target in targets(file) if target in names and target != name}
+        for name, file in names.items()
+    }
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_a_library_is_imported_in_its_own_rooms_only(library):
+    users = {
+        room_of(file)
+        for file in FILES
+        if any(name.split(".")[0] == library for name in imports(file))
+    }
+    assert users <= HOMES[library]
+
+
+def test_sql_is_in_sql_files_only():
+    statement = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER)\s", re.DOTALL)
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not statement.match(node.value), f"{file.name}:{node.lineno}: {node.value}"
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level names of what is loaded in a new process after `code`."""
+    report = "; import sys; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code + report], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "numpy", "grain", "pyarrow", "matplotlib"}
+
+
+@pytest.mark.parametrize("room", ["topology", "control"])
+def test_rooms_of_pure_python_load_no_jax_and_no_numpy_whatever_they_import(room):
+    names = [
+        ".".join(file.relative_to(HOUSE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for file in sorted((HOUSE / room).glob("*.py"))
+    ]
+    assert len(names) > 3
+    assert not modules_after(f"import {', '.join(names)}") & HEAVY
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import dipaco",
+        "import dipaco.config, dipaco.overrides",
+        "import dipaco.cli.main",
+        "from dipaco.cli.main import parser; parser().format_help()",
+    ],
+)
+def test_asking_for_help_or_a_config_loads_nothing_heavy(code):
+    assert not modules_after(code) & HEAVY
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
+def test_the_command_line_answers_without_jax(arguments):
+    code = (
+        "import sys, atexit; "
+        "atexit.register(lambda: print('LOADED', *sys.modules)); "
+        f"from dipaco.cli.main import main; main({arguments!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said, _, loaded = done.stdout.partition("LOADED")
+    assert "dipaco" in said
+    assert not {name.split(".")[0] for name in loaded.split()} & HEAVY
+
+
+def test_a_config_is_shown_without_jax():
+    """`config show` and a wrong `--set` answer at once."""
+    quickstart = HOUSE.parent / "configs" / "quickstart.py"
+    code = f"from dipaco.cli.main import main; main(['config', 'show', {str(quickstart)!r}])"
+    assert not modules_after(code) & HEAVY
