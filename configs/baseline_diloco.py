@@ -1,10 +1,9 @@
-"""DiLoCo with four replicas at the quickstart's size: all parameters shared, four shards. CPU,
-about two minutes.
+"""DiLoCo with four replicas at the quickstart's size: all parameters shared. CPU, two to three
+minutes.
 
-One shared level, and a level of four experts that owns no part. Without the square root of the
-fan-in, as DiLoCo was published. This is what module sharing has to beat: the same paths, shards and
-tokens, but one set of parameters.
-"""
+One shared level, and levels that own no part: two of two experts, so that documents are routed as
+in 2x2. Without the square root of the fan-in, as DiLoCo was published. This is what module sharing
+has to beat: the same paths, shards and tokens, but one set of parameters."""
 
 import dataclasses
 
@@ -13,20 +12,25 @@ import quickstart
 from dipaco.config import RunConfig
 from dipaco.model.config import part_names
 from dipaco.outer.config import OuterSettings
-from dipaco.topology import Level, Topology
+from dipaco.topology import SHARED, Level, Topology
 
 
 def run() -> RunConfig:
-    base = quickstart.run()
     return dataclasses.replace(
-        base,
+        quickstart.run(),
         name="baseline_diloco",
-        topology=Topology(
-            levels=(
-                Level(name="all", parts=part_names(base.model)),
-                Level(name="replica", experts=4),
-            )
-        ),
+        topology=four_paths(experts=SHARED),
         outer=OuterSettings(rescale_by_fan_in=False),
         baselines=(),
+    )
+
+
+def four_paths(experts: int) -> Topology:
+    """Four paths through one level that owns every part."""
+    return Topology(
+        levels=(
+            Level(name="all", parts=part_names(quickstart.run().model), experts=experts),
+            Level(name="first", experts=2),
+            Level(name="second", experts=2),
+        )
     )
