@@ -1,13 +1,14 @@
 """`dipaco VERB ...`: finds the verb, and says errors as sentences."""
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
 
 import dipaco
 from dipaco.cli import config, evaluate, export, generate, status, train
-from dipaco.errors import DipacoError
+from dipaco.errors import DipacoError, DiskFull
 
 VERBS = {
     "train": train,
@@ -57,17 +58,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = parser().parse_args(arguments)
     try:
-        return VERBS[options.verb].run(options)
+        code = VERBS[options.verb].run(options)
+        sys.stdout.flush()  # here, where what goes wrong is still said below
+        return code
     except DipacoError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return _refuse(error)
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has left (`| head`); Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()  # whoever read it has left (`| head`)
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _forget_output()
+        return _refuse(DiskFull(file=error.filename or "the output or the log"))
+
+
+def _refuse(error: DipacoError) -> int:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return EXIT_BAD_INPUT
+
+
+def _forget_output() -> None:
+    """What is left of standard output goes nowhere; Python would complain once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -249,7 +249,7 @@ def _parquet_rows(files: list[Path]) -> Iterator[Row]:
 
 def _hub_rows(source: SourceUrl) -> Iterator[Row]:
     try:
-        import datasets  # ty: ignore[import-not-found]
+        import datasets
     except ImportError:
         raise ExtraMissing(feature=source.url, package="datasets", extra="datasets") from None
 

@@ -10,7 +10,7 @@ from dipaco.evaluation.tables import PathShare, Report, Row, render_markdown
 from dipaco.model.config import flops_per_token, num_parameters, part_parameters
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
-from dipaco.store.objects import file_digest, write_atomically
+from dipaco.store.objects import file_digest, said_plainly, write_atomically
 
 ROW_ORDER = (DENSE, DENSE_EQUAL_TOKENS, MODULAR, "modular_best_path")
 
@@ -25,7 +25,8 @@ def write_report(run: Run, claim: Claim) -> list[Fact]:
     report = make_report(run)
     write_atomically(run.layout.report("json"), report.to_json())
     write_atomically(run.layout.report("md"), _markdown(run, report).encode())
-    draw_report(report, run.layout.report("png"))
+    with said_plainly(run.layout.report("png")):
+        draw_report(report, run.layout.report("png"))
     files = {suffix: run.layout.report(suffix) for suffix in ("json", "md", "png")}
     return [
         StageDone(

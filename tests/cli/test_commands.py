@@ -352,3 +352,23 @@ print("LOADED", *sorted({{"jax", "flax", "numpy", "orbax", "grain"}} & set(sys.m
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=home, check=True
     )
     assert ended.stdout.splitlines()[-1] == "LOADED", ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "said"), [("/dev/full", 2, "DiskFull: No space left"), ("pipe", 0, "")]
+)
+def test_output_that_nobody_can_take_makes_no_traceback(config_file, output, code, said):
+    home = str(Path(__file__).parents[2])
+    command = f"'{sys.executable}' -m dipaco.cli.main config show '{config_file}'"
+    # `false` reads nothing.
+    script = f"{command} > /dev/full" if output == "/dev/full" else f"{command} | false"
+    ended = subprocess.run(
+        ["bash", "-c", f"{script}; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        cwd=home,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "Exception ignored" not in ended.stderr
+    assert said in ended.stderr

@@ -3,10 +3,13 @@
 import gzip
 import json
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dipaco.data.document import Document
 from dipaco.data.sources import cut_text, open_source, parse_url, source_of_file
 from dipaco.errors import BadRecord, BadSource, BinaryText, MissingColumn
 
@@ -132,3 +135,16 @@ def test_the_toy_is_the_same_each_time_and_its_clusters_share_no_words():
         words[document.domain] |= set(document.text.split())
     assert len(words) == 4
     assert not words["toy_00"] & words["toy_01"]
+
+
+def test_a_data_set_of_the_hub_is_streamed(tmp_path, monkeypatch):
+    pytest.importorskip("datasets", reason="the extra `datasets` is not installed")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tmp_path / "tales"  # `datasets` takes a folder for a name, so no network is needed
+    folder.mkdir()
+    columns = {"text": ["a fox", "an owl"], "domain": ["woods", "barn"]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "train-00000.parquet")
+
+    assert documents(f"hf:{folder}") == [Document("a fox", "woods"), Document("an owl", "barn")]
+    with pytest.raises(BadSource, match="Check the name"):
+        documents(f"hf:{folder}?split=absent")

@@ -20,19 +20,19 @@ def stepped(loss_fn, settings, parts, batch, rate=0.1):
 def test_loss_and_gradient_are_means_over_the_targets(loss_fn, settings, parts):
     settings = dataclasses.replace(settings, weight_decay=0.0, epsilon=1.0)
     batch = {
-        "x": np.array([[1, 0], [0, 1], [9, 9]], np.float32),
-        "y": np.array([[0.5], [-0.5], [0]], np.float32),
-        "weight": np.array([[1], [1], [0]], np.float32),
+        "x": np.array([[1, 0], [0, 1], [1, 0], [9, 9]], np.float32),
+        "y": np.array([[0.5], [-0.5], [0.5], [0]], np.float32),
+        "weight": np.array([[1], [1], [1], [0]], np.float32),
     }
     state, metrics = stepped(loss_fn, settings, parts, batch)
-    # Errors are 1.5 - 0.5 = 1 and -1.5 + 0.5 = -1; each gradient is the mean of 2 error x.
-    gradient = np.array([1.0, -1.0])
+    # Errors are 1.5 - 0.5 = 1, -1.5 + 0.5 = -1 and 1 again; gradients are means of 2 error x.
+    kernel, bias = np.array([4 / 3, -2 / 3]), np.array([2 / 3])
     assert metrics.loss == pytest.approx(1.0)
-    assert metrics.targets == 2
-    assert metrics.gradient_norm == pytest.approx(np.sqrt(2))
-    expected = np.array([1.0, -2.0]) - 0.1 * gradient / (abs(gradient) + 1.0)
-    np.testing.assert_allclose(state.parts["w"]["kernel"][:, 0], expected, rtol=1e-6)
-    np.testing.assert_allclose(state.parts["w"]["bias"], [0.5], rtol=1e-6)
+    assert metrics.targets == 3
+    assert metrics.gradient_norm == pytest.approx(np.sqrt((16 + 4 + 4) / 9))
+    for name, gradient in (("kernel", kernel), ("bias", bias)):
+        expected = np.ravel(parts["w"][name]) - 0.1 * gradient / (abs(gradient) + 1.0)
+        np.testing.assert_allclose(np.ravel(state.parts["w"][name]), expected, rtol=1e-6)
     assert state.step == 1
 
 
