@@ -176,7 +176,7 @@ class Ledger:
         """The release of a phase, or the newest. Raises `NotYet`."""
         phases = [p for a, p in self.releases() if a == arm and phase in (None, p)]
         if not phases:
-            wanted = f"a release of `{arm}`" + ("" if phase is None else f" at phase {phase}")
+            wanted = f"release of `{arm}`" + ("" if phase is None else f" at phase {phase}")
             raise NotYet(what=wanted)
         row = self._database.one("get_release", arm=arm, phase=max(phases))
         assert row is not None

@@ -25,7 +25,7 @@ class Row:
     tokens: int  # trained on by all paths together, the base model's included
     flops: float  # of training, estimated from the model's shape
     bytes_sent: int  # contributions up and modules down, had paths been separate machines
-    seconds: float  # of training and routing on this machine
+    seconds: float  # of training, had one machine done it all
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

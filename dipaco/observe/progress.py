@@ -83,7 +83,7 @@ class Progress:
         """Ends the bar, or tells of the steps since the last line."""
         if self._bar:
             self._bar.close()
-        elif self._told_step != self._done_steps:
+        elif self._done_steps not in (self._told_step, self._first_step):
             self._tell()
 
     def __enter__(self) -> Self:

@@ -123,7 +123,7 @@ def test_drawn_text_depends_on_the_seed(dipaco, tiny):
         (["--prompt", "x", "--seed", "-1"], "`--seed` is -1."),
         (["--prompt", "x", "--path", "4"], "no path 4; paths are numbered 0 to 3."),
         (["--prompt", "x", "--path", "-1"], "no path -1; paths are numbered 0 to 3."),
-        (["--prompt", "x", "--phase", "9"], "no a release of `modular` at phase 9 yet"),
+        (["--prompt", "x", "--phase", "9"], "no release of `modular` at phase 9 yet"),
         (["--prompt", "x", "--arm", "dens"], "no arm `dens`. It has: base, modular, dense"),
     ],
 )

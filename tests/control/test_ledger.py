@@ -220,8 +220,8 @@ def test_what_is_asked_for_too_early_is_said_to_be_not_yet(ledger):
             "modular", ModuleId("early", 1), 0
         ),
         "path 2 of `modular` after phase 0": lambda: ledger.snapshot("modular", 2, 0),
-        "a release of `modular`": lambda: ledger.release("modular"),
-        "a release of `modular` at phase 1": lambda: ledger.release("modular", 1),
+        "release of `modular`": lambda: ledger.release("modular"),
+        "release of `modular` at phase 1": lambda: ledger.release("modular", 1),
     }
     for what, ask in questions.items():
         with pytest.raises(NotYet, match=f"no {what} yet"):
