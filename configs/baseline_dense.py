@@ -11,6 +11,7 @@ import quickstart
 from dipaco.config import RunConfig
 from dipaco.model.config import part_names
 from dipaco.outer.config import OuterSettings
+from dipaco.routing.config import RoutingConfig
 from dipaco.topology import Level, Topology
 
 
@@ -20,6 +21,7 @@ def run() -> RunConfig:
         base,
         name="baseline_dense",
         topology=Topology(levels=(Level(name="all", parts=part_names(base.model)),)),
+        routing=RoutingConfig(),  # one path: a product of choices has nothing to offer
         outer=OuterSettings(learning_rate=1.0, momentum=0.0),
         baselines=(),
     )

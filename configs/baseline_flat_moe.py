@@ -1,7 +1,7 @@
 """Flat mixture of experts with four paths at the quickstart's size: nothing is shared.
 
 CPU, two to three minutes. One module per path owns every part: four times the parameters of a path,
-where 2x2 has twice. Documents are routed as in 2x2. """
+where 2x2 has twice. Documents are routed as in 2x2."""
 
 import dataclasses
 

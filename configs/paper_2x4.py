@@ -1,7 +1,7 @@
 """DiPaCo 2x4 on C4: 8 paths of 150 M parameters. The smallest grid of the paper; validation
 perplexity there 14.86.
 
-Cost: 24,000 + 8 x 64,000 steps of 512 x 1024 tokens, about 1.8e20 FLOP a path; days on eight
+Cost: 24,000 + 8 x 64,000 steps of 512 x 1024 tokens, about 3.5e19 FLOP a path; days on eight
 accelerators. Dense at a path's size reaches 16.23. Needs the extra `datasets` and a network.
 Evaluated at the training length, where the paper evaluates at 2048.
 

@@ -8,7 +8,6 @@ once.
 
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 
@@ -162,11 +161,6 @@ class RunConfig:
     def to_json(self) -> str:
         """One line per setting, in a fixed order."""
         return json.dumps(dataclasses.asdict(self), indent=1)
-
-    @property
-    def digest(self) -> str:
-        """Equal for equal configs."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:32]
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -16,14 +16,14 @@ import numpy as np
 import dipaco
 from dipaco import overrides
 from dipaco.config import RunConfig
-from dipaco.control.ledger import Ledger
+from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.plan import Plan
 from dipaco.control.release import Release
 from dipaco.control.tasks import StageDone
 from dipaco.errors import (
     CorpusOfOtherText,
+    LedgerDamaged,
     NoSuchRun,
-    NotYet,
     RunBusy,
     RunOfOtherConfig,
     RunOfOtherVersion,
@@ -31,7 +31,7 @@ from dipaco.errors import (
 from dipaco.routing.router import Router
 from dipaco.routing.router import load as load_router
 from dipaco.store.layout import Layout
-from dipaco.store.objects import Objects, said_plainly
+from dipaco.store.objects import Objects, place, said_plainly
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId, assemble
 
@@ -134,65 +134,73 @@ def create_or_open(
     Raises:
       RunOfOtherConfig, RunOfOtherVersion: the folder holds another run. It stays as it was.
     """
-    layout = Layout(folder)
-    run = open_run(folder) if layout.ledger.exists() else None
-    if run is not None:
+    if Layout(folder).ledger.exists():
+        run = open_run(folder)
         if run.asked == config:
             return run, False
         has_facts = run.ledger.stages()
         run.ledger.close()
         if has_facts:
             raise RunOfOtherConfig(folder=folder, difference=_difference(run.asked, config))
-        layout.ledger.unlink()  # it could not even read its text: a corrected config begins anew
-    folder.mkdir(parents=True, exist_ok=True)
-    ledger = Ledger(layout.ledger)
-    meta = {
-        "config": config.to_json(),
-        "version": dipaco.__version__,
-        **{key: json.dumps(value) for key, value in (given or {}).items()},
-    }
-    ledger.start(meta)
-    return Run(folder, config, ledger), True
+        # It could not even read its text: a corrected config begins anew.
+    _begin(folder, config, given or {})
+    return open_run(folder), True
 
 
-def open_run(folder: Path) -> Run | None:
-    """The run in a folder; None where it was interrupted before it began.
+def _begin(folder: Path, config: RunConfig, given: Mapping[str, Any]) -> None:
+    """Puts a ledger that knows its run into place, whole or not at all."""
+    final = Layout(folder).ledger
+    partial = final.with_name(f"{final.name}.partial")
+    with said_plainly(final):
+        folder.mkdir(parents=True, exist_ok=True)
+        partial.unlink(missing_ok=True)
+        with open_ledger(partial) as ledger:
+            ledger.start(
+                {
+                    "config": config.to_json(),
+                    "version": dipaco.__version__,
+                    **{key: json.dumps(value) for key, value in given.items()},
+                }
+            )
+        place(partial, final)
+
+
+def open_run(folder: Path) -> Run:
+    """The run in a folder.
 
     Raises:
       NoSuchRun: there is no run in this folder.
       RunOfOtherVersion: another version of the program began it.
+      LedgerDamaged: its ledger says nothing that can be read.
     """
     layout = Layout(folder)
     if not layout.ledger.exists():
         raise NoSuchRun(folder=folder)
     ledger = Ledger(layout.ledger)
-    version, config = ledger.meta("version"), ledger.meta("config")
-    if version is None or config is None:
+    try:
+        version, config = ledger.meta("version"), ledger.meta("config")
+        if version is None or config is None:
+            raise LedgerDamaged(file=layout.ledger, problem="it does not say which run it is of")
+        if version != dipaco.__version__:
+            raise RunOfOtherVersion(folder=folder, found=version, here=dipaco.__version__)
+        return Run(folder, overrides.from_tree(json.loads(config)), ledger)
+    except BaseException:
         ledger.close()
-        return None
-    if version != dipaco.__version__:
-        ledger.close()
-        raise RunOfOtherVersion(folder=folder, found=version, here=dipaco.__version__)
-    return Run(folder, overrides.from_tree(json.loads(config)), ledger)
+        raise
 
 
 def has_begun(folder: Path, config: RunConfig) -> bool:
     """Whether there is a run in this folder that can go on, and is not to be begun (anew)."""
-    run = open_run(folder) if Layout(folder).ledger.exists() else None
-    if run is None:
+    if not Layout(folder).ledger.exists():
         return False
-    try:
+    with reading(folder) as run:
         return run.asked == config or bool(run.ledger.stages())
-    finally:
-        run.ledger.close()
 
 
 @contextlib.contextmanager
 def reading(folder: Path) -> Generator[Run]:
-    """A run, for commands that only look at it. Raises `NoSuchRun`, `NotYet`."""
+    """A run, for commands that only look at it. Raises as `open_run`."""
     run = open_run(folder)
-    if run is None:
-        raise NotYet(what="facts")
     try:
         yield run
     finally:

@@ -8,10 +8,11 @@ from tiny_run import Fault
 
 from dipaco.config import RunConfig
 from dipaco.data.config import DataConfig
-from dipaco.errors import NoSuchRun, NotWritable, NotYet, RunBusy, RunOfOtherConfig
+from dipaco.errors import LedgerDamaged, NoSuchRun, NotWritable, NotYet, RunBusy, RunOfOtherConfig
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import ModelConfig, part_names
-from dipaco.runs.run import create_or_open, has_begun, open_run, reading, working_alone
+from dipaco.runs.run import create_or_open, has_begun, reading, working_alone
+from dipaco.store.layout import Layout
 from dipaco.topology import Level, Topology
 
 MODEL = ModelConfig(vocab_size=300, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=64)
@@ -77,13 +78,19 @@ def test_a_run_that_was_interrupted_before_it_began_is_begun(tmp_path, monkeypat
         patch.setattr("dipaco.control.ledger.Ledger.start", die)
         with pytest.raises(KeyboardInterrupt):
             create_or_open(tmp_path, CONFIG)
-    assert open_run(tmp_path) is None
     assert not has_begun(tmp_path, CONFIG)
-    with pytest.raises(NotYet), reading(tmp_path):
+    with pytest.raises(NoSuchRun), reading(tmp_path):
         pass
     run, is_new = create_or_open(tmp_path, CONFIG)
     assert is_new
     run.ledger.close()
+
+
+def test_a_ledger_that_was_emptied_is_damaged_and_not_a_new_run(tmp_path):
+    create_or_open(tmp_path, CONFIG)[0].ledger.close()
+    Layout(tmp_path).ledger.write_bytes(b"")
+    with pytest.raises(LedgerDamaged, match="does not say which run"):
+        create_or_open(tmp_path, CONFIG)
 
 
 def test_one_process_at_a_time_and_the_lock_goes_with_its_process(dipaco, config_file, tmp_path):

@@ -154,6 +154,23 @@ def test_files_and_folders_are_deleted_and_may_be_gone_already(objects, tmp_path
     assert files(tmp_path) == []
 
 
+def test_only_live_contributions_and_snapshots_are_kept_and_other_objects_stay(objects, tmp_path):
+    module = objects.write_bytes("modules", "safetensors", b"module")
+    live, dead = (
+        objects.write_bytes("messages/modular/early/0000/000001", "safetensors", content)
+        for content in (b"live", b"dead")
+    )
+    for attempt in (1, 2):
+        folder = tmp_path / "snapshots" / "modular" / "0000" / f"000001-{attempt}"
+        folder.mkdir(parents=True)
+        (folder / "state").write_bytes(b"state")
+    objects.keep_only({live.name, "snapshots/modular/0000/000001-2"})
+    assert [str(file.relative_to(tmp_path)) for file in files(tmp_path)] == sorted(
+        [module.name, live.name, "snapshots/modular/0000/000001-2/state"]
+    )
+    assert not (tmp_path / dead.name).exists()
+
+
 def test_the_digest_of_a_file_is_that_of_its_bytes_over_several_chunks(tmp_path):
     content = os.urandom((1 << 22) * 2 + 17)
     (tmp_path / "file").write_bytes(content)
