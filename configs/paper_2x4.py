@@ -14,6 +14,7 @@ from dipaco.data.config import DataConfig
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import ModelConfig
 from dipaco.outer.config import OuterSettings
+from dipaco.routing.config import RoutingConfig
 from dipaco.topology import Level, Topology, blocks
 
 
@@ -43,6 +44,8 @@ def run() -> RunConfig:
         ),
         base=BaseSettings(steps=24_000, steps_per_phase=1000),
         phases=427,
+        # As published: no bound on the shards. The paper does not say how features are normalised.
+        routing=RoutingConfig(capacity=None, floor=0.0),
         inner=InnerSettings(
             steps=150, batch_size=512, learning_rate=4e-4, warmup_steps=1000, weight_decay=0.1
         ),

@@ -8,13 +8,13 @@ import dataclasses
 import paper_2x4
 
 from dipaco.config import RunConfig
-from dipaco.routing.config import RoutingConfig
 
 
 def run() -> RunConfig:
+    base = paper_2x4.run()
     return dataclasses.replace(
-        paper_2x4.run(),
+        base,
         name="paper_8x8",
         topology=paper_2x4.grid(8, 8),
-        routing=RoutingConfig(kind="product_kmeans"),
+        routing=dataclasses.replace(base.routing, kind="product_kmeans"),
     )

@@ -35,14 +35,15 @@ def train(
     """Yields every module after each of `phases` outer steps.
 
     Args:
-      topology: which paths go through which modules. modules: theta(0) for every module of the
-      topology, usually all cut from one base model. train_path: lines 5-10, tau inner steps of one
-      path. What it carries (AdamW state, data position) belongs to the path alone. documents:
-      |D_i|, documents in the shard of each path. phases: T, outer steps. outer: how modules step;
-      None means that nothing is averaged, which is only possible where every module has one path:
-      the
-        module becomes what the path made of it (plain AdamW, as the base model and the dense
-        baselines are trained).
+      topology: which paths go through which modules.
+      modules: theta(0) for every module of the topology, usually all cut from one base model.
+      train_path: lines 5-10, tau inner steps of one path. What it carries (AdamW state, data
+        position) belongs to the path alone.
+      documents: |D_i|, documents in the shard of each path.
+      phases: T, outer steps.
+      outer: how modules step. None: nothing is averaged, which is only possible where every module
+        has one path. The module becomes what the path made of it: plain AdamW, as the base model
+        and the dense baselines are trained.
 
     Source: DiPaCo Algorithm 1.
     """

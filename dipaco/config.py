@@ -92,16 +92,15 @@ class RunConfig:
         if not self.data.prefix_tokens < self.data.length <= self.model.max_length:
             raise SettingsDisagree(
                 problem=f"`data.length` is {self.data.length}; it must be above "
-                "`data.prefix_tokens` "
-                f"({self.data.prefix_tokens}) and at most `model.max_length` "
-                f"({self.model.max_length})"
+                f"`data.prefix_tokens` ({self.data.prefix_tokens}) and at most "
+                f"`model.max_length` ({self.model.max_length})"
             )
         for arm in (self.plan.base, *self.plan.arms):
             if 0 < arm.total_steps <= self.inner.warmup_steps:
                 raise SettingsDisagree(
-                    problem=f"`inner.warmup_steps` is {self.inner.warmup_steps}, and `{arm.name}`"
-                    " takes only "
-                    f"{arm.total_steps} steps: warm up for fewer, or train longer"
+                    problem=f"`inner.warmup_steps` is {self.inner.warmup_steps}, and "
+                    f"`{arm.name}` takes only {arm.total_steps} steps: warm up for fewer, or "
+                    "train longer"
                 )
         if self.routing.kind == "product_kmeans" and not self.topology.choices:
             raise SettingsDisagree(

@@ -111,7 +111,7 @@ class EmptyCorpus(DipacoError):
 
 
 class EmptySplit(DipacoError):
-    """No document of more than {prefix_tokens} tokens fell into the split `{split}`, out of {documents} documents in {groups} groups ({short} short). Add text, raise `data.{setting}`, or split by document with `?group=document`."""
+    """No document of more than {prefix_tokens} tokens fell into the split `{split}`, out of {documents} documents in {groups} groups ({short} short). Add text, raise `data.{setting}`, or split by piece with `?group=piece`."""
 
 
 class CorpusMissing(DipacoError):
@@ -131,7 +131,7 @@ class EmptyShard(DipacoError):
 
 
 class ShardDamaged(DipacoError):
-    """The shard {file} is damaged: {problem}. Delete it and run the same command again."""
+    """The shard {file} is damaged: {problem}. Restore it from a copy of the run folder."""
 
 
 # --- routing ----------------------------------------------------------------------------------
@@ -299,6 +299,14 @@ class CannotStartFrom(DipacoError):
 
 class Diverged(DipacoError):
     """The loss became {loss} at step {step} of the phase; nothing of it was recorded. Lower `inner.learning_rate`."""
+
+
+class ModuleDiverged(DipacoError):
+    """The outer step of {module} after phase {phase} made `{name}` infinite or not a number; nothing of it was recorded. Lower `outer.learning_rate` or `inner.learning_rate` in a new run."""
+
+
+class ArmDiverged(DipacoError):
+    """The perplexity of `{arm}` at phase {phase} is {perplexity}: its parameters have diverged. Lower `inner.learning_rate` or `outer.learning_rate` in a new run."""
 
 
 class NotFinite(DipacoError):

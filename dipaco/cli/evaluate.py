@@ -1,11 +1,11 @@
-"""Perplexity of your own documents: each alone, cut to the context, tokens 32 and onward, no
-special tokens.
+"""Perplexity of your own documents: each alone, cut to the context, the routing prefix left out.
 
   dipaco evaluate --run runs/quickstart --documents notes.txt
   dipaco evaluate --run runs/quickstart --documents docs.jsonl --path 2 --json
 
-FILE is .jsonl, .jsonl.gz or .parquet with a column `text`, or a text file, which is one document.
-Each document goes to the path that the router picks, or all to `--path`.
+FILE is .jsonl, .jsonl.gz or .parquet with a column `text`, or a text file, which is one document
+(or one for each megabyte). Each document goes to the path that the router picks, or all to
+`--path`.
 """
 
 import argparse

@@ -21,16 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dipaco.model.huggingface import export_checkpoint
     from dipaco.runs.run import reading
+    from dipaco.store.objects import said_plainly
 
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)
-        export_checkpoint(
-            opened.config.model,
-            opened.path_of(release, options.path),
-            opened.corpus.tokenizer_file,
-            options.out,
-        )
+        parts = opened.path_of(release, options.path)
+        with said_plainly(options.out):
+            export_checkpoint(opened.config.model, parts, opened.corpus.tokenizer_file, options.out)
     modules = " + ".join(release.paths[options.path])
     print(
         f"path {options.path} ({modules}) of {release.arm} at phase {release.phase}: {options.out}"

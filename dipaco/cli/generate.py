@@ -1,7 +1,7 @@
 """Continue a prompt: which path takes it and why, then the text, streamed.
 
   dipaco generate --run runs/quickstart --prompt "And God said"
-  dipaco generate --run runs/quickstart --prompt "def main(" --temperature 0.8 --top-p 0.9 --seed 1
+  dipaco generate --run runs/quickstart --prompt "def main(" --temperature 0.8 --top-p 0.9
 
 Greedy unless a temperature is given. The text goes to standard output, everything else to standard
 error. A prompt shorter than the routing prefix is routed by the tokens it has.

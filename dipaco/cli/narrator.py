@@ -55,6 +55,11 @@ class Narrator:
         self._bar.close()
         self._log.close()
 
+    def compare_machines(self, then: str, now: str) -> None:
+        """Warns where the last bits of the results may depend on the change."""
+        if then != now:
+            self._tell(Event("machine_changed", {"then": then, "now": now}, "warning"))
+
     def began(self, claim: Claim) -> None:
         self._began_seconds = time.monotonic()
         self._bar.begin(str(claim.task))

@@ -12,6 +12,18 @@ from typing import Any
 
 HELP = "how far a run is"
 
+# What comes after what; kinds of the same number go on side by side.
+STAGE = {
+    "prepare": 0,
+    "pretrain": 1,
+    "route": 2,
+    "train": 3,
+    "outer": 3,
+    "score": 3,
+    "evaluate": 3,
+    "report": 4,
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's folder")
@@ -21,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dipaco.runs.run import reading
 
-    with reading(options.run) as opened:
+    with reading(options.run) as opened, opened.ledger.at_one_moment():
         status = status_of(opened)
     if options.json:
         print(json.dumps(status, indent=1))
@@ -59,10 +71,13 @@ def status_of(opened: Any) -> dict[str, Any]:
     for fact in ledger.evaluations():
         arms[fact.arm]["evaluations"].append({"phase": fact.phase, "perplexity": fact.perplexity})
     unfinished = ledger.unfinished()
+    counts = ledger.task_counts()
+    done = [kind for kind in STAGE if _is_done(kind, counts)]
     return {
         "name": opened.config.name,
         "seed": opened.config.seed,
         "finished": not unfinished and "report" in {stage.stage for stage in ledger.stages()},
+        "stages_done": done,
         "stages": {
             stage.stage: {"seconds": stage.seconds, **stage.summary} for stage in ledger.stages()
         },
@@ -70,11 +85,18 @@ def status_of(opened: Any) -> dict[str, Any]:
         "paths": arms[MODULAR]["paths"],
         "arms": arms,
         "tasks": {
-            f"{kind} {arm}".strip(): states
-            for (kind, arm), states in sorted(ledger.task_counts().items())
+            f"{kind} {arm}".strip(): states for (kind, arm), states in sorted(counts.items())
         },
         "unfinished": unfinished,
     }
+
+
+def _is_done(kind: str, counts: dict[tuple[str, str], Any]) -> bool:
+    """Whether all tasks of a kind are done, and a later stage tells that no more will come."""
+    states = [set(by_state) for (of, _), by_state in counts.items() if of == kind]
+    is_last = kind == "report"
+    has_later = any(STAGE[of] > STAGE[kind] for of, _ in counts)
+    return bool(states) and all(state == {"done"} for state in states) and (has_later or is_last)
 
 
 def _print(status: dict[str, Any]) -> None:
@@ -82,7 +104,7 @@ def _print(status: dict[str, Any]) -> None:
         "finished" if status["finished"] else f"{len(status['unfinished'])} tasks ready or claimed"
     )
     print(f"{status['name']}, seed {status['seed']}: {state}")
-    print(f"stages done: {', '.join(status['stages']) or 'none'}")
+    print(f"stages done: {', '.join(status['stages_done']) or 'none'}")
     for name, arm in status["arms"].items():
         print(f"\n{name}: {arm['phases']} phases, {arm['steps']} steps a path")
         for module, at in arm["modules"].items():

@@ -1,10 +1,13 @@
 """Do a run: fetch and prepare text, train the base model, route, train the paths and the baselines,
 evaluate, report.
 
-  dipaco train configs/quickstart.py --run runs/quickstart dipaco train configs/quickstart.py --run
-  runs/seed1 --set seed=1 dipaco train CONFIG --run DIR2 --from DIR@12        start from the modules
-  of another run after phase 12 dipaco train CONFIG --run DIR --init-from CHECKPOINT     all modules
-  start from a Hugging Face checkpoint
+  dipaco train configs/quickstart.py --run runs/quickstart
+  dipaco train configs/quickstart.py --run runs/seed1 --set seed=1
+  dipaco train CONFIG --run DIR2 --from DIR@12
+      start from the modules of another run after phase 12; nothing is pre-trained
+  dipaco train CONFIG --run DIR3 --init-from CHECKPOINT --set base.steps=0
+      all modules start from a Hugging Face checkpoint; without `base.steps=0` it is the base model
+      that starts there, and is trained on first
 
 Interrupted at any point (Ctrl-C, kill -9, power), the same command goes on from there, to the same
 numbers. A run that is finished prints its table again.
@@ -51,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
     from dipaco.caches import cache_folder
     from dipaco.cli.narrator import Narrator, print_results
-    from dipaco.runs.programs import keep_compiled
+    from dipaco.runs.programs import keep_compiled, machine
     from dipaco.runs.run import create_or_open, has_begun, working_alone
     from dipaco.workers.loop import recover, run_until_idle
     from dipaco.workers.origin import check_origin, from_checkpoint, from_run
@@ -69,8 +72,10 @@ def run(options: argparse.Namespace) -> int:
         opened, is_new = create_or_open(options.run, config, given)
         try:
             check_origin(opened, options.init_from, options.start_from)
+            machine_then = opened.ledger.remember("machine", machine())
             recover(opened)
             with Narrator(opened, is_new=is_new, tensorboard=options.tensorboard) as narrator:
+                narrator.compare_machines(machine_then, machine())
                 restore_corpus(opened, narrator.prepared)
                 run_until_idle(opened, worker="local", watcher=narrator)
             print_results(opened)

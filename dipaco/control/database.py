@@ -34,9 +34,8 @@ class Database:
     def _prepare(self) -> None:
         with self._said_plainly():
             self._connection.execute("PRAGMA journal_mode = WAL")
-            # A process that dies loses nothing; a power cut may lose the last commits, and their
-            # tasks are done again.
-            self._connection.execute("PRAGMA synchronous = NORMAL")
+            # A commit outlives a power cut, not only its process: what it supersedes is deleted.
+            self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._migrate()
 
@@ -52,6 +51,16 @@ class Database:
                 if self._connection.in_transaction:  # a full disk has rolled it back by itself
                     self._connection.execute("ROLLBACK")
                 raise
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Generator[None]:
+        """All queries inside see the database as it is at the first of them; nothing is changed."""
+        with self._said_plainly():
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("ROLLBACK")
 
     def rows(self, query: str, **values: Any) -> list[tuple]:
         """Runs a named query. Fetches all: a cursor left open would hold the write lock."""

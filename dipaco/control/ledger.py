@@ -70,6 +70,18 @@ class Ledger:
         row = self._database.one("get_meta", key=key)
         return None if row is None else row[0]
 
+    def remember(self, key: str, value: str) -> str:
+        """Remembers a value unless there is one already; returns the one that is remembered."""
+        with self._database.transaction():
+            self._database.change("remember_meta", key=key, value=value)
+        return self.meta(key) or value
+
+    @contextlib.contextmanager
+    def at_one_moment(self) -> Generator[None]:
+        """What is read inside is of one moment, whatever others write meanwhile."""
+        with self._database.snapshot():
+            yield
+
     # --- tasks ---------------------------------------------------------------------------------
 
     def claim(self, worker: str) -> Claim | None:
@@ -97,6 +109,9 @@ class Ledger:
                 for fact in facts:
                     self._record(fact)
             except sqlite3.IntegrityError as error:
+                # A key that is taken; anything else is a fact that should never have come here.
+                if error.sqlite_errorname != "SQLITE_CONSTRAINT_PRIMARYKEY":
+                    raise
                 raise ClaimLost(task=claim.task) from error
             tasks = due(plan, facts, self)
             for arm, phase in dict.fromkeys((t.arm, t.phase) for t in tasks if t.kind == "score"):
@@ -230,7 +245,7 @@ class Ledger:
         return [name for (name,) in rows]
 
     def superseded_snapshots(self, arm: str, path: int, phase: int) -> list[str]:
-        """Names of a path's snapshots of earlier phases."""
+        """Name of a path's snapshot of the phase before `phase`."""
         rows = self._database.rows("superseded_snapshots", arm=arm, path=path, phase=phase)
         return [name for (name,) in rows]
 
@@ -249,6 +264,11 @@ class Ledger:
         """Parameters of all modules of an arm at the start of a phase."""
         rows = self._database.rows("modules_at", arm=arm, phase=phase)
         return {ModuleId.parse(module): Receipt(*receipt) for module, *receipt in rows}
+
+    def phases_reached(self, arm: str, num_modules: int) -> int:
+        """The last phase that all modules of an arm have reached."""
+        row = self._database.one("phases_reached", arm=arm, num_modules=num_modules)
+        return -1 if row is None else row[0]
 
     def num_arrivals(self, arm: str, module: ModuleId, phase: int) -> int:
         row = self._database.one("num_arrivals", arm=arm, module=str(module), phase=phase)

@@ -6,6 +6,9 @@ SELECT value FROM meta WHERE key = :key;
 -- put_meta: remembers one
 INSERT INTO meta (key, value) VALUES (:key, :value);
 
+-- remember_meta: remembers one that must not change
+INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
+
 -- add_task: makes a task due; a task that is there already stays as it is
 INSERT INTO tasks (kind, arm, subject, phase, priority)
 VALUES (:kind, :arm, :subject, :phase, :priority)
@@ -47,6 +50,10 @@ WHERE arm = :arm AND module = :module AND phase = :phase;
 -- modules_at: all modules that have reached a phase
 SELECT module, name, digest, num_bytes FROM modules WHERE arm = :arm AND phase = :phase
 ORDER BY module;
+
+-- phases_reached: the last phase that all modules have reached
+SELECT phase FROM modules WHERE arm = :arm GROUP BY phase HAVING count(*) = :num_modules
+ORDER BY phase DESC LIMIT 1;
 
 -- newest_modules: the last phase of every module
 SELECT arm, module, max(phase), digest FROM modules GROUP BY arm, module ORDER BY arm, module;
@@ -128,8 +135,8 @@ SELECT a.name FROM arrivals a JOIN modules m
   ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + 1)
 WHERE a.arm = :arm AND a.module = :module AND a.phase = :phase;
 
--- superseded_snapshots: snapshots of phases before the last
-SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase < :phase;
+-- superseded_snapshots: the snapshot of the phase before
+SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase = :phase - 1;
 
 -- live_names: the last snapshot of every path, and contributions whose module has not stepped
 SELECT t.name FROM trained t

@@ -20,7 +20,7 @@ class Release(NamedTuple):
     phase: int
     objects: Mapping[str, Receipt]  # digest -> parameters of a module
     paths: tuple[Mapping[str, str], ...]  # per path: module -> digest
-    companions: Mapping[str, str]  # `tokenizer`, `router`, `shards` -> digest
+    companions: Mapping[str, str]  # `corpus`, `tokenizer`, `router`, `shards`, ... -> digest
 
     @property
     def digest(self) -> str:

@@ -13,6 +13,6 @@ The nouns, in the order in which text meets them:
   row        `length` tokens made of pieces (document, start, length), planned with the shard
   batch      tokens, segments and positions, [B, T] each; found by one integer, the step
 
-The room imports `errors` and nothing else of the house. Heavy libraries (grain, array_record,
-pyarrow, tokenizers, datasets) are imported inside the functions that need them.
+The room imports `errors` and `caches`, nothing else of the house. Heavy libraries (grain,
+array_record, pyarrow, tokenizers, datasets) are imported inside the functions that need them.
 """

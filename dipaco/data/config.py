@@ -1,7 +1,9 @@
 """What the text is, how it is split, and how long a row is."""
 
 import dataclasses
+import hashlib
 import os
+from pathlib import Path
 
 from dipaco.errors import BadDataSetting
 
@@ -54,6 +56,10 @@ NOT_OF_THE_CORPUS = ("length", "processes")  # settings that leave the prepared 
 def corpus_settings(config: DataConfig) -> dict[str, object]:
     """The settings that the bytes of a prepared corpus depend on, as JSON values."""
     settings = dataclasses.asdict(config) | {"sources": list(config.sources)}
+    if config.tokenizer is not None and Path(config.tokenizer).is_file():
+        # What it holds, not where it lies.
+        content = Path(config.tokenizer).read_bytes()
+        settings["tokenizer"] = hashlib.sha256(content).hexdigest()[:32]
     return {name: value for name, value in settings.items() if name not in NOT_OF_THE_CORPUS}
 
 

@@ -4,13 +4,15 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+PIECE = ""
+
 
 class Document(NamedTuple):
     """A text, the domain it is counted under, and the group that stays in one split."""
 
     text: str
     domain: str
-    group: str | None = None  # None = the document itself
+    group: str | None = None  # None = the document itself; PIECE = each piece it is cut into
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

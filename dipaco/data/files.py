@@ -26,11 +26,21 @@ def write_whole(file: Path, write: Callable[[BinaryIO], object]) -> None:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        partial.replace(file)
+        rename_durably(partial, file)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(file=file) from error
         raise NotWritable(file=file, problem=error.strerror or error) from error
+
+
+def rename_durably(partial: Path, file: Path) -> None:
+    """Gives a flushed file its name, and flushes the folder that holds the name."""
+    partial.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:

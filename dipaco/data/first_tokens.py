@@ -7,6 +7,8 @@ import numpy as np
 from dipaco.data.corpus import Corpus
 from dipaco.data.tokenizer import Tokenizer
 
+CHUNK = 4096  # whole documents in memory at once
+
 
 def first_tokens(
     corpus: Corpus, document_numbers: Sequence[int] | np.ndarray, length: int
@@ -17,7 +19,12 @@ def first_tokens(
       tokens: [N, length] int32, padded with 0.
       lengths: [N] int32, how many of them are tokens.
     """
-    return _cut(corpus.tokens(document_numbers), length)
+    chunks = [
+        _cut(corpus.tokens(document_numbers[start : start + CHUNK]), length)
+        for start in range(0, max(len(document_numbers), 1), CHUNK)
+    ]
+    tokens, lengths = zip(*chunks, strict=True)
+    return np.concatenate(tokens), np.concatenate(lengths)
 
 
 def encode_first_tokens(

@@ -6,13 +6,11 @@ document; two shards may share documents (overlap, section 2.4.4) and nothing is
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from dipaco.data.corpus import Corpus
-from dipaco.data.files import digest_of
-from dipaco.data.pack import RowPlan, load_plan, plan_rows, save_plan
+from dipaco.data.pack import RowPlan, plan_rows
 from dipaco.errors import EmptyShard
 
 
@@ -23,10 +21,6 @@ class Shard:
     path: int
     documents: np.ndarray  # [n] int64, rising
     plan: RowPlan
-
-    def digest(self) -> str:
-        """xxh3 of the documents and their rows."""
-        return digest_of(self.path, self.documents, self.plan.digest())
 
 
 def build_shard(
@@ -45,29 +39,8 @@ def build_shard(
     return Shard(path=path, documents=documents, plan=plan)
 
 
-def save_shards(folder: Path, shards: Sequence[Shard]) -> None:
-    """Writes one file a path: `FOLDER/path_0003.npz`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for shard in shards:
-        save_plan(shard.plan, _file(folder, shard.path))
-
-
-def load_shard(folder: Path, path: int) -> Shard:
-    """Reads one path's shard.
-
-    Raises:
-      ShardDamaged: the file is missing or not what was written.
-    """
-    plan = load_plan(_file(folder, path))
-    return Shard(path=path, documents=np.unique(plan.piece_document), plan=plan)
-
-
 def domain_table(corpus: Corpus, shards: Sequence[Shard]) -> np.ndarray:
     """[paths, domains] int64: how many documents of each domain are in each shard."""
     domains = len(corpus.domain_names)
     counts = [np.bincount(corpus.domains[shard.documents], minlength=domains) for shard in shards]
     return np.array(counts, dtype=np.int64).reshape(len(shards), domains)
-
-
-def _file(folder: Path, path: int) -> Path:
-    return folder / f"path_{path:04d}.npz"

@@ -8,7 +8,8 @@
   toy:                       clusters made on the spot (`toy.py`)
 
 The group is what must not be in two splits: a text file, a package's source file, the value of the
-group column, else the document itself; `?group=document` makes it the document everywhere. Text
+group column, else the document itself. A long document is cut into pieces of one group, unless
+`?group=piece` lets each piece stand by itself. Text
 must be UTF-8: a file with anything else is refused with the place of the first bad byte, since
 silently replaced characters would be trained on.
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import parse_qsl
 
-from dipaco.data.document import Document, Source
+from dipaco.data.document import PIECE, Document, Source
 from dipaco.errors import BadRecord, BadSource, BinaryText, ExtraMissing, MissingColumn
 
 BLOCK_BYTES = 1 << 20
@@ -140,7 +141,7 @@ def _last_end(data: bytes, low: int, high: int) -> int:
 def _text_documents(source: SourceUrl, files: list[Path]) -> Iterator[Document]:
     for file in files:
         domain = source.options.get("domain") or file.absolute().parent.name or "text"
-        group = None if source.options.get("group") == "document" else str(file)
+        group = PIECE if source.options.get("group") == "piece" else str(file)
         for block in _text_blocks(file):
             yield Document(block, domain, group)
 
@@ -188,8 +189,6 @@ def _column_documents(source: SourceUrl, rows: Iterator[Row]) -> Iterator[Docume
     text_column = source.options.get("text", "text")
     domain_column = source.options.get("domain")
     group_column = source.options.get("group")
-    if group_column == "document":
-        group_column = None
     for row in rows:
         text = _column(row, text_column, "text")
         if not isinstance(text, str):
@@ -199,7 +198,9 @@ def _column_documents(source: SourceUrl, rows: Iterator[Row]) -> Iterator[Docume
             domain = str(_column(row, domain_column, "domain"))
         else:
             domain = str(row.values.get("domain") or Path(row.file).name.split(".")[0])
-        group = str(_column(row, group_column, "group")) if group_column else None
+        group = PIECE if group_column == "piece" else None
+        if group_column and group is None:
+            group = str(_column(row, group_column, "group"))
         yield Document(text, domain, group)
 
 

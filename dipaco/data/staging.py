@@ -18,6 +18,7 @@ import numpy as np
 import xxhash
 
 from dipaco.data.config import DataConfig
+from dipaco.data.document import PIECE
 from dipaco.data.files import mix, write_arrays, write_whole
 from dipaco.data.sources import cut_text, open_source
 from dipaco.errors import EmptyCorpus
@@ -147,6 +148,9 @@ def _read_sources(
                 domain_numbers[document.domain] = len(domain_bytes)
                 domain_bytes.append(0)
             domain = domain_numbers[document.domain]
+            # Pieces of one document stay in one split: its group, or else the whole text, decides.
+            group = document.text if document.group is None else document.group
+            group_hash = xxhash.xxh3_64_intdigest(group.encode("utf-8", "replace"))
             for text in cut_text(document.text, config.max_document_bytes):
                 if cap is not None and domain_bytes[domain] >= cap:
                     break
@@ -154,9 +158,8 @@ def _read_sources(
                     continue
                 data = text.encode("utf-8", "replace")  # a lone surrogate cannot be written
                 text_hash = xxhash.xxh3_64_intdigest(data)
-                group = document.group
                 hashes.append(text_hash)
-                groups.append(xxhash.xxh3_64_intdigest(group.encode()) if group else text_hash)
+                groups.append(text_hash if document.group == PIECE else group_hash)
                 domains.append(domain)
                 sizes.append(len(data))
                 domain_bytes[domain] += len(data)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dipaco.data.files import file_digest
+from dipaco.data.files import file_digest, rename_durably
 from dipaco.errors import DiskFull, NotWritable
 
 WRITER_OPTIONS = "group_size:1"  # every record can be read alone
@@ -69,7 +69,7 @@ class TokenWriter:
             num_bytes=self.partial.stat().st_size,
             digest=file_digest(self.partial),
         )
-        self.partial.replace(self.path)
+        rename_durably(self.partial, self.path)
         return file, self.lengths
 
 

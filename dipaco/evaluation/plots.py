@@ -72,8 +72,8 @@ def _draw_domains(axes: "Axes", report: Report) -> None:
     """A heat map of domains by paths.
 
     A few paths: of each domain's documents, the share every path got. Many paths would each get a
-      pale sliver of that, so there it is
-    of each path's documents the share of every domain, and paths of one domain stand side by side.
+    pale sliver of that, so there it is of each path's documents the share of every domain, and
+    paths of one domain stand side by side.
     """
     axes.set_title("Where the domains went", loc="left", fontweight="bold")
     if not report.shards:

@@ -7,15 +7,11 @@ from dipaco.errors import BadSetting
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InnerSettings:
-    """How a path trains between two outer steps. Defaults are the paper's for a path of 150 M
-    parameters.
-    """
+    """How a path trains between two outer steps. Defaults: the paper's 150 M path."""
 
     steps: int = 150  # tau, optimiser steps in a phase; DiPaCo section 4
     batch_size: int = 512  # rows per optimiser step
-    accumulation_steps: int = (
-        1  # the batch is worked through in this many equal pieces, to save memory
-    )
+    accumulation_steps: int = 1  # equal pieces that a batch is worked through in, to save memory
     learning_rate: float = 4e-4  # peak
     warmup_steps: int = 1000  # linear, from zero
     end_fraction: float = 0.1  # the cosine ends at this fraction of the peak
@@ -23,9 +19,7 @@ class InnerSettings:
     beta1: float = 0.9  # not stated in the paper
     beta2: float = 0.95  # not stated in the paper
     epsilon: float = 1e-8
-    clip_norm: float = (
-        1.0  # of the whole gradient; not stated in the paper, as in DiLoCo's scaling laws
-    )
+    clip_norm: float = 1.0  # of the whole gradient; not stated in the paper
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "accumulation_steps"):

@@ -95,11 +95,10 @@ def flops_per_token(config: ModelConfig, length: int, *, training: bool = True) 
     """Floating point operations of the matrix products for one token, a multiply-add being two.
 
     Forward: 2 N + 4 L H K T, with N the parameters that multiply (the blocks' matrices and the
-      head, tied or not; the embedding is a look-up), L layers, H heads of size K, and T = `length`,
-      the tokens of a row. Training is three times
-    that: the backward pass makes two products for each of the forward one. As usual, the second
-      term counts the whole T x T square of attention, although half of it is masked; norms, softmax
-      and rotary are left out.
+    head, tied or not; the embedding is a look-up), L layers, H heads of size K, and T = `length`,
+    the tokens of a row. Training is three times that: the backward pass makes two products for each
+    of the forward one. As usual, the second term counts the whole T x T square of attention,
+    although half of it is masked; norms, softmax and rotary are left out.
 
     Source: PaLM (arXiv 2204.02311) appendix B.
     """

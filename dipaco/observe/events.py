@@ -25,6 +25,8 @@ SENTENCES = {
     "norm {norm:.2f}, {seconds:.1f} s",
     "evaluated": "{arm} evaluated after {step} steps: perplexity {perplexity:.2f} on "
     "{documents:,} documents",
+    "machine_changed": "this run began on {then} and goes on here, on {now}: the last bits of its "
+    "numbers may differ from those of an undisturbed run",
     "resumed": "resumed: {done:,} of {total:,} steps were done",
 }
 

@@ -11,9 +11,7 @@ class OuterSettings:
 
     learning_rate: float = 0.7  # DiPaCo section 4, as DiLoCo; constant
     momentum: float = 0.9  # Nesterov
-    rescale_by_fan_in: bool = (
-        True  # times sqrt(paths through the module), DiPaCo 2.7; off = plain mean
-    )
+    rescale_by_fan_in: bool = True  # times sqrt(fan-in), DiPaCo 2.7; off = plain mean
     weigh_by_documents: bool = True  # alpha_i = |D_i| / sum |D|, DiPaCo 2.7; off = equal weights
 
     def __post_init__(self):

@@ -40,10 +40,12 @@ def outer_step(
     """Steps one module.
 
     Args:
-      settings: rate, momentum, rescale. before: the module at the start of the phase. This and the
-      next two are emptied, part by part. mean: float32, from `WeightedMean`. momentum: outer state
-      of the module, from `fresh` or the step before. fan_in: paths through the module; the mean is
-      multiplied by its square root where the settings say so.
+      settings: rate, momentum, rescale.
+      before: the module at the start of the phase. This and the next two are emptied, part by part.
+      mean: float32, from `WeightedMean`.
+      momentum: outer state of the module, from `fresh` or the step before.
+      fan_in: paths through the module; the mean is multiplied by its square root where the settings
+        say so.
 
     Source: DiPaCo Algorithm 1 lines 13-15; the rescale is section 2.7.
     """

@@ -15,8 +15,10 @@ class RoutingConfig:
     kind: str = "kmeans"  # "kmeans": a centre a path; "product_kmeans": a centre a module
     prefix_tokens: int = 32  # tokens a feature is the mean over; DiPaCo 2.4
     normalise: str = "standardise"  # raw features send 4 in 5 documents down one path in small runs
-    capacity: float | None = 1.25  # largest path's documents over the mean's; None = no bound
-    floor: float = 0.5  # smallest path's documents over the mean's; 0 = a path may starve
+    # Bounds on the documents of a path, over the mean's. They hold for the router's own documents;
+    # others come near them.
+    capacity: float | None = 1.25  # at most; None = no bound
+    floor: float = 0.5  # at least; 0 = a path may starve
     restarts: int = 4  # seedings tried; the lowest objective is kept
     iterations: int = 50  # rounds of assign and move at most, each restart
     interleave_pca: bool = True  # deal principal axes out to the parts of a product in turn

@@ -4,14 +4,27 @@ router. DiPaCo section 2.4.
 
 import numpy as np
 
+from dipaco.control.release import Release
 from dipaco.data.corpus import Corpus
 from dipaco.data.first_tokens import first_tokens
+from dipaco.errors import ReleaseOfOtherRouter
 from dipaco.routing.features import document_features
 from dipaco.routing.router import Router
 from dipaco.runs.run import Run
 
 BATCH = 256  # documents whose features are computed at once
 CHUNK = 16_384  # documents whose features are in memory at once
+
+
+def router_of(run: Run, release: Release) -> Router:
+    """The router that a release was made with.
+
+    Raises:
+      ReleaseOfOtherRouter: the run has another one by now.
+    """
+    if release.companions["router"] != run.stage("route").artifacts["router"].digest:
+        raise ReleaseOfOtherRouter(arm=release.arm, phase=release.phase)
+    return run.router
 
 
 def features(

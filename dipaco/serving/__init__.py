@@ -1,5 +1,6 @@
 """From a prompt to text: one path, its cache, one token at a time.
 
+    dispatch.py  which path takes a prompt, and why
     sampling.py  which token follows, given its logits: greedy, temperature, top-k, top-p
     decode.py    prefill, step, and the stream of tokens they make
 

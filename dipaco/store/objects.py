@@ -1,6 +1,6 @@
 """Whole objects in a folder: written once, named by digest, verified on every read.
 
-A file is written beside its place, flushed to the disk, then linked into place and the folder
+A file is written beside its place, flushed to the disk, then renamed into place and the folder
 flushed: after a crash at any point the object is there whole, or not at all.
 """
 
@@ -81,6 +81,11 @@ class Objects:
         else:
             target.unlink(missing_ok=True)
 
+    def delete_folder_if_empty(self, name: str) -> None:
+        """Removes the folder that held an object, if it held nothing else."""
+        with contextlib.suppress(OSError):
+            (self.root / name).parent.rmdir()
+
     def sweep(self) -> None:
         """Removes what interrupted writes left behind. Only where nobody writes."""
         shutil.rmtree(self.root / "partial", ignore_errors=True)
@@ -106,20 +111,30 @@ def file_digest(file: Path) -> str:
 
 
 def place(temporary: Path, final: Path) -> None:
-    """Puts a finished file at its name, durably. An object of that name is the same object: it
-    stays.
-    """
-    final.parent.mkdir(parents=True, exist_ok=True)
+    """Puts a finished file at its name, durably, in place of what is there."""
+    make_folder(final.parent)
     temporary.chmod(0o644)  # some writers make files that their owner alone can read
-    with temporary.open("rb") as stream:
-        os.fsync(stream.fileno())
+    flush(temporary)
     # The same name means the same bytes; replacing mends an object that the disk has damaged.
     os.replace(temporary, final)
-    folder = os.open(final.parent, os.O_RDONLY)
+    flush(final.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and its parents, durably."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        flush(folder.parent)
+
+
+def flush(place: Path) -> None:
+    """Waits until a file's bytes, or a folder's names, are on the disk."""
+    descriptor = os.open(place, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def write_atomically(file: Path, content: bytes) -> None:

@@ -18,7 +18,14 @@ import numpy as np
 from dipaco import trees
 from dipaco.errors import ObjectDamaged, ObjectMissing
 from dipaco.receipt import Receipt
-from dipaco.store.objects import Objects, file_digest, said_plainly, write_atomically
+from dipaco.store.objects import (
+    Objects,
+    file_digest,
+    flush,
+    make_folder,
+    said_plainly,
+    write_atomically,
+)
 
 DIGESTS = "digests.json"  # file -> digest, of all others in the folder
 
@@ -33,7 +40,10 @@ def save_snapshot(objects: Objects, name: str, state: Any) -> Receipt:
     with said_plainly(folder):
         shutil.rmtree(folder, ignore_errors=True)  # what an interrupted attempt of this name left
         with ocp.StandardCheckpointer() as checkpointer:
+            make_folder(folder.parent)
             checkpointer.save(folder.absolute(), leaves)
+        for written in folder.rglob("*"):
+            flush(written)
         write_atomically(folder / DIGESTS, json.dumps(_file_digests(folder)).encode())
     return Receipt(name, trees.digest(leaves), trees.num_bytes(leaves))
 

@@ -25,14 +25,13 @@ class Level:
     def __post_init__(self):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
             raise BadTopology(
-                problem=f"`{self.name}` cannot name a level. Use lower-case letters, digits and "
-                "_, a letter first."
+                problem=f"`{self.name}` cannot name a level. Use lower-case letters, digits and _, "
+                "a letter first."
             )
         if self.experts < 0:
             raise BadTopology(
-                problem=f"Level `{self.name}` has {self.experts} experts. Expected 1 (shared), 2 "
-                "or more, "
-                f"or {PER_PATH} (one per path)."
+                problem=f"Level `{self.name}` has {self.experts} experts. Expected 1 (shared), "
+                f"2 or more, or {PER_PATH} (one per path)."
             )
         if len(set(self.parts)) != len(self.parts):
             raise BadTopology(

@@ -6,6 +6,7 @@ for, once, at the end.
 """
 
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,9 +16,10 @@ import numpy as np
 
 from dipaco.control.release import Release
 from dipaco.control.tasks import Claim, Evaluated, Fact, PathScored
-from dipaco.data.first_tokens import first_tokens
+from dipaco.data.first_tokens import encode_first_tokens, first_tokens
+from dipaco.errors import ArmDiverged
 from dipaco.evaluation.perplexity import best_path, perplexity, routed, score_documents
-from dipaco.runs.routing import features
+from dipaco.runs.routing import features, router_of
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_tree, save_tree
 
@@ -67,6 +69,8 @@ def evaluate_release(run: Run, claim: Claim) -> list[Fact]:
         sums = np.concatenate([score["sums"] for score in scores])
         counts = np.concatenate([score["counts"] for score in scores])
         value = perplexity(sums, counts)
+    if not math.isfinite(value):
+        raise ArmDiverged(arm=arm, phase=phase, perplexity=value)
     return [
         Evaluated(
             arm=arm,
@@ -116,15 +120,10 @@ def evaluate_texts(
     too_short = 0
     tokenizer = run.corpus.tokenizer()
     for chunk in _chunks(texts, CHUNK):
-        encoded = tokenizer.encode(chunk)
-        kept = [ids[: data.length] for ids in encoded if len(ids) > data.prefix_tokens]
-        too_short += len(encoded) - len(kept)
-        if not kept:
-            continue
-        lengths = np.array([len(ids) for ids in kept], np.int32)
-        tokens = np.zeros((len(kept), data.length), np.int32)
-        for row, ids in zip(tokens, kept, strict=True):
-            row[: len(ids)] = ids
+        tokens, lengths = encode_first_tokens(tokenizer, chunk, data.length)
+        is_scored = lengths > data.prefix_tokens
+        too_short += int((~is_scored).sum())
+        tokens, lengths = tokens[is_scored], lengths[is_scored]
         paths = _paths_of(run, release, tokens[:, : data.prefix_tokens], path)
         for one in np.unique(paths).tolist():
             if one not in likelihoods:
@@ -154,7 +153,7 @@ def _paths_of(run: Run, release: Release, prefix: np.ndarray, path: int | None) 
     if path is not None or len(release.paths) == 1:
         return np.full(len(prefix), path or 0, np.int32)
     lengths = np.full(len(prefix), prefix.shape[1], np.int32)
-    return run.router.assign(features(run, prefix, lengths))[:, 0]
+    return router_of(run, release).assign(features(run, prefix, lengths))[:, 0]
 
 
 def _chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -7,9 +7,11 @@ bits of the sum do not depend on who came first. DiPaCo Algorithm 1, lines 11-15
 import json
 
 import jax
+import numpy as np
 
+from dipaco import trees
 from dipaco.control.tasks import Claim, Fact, ModuleReady
-from dipaco.errors import ContributionOfOtherBase
+from dipaco.errors import ContributionOfOtherBase, ModuleDiverged
 from dipaco.outer.gradient import WeightedMean, path_weights
 from dipaco.outer.step import fresh, outer_step
 from dipaco.runs.run import Run
@@ -41,6 +43,9 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
         like = jax.eval_shape(lambda: fresh(settings, before))
         momentum = load_state(run.objects, stored.outer_state, like)
     after, momentum, norm = outer_step(settings, before, mean.take(), momentum, len(arrivals))
+    for name, leaf in trees.flatten(after):
+        if not np.isfinite(leaf).all():
+            raise ModuleDiverged(module=module, phase=task.phase, name=name)
     return [
         ModuleReady(
             arm=task.arm,

@@ -81,6 +81,7 @@ def _sweep(run: Run, claim: Claim) -> None:
     if task.kind == "outer":
         for name in run.ledger.superseded_messages(task.arm, task.module, task.phase):
             objects.delete(name)
+            objects.delete_folder_if_empty(name)
     if task.kind in ("train", "pretrain"):
         for name in run.ledger.superseded_snapshots(task.arm, task.path, task.phase):
             objects.delete(name)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from dipaco.config import MODULAR, RunConfig
-from dipaco.control.release import Release
 from dipaco.errors import CannotStartFrom, RunBegunOtherwise
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt
@@ -37,7 +36,11 @@ def from_checkpoint(config: RunConfig, folder: Path, checkpoint: Path) -> Given:
     tokenizer = checkpoint / "tokenizer.json"
     if not tokenizer.is_file():
         raise CannotStartFrom(source=checkpoint, problem="it has no tokenizer.json")
-    return {"base": receipt, "tokenizer": _save_tokenizer(Objects(folder), tokenizer)}
+    return {
+        "origin": _origin(checkpoint, None),
+        "base": receipt,
+        "tokenizer": _save_tokenizer(Objects(folder), tokenizer),
+    }
 
 
 def from_run(config: RunConfig, folder: Path, source: str) -> Given:
@@ -54,15 +57,22 @@ def from_run(config: RunConfig, folder: Path, source: str) -> Given:
         )
     with reading(Path(name)) as other:
         _check_model(source, other.config.model, config.model)
-        release = other.ledger.release(MODULAR, int(phase))
+        there = other.ledger.receipts_at(MODULAR, int(phase))
+        if len(there) < len(other.config.topology.modules):
+            whole = other.ledger.phases_reached(MODULAR, len(other.config.topology.modules))
+            raise CannotStartFrom(
+                source=source,
+                problem=f"its modules have reached phases 0 to {whole}, not {phase}",
+            )
         objects = Objects(folder)
         given: dict[str, Any] = {
+            "origin": _origin(None, source),
             "base": save_tree(objects, "modules", other.base_parts()),
             "base_is_trained": True,
             "tokenizer": _save_tokenizer(objects, other.corpus.tokenizer_file),
             "modules": {
                 str(module): save_tree(objects, "modules", parts)
-                for module, parts in _modules(source, other, release, config.topology).items()
+                for module, parts in _modules(source, other, there, config.topology).items()
             },
         }
         if other.config.num_paths == config.num_paths:
@@ -72,28 +82,36 @@ def from_run(config: RunConfig, folder: Path, source: str) -> Given:
 
 
 def check_origin(run: Run, init_from: Path | None, start_from: str | None) -> None:
-    """An origin that is named again must be of the kind that the run began with.
+    """An origin that is named again must be the one that the run began with.
 
     Raises:
       RunBegunOtherwise: it is not; the run would go on without it, and nobody would notice.
     """
-    began = "without an origin"
-    if run.given("base") is not None:
-        began = "with `--from`" if run.given("base_is_trained") else "with `--init-from`"
-    for option, value in (("--init-from", init_from), ("--from", start_from)):
-        if value is not None and began != f"with `{option}`":
-            raise RunBegunOtherwise(folder=run.layout.root, how=began, option=option)
+    named, began = _origin(init_from, start_from), run.given("origin")
+    if named is not None and named != began:
+        how = "without an origin" if began is None else f"with `{began}`"
+        option = named.partition(" ")[0]
+        raise RunBegunOtherwise(folder=run.layout.root, how=how, option=option)
+
+
+def _origin(init_from: Path | None, start_from: str | None) -> str | None:
+    """The option as it is remembered, whatever folder it was typed in."""
+    if init_from is not None:
+        return f"--init-from {init_from.resolve()}"
+    if start_from is not None:
+        name, _, phase = start_from.rpartition("@")
+        return f"--from {Path(name).resolve()}@{phase}"
+    return None
 
 
 def _modules(
-    source: str, other: Run, release: Release, topology: Topology
+    source: str, other: Run, there: Mapping[ModuleId, Receipt], topology: Topology
 ) -> dict[ModuleId, dict[str, Any]]:
     """Parts for every module of `topology`: of the same expert there, or of the only one."""
     owners: dict[str, dict[int, Receipt]] = {}  # part -> expert -> module's receipt
-    for path in range(len(release.paths)):
-        for module, receipt in release.modules_of(path).items():
-            for part in other.config.topology.parts_of(module):
-                owners.setdefault(part, {})[module.expert] = receipt
+    for module, receipt in there.items():
+        for part in other.config.topology.parts_of(module):
+            owners.setdefault(part, {})[module.expert] = receipt
     found: dict[ModuleId, dict[str, Any]] = {}
     for module in topology.modules:
         found[module] = {}

@@ -76,7 +76,7 @@ def make_report(run: Run) -> Report:
             "bytes": prepared["bytes"],
             "domains": len(prepared["domains"]),
         },
-        notes=_notes(rows, prepared),
+        notes=_notes(rows, prepared, sum(routed["valid"]), run.config.data.prefix_tokens),
     )
 
 
@@ -118,14 +118,15 @@ def _curve(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[tuple[int, 
     ]
 
 
-def _notes(rows: list[Row], prepared: dict[str, Any]) -> list[str]:
+def _notes(
+    rows: list[Row], prepared: dict[str, Any], documents: int, prefix_tokens: int
+) -> list[str]:
     by_name = {row.name: row.perplexity for row in rows}
     notes = [
-        "Perplexity of validation documents, each alone and cut to the context, tokens 32 and "
-        "onward, no special tokens.",
+        f"Perplexity of {documents:,} validation documents, each alone and cut to the context, "
+        f"tokens {prefix_tokens} and onward, no special tokens.",
         "tokens, steps, flops and seconds include the base model's; bytes sent are contributions "
-        "up and modules down, "
-        "had every path been on a machine of its own.",
+        "up and modules down, had every path been on a machine of its own.",
     ]
     if "modular_best_path" in by_name:
         notes.append(

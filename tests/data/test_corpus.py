@@ -17,7 +17,7 @@ from dipaco.data.config import DataConfig
 from dipaco.data.corpus import Corpus
 from dipaco.data.files import file_digest
 from dipaco.data.prepare import prepare
-from dipaco.data.staging import first_of_each
+from dipaco.data.staging import SPLITS, first_of_each
 from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
 from dipaco.errors import (
     BadDataSetting,
@@ -128,11 +128,13 @@ def test_a_cap_bounds_every_domain(tmp_path):
 
 
 def test_long_documents_are_cut_into_several_of_one_group(tmp_path):
-    rows = [{"text": words(i, count=900)} for i in range(1, 41)]
+    rows = [{"text": words(i, count=900), "domain": f"document_{i}"} for i in range(1, 41)]
     config = from_lines(tmp_path, rows, max_document_bytes=1000, valid_fraction=0.3)
-    config = dataclasses.replace(config, sources=(config.sources[0] + "?group=text",))
     corpus = prepare(config, tmp_path / "corpus")
     assert corpus.num_documents > 100
+    for domain in range(40):  # each document has a domain of its own here, so it can be told
+        splits = set(corpus.splits[corpus.domains == domain].tolist())
+        assert len(splits - {SPLITS.index("short")}) == 1
 
 
 # --- the same bytes ---------------------------------------------------------------------------
@@ -278,9 +280,9 @@ def test_one_file_cannot_be_split_by_file_and_the_error_says_what_to_do(tmp_path
     lines = "\n".join(words(i) for i in range(1, 200))
     (tmp_path / "a.txt").write_text(lines)
     config = dataclasses.replace(TOY, sources=(f"text:{tmp_path}/a.txt",), max_document_bytes=900)
-    with pytest.raises(EmptySplit, match=r"in 1 groups .*\?group=document"):
+    with pytest.raises(EmptySplit, match=r"in 1 groups .*\?group=piece"):
         prepare(config, tmp_path / "corpus")
-    config = dataclasses.replace(config, sources=(f"{config.sources[0]}?group=document",))
+    config = dataclasses.replace(config, sources=(f"{config.sources[0]}?group=piece",))
     assert prepare(config, tmp_path / "corpus").num_documents > 50
 
 

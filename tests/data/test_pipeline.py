@@ -5,10 +5,10 @@ import pytest
 
 from dipaco.data.config import DataConfig
 from dipaco.data.first_tokens import encode_first_tokens, first_tokens
-from dipaco.data.pack import plan_rows
+from dipaco.data.pack import load_plan, plan_rows, save_plan
 from dipaco.data.pipeline import Batches, Rows
 from dipaco.data.prepare import prepare
-from dipaco.data.shards import build_shard, domain_table, load_shard, save_shards
+from dipaco.data.shards import build_shard, domain_table
 from dipaco.errors import EmptyShard, ShardDamaged
 
 LENGTH = 48
@@ -96,17 +96,15 @@ def test_only_the_last_row_is_padded_with_segment_zero(corpus, plan):
     assert (rows[len(rows) - 1]["segments"] == 0).sum() == padding
 
 
-def test_shards_come_back_and_a_cut_one_is_refused(corpus, tmp_path):
-    train = corpus.documents("train")
-    shards = [build_shard(corpus, p, train[p::2], LENGTH, seed=0) for p in range(2)]
-    save_shards(tmp_path, shards)
-    for shard in shards:
-        assert load_shard(tmp_path, shard.path).digest() == shard.digest()
+def test_a_plan_comes_back_and_a_cut_one_is_refused(corpus, tmp_path):
+    shard = build_shard(corpus, 1, corpus.documents("train")[::2], LENGTH, seed=0)
+    file = tmp_path / "plan.npz"
+    save_plan(shard.plan, file)
+    assert load_plan(file).digest() == shard.plan.digest()
 
-    file = tmp_path / "path_0001.npz"
     file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(ShardDamaged, match="path_0001"):
-        load_shard(tmp_path, 1)
+    with pytest.raises(ShardDamaged, match=r"plan\.npz"):
+        load_plan(file)
 
 
 def test_domains_are_counted_by_path(corpus):

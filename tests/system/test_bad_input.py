@@ -143,7 +143,7 @@ def test_text_that_cannot_be_trained_on(
     (tmp_path / "text").mkdir()
     for name, content in files.items():
         (tmp_path / "text" / name).write_bytes(content)
-    sets = [f"data.sources=text:{tmp_path}/text/*.txt?group=document", *settings]
+    sets = [f"data.sources=text:{tmp_path}/text/*.txt?group=piece", *settings]
     sets += ["base.steps=2"]
     sets = [word for setting in sets for word in ("--set", setting)]
     command = ("train", config_file, "--run", tmp_path / "run", *sets)
