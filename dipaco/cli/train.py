@@ -46,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dipaco.runs.allocator import keep_freed_memory
+
+    keep_freed_memory()  # before any library starts a thread
+
     from dipaco.overrides import load_config
 
     config = load_config(
