@@ -52,9 +52,8 @@ def run(options: argparse.Namespace) -> int:
 
     from dipaco.overrides import load_config
 
-    config = load_config(
-        options.config, options.overrides
-    )  # before JAX is loaded: a typo answers at once
+    # Before JAX is loaded: a typo answers at once.
+    config = load_config(options.config, options.overrides)
 
     from dipaco.caches import cache_folder
     from dipaco.cli.narrator import Narrator, print_results
