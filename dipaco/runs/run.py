@@ -9,7 +9,7 @@ import functools
 import json
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from dipaco.errors import (
     RunOfOtherConfig,
     RunOfOtherVersion,
 )
+from dipaco.receipt import Receipt
 from dipaco.routing.router import Router
 from dipaco.routing.router import load as load_router
 from dipaco.store.layout import Layout
@@ -38,6 +39,13 @@ from dipaco.topology import ModuleId, assemble
 if TYPE_CHECKING:
     from dipaco.data.corpus import Corpus
     from dipaco.runs.programs import Programs
+
+
+class ShardIndex(NamedTuple):
+    """The shards of the paths, in path order."""
+
+    plans: list[Receipt]  # row plans
+    documents: list[int]  # |D_i|, how many documents each has
 
 
 class Run:
@@ -86,6 +94,12 @@ class Run:
     def router(self) -> Router:
         """The run's router. Raises `NotYet`."""
         return load_router(self.objects.read_bytes(self.stage("route").artifacts["router"]))
+
+    def shard_index(self) -> ShardIndex:
+        """Where the shard of every path lies. Raises `NotYet`."""
+        index = json.loads(self.objects.read_bytes(self.stage("route").artifacts["shards"]))
+        plans = [Receipt(*receipt) for receipt in index["plans"]]
+        return ShardIndex(plans, index["documents"])
 
     def parameters(self, arm: str, module: ModuleId, phase: int) -> dict[str, Any]:
         """A module's parameters at the start of a phase, checked against their digest."""

@@ -13,12 +13,9 @@ import uuid
 from collections.abc import Callable, Container, Generator
 from pathlib import Path
 
-import xxhash
-
+from dipaco.data.files import file_digest, rename_durably
 from dipaco.errors import DiskFull, NotWritable, ObjectDamaged, ObjectMissing
 from dipaco.receipt import Receipt
-
-_CHUNK_BYTES = 1 << 22
 
 
 class Objects:
@@ -101,23 +98,13 @@ class Objects:
                 self.delete(name)
 
 
-def file_digest(file: Path) -> str:
-    """xxh3 of a file's bytes, 32 hexadecimal digits; holds 4 MB at a time."""
-    state = xxhash.xxh3_128()
-    with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            state.update(chunk)
-    return state.hexdigest()
-
-
 def place(temporary: Path, final: Path) -> None:
     """Puts a finished file at its name, durably, in place of what is there."""
     make_folder(final.parent)
     temporary.chmod(0o644)  # some writers make files that their owner alone can read
     flush(temporary)
     # The same name means the same bytes; replacing mends an object that the disk has damaged.
-    os.replace(temporary, final)
-    flush(final.parent)
+    rename_durably(temporary, final)
 
 
 def make_folder(folder: Path) -> None:

@@ -4,8 +4,6 @@ Contributions are added one at a time, in path order: memory does not grow with 
 bits of the sum do not depend on who came first. DiPaCo Algorithm 1, lines 11-15.
 """
 
-import json
-
 import jax
 import numpy as np
 
@@ -24,9 +22,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     module = task.module
     stored = run.ledger.module(task.arm, module, task.phase)
     arrivals = run.ledger.arrivals(task.arm, module, task.phase)
-    documents = json.loads(run.objects.read_bytes(run.stage("route").artifacts["shards"]))[
-        "documents"
-    ]
+    documents = run.shard_index().documents
     weights = path_weights(
         [documents[arrival.path] for arrival in arrivals], by_documents=settings.weigh_by_documents
     )

@@ -4,7 +4,6 @@ Assemble, tau steps of AdamW, dissect; save the snapshot and what the path contr
 its modules. DiPaCo Algorithm 1, lines 3-10.
 """
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -56,14 +55,19 @@ def train(run: Run, claim: Claim, on_step: OnStep) -> list[Fact]:
         result.state.optimizer,
     )
     sent: list[Fact]
+    fetched: list[Receipt] = []  # a dense arm stays where it is
     if arm.is_averaged:
+        started_from = {
+            module: run.ledger.module(arm.name, module, phase).parameters for module in modules
+        }
+        fetched = list(started_from.values())
         sent = [
             Arrival(
                 arm=arm.name,
                 path=path,
                 module=module,
                 phase=phase,
-                base_digest=run.ledger.module(arm.name, module, phase).parameters.digest,
+                base_digest=started_from[module].digest,
                 # A folder for each module and phase: what is deleted after the outer step is nobody
                 # else's.
                 message=save_tree(
@@ -96,7 +100,7 @@ def train(run: Run, claim: Claim, on_step: OnStep) -> list[Fact]:
         losses=tuple(result.losses.tolist()),
         tokens=(end - start) * inner.batch_size * run.config.data.length,
         seconds=time.monotonic() - started,
-        bytes_down=_bytes_down(run, arm, path, phase),
+        bytes_down=sum(receipt.num_bytes for receipt in fetched),
         bytes_up=sum(fact.message.num_bytes for fact in sent if isinstance(fact, Arrival)),
     )
     return [trained, *sent]
@@ -115,8 +119,7 @@ def batches_for(run: Run, arm: Arm, path: int) -> Batches:
 def _row_plan(run: Run, arm: Arm, path: int) -> RowPlan:
     """Dense arms train on everything, the paths of an averaged arm each on its shard."""
     if arm.is_averaged:
-        index = json.loads(run.objects.read_bytes(run.stage("route").artifacts["shards"]))
-        receipt = Receipt(*index["plans"][path])
+        receipt = run.shard_index().plans[path]
     else:
         receipt = run.stage("prepare").artifacts["everything"]
     return load_plan(Path(run.objects.file(receipt)))
@@ -145,15 +148,3 @@ def _optimizer_state(run: Run, arm: Arm, path: int, phase: int, batches: Batches
     if snapshot.batches != batches.fingerprint:
         raise SnapshotOfOtherData(path=path, arm=arm.name)
     return load_snapshot(run.objects, snapshot.receipt, run.programs.state_like.optimizer)
-
-
-def _bytes_down(run: Run, arm: Arm, path: int, phase: int) -> int:
-    """Modules that this path fetches, were it on a machine of its own; a dense arm stays where
-    it is.
-    """
-    if not arm.is_averaged:
-        return 0
-    return sum(
-        run.ledger.module(arm.name, module, phase).parameters.num_bytes
-        for module in arm.topology.modules_of(path)
-    )

@@ -28,6 +28,7 @@ from dipaco.control.ledger import StoredModule
 from dipaco.control.tasks import Arrival, Claim, Task
 from dipaco.outer.config import OuterSettings
 from dipaco.receipt import Receipt
+from dipaco.runs.run import ShardIndex
 from dipaco.store.objects import Objects
 from dipaco.topology import ModuleId
 from dipaco.workers.executor import step_module
@@ -35,8 +36,7 @@ from dipaco.workers.executor import step_module
 
 def step(before, state, messages, fan_in):
     objects = Objects(pathlib.Path(sys.argv[1]))
-    index = json.dumps({"documents": [1] * fan_in}).encode()
-    shards = types.SimpleNamespace(artifacts={"shards": objects.write_bytes("s", "json", index)})
+    shards = ShardIndex([], [1] * fan_in)
     arrivals = [
         Arrival(arm="modular", path=path, module=ModuleId("all", 0), phase=1,
                 base_digest=before[1], message=Receipt(*messages[path % len(messages)]))
@@ -48,7 +48,7 @@ def step(before, state, messages, fan_in):
     )
     config = types.SimpleNamespace(outer=OuterSettings())
     run = types.SimpleNamespace(
-        objects=objects, ledger=ledger, config=config, stage=lambda name: shards
+        objects=objects, ledger=ledger, config=config, shard_index=lambda: shards
     )
     step_module(run, Claim(Task("outer", "modular", "all/0000", 1), 1, 1))
 
