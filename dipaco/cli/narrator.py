@@ -4,6 +4,7 @@ import sys
 import time
 from typing import Self
 
+from dipaco.config import RunConfig
 from dipaco.control.tasks import (
     Arrival,
     Claim,
@@ -30,7 +31,7 @@ class Narrator:
     records in events.jsonl.
     """
 
-    def __init__(self, run: Run, *, is_new: bool, tensorboard: bool = False):
+    def __init__(self, run: Run, *, tensorboard: bool = False):
         self._run = run
         done, total = progress_of(run)
         writers: list[Writer] = [JsonLines(run.layout.events, clock=time.time)]
@@ -38,15 +39,8 @@ class Narrator:
             writers.append(TensorBoard(run.layout.tensorboard))
         self._log = Several(*writers)
         self._bar = Progress("prepare", total, done_steps=done)
+        self._done, self._total = done, total
         self._began_seconds = self._said_seconds = 0.0
-        config = run.config
-        if is_new:
-            self._say(
-                f"{config.name}, seed {config.seed}: {config.num_paths} paths, "
-                f"{len(config.topology.modules)} modules"
-            )
-        elif run.ledger.unfinished():
-            self._tell(Event("resumed", {"done": done, "total": total}))
 
     def __enter__(self) -> Self:
         return self
@@ -54,6 +48,13 @@ class Narrator:
     def __exit__(self, *_) -> None:
         self._bar.close()
         self._log.close()
+
+    def greet(self, *, is_new: bool) -> None:
+        """What the run is, or how far it was."""
+        if is_new:
+            self._say(title_of(self._run.config))
+        elif self._run.ledger.unfinished():
+            self._tell(Event("resumed", {"done": self._done, "total": self._total}))
 
     def compare_machines(self, then: str, now: str) -> None:
         """Warns where the last bits of the results may depend on the change."""
@@ -74,6 +75,12 @@ class Narrator:
 
     def stepped(self, claim: Claim, loss: float, tokens: int) -> None:
         self._bar.advance(1, tokens=tokens, loss=loss)
+
+    def lost(self, claim: Claim) -> None:
+        self._tell(Event("claim_lost", {"task": str(claim.task)}, "warning"))
+
+    def handed_on(self, claim: Claim, step: int) -> None:
+        self._tell(Event("handed_on", {"task": str(claim.task), "step": step}))
 
     def finished(self, claim: Claim, facts: list[Fact]) -> None:
         for fact in facts:
@@ -135,6 +142,8 @@ class Narrator:
             "phase": fact.phase + 1,
             "phases": self._run.plan.arm(fact.arm).phases,
             "step": fact.step,
+            "steps": len(fact.losses),
+            "tokens": fact.tokens,
             "loss": fact.losses[-1] if fact.losses else float("nan"),
             "mean_loss": sum(fact.losses) / max(len(fact.losses), 1),
             "tokens_per_second": fact.tokens / max(fact.seconds, 1e-9),
@@ -173,6 +182,14 @@ class Narrator:
 
     def _say(self, text: str) -> None:
         self._bar.say(text)
+
+
+def title_of(config: RunConfig) -> str:
+    """A run in a line."""
+    return (
+        f"{config.name}, seed {config.seed}: {config.num_paths} paths, "
+        f"{len(config.topology.modules)} modules"
+    )
 
 
 def print_results(run: Run) -> None:

@@ -8,15 +8,26 @@ evaluate, report.
   dipaco train CONFIG --run DIR3 --init-from CHECKPOINT --set base.steps=0
       all modules start from a Hugging Face checkpoint; without `base.steps=0` it is the base model
       that starts there, and is trained on first
+  dipaco train CONFIG --run DIR --workers 4
+      on four processes of this machine, which may be killed one by one
+  dipaco train CONFIG --run DIR --database postgresql://HOST/NAME
+      its facts on a server, so that workers on other machines can take part
 
 Interrupted at any point (Ctrl-C, kill -9, power), the same command goes on from there, to the same
 numbers. A run that is finished prints its table again.
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dipaco.cli.config import add_set
+from dipaco.cli.roles import add_database
+from dipaco.errors import BadWorkers
+
+if TYPE_CHECKING:
+    from dipaco.runs.run import Run
 
 HELP = "do a run, or go on with one"
 
@@ -42,6 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tensorboard", action="store_true", help="also write TensorBoard event files"
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that share the work (default: 1)",
+    )
+    add_database(parser)
     add_set(parser)
 
 
@@ -56,15 +75,16 @@ def run(options: argparse.Namespace) -> int:
     config = load_config(options.config, options.overrides)
 
     from dipaco.caches import cache_folder
-    from dipaco.cli.narrator import Narrator, print_results
-    from dipaco.runs.programs import keep_compiled, machine
-    from dipaco.runs.run import create_or_open, has_begun, working_alone
-    from dipaco.workers.loop import recover, run_until_idle
+    from dipaco.cli.narrator import print_results
+    from dipaco.runs.programs import keep_compiled
+    from dipaco.runs.run import create_or_open, has_begun, taking_part
+    from dipaco.workers.loop import recover
     from dipaco.workers.origin import check_origin, from_checkpoint, from_run
-    from dipaco.workers.stages import restore_corpus
 
+    if options.workers < 1:
+        raise BadWorkers(given=options.workers)
     keep_compiled(cache_folder() / "compiled")
-    with working_alone(options.run):
+    with taking_part(options.run) as part:
         given = None
         # A run that has begun holds what it started from; the origin may be gone.
         if not has_begun(options.run, config):
@@ -72,16 +92,64 @@ def run(options: argparse.Namespace) -> int:
                 given = from_checkpoint(config, options.run, options.init_from)
             elif options.start_from is not None:
                 given = from_run(config, options.run, options.start_from)
-        opened, is_new = create_or_open(options.run, config, given)
+        opened, is_new = create_or_open(options.run, config, given, options.database)
         try:
             check_origin(opened, options.init_from, options.start_from)
-            machine_then = opened.ledger.remember("machine", machine())
-            recover(opened)
-            with Narrator(opened, is_new=is_new, tensorboard=options.tensorboard) as narrator:
-                narrator.compare_machines(machine_then, machine())
-                restore_corpus(opened, narrator.prepared)
-                run_until_idle(opened, worker="local", watcher=narrator)
+            if part.is_alone and not opened.place.is_server:
+                recover(opened)
+            part.let_others_in()
+            do = _alone if options.workers == 1 else _with_workers
+            if not do(opened, options, is_new):
+                print("Stopped in order. The same command goes on from here.")
+                return 0
             print_results(opened)
         finally:
             opened.ledger.close()
     return 0
+
+
+def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
+    """In this process; False where it was told to stop."""
+    from dipaco.cli.narrator import Narrator
+    from dipaco.cli.working import own_name, work
+
+    with Narrator(opened, tensorboard=options.tensorboard) as narrator:
+        narrator.greet(is_new=is_new)
+        return work(opened, own_name(), narrator)
+
+
+def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
+    """In processes that this one starts, and starts again when they die."""
+    import os
+    import signal
+
+    from dipaco.cli.narrator import title_of
+    from dipaco.cli.onlooker import Onlooker
+    from dipaco.launch.local import LocalEngine
+    from dipaco.launch.roles import Role
+    from dipaco.launch.supervisor import Supervisor
+
+    if is_new:
+        print(title_of(opened.config), flush=True)
+    engine = LocalEngine(opened.layout.log)
+    role = Role("worker", options.run, options.database)
+    names = [f"local-{os.getpid()}-{number}" for number in range(options.workers)]
+    with Onlooker(opened, tensorboard=options.tensorboard) as onlooker:
+        supervisor = Supervisor(
+            engine, role, names, opened.ledger, onlooker.tell, _last_words(opened)
+        )
+        before = signal.signal(signal.SIGTERM, lambda *_: supervisor.end())
+        try:
+            return supervisor.keep_until_finished(onlooker.look)
+        finally:
+            supervisor.stop()
+            signal.signal(signal.SIGTERM, before)
+
+
+def _last_words(opened: "Run") -> Callable[[str], str]:
+    def last_words(worker: str) -> str:
+        file = opened.layout.log(worker)
+        lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
+        return lines[-1] if lines else f"none; see {file}"
+
+    return last_words

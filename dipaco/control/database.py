@@ -1,127 +1,105 @@
-"""SQLite: how it is opened, its transactions, its schema, and the named queries.
+"""What the ledger asks of a database: named queries, transactions, one moment, and a clock.
 
-WAL, and always BEGIN IMMEDIATE: a transaction that reads first and writes later can fail in a way
-that no waiting cures.
+Two keep the same contract: `sqlite.py`, a file for the processes of one host, and `postgresql.py`,
+for workers anywhere. Every statement is named, and stands in `queries.sql`; a name followed by
+`@postgresql` is how that one says it.
 """
 
 import contextlib
 import functools
 import importlib.resources
 import re
-import sqlite3
-from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from dipaco.errors import DiskFull, LedgerDamaged, LedgerVersion, NotWritable, RunBusy
+from dipaco.errors import BadDatabase
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
-class Database:
-    """One connection. Every statement is named, and found in `queries.sql`."""
+class KeyTaken(Exception):
+    """A row with this primary key is there already. For the ledger, which knows what it means."""
 
-    def __init__(self, file: Path):
-        self._file = file
-        with self._said_plainly():
-            self._connection = sqlite3.connect(file, timeout=30.0, isolation_level=None)
-        try:
-            self._prepare()
-        except BaseException:
-            self._connection.close()
-            raise
 
-    def _prepare(self) -> None:
-        with self._said_plainly():
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            # A commit outlives a power cut, not only its process: what it supersedes is deleted.
-            self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.execute("PRAGMA foreign_keys = ON")
-            self._migrate()
+class Database(Protocol):
+    """One connection; not to be shared between threads."""
 
-    @contextlib.contextmanager
-    def transaction(self) -> Generator[None]:
-        """All statements inside take effect together or not at all."""
-        with self._said_plainly():
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:  # a full disk has rolled it back by itself
-                    self._connection.execute("ROLLBACK")
-                raise
+    @property
+    def epoch(self) -> str:
+        """Which clock `:now` is read from; times of another epoch cannot be compared."""
+        ...
 
-    @contextlib.contextmanager
-    def snapshot(self) -> Generator[None]:
+    def transaction(
+        self, *, is_durable: bool = True, alone_with: tuple[str, ...] = ()
+    ) -> contextlib.AbstractContextManager[None]:
+        """All statements inside take effect together or not at all.
+
+        Args:
+          is_durable: it outlives a power cut once it has ended; False is faster, and outlives the
+            process only.
+          alone_with: names of what is looked at and changed; another transaction that names one of
+            them comes before or after this one, and never beside it.
+        """
+        ...
+
+    def snapshot(self) -> contextlib.AbstractContextManager[None]:
         """All queries inside see the database as it is at the first of them; nothing is changed."""
-        with self._said_plainly():
-            self._connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                self._connection.execute("ROLLBACK")
+        ...
 
     def rows(self, query: str, **values: Any) -> list[tuple]:
-        """Runs a named query. Fetches all: a cursor left open would hold the write lock."""
-        with self._said_plainly():
-            return self._connection.execute(_queries()[query], values).fetchall()
+        """Runs a named query; all its rows. `:now` is given: seconds of the database's clock."""
+        ...
 
     def one(self, query: str, **values: Any) -> tuple | None:
-        rows = self.rows(query, **values)
-        return rows[0] if rows else None
+        """Its first row, or None."""
+        ...
 
     def change(self, query: str, **values: Any) -> int:
-        """Runs a named statement; returns the number of rows it changed."""
-        with self._said_plainly():
-            return self._connection.execute(_queries()[query], values).rowcount
+        """Runs a named statement; how many rows it changed. Raises `KeyTaken`."""
+        ...
 
-    def close(self) -> None:
-        self._connection.close()
+    def reconnect(self) -> None:
+        """After `ConnectionLost`: a fresh connection. Raises `ConnectionLost`."""
+        ...
 
-    def _migrate(self) -> None:
-        with self.transaction():
-            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                for statement in _statements(_read("schema.sql")):
-                    self._connection.execute(statement)
-                self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            elif version != SCHEMA_VERSION:
-                raise LedgerVersion(file=self._file, found=version, expected=SCHEMA_VERSION)
+    def close(self) -> None: ...
 
-    @contextlib.contextmanager
-    def _said_plainly(self) -> Generator[None]:
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.IntegrityError):
-                raise
-            # The low byte is the kind of error, the rest its detail.
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code == sqlite3.SQLITE_FULL:
-                raise DiskFull(file=self._file) from error
-            if code == sqlite3.SQLITE_BUSY:
-                raise RunBusy(folder=self._file.parent) from error
-            if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
-                raise NotWritable(file=self._file, problem=error) from error
-            raise LedgerDamaged(file=self._file, problem=error) from error
+
+def open_database(place: Path | str, schema: str = "") -> Database:
+    """The database at a place: a file, or `postgresql://...` with the schema that one run has.
+
+    Raises:
+      BadDatabase: neither of these.
+      LedgerDamaged, LedgerVersion, NotWritable, DiskFull, RunBusy, DatabaseUnreachable.
+    """
+    if isinstance(place, Path):
+        from dipaco.control.sqlite import SQLite
+
+        return SQLite(place)
+    if place.startswith(("postgresql://", "postgres://")):
+        from dipaco.control.postgresql import PostgreSQL
+
+        return PostgreSQL(place, schema)
+    raise BadDatabase(given=place)
+
+
+@functools.cache
+def queries(dialect: str) -> dict[str, str]:
+    """Every statement by name, as one dialect says it."""
+    pieces = re.split(r"^-- (\w+)(?:@(\w+))?: .*$", _read("queries.sql"), flags=re.MULTILINE)
+    statements: dict[str, str] = {}
+    for name, only_for, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+        if only_for in (None, dialect):
+            statements[name] = text.strip()
+    return statements
+
+
+def migrations(dialect: str) -> dict[int, str]:
+    """Schema version -> the script that brings a database there from the version before."""
+    folder = importlib.resources.files("dipaco.control").joinpath("schema", dialect)
+    scripts = sorted(folder.iterdir(), key=lambda file: file.name)
+    return {int(file.name.partition("_")[0]): file.read_text() for file in scripts}
 
 
 def _read(name: str) -> str:
     return importlib.resources.files("dipaco.control").joinpath(name).read_text()
-
-
-@functools.cache
-def _queries() -> dict[str, str]:
-    pieces = re.split(r"^-- (\w+): .*$", _read("queries.sql"), flags=re.MULTILINE)
-    return {name: text.strip() for name, text in zip(pieces[1::2], pieces[2::2], strict=True)}
-
-
-def _statements(script: str) -> Iterator[str]:
-    """Splits a script without `executescript`, which would commit."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""

@@ -1,5 +1,5 @@
-"""The ledger: claims tasks, and records their facts together with the tasks that follow, in one
-transaction.
+"""The ledger: records the facts of a finished task together with the tasks that follow, in one
+transaction, and tells them again.
 
 Record a fact only when its bytes are durable: a row without bytes cannot be repaired, bytes without
 a row are swept later.
@@ -7,14 +7,16 @@ a row are swept later.
 
 import contextlib
 import json
-import sqlite3
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dipaco.control.database import Database
+from dipaco.control.database import KeyTaken, open_database
+from dipaco.control.patience import patient
 from dipaco.control.plan import Plan
+from dipaco.control.queue import Queue
 from dipaco.control.release import Release, make_release
+from dipaco.control.roster import Roster
 from dipaco.control.scheduler import due, first_task
 from dipaco.control.tasks import (
     PRIORITY,
@@ -48,11 +50,28 @@ class StoredModule(NamedTuple):
     outer_state: Receipt | None
 
 
-class Ledger:
-    """The memory of one run."""
+class Partway(NamedTuple):
+    """A path that stopped inside a phase, and what it has of that phase."""
 
-    def __init__(self, file: Path):
-        self._database = Database(file)
+    receipt: Receipt  # snapshot of parameters and inner state
+    step: int  # inner steps taken in all
+    batches: str
+    losses: tuple[float, ...]  # of the steps of this phase
+    seconds: float
+
+
+class Ledger:
+    """The memory of one run.
+
+    Args:
+      place: a file, or the URL of a database server.
+      schema: the run's own name there.
+    """
+
+    def __init__(self, place: Path | str, schema: str = ""):
+        self._database = open_database(place, schema)
+        self.queue = Queue(self._database)
+        self.roster = Roster(self._database)
 
     def close(self) -> None:
         self._database.close()
@@ -84,52 +103,68 @@ class Ledger:
 
     # --- tasks ---------------------------------------------------------------------------------
 
-    def claim(self, worker: str) -> Claim | None:
-        """The most urgent task that is ready, now held by `worker`; None where nothing is ready."""
-        with self._database.transaction():
-            row = self._database.one("claim_task", worker=worker)
-        if row is None:
-            return None
-        task_id, kind, arm, subject, phase, attempt = row
-        return Claim(Task(kind, arm, subject, phase), task_id, attempt)
-
     def finish(self, plan: Plan, claim: Claim, facts: Iterable[Fact]) -> list[Task]:
         """Records the facts of a finished task, and makes due what they make due. All or nothing.
 
         Raises:
           ClaimLost: somebody else holds the task by now, or has finished it. Nothing was recorded.
         """
-        facts = list(facts)
-        with self._database.transaction():
-            if not self._database.change(
-                "finish_task", task_id=claim.task_id, attempt=claim.attempt
-            ):
+        tries = iter(range(1_000_000))
+        return self._finish(plan, claim, list(facts), tries)
+
+    @patient
+    def _finish(
+        self, plan: Plan, claim: Claim, facts: list[Fact], tries: Iterator[int]
+    ) -> list[Task]:
+        """`tries` counts: a connection that broke during the commit may have committed."""
+        key = {"task_id": claim.task_id, "attempt": claim.attempt}
+        if next(tries) and self._database.one("is_finished_by", **key):
+            return []
+        with self._database.transaction(alone_with=tuple(map(_counted_with, facts))):
+            held = self._database.one("drop_claim", **key, worker=claim.worker)
+            if held is None or not self._database.change("finish_task", task_id=claim.task_id):
                 raise ClaimLost(task=claim.task)
+            self._database.change("drop_claims_of_task", task_id=claim.task_id)
             try:
                 for fact in facts:
                     self._record(fact)
-            except sqlite3.IntegrityError as error:
-                # A key that is taken; anything else is a fact that should never have come here.
-                if error.sqlite_errorname != "SQLITE_CONSTRAINT_PRIMARYKEY":
-                    raise
+            except KeyTaken as error:
                 raise ClaimLost(task=claim.task) from error
             tasks = due(plan, facts, self)
             for arm, phase in dict.fromkeys((t.arm, t.phase) for t in tasks if t.kind == "score"):
                 self._release(plan, arm, phase)
             self._add_tasks(tasks)
+            self._database.change("credit_worker", name=claim.worker, seconds=held[0])
         return tasks
 
-    def give_back(self, claim: Claim) -> None:
-        """The task is ready again, for whoever comes."""
-        with self._database.transaction():
-            self._database.change("give_back", task_id=claim.task_id, attempt=claim.attempt)
+    @patient
+    def hand_on(self, claim: Claim, partway: Partway) -> None:
+        """Gives a training task back part-way: whoever takes it goes on from there.
 
-    def give_back_all(self) -> int:
-        """Every claimed task is ready again; to be called only where no other process works on
-        this run.
+        Raises:
+          ClaimLost: somebody else holds the task by now. Nothing was recorded.
         """
+        task = claim.task
         with self._database.transaction():
-            return self._database.change("give_back_all")
+            if not self.queue.is_held(claim):
+                raise ClaimLost(task=task)
+            self._database.change(
+                "put_partway",
+                arm=task.arm,
+                path=task.path,
+                phase=task.phase,
+                **partway.receipt._asdict(),
+                step=partway.step,
+                batches=partway.batches,
+                losses=json.dumps(partway.losses),
+                seconds=partway.seconds,
+            )
+            held = self._database.one(
+                "drop_claim", task_id=claim.task_id, attempt=claim.attempt, worker=claim.worker
+            )
+            assert held is not None
+            self._database.change("reopen_tasks")
+            self._database.change("credit_worker", name=claim.worker, seconds=held[0])
 
     def unfinished(self) -> list[dict[str, Any]]:
         names = ("kind", "arm", "subject", "phase", "state", "attempt")
@@ -152,7 +187,8 @@ class Ledger:
         return _stage(stage, *row)
 
     def stages(self) -> list[StageDone]:
-        return [_stage(*row) for row in self._database.rows("list_stages")]
+        rows = self._database.rows("list_stages")
+        return sorted((_stage(*row) for row in rows), key=lambda fact: PRIORITY[fact.stage])
 
     def module(self, arm: str, module: ModuleId, phase: int) -> StoredModule:
         """Raises `NotYet`."""
@@ -175,6 +211,13 @@ class Ledger:
             )
             for path, base_digest, *receipt in rows
         ]
+
+    def partway(self, arm: str, path: int, phase: int) -> Partway | None:
+        """Where a path stopped inside a phase, if it did."""
+        row = self._database.one("get_partway", arm=arm, path=path, phase=phase)
+        if row is None:
+            return None
+        return Partway(Receipt(*row[:3]), row[3], row[4], tuple(json.loads(row[5])), row[6])
 
     def snapshot(self, arm: str, path: int, phase: int) -> Snapshot:
         """A path after `phase`. Raises `NotYet`."""
@@ -226,6 +269,10 @@ class Ledger:
         row = self._database.one("training_totals", arm=arm)
         assert row is not None
         return dict(zip(("tokens", "seconds", "bytes_sent", "path_phases"), row, strict=True))
+
+    def machines(self) -> dict[str, int]:
+        """Kind of machine -> phases of paths that it trained."""
+        return dict(self._database.rows("machines"))
 
     def newest_modules(self) -> list[tuple[str, str, int, str]]:
         """(arm, module, phase, digest) of every module at its last phase."""
@@ -342,7 +389,9 @@ class Ledger:
                     seconds=fact.seconds,
                     bytes_down=fact.bytes_down,
                     bytes_up=fact.bytes_up,
+                    machine=fact.machine,
                 )
+                change("drop_partway", arm=fact.arm, path=fact.path, phase=fact.phase)
             case StageDone():
                 change(
                     "add_stage",
@@ -373,15 +422,26 @@ class Ledger:
                 )
 
 
+def _counted_with(fact: Fact) -> str:
+    """What the scheduler counts when a fact comes: two facts of one name must not be recorded side
+    by side, or neither would see that it was the last.
+    """
+    match fact:
+        case ModuleReady() | Arrival() | PathScored():
+            return f"{type(fact).__name__} {fact.arm} {fact.phase}"
+        case _:
+            return type(fact).__name__
+
+
 def _stage(stage: Any, artifacts: str, summary: str, seconds: float) -> StageDone:
     receipts = {name: Receipt(*values) for name, values in json.loads(artifacts).items()}
     return StageDone(stage=stage, artifacts=receipts, summary=json.loads(summary), seconds=seconds)
 
 
 @contextlib.contextmanager
-def open_ledger(file: Path) -> Generator[Ledger]:
+def open_ledger(place: Path | str, schema: str = "") -> Generator[Ledger]:
     """A ledger, closed at the end."""
-    ledger = Ledger(file)
+    ledger = Ledger(place, schema)
     try:
         yield ledger
     finally:

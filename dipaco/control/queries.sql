@@ -14,21 +14,150 @@ INSERT INTO tasks (kind, arm, subject, phase, priority)
 VALUES (:kind, :arm, :subject, :phase, :priority)
 ON CONFLICT (kind, arm, subject, phase) DO NOTHING;
 
--- claim_task: takes the most urgent ready task
-UPDATE tasks SET state = 'claimed', attempt = attempt + 1, claimed_by = :worker
-WHERE id = (SELECT id FROM tasks WHERE state = 'ready' ORDER BY priority, id LIMIT 1)
+-- claim_tasks: takes the most urgent ready task of some kinds (a JSON array)
+UPDATE tasks SET state = 'claimed', attempt = attempt + 1
+WHERE id = (SELECT id FROM tasks
+            WHERE state = 'ready' AND kind IN (SELECT value FROM json_each(:kinds))
+            ORDER BY priority, id LIMIT 1)
 RETURNING id, kind, arm, subject, phase, attempt;
 
--- finish_task: only who holds the newest claim may finish; changes no row otherwise
-UPDATE tasks SET state = 'done'
-WHERE id = :task_id AND attempt = :attempt AND state = 'claimed';
+-- claim_tasks@postgresql: as above; who claims at the same moment takes the next one
+WITH next AS MATERIALIZED
+  (SELECT id FROM tasks
+   WHERE state = 'ready' AND kind IN (SELECT json_array_elements_text(CAST(:kinds AS json)))
+   ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED)
+UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
+RETURNING id, kind, arm, subject, phase, attempt;
 
--- give_back: the task is ready again
-UPDATE tasks SET state = 'ready', claimed_by = NULL
-WHERE id = :task_id AND attempt = :attempt AND state = 'claimed';
+-- claim_alike: ready tasks of one kind, arm and phase, to be done together
+UPDATE tasks SET state = 'claimed', attempt = attempt + 1
+WHERE id IN (SELECT id FROM tasks
+             WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
+             ORDER BY id LIMIT :limit)
+RETURNING id, kind, arm, subject, phase, attempt;
 
--- give_back_all: nobody works on this run any more
-UPDATE tasks SET state = 'ready', claimed_by = NULL WHERE state = 'claimed';
+-- claim_alike@postgresql: as above
+WITH next AS MATERIALIZED
+  (SELECT id FROM tasks
+   WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
+   ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED)
+UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
+RETURNING id, kind, arm, subject, phase, attempt;
+
+-- late_tasks: claimed tasks of some kinds that one other worker holds, with how long it has
+SELECT t.id, t.kind, t.arm, min(:now - c.since) FROM claims c JOIN tasks t ON t.id = c.task_id
+WHERE t.state = 'claimed' AND t.kind IN ('pretrain', 'train', 'score') AND c.epoch = :epoch
+GROUP BY t.id, t.kind, t.arm HAVING count(*) = 1 AND min(c.worker) <> :worker
+ORDER BY 4 DESC, t.id;
+
+-- claim_backup: a second worker tries a late task
+UPDATE tasks SET attempt = attempt + 1
+WHERE id = :task_id AND state = 'claimed'
+  AND (SELECT count(*) FROM claims WHERE task_id = :task_id) = 1
+RETURNING id, kind, arm, subject, phase, attempt;
+
+-- usual_seconds: how long finished phases of an arm's paths took
+SELECT seconds FROM trained WHERE arm = :arm ORDER BY phase DESC, path LIMIT 64;
+
+-- add_claim: who holds a task, and until when
+INSERT INTO claims (task_id, attempt, worker, epoch, since, lease_until)
+VALUES (:task_id, :attempt, :worker, :epoch, :now, :now + :lease_seconds);
+
+-- renew_claim: it is still being worked on; changes no row where it is lost
+UPDATE claims SET lease_until = :now + :lease_seconds
+WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker;
+
+-- holds_claim: whether it is still held
+SELECT 1 FROM claims WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker;
+
+-- drop_claim: how long it was held; no row where it is lost
+DELETE FROM claims WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker
+RETURNING :now - since;
+
+-- drop_claims_of_task: whoever else tried it is too late
+DELETE FROM claims WHERE task_id = :task_id;
+
+-- drop_claims_of_worker: it is known to be gone
+DELETE FROM claims WHERE worker = :worker;
+
+-- drop_all_claims: nobody works on this run any more
+DELETE FROM claims;
+
+-- drop_expired_claims: their workers were silent for a whole lease, or before the clock began anew
+DELETE FROM claims WHERE epoch <> :epoch OR lease_until < :now
+RETURNING task_id, worker;
+
+-- reopen_tasks: claimed tasks that nobody holds are ready again
+UPDATE tasks SET state = 'ready'
+WHERE state = 'claimed' AND NOT EXISTS (SELECT 1 FROM claims WHERE task_id = tasks.id);
+
+-- finish_task: done, once
+UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed';
+
+-- is_finished_by: whether this very attempt finished the task
+SELECT 1 FROM tasks t WHERE t.id = :task_id AND t.state = 'done' AND t.attempt = :attempt;
+
+-- claims: who works on what
+SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, :now - c.since, c.lease_until - :now
+FROM claims c JOIN tasks t ON t.id = c.task_id ORDER BY c.worker, t.id;
+
+-- put_worker: a worker comes, or comes again
+INSERT INTO workers (name, host, pid, machine, version, state, epoch, joined, beat)
+VALUES (:name, :host, :pid, :machine, :version, 'here', :epoch, :now, :now)
+ON CONFLICT (name) DO UPDATE SET
+  host = excluded.host, pid = excluded.pid, machine = excluded.machine, state = 'here',
+  version = excluded.version, epoch = excluded.epoch, joined = excluded.joined,
+  beat = excluded.beat;
+
+-- beat: a worker is alive
+UPDATE workers SET beat = :now WHERE name = :name AND epoch = :epoch;
+
+-- end_worker: a worker has left, or is lost
+UPDATE workers SET state = :state, beat = CASE :state WHEN 'left' THEN :now ELSE beat END
+WHERE name = :name AND state = 'here';
+
+-- credit_worker: what it did was committed
+UPDATE workers SET committed_seconds = committed_seconds + :seconds,
+                   committed_tasks = committed_tasks + 1 WHERE name = :name;
+
+-- debit_worker: what it did was not
+UPDATE workers SET lost_tasks = lost_tasks + 1 WHERE name = :name;
+
+-- list_workers: who takes part, and how much of it counted
+SELECT name, host, pid, machine, state, :now - beat, beat - joined, committed_seconds,
+       committed_tasks, lost_tasks, epoch FROM workers ORDER BY name;
+
+-- put_partway: a path stopped inside a phase
+INSERT INTO partway (arm, path, phase, name, digest, num_bytes, step, batches, losses, seconds)
+VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :batches, :losses, :seconds)
+ON CONFLICT (arm, path, phase) DO UPDATE SET
+  name = excluded.name, digest = excluded.digest, num_bytes = excluded.num_bytes,
+  step = excluded.step, batches = excluded.batches, losses = excluded.losses,
+  seconds = excluded.seconds;
+
+-- get_partway: where it stopped
+SELECT name, digest, num_bytes, step, batches, losses, seconds FROM partway
+WHERE arm = :arm AND path = :path AND phase = :phase;
+
+-- drop_partway: the phase is recorded whole
+DELETE FROM partway WHERE arm = :arm AND path = :path AND phase = :phase;
+
+-- create_schema@postgresql: the place of one run's tables
+CREATE SCHEMA IF NOT EXISTS {schema};
+
+-- create_schema_version@postgresql: SQLite keeps it in the file's header
+CREATE TABLE IF NOT EXISTS schema_version
+  (is_only BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (is_only), version BIGINT NOT NULL);
+
+-- get_schema_version@postgresql: which the tables are of
+SELECT version FROM schema_version;
+
+-- put_schema_version@postgresql: which they are of now
+INSERT INTO schema_version (version) VALUES (:version)
+ON CONFLICT (is_only) DO UPDATE SET version = excluded.version;
+
+-- wait_for_turn@postgresql: until whoever counts the same thing has committed
+SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0));
 
 -- count_tasks: by kind and state
 SELECT kind, arm, state, count(*) FROM tasks GROUP BY kind, arm, state ORDER BY kind, arm, state;
@@ -56,7 +185,10 @@ SELECT phase FROM modules WHERE arm = :arm GROUP BY phase HAVING count(*) = :num
 ORDER BY phase DESC LIMIT 1;
 
 -- newest_modules: the last phase of every module
-SELECT arm, module, max(phase), digest FROM modules GROUP BY arm, module ORDER BY arm, module;
+SELECT m.arm, m.module, m.phase, m.digest FROM modules m
+JOIN (SELECT arm, module, max(phase) AS phase FROM modules GROUP BY arm, module) s
+  ON (m.arm, m.module, m.phase) = (s.arm, s.module, s.phase)
+ORDER BY m.arm, m.module;
 
 -- add_arrival: one path's contribution to one module
 INSERT INTO arrivals (arm, module, phase, path, base_digest, name, digest, num_bytes)
@@ -71,9 +203,9 @@ SELECT count(*) FROM arrivals WHERE arm = :arm AND module = :module AND phase = 
 
 -- add_trained: a path went through a phase
 INSERT INTO trained (arm, path, phase, name, digest, num_bytes, step, batches, losses, tokens,
-                     seconds, bytes_down, bytes_up)
+                     seconds, bytes_down, bytes_up, machine)
 VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :batches, :losses, :tokens,
-        :seconds, :bytes_down, :bytes_up);
+        :seconds, :bytes_down, :bytes_up, :machine);
 
 -- get_trained: a path's snapshot after a phase
 SELECT name, digest, num_bytes, step, batches FROM trained
@@ -83,13 +215,14 @@ WHERE arm = :arm AND path = :path AND phase = :phase;
 SELECT path, phase, losses FROM trained WHERE arm = :arm ORDER BY path, phase;
 
 -- training_totals: what an arm's training took
-SELECT coalesce(sum(tokens), 0), coalesce(sum(seconds), 0),
-       coalesce(sum(bytes_down + bytes_up), 0), count(*)
+SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(seconds), 0),
+       CAST(coalesce(sum(bytes_down + bytes_up), 0) AS BIGINT), count(*)
 FROM trained WHERE arm = :arm;
 
 -- newest_trained: where every path is
 SELECT t.arm, t.path, t.phase, t.step, t.losses, s.tokens FROM trained t
-JOIN (SELECT arm, path, max(phase) AS phase, sum(tokens) AS tokens FROM trained GROUP BY arm, path) s
+JOIN (SELECT arm, path, max(phase) AS phase, CAST(sum(tokens) AS BIGINT) AS tokens
+      FROM trained GROUP BY arm, path) s
   ON (t.arm, t.path, t.phase) = (s.arm, s.path, s.phase)
 ORDER BY t.arm, t.path;
 
@@ -101,7 +234,7 @@ VALUES (:stage, :artifacts, :summary, :seconds);
 SELECT artifacts, summary, seconds FROM stages WHERE stage = :stage;
 
 -- list_stages: which are done
-SELECT stage, artifacts, summary, seconds FROM stages ORDER BY rowid;
+SELECT stage, artifacts, summary, seconds FROM stages;
 
 -- add_score: log-likelihoods of documents under a path
 INSERT INTO scores (arm, path, phase, name, digest, num_bytes, seconds)
@@ -138,11 +271,17 @@ WHERE a.arm = :arm AND a.module = :module AND a.phase = :phase;
 -- superseded_snapshots: the snapshot of the phase before
 SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase = :phase - 1;
 
--- live_names: the last snapshot of every path, and contributions whose module has not stepped
+-- machines: the kinds of machine whose results this run holds, with how many phases of paths
+SELECT machine, count(*) FROM trained GROUP BY machine ORDER BY machine;
+
+-- live_names: the last snapshot of every path, what stopped part-way, and contributions whose
+-- module has not stepped
 SELECT t.name FROM trained t
 JOIN (SELECT arm, path, max(phase) AS phase FROM trained GROUP BY arm, path) s
   ON (t.arm, t.path, t.phase) = (s.arm, s.path, s.phase)
 UNION
 SELECT a.name FROM arrivals a LEFT JOIN modules m
   ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + 1)
-WHERE m.module IS NULL;
+WHERE m.module IS NULL
+UNION
+SELECT name FROM partway;

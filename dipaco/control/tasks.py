@@ -49,6 +49,7 @@ class Claim(NamedTuple):
     task: Task
     task_id: int
     attempt: int  # fencing token: a later claim of the same task has a higher one
+    worker: str  # who claimed it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,7 @@ class PathTrained:
     seconds: float
     bytes_down: int  # modules fetched before the phase, were the path on another machine
     bytes_up: int  # contributions sent after it
+    machine: str  # what its bits depend on: kind and number of devices, CPUs, compiler
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

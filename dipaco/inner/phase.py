@@ -33,8 +33,9 @@ def run_phase(
     step: Callable[[PathState, Batch, np.float32], tuple[PathState, StepMetrics]],
     *,
     on_step: OnStep | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> PhaseResult:
-    """Runs one step per learning rate.
+    """Runs one step per learning rate, or fewer where it is told to stop.
 
     Args:
       state: the path; given up (donated), use the one that comes back.
@@ -42,6 +43,8 @@ def run_phase(
       rates: float32 [tau], the learning rate of each step.
       step: a compiled step, from `make_step`.
       on_step: told (steps taken, loss), one step late.
+      should_stop: asked before each step; True ends the phase there, and the rest of it may follow
+        from the state that comes back.
 
     Raises:
       Diverged: a loss is not finite. Nothing of this phase should be kept.
@@ -60,12 +63,16 @@ def run_phase(
         if on_step is not None:
             on_step(len(losses), losses[-1])
 
+    is_stopped = False
     for rate, batch in zip(rates, batches, strict=False):
+        if should_stop is not None and should_stop():
+            is_stopped = True
+            break
         state, metrics = step(state, batch, rate)
         if waiting is not None:
             fetch(waiting)
         waiting = metrics
     if waiting is not None:
         fetch(waiting)
-    assert len(losses) == len(rates), "the batches ran out before the learning rates"
+    assert is_stopped or len(losses) == len(rates), "the batches ran out before the learning rates"
     return PhaseResult(state, np.asarray(losses, np.float32), targets)

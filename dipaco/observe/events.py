@@ -27,6 +27,11 @@ SENTENCES = {
     "{documents:,} documents",
     "machine_changed": "this run began on {then} and goes on here, on {now}: the last bits of its "
     "numbers may differ from those of an undisturbed run",
+    "claim_lost": "{task} is another worker's by now: what was done here does not count",
+    "handed_on": "{task} saved after step {step:,}, for the next worker",
+    "worker_started": "worker {worker} started, process {pid}",
+    "worker_ended": "worker {worker} ended ({how}), {tasks_returned} tasks went back; "
+    "the next one starts in {wait_seconds:.0f} s",
     "resumed": "resumed: {done:,} of {total:,} steps were done",
 }
 

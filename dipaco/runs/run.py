@@ -7,6 +7,7 @@ import dataclasses
 import fcntl
 import functools
 import json
+import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ import dipaco
 from dipaco import overrides
 from dipaco.config import RunConfig
 from dipaco.control.ledger import Ledger, open_ledger
+from dipaco.control.places import Place, place_of
 from dipaco.control.plan import Plan
 from dipaco.control.release import Release
 from dipaco.control.tasks import StageDone
@@ -26,19 +28,23 @@ from dipaco.errors import (
     NoSuchRun,
     RunBusy,
     RunOfOtherConfig,
+    RunOfOtherDatabase,
     RunOfOtherVersion,
 )
 from dipaco.receipt import Receipt
 from dipaco.routing.router import Router
 from dipaco.routing.router import load as load_router
 from dipaco.store.layout import Layout
-from dipaco.store.objects import Objects, place, said_plainly
+from dipaco.store.objects import Objects, place, said_plainly, write_atomically
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId, assemble
 
 if TYPE_CHECKING:
     from dipaco.data.corpus import Corpus
     from dipaco.runs.programs import Programs
+
+
+SETTING_UP_SECONDS = 60.0  # beginning a run takes less, unless it copies a large checkpoint
 
 
 class ShardIndex(NamedTuple):
@@ -51,11 +57,16 @@ class ShardIndex(NamedTuple):
 class Run:
     """One run folder, open for reading and, with the lock held, for work."""
 
-    def __init__(self, folder: Path, asked: RunConfig, ledger: Ledger):
+    def __init__(self, folder: Path, asked: RunConfig, place: Place, ledger: Ledger):
         self.layout = Layout(folder)
         self.asked = asked  # the config as it was given
+        self.place = place
         self.ledger = ledger
         self.objects = Objects(folder)
+
+    def open_ledger(self) -> Ledger:
+        """Another connection, for another thread."""
+        return Ledger(*self.place)
 
     @functools.cached_property
     def config(self) -> RunConfig:
@@ -136,7 +147,10 @@ class Run:
 
 
 def create_or_open(
-    folder: Path, config: RunConfig, given: Mapping[str, Any] | None = None
+    folder: Path,
+    config: RunConfig,
+    given: Mapping[str, Any] | None = None,
+    database: str | None = None,
 ) -> tuple[Run, bool]:
     """Begins a run, or opens the one that is there; True where it was begun.
 
@@ -144,60 +158,80 @@ def create_or_open(
       folder: of the run.
       config: what to run; must be that of a run that is there.
       given: what to start from, JSON values; only looked at when a run begins.
+      database: where its facts are to be, as `place_of` takes it; None = in the folder.
 
     Raises:
-      RunOfOtherConfig, RunOfOtherVersion: the folder holds another run. It stays as it was.
+      RunOfOtherConfig, RunOfOtherVersion, RunOfOtherDatabase: the folder holds another run. It
+        stays as it was.
     """
-    if Layout(folder).ledger.exists():
-        run = open_run(folder)
+    if _is_begun(folder):
+        run = open_run(folder, database)
         if run.asked == config:
             return run, False
         has_facts = run.ledger.stages()
         run.ledger.close()
-        if has_facts:
+        if has_facts or run.place.is_server:
             raise RunOfOtherConfig(folder=folder, difference=_difference(run.asked, config))
         # It could not even read its text: a corrected config begins anew.
-    _begin(folder, config, given or {})
-    return open_run(folder), True
+    _begin(folder, config, given or {}, database)
+    return open_run(folder, database), True
 
 
-def _begin(folder: Path, config: RunConfig, given: Mapping[str, Any]) -> None:
+def _begin(folder: Path, config: RunConfig, given: Mapping[str, Any], database: str | None) -> None:
     """Puts a ledger that knows its run into place, whole or not at all."""
-    final = Layout(folder).ledger
-    partial = final.with_name(f"{final.name}.partial")
+    layout = Layout(folder)
+    final = layout.ledger
+    meta = {
+        "config": config.to_json(),
+        "version": dipaco.__version__,
+        **{key: json.dumps(value) for key, value in given.items()},
+    }
     with said_plainly(final):
         folder.mkdir(parents=True, exist_ok=True)
+        if database is not None:
+            with open_ledger(*place_of(final, folder, database)) as ledger:
+                if ledger.meta("config") is None:
+                    ledger.start(meta)
+            write_atomically(layout.database, database.encode())
+            return
+        partial = final.with_name(f"{final.name}.partial")
         partial.unlink(missing_ok=True)
         with open_ledger(partial) as ledger:
-            ledger.start(
-                {
-                    "config": config.to_json(),
-                    "version": dipaco.__version__,
-                    **{key: json.dumps(value) for key, value in given.items()},
-                }
-            )
+            ledger.start(meta)
+        partial.with_name(f"{partial.name}-turn").unlink(missing_ok=True)
         place(partial, final)
 
 
-def open_run(folder: Path) -> Run:
-    """The run in a folder.
+def _is_begun(folder: Path) -> bool:
+    layout = Layout(folder)
+    return layout.ledger.exists() or layout.database.exists()
+
+
+def open_run(folder: Path, database: str | None = None) -> Run:
+    """The run in a folder; its facts are where it was begun, which `database` may say again.
 
     Raises:
       NoSuchRun: there is no run in this folder.
+      RunOfOtherDatabase: its facts are elsewhere.
       RunOfOtherVersion: another version of the program began it.
       LedgerDamaged: its ledger says nothing that can be read.
     """
     layout = Layout(folder)
-    if not layout.ledger.exists():
+    if not _is_begun(folder):
         raise NoSuchRun(folder=folder)
-    ledger = Ledger(layout.ledger)
+    there = layout.database.read_text() if layout.database.exists() else None
+    if database is not None and database != there:
+        place_of(layout.ledger, folder, database)  # refuses a password before one is shown
+        raise RunOfOtherDatabase(folder=folder, there=there or layout.ledger, given=database)
+    where = place_of(layout.ledger, folder, there)
+    ledger = Ledger(*where)
     try:
         version, config = ledger.meta("version"), ledger.meta("config")
         if version is None or config is None:
-            raise LedgerDamaged(file=layout.ledger, problem="it does not say which run it is of")
+            raise LedgerDamaged(file=where.name, problem="it does not say which run it is of")
         if version != dipaco.__version__:
             raise RunOfOtherVersion(folder=folder, found=version, here=dipaco.__version__)
-        return Run(folder, overrides.from_tree(json.loads(config)), ledger)
+        return Run(folder, overrides.from_tree(json.loads(config)), where, ledger)
     except BaseException:
         ledger.close()
         raise
@@ -205,7 +239,7 @@ def open_run(folder: Path) -> Run:
 
 def has_begun(folder: Path, config: RunConfig) -> bool:
     """Whether there is a run in this folder that can go on, and is not to be begun (anew)."""
-    if not Layout(folder).ledger.exists():
+    if not _is_begun(folder):
         return False
     with reading(folder) as run:
         return run.asked == config or bool(run.ledger.stages())
@@ -221,13 +255,25 @@ def reading(folder: Path) -> Generator[Run]:
         run.ledger.close()
 
 
+class Part:
+    """A place among the processes that work on a run folder. The system lets go of it when the
+    process dies, so whoever comes and finds nobody knows that nobody is left.
+    """
+
+    def __init__(self, stream: Any, *, is_alone: bool):
+        self._stream = stream
+        self.is_alone = is_alone  # and stays so until `let_others_in`
+
+    def let_others_in(self) -> None:
+        fcntl.flock(self._stream, fcntl.LOCK_SH)
+
+
 @contextlib.contextmanager
-def working_alone(folder: Path) -> Generator[None]:
-    """Holds the run's lock: one process at a time works on a run folder. The system lets go of it
-    when the process dies.
+def taking_part(folder: Path) -> Generator[Part]:
+    """Joins those who work on a run folder, or is the first.
 
     Raises:
-      RunBusy: another process holds it.
+      RunBusy: somebody has been putting the run in order for `SETTING_UP_SECONDS`.
       NotWritable, DiskFull: there can be no run in this folder.
     """
     lock = Layout(folder).lock
@@ -235,11 +281,16 @@ def working_alone(folder: Path) -> Generator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         stream = lock.open("a")
     with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunBusy(folder=folder) from error
-        yield
+        deadline = time.monotonic() + SETTING_UP_SECONDS
+        while True:
+            for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(stream, kind | fcntl.LOCK_NB)
+                    yield Part(stream, is_alone=kind == fcntl.LOCK_EX)
+                    return
+            if time.monotonic() > deadline:
+                raise RunBusy(folder=folder)
+            time.sleep(0.1)
 
 
 def _difference(there: RunConfig, here: RunConfig) -> str:

@@ -1,7 +1,8 @@
 """Names on disk: the only file that knows them.
 
-RUN/ledger.sqlite                    facts
-RUN/run.lock                         held by the process that trains
+RUN/ledger.sqlite                    facts; or RUN/database, which says on what server they are
+RUN/run.lock                         shared by the processes that work on the run
+RUN/logs/WORKER.log                  what workers that were started for it print
 RUN/corpus/                          tokens, tokenizer, document index
 RUN/objects/modules/DIGEST.safetensors       likewise states, messages, routers, scores, shards
 RUN/snapshots/ARM/PATH/PHASE-ATTEMPT/        Orbax
@@ -23,8 +24,19 @@ class Layout:
         return self.root / "ledger.sqlite"
 
     @property
+    def database(self) -> Path:
+        return self.root / "database"
+
+    @property
     def lock(self) -> Path:
         return self.root / "run.lock"
+
+    @property
+    def corpus_lock(self) -> Path:
+        return self.root / "corpus.lock"
+
+    def log(self, worker: str) -> Path:
+        return self.root / "logs" / f"{worker}.log"
 
     @property
     def corpus(self) -> Path:

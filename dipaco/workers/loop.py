@@ -1,22 +1,29 @@
-"""The loop of a worker: claim a task, do it, record its facts, until nothing is ready.
+"""The loop of a worker: claim a task, do it, record its facts, until the run is finished.
 
-One process that runs until idle does a whole run; there is no other runner. Interrupted at any
-point, the claimed task goes back and is done again, to the same bytes.
+One process does a whole run, and a thousand share it: there is no other runner. Killed at any
+point, its claim ends and the task is done again, to the same bytes. Told to stop, it saves a phase
+part-way and hands it on.
 """
 
 import contextlib
-from collections.abc import Callable
+import random
+import threading
+from collections.abc import Callable, Collection
 from typing import Protocol
 
-from dipaco.control.tasks import Claim, Fact
+from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
+from dipaco.control.tasks import Claim, Fact, Kind
 from dipaco.data.prepare import PrepareProgress
-from dipaco.errors import DipacoError
+from dipaco.errors import ClaimLost, DipacoError
 from dipaco.runs.run import Run
 from dipaco.workers.evaluator import evaluate_release, score_path
 from dipaco.workers.executor import step_module
+from dipaco.workers.heart import Heart
 from dipaco.workers.reporter import write_report
 from dipaco.workers.stages import prepare_corpus, route
-from dipaco.workers.trainer import train
+from dipaco.workers.trainer import StoppedPartway, train
+
+SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.02, 1.0  # between two looks for a task
 
 
 class Watcher(Protocol):
@@ -30,39 +37,133 @@ class Watcher(Protocol):
 
     def finished(self, claim: Claim, facts: list[Fact]) -> None: ...
 
+    def lost(self, claim: Claim) -> None: ...
 
-def run_once(run: Run, worker: str, watcher: Watcher) -> bool:
-    """Does one task; False where none is ready."""
-    claim = run.ledger.claim(worker)
-    if claim is None:
+    def handed_on(self, claim: Claim, step: int) -> None: ...
+
+
+class Worker:
+    """Does tasks of a run.
+
+    Args:
+      run: opened, for this worker alone.
+      name: in the roster.
+      watcher: is told.
+      heart: renews its leases; not started yet.
+      kinds: of tasks that it takes.
+      lease_seconds: how long it may be silent before its task is another's.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        name: str,
+        watcher: Watcher,
+        heart: Heart,
+        *,
+        kinds: Collection[Kind] = ALL_KINDS,
+        lease_seconds: float = LEASE_SECONDS,
+    ):
+        self._run, self._name, self._watcher, self._heart = run, name, watcher, heart
+        self._kinds, self._lease_seconds = kinds, lease_seconds
+        self._is_told_to_stop = threading.Event()
+
+    def stop(self) -> None:
+        """Soon, but in order: a phase is saved part-way. May be called by a signal handler."""
+        self._is_told_to_stop.set()
+
+    @property
+    def should_stop(self) -> bool:
+        return self._is_told_to_stop.is_set() or self._heart.order == "drain"
+
+    def run_until_finished(self) -> bool:
+        """Does tasks until the run is finished, or it is told to stop; True where it is finished.
+
+        Between tasks that others must do first, it waits.
+        """
+        wait_seconds = SHORTEST_WAIT_SECONDS
+        while not self.should_stop:
+            if self._heart.order != "pause" and self.run_once():
+                wait_seconds = SHORTEST_WAIT_SECONDS
+                continue
+            if not self._run.ledger.unfinished():
+                return True
+            self._is_told_to_stop.wait(wait_seconds * random.uniform(0.5, 1.0))
+            wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
         return False
-    try:
-        watcher.began(claim)
-        facts = do(run, claim, watcher)
-        run.ledger.finish(run.plan, claim, facts)
-    except BaseException:
-        # Where even this fails (a full disk), the task stays claimed, and `recover` gives it back.
+
+    def run_once(self) -> bool:
+        """Does one task; False where there is nothing to do now."""
+        queue = self._run.ledger.queue
+        lease = {"lease_seconds": self._lease_seconds}
+        claim = queue.claim(self._name, self._kinds, **lease)
+        if claim is None:
+            queue.reap()
+            claim = queue.claim(self._name, self._kinds, **lease)
+        if claim is None and "train" in self._kinds:
+            claim = queue.claim_backup(self._name, **lease)
+        if claim is None:
+            return False
+        self._heart.hold(claim)
+        try:
+            self._do(claim)
+        finally:
+            self._heart.hold()
+        return True
+
+    def _do(self, claim: Claim) -> None:
+        run, ledger = self._run, self._run.ledger
+        try:
+            self._watcher.began(claim)
+            facts = do(run, claim, self._watcher, self._should_stop_doing(claim))
+            left_behind = _left_behind(run, claim)
+            ledger.finish(run.plan, claim, facts)
+        except StoppedPartway as stopped:
+            try:
+                ledger.hand_on(claim, stopped.partway)
+                self._watcher.handed_on(claim, stopped.partway.step)
+            except ClaimLost:
+                self._watcher.lost(claim)
+        except ClaimLost:
+            self._watcher.lost(claim)
+        except BaseException as error:
+            # Who has lost its claim may find things gone: others have gone on without it.
+            if isinstance(error, DipacoError) and not self._still_holds(claim):
+                self._watcher.lost(claim)
+                return
+            # Where even this fails (a full disk), the task stays claimed until the lease ends.
+            with contextlib.suppress(DipacoError):
+                ledger.queue.give_back(claim)
+            raise
+        else:
+            self._watcher.finished(claim, facts)
+            _sweep(run, claim, left_behind)
+
+    def _should_stop_doing(self, claim: Claim) -> Callable[[], bool]:
+        def should_stop() -> bool:
+            if self._heart.has_lost(claim):
+                raise ClaimLost(task=claim.task)
+            return self.should_stop
+
+        return should_stop
+
+    def _still_holds(self, claim: Claim) -> bool:
         with contextlib.suppress(DipacoError):
-            run.ledger.give_back(claim)
-        raise
-    watcher.finished(claim, facts)
-    _sweep(run, claim)
-    return True
+            return self._run.ledger.queue.is_held(claim)
+        return True
 
 
-def run_until_idle(run: Run, worker: str, watcher: Watcher) -> None:
-    """Does tasks until none is ready. With one worker, that is when the run is finished."""
-    while run_once(run, worker, watcher):
-        pass
-
-
-def do(run: Run, claim: Claim, watcher: Watcher) -> list[Fact]:
+def do(run: Run, claim: Claim, watcher: Watcher, should_stop: Callable[[], bool]) -> list[Fact]:
     """Does one task of any kind; returns the facts to record."""
+
+    def train_path() -> list[Fact]:
+        return train(run, claim, lambda *step: watcher.stepped(claim, *step), should_stop)
+
     kinds: dict[str, Callable[[], list[Fact]]] = {
         "prepare": lambda: prepare_corpus(run, claim, watcher.prepared),
-        "pretrain": lambda: train(run, claim, lambda *step: watcher.stepped(claim, *step)),
+        "pretrain": train_path,
         "route": lambda: route(run, claim),
-        "train": lambda: train(run, claim, lambda *step: watcher.stepped(claim, *step)),
+        "train": train_path,
         "outer": lambda: step_module(run, claim),
         "score": lambda: score_path(run, claim),
         "evaluate": lambda: evaluate_release(run, claim),
@@ -71,7 +172,16 @@ def do(run: Run, claim: Claim, watcher: Watcher) -> list[Fact]:
     return kinds[claim.task.kind]()
 
 
-def _sweep(run: Run, claim: Claim) -> None:
+def _left_behind(run: Run, claim: Claim) -> list[str]:
+    """What was saved part-way and is of no use once the task is recorded."""
+    task = claim.task
+    if task.kind not in ("train", "pretrain"):
+        return []
+    partway = run.ledger.partway(task.arm, task.path, task.phase)
+    return [] if partway is None else [partway.receipt.name]
+
+
+def _sweep(run: Run, claim: Claim, left_behind: list[str]) -> None:
     """Removes what the recorded facts have superseded: averaged contributions, snapshots of earlier
     phases.
 
@@ -83,7 +193,8 @@ def _sweep(run: Run, claim: Claim) -> None:
             objects.delete(name)
             objects.delete_folder_if_empty(name)
     if task.kind in ("train", "pretrain"):
-        for name in run.ledger.superseded_snapshots(task.arm, task.path, task.phase):
+        superseded = run.ledger.superseded_snapshots(task.arm, task.path, task.phase)
+        for name in [*superseded, *left_behind]:
             objects.delete(name)
 
 
@@ -91,7 +202,7 @@ def recover(run: Run) -> None:
     """Puts a run in order that no process works on: claimed tasks are ready again, half-written
     files are gone, and so is what nobody will read.
     """
-    run.ledger.give_back_all()
+    run.ledger.queue.give_back_all()
     run.objects.sweep()
     run.objects.keep_only(run.ledger.live_names())
 

@@ -2,10 +2,13 @@
 first modules.
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from pathlib import Path
 
 import numpy as np
 
@@ -28,7 +31,8 @@ def prepare_corpus(
 ) -> list[Fact]:
     """Sources to tokens on disk, and the rows of a dense model, which trains on all of them."""
     started = time.monotonic()
-    corpus = prepare(_data_config(run), run.layout.corpus, progress)
+    with _alone_at(run.layout.corpus_lock):
+        corpus = prepare(_data_config(run), run.layout.corpus, progress)
     manifest = corpus.manifest
     everything = build_shard(
         corpus,
@@ -70,9 +74,22 @@ def restore_corpus(run: Run, progress: Callable[[PrepareProgress], None]) -> Non
       CorpusOfOtherText: the sources no longer give what the run has trained on.
     """
     is_prepared = "prepare" in {stage.stage for stage in run.ledger.stages()}
-    if is_prepared and not (run.layout.corpus / "manifest.json").exists():
-        prepare(_data_config(run), run.layout.corpus, progress)
+    manifest = run.layout.corpus / "manifest.json"
+    if is_prepared and not manifest.exists():
+        with _alone_at(run.layout.corpus_lock):
+            if not manifest.exists():
+                prepare(_data_config(run), run.layout.corpus, progress)
         _ = run.corpus  # is compared with what was recorded
+
+
+@contextlib.contextmanager
+def _alone_at(lock: Path) -> Generator[None]:
+    """Waits until nobody else is here: two that write one corpus would spoil it, also where one
+    of them has lost its claim and does not know yet.
+    """
+    with lock.open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def _data_config(run: Run) -> DataConfig:

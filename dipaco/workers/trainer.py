@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from dipaco.control.ledger import Partway
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady, PathTrained
 from dipaco.data.pack import RowPlan, load_plan
@@ -20,6 +21,7 @@ from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.phase import run_phase
 from dipaco.outer.gradient import outer_gradient
 from dipaco.receipt import Receipt
+from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.store.tensors import load_tree, save_tree
@@ -28,24 +30,60 @@ from dipaco.topology import ModuleId, assemble, dissect
 OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
 
 
-def train(run: Run, claim: Claim, on_step: OnStep) -> list[Fact]:
-    """Does the task; its facts are true only once they are recorded."""
+class StoppedPartway(Exception):
+    """The phase was stopped before its end; what there is of it has been saved."""
+
+    def __init__(self, partway: Partway):
+        self.partway = partway
+
+
+def train(
+    run: Run, claim: Claim, on_step: OnStep, should_stop: Callable[[], bool] = lambda: False
+) -> list[Fact]:
+    """Does the task; its facts are true only once they are recorded.
+
+    Raises:
+      StoppedPartway: `should_stop` said so.
+    """
     started = time.monotonic()
     task = claim.task
     arm, path, phase = run.plan.arm(task.arm), task.path, task.phase
     modules = _modules_before(run, arm, path, phase)
-    parts = assemble(modules, arm.topology.modules_of(path))
 
     inner = run.config.inner
     batches = batches_for(run, arm, path)
     start, end = arm.steps_before(phase), arm.steps_before(phase + 1)
+    partway = run.ledger.partway(arm.name, path, phase)
+    if partway is None:
+        parts = assemble(modules, arm.topology.modules_of(path))
+        optimizer = _optimizer_state(run, arm, path, phase, batches)
+        state, taken = run.programs.place(parts, optimizer, start), 0
+    else:
+        state, taken = _state_of(run, arm, path, partway, batches), partway.step - start
     result = run_phase(
-        run.programs.place(parts, _optimizer_state(run, arm, path, phase, batches), start),
-        map(run.programs.place_batch, batches.iterate(start, end - start)),
-        learning_rates(inner, arm.total_steps, start, end - start),
+        state,
+        map(run.programs.place_batch, batches.iterate(start + taken, end - start - taken)),
+        learning_rates(inner, arm.total_steps, start + taken, end - start - taken),
         run.programs.step,
         on_step=lambda _, loss: on_step(loss, inner.batch_size * run.config.data.length),
+        should_stop=should_stop,
     )
+    losses = (*(() if partway is None else partway.losses), *result.losses.tolist())
+    spent_seconds = 0.0 if partway is None else partway.seconds
+    if len(losses) < end - start:
+        raise StoppedPartway(
+            Partway(
+                receipt=save_snapshot(
+                    run.objects,
+                    run.layout.snapshot(arm.name, path, phase, claim.attempt),
+                    result.state,
+                ),
+                step=start + len(losses),
+                batches=batches.fingerprint,
+                losses=losses,
+                seconds=spent_seconds + time.monotonic() - started,
+            )
+        )
     after = dissect(jax.device_get(result.state.parts), arm.topology, path)
 
     # Bytes first. The facts are recorded together, when everything they speak of is durable.
@@ -97,11 +135,12 @@ def train(run: Run, claim: Claim, on_step: OnStep) -> list[Fact]:
         snapshot=snapshot,
         step=end,
         batches=batches.fingerprint,
-        losses=tuple(result.losses.tolist()),
+        losses=losses,
         tokens=(end - start) * inner.batch_size * run.config.data.length,
-        seconds=time.monotonic() - started,
+        seconds=spent_seconds + time.monotonic() - started,
         bytes_down=sum(receipt.num_bytes for receipt in fetched),
         bytes_up=sum(fact.message.num_bytes for fact in sent if isinstance(fact, Arrival)),
+        machine=machine(),
     )
     return [trained, *sent]
 
@@ -138,6 +177,14 @@ def _modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId,
     return {
         module: run.parameters(arm.name, module, phase) for module in arm.topology.modules_of(path)
     }
+
+
+def _state_of(run: Run, arm: Arm, path: int, partway: Partway, batches: Batches) -> Any:
+    """The path where somebody else stopped inside this phase."""
+    if partway.batches != batches.fingerprint:
+        raise SnapshotOfOtherData(path=path, arm=arm.name)
+    saved = load_snapshot(run.objects, partway.receipt, run.programs.state_like)
+    return run.programs.place(saved.parts, saved.optimizer, partway.step)
 
 
 def _optimizer_state(run: Run, arm: Arm, path: int, phase: int, batches: Batches) -> Any | None:

@@ -16,6 +16,7 @@ from dipaco.control.tasks import (
 )
 from dipaco.receipt import Receipt
 from dipaco.topology import Level, ModuleId, Topology
+from tests.servers import fresh_schemas
 
 GRID = Topology(
     levels=(
@@ -46,9 +47,17 @@ def plan():
     )
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request, tmp_path):
+    """Where a ledger lies, once for each database: (place, schema)."""
+    if request.param == "sqlite":
+        return tmp_path / "ledger.sqlite", ""
+    return request.getfixturevalue("postgresql_server").url, next(fresh_schemas)
+
+
 @pytest.fixture
-def ledger(tmp_path):
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+def ledger(place):
+    ledger = Ledger(*place)
     ledger.start({"config": "{}"})
     yield ledger
     ledger.close()
@@ -97,6 +106,7 @@ def trained(arm: str, path: int, phase: int) -> PathTrained:
         seconds=1.0,
         bytes_down=8,
         bytes_up=8,
+        machine="1 x test",
     )
 
 

@@ -4,10 +4,17 @@ import sqlite3
 
 import pytest
 
-from dipaco.control.database import Database, _queries
+from dipaco.control.database import queries
 from dipaco.control.ledger import Ledger, open_ledger
+from dipaco.control.sqlite import SQLite
 from dipaco.errors import DiskFull, LedgerDamaged, LedgerVersion, NotWritable, RunBusy
 from tests.control.conftest import stage
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Of the fixture `ledger`: here it is SQLite's."""
+    return tmp_path / "ledger.sqlite", ""
 
 
 def filled(file):
@@ -28,7 +35,7 @@ def test_a_file_that_is_no_database_is_damaged_and_stays_as_it_is(tmp_path):
 def use(file):
     with open_ledger(file) as ledger:
         ledger.meta("key 150")
-        ledger.claim("w")
+        ledger.queue.claim("w")
 
 
 @pytest.mark.parametrize("damage", ["truncated", "header", "page"])
@@ -46,20 +53,20 @@ def test_a_damaged_file_is_found_when_it_is_read(tmp_path, damage):
         use(file)
 
 
-@pytest.mark.parametrize("version", [2, 99])
+@pytest.mark.parametrize("version", [3, 99])
 def test_a_ledger_of_another_schema_version_is_refused_and_left_alone(tmp_path, version):
     file = filled(tmp_path / "ledger.sqlite")
     with sqlite3.connect(file) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     before = file.read_bytes()
-    with pytest.raises(LedgerVersion, match=f"version {version}, this program writes 1"):
+    with pytest.raises(LedgerVersion, match=f"version {version}, this program writes 2"):
         Ledger(file)
     assert file.read_bytes() == before
 
 
 def test_a_full_disk_while_finishing_leaves_the_task_claimed_and_nothing_recorded(ledger, plan):
-    claim = ledger.claim("w")
+    claim = ledger.queue.claim("w")
     connection = ledger._database._connection
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -84,10 +91,10 @@ def test_a_ledger_that_another_program_keeps_locked_is_busy_and_not_damaged(ledg
     other.execute("BEGIN IMMEDIATE")
     ledger._database._connection.execute("PRAGMA busy_timeout = 1")
     with pytest.raises(RunBusy, match="Another process"):
-        ledger.claim("w")
+        ledger.queue.claim("w")
     other.execute("ROLLBACK")
     other.close()
-    assert ledger.claim("w") is not None
+    assert ledger.queue.claim("w") is not None
 
 
 def test_a_refused_file_is_let_go_of(tmp_path, monkeypatch):
@@ -107,7 +114,7 @@ def test_a_refused_file_is_let_go_of(tmp_path, monkeypatch):
 def test_a_reader_and_a_writer_do_not_wait_for_each_other(ledger, tmp_path):
     """Write-ahead log: `dipaco status` may take its time while a worker records."""
     ledger._database._connection.execute("PRAGMA busy_timeout = 1")
-    reader = Database(tmp_path / "ledger.sqlite")
+    reader = SQLite(tmp_path / "ledger.sqlite")
     reader._connection.execute("BEGIN")
     assert reader.one("get_meta", key="new") is None
     with ledger._database.transaction():
@@ -119,7 +126,7 @@ def test_a_reader_and_a_writer_do_not_wait_for_each_other(ledger, tmp_path):
 
 
 def test_a_transaction_that_fails_leaves_nothing_and_the_next_one_works(tmp_path):
-    database = Database(tmp_path / "ledger.sqlite")
+    database = SQLite(tmp_path / "ledger.sqlite")
 
     def put_and_fail():
         with database.transaction():
@@ -135,8 +142,9 @@ def test_a_transaction_that_fails_leaves_nothing_and_the_next_one_works(tmp_path
     database.close()
 
 
-def test_every_query_has_a_name_a_purpose_and_one_statement():
-    assert len(_queries()) > 25
-    for name, text in _queries().items():
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+def test_every_query_has_a_name_a_purpose_and_one_statement(dialect):
+    assert len(queries(dialect)) > 50
+    for name, text in queries(dialect).items():
         assert text.count(";") == 1, name
         assert sqlite3.complete_statement(text), name

@@ -41,7 +41,7 @@ class Workers(RuleBasedStateMachine):
 
     @rule(target=claims, worker=st.sampled_from(["a", "b", "c"]))
     def claim(self, worker):
-        claim = self.ledger.claim(worker)
+        claim = self.ledger.queue.claim(worker)
         if claim is None:
             return multiple()
         assert claim.task_id not in self.holder, "a held task was given away"
@@ -63,13 +63,13 @@ class Workers(RuleBasedStateMachine):
 
     @rule(claim=claims)
     def give_back(self, claim):
-        self.ledger.give_back(claim)
+        self.ledger.queue.give_back(claim)
         if self.holder.get(claim.task_id) == claim.attempt:
             del self.holder[claim.task_id]
 
     @rule()
     def everybody_crashes(self):
-        assert self.ledger.give_back_all() == len(self.holder)
+        assert self.ledger.queue.give_back_all() == len(self.holder)
         self.holder = {}
 
     @invariant()
@@ -81,8 +81,8 @@ class Workers(RuleBasedStateMachine):
 
     def teardown(self):
         """Whatever happened, the run can be brought to its end by one worker."""
-        self.ledger.give_back_all()
-        while (claim := self.ledger.claim("last")) is not None:
+        self.ledger.queue.give_back_all()
+        while (claim := self.ledger.queue.claim("last")) is not None:
             self.ledger.finish(PLAN, claim, facts_of(PLAN, claim.task))
             self.finished.append(claim.task)
         # prepare, pretrain, route, 2 phases of 2 paths and 1 module, 3 releases (one of 1 path).

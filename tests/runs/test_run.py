@@ -11,7 +11,7 @@ from dipaco.data.config import DataConfig
 from dipaco.errors import LedgerDamaged, NoSuchRun, NotWritable, NotYet, RunBusy, RunOfOtherConfig
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import ModelConfig, part_names
-from dipaco.runs.run import create_or_open, has_begun, reading, working_alone
+from dipaco.runs.run import create_or_open, has_begun, reading, taking_part
 from dipaco.store.layout import Layout
 from dipaco.topology import Level, Topology
 
@@ -93,19 +93,34 @@ def test_a_ledger_that_was_emptied_is_damaged_and_not_a_new_run(tmp_path):
         create_or_open(tmp_path, CONFIG)
 
 
-def test_one_process_at_a_time_and_the_lock_goes_with_its_process(dipaco, config_file, tmp_path):
-    with working_alone(tmp_path), pytest.raises(RunBusy), working_alone(tmp_path):
+def test_who_finds_nobody_is_alone_and_who_comes_later_is_not(tmp_path):
+    with taking_part(tmp_path) as first:
+        assert first.is_alone
+        first.let_others_in()
+        with taking_part(tmp_path) as second, taking_part(tmp_path) as third:
+            assert not second.is_alone
+            assert not third.is_alone
+    with taking_part(tmp_path) as again:
+        assert again.is_alone
+
+
+def test_whoever_puts_a_run_in_order_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("dipaco.runs.run.SETTING_UP_SECONDS", 0.0)
+    with taking_part(tmp_path), pytest.raises(RunBusy), taking_part(tmp_path):
         pass
+
+
+def test_a_part_goes_with_its_process(dipaco, config_file, tmp_path):
     killed = dipaco("train", config_file, "--run", tmp_path, fault=Fault("after claim", "prepare"))
     assert killed.fired == "after claim prepare", killed.err
-    with working_alone(tmp_path):
-        pass
+    with taking_part(tmp_path) as part:
+        assert part.is_alone
 
 
 def test_a_folder_that_cannot_hold_a_run(tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/run")):
-        with pytest.raises(NotWritable), working_alone(folder):
+        with pytest.raises(NotWritable), taking_part(folder):
             pass
 
 

@@ -21,8 +21,9 @@ import orbax.checkpoint
 import dipaco.cli.main
 import dipaco.cli.narrator
 import dipaco.workers.loop
-from dipaco.control.database import Database
 from dipaco.control.ledger import Ledger
+from dipaco.control.queue import Queue
+from dipaco.control.sqlite import SQLite
 from dipaco.data import packages, prepare, staging
 from dipaco.data.token_files import TokenWriter
 from dipaco.evaluation import plots
@@ -72,9 +73,9 @@ class Fault:
                 self.passed("inside record")
 
         wrap(Ledger, "start", before=lambda: self.passed("before begin"))
-        wrap(Ledger, "claim", after=claimed)
+        wrap(Queue, "claim", after=claimed)
         wrap(Ledger, "finish", before=lambda: record(True), after=lambda _: record(False))
-        wrap(Database, "change", after=changed)
+        wrap(SQLite, "change", after=changed)
         wrap(Objects, "write", before=lambda: self.passed("before save"))
         wrap(Objects, "delete", before=lambda: self.passed("before sweep"))
         wrap(objects, "place", before=lambda: self.passed("inside save"))

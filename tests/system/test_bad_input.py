@@ -3,7 +3,6 @@ traceback, and what was there before is as it was.
 """
 
 import contextlib
-import fcntl
 import json
 import re
 import shutil
@@ -301,13 +300,19 @@ def test_an_origin_that_is_named_too_late(dipaco, half, tiny):
     refused(dipaco(*command, "--init-from", "anything"), "RunBegunOtherwise", "--init-from")
 
 
-def test_a_second_process_on_the_same_run_folder(dipaco, half):
+def test_databases_that_cannot_be(dipaco, half, config_file, tmp_path):
     before = contents(half.folder)
-    with (half.folder / "run.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        refused(dipaco("train", half.config, "--run", half.folder), "RunBusy", "Wait for it")
+    command = ("train", config_file, "--run", tmp_path / "run", "--database")
+    secret = "postgresql://ana:hunter2@127.0.0.1:1/runs"
+    for folder in (tmp_path / "run", half.folder):
+        ended = dipaco("train", config_file, "--run", folder, "--database", secret)
+        refused(ended, "PasswordOnCommandLine", "env:VARIABLE")
+        assert "hunter2" not in ended.err
+    refused(dipaco(*command, "mysql://host/runs"), "BadDatabase", "Give postgresql://")
+    refused(dipaco(*command, "env:NOT_SET"), "VariableMissing", "`NOT_SET`")
+    elsewhere = ("train", config_file, "--run", half.folder, "--database", "postgresql://h/runs")
+    refused(dipaco(*elsewhere), "RunOfOtherDatabase", "ledger.sqlite")
     assert contents(half.folder) == before
-    assert dipaco("status", "--run", half.folder).code == 0
 
 
 def test_a_folder_that_cannot_be_written(dipaco, config_file, tmp_path):

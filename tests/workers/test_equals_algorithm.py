@@ -21,7 +21,8 @@ from dipaco.runs.programs import Programs
 from dipaco.runs.run import create_or_open
 from dipaco.topology import PER_PATH, Level, Topology
 from dipaco.workers.executor import step_module
-from dipaco.workers.loop import do, run_once
+from dipaco.workers.heart import Heart
+from dipaco.workers.loop import Worker, do
 from dipaco.workers.trainer import batches_for, train
 
 MODEL = ModelConfig(vocab_size=300, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=48)
@@ -67,6 +68,8 @@ class Silent:
     def prepared(self, progress): ...
     def stepped(self, claim, loss, tokens): ...
     def finished(self, claim, facts): ...
+    def lost(self, claim): ...
+    def handed_on(self, claim, step): ...
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +105,18 @@ def begin(programs, corpus, tmp_path):
 def work_until(run, phase):
     """Does tasks until every modular module has reached a phase."""
     modules = set(run.config.topology.modules)
+    worker = worker_of(run)
     while run.ledger.modules_at(MODULAR, phase) != modules:
-        assert run_once(run, "test", Silent())
+        assert worker.run_once()
+
+
+def worker_of(run, name="test"):
+    """A worker whose heart is not started: its leases last as long as the test."""
+    return Worker(run, name, Silent(), Heart(run.open_ledger, name, 60.0))
+
+
+def never():
+    return False
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
@@ -150,11 +163,11 @@ def test_a_base_model_of_no_steps_is_the_seed_s_and_is_routed_by(begin, programs
 def claim_of(run, kind):
     """The next claim of a kind; what comes before it is done."""
     while True:
-        claim = run.ledger.claim("test")
+        claim = run.ledger.queue.claim("test")
         assert claim is not None
         if claim.task.kind == kind:
             return claim
-        run.ledger.finish(run.plan, claim, do(run, claim, Silent()))
+        run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
 
 
 def without_clock(facts):
@@ -170,7 +183,7 @@ def test_a_task_done_twice_gives_the_same_facts_and_counts_once(begin):
     run = begin(CONFIG)
     first = claim_of(run, "train")
     facts = train(run, first, lambda loss, tokens: None)
-    run.ledger.give_back(first)
+    run.ledger.queue.give_back(first)
     second = claim_of(run, "train")
     assert (second.task, second.attempt) == (first.task, first.attempt + 1)
     again = train(run, second, lambda loss, tokens: None)

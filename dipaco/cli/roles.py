@@ -1,0 +1,85 @@
+"""The roles of processes that share a run, one verb each; `dipaco train --workers` and `launch`
+start them by these very command lines.
+"""
+
+import argparse
+from collections.abc import Collection
+from pathlib import Path
+
+from dipaco.control.tasks import PRIORITY, Kind
+
+_COMMON = """
+Any number may be started and stopped at any time, here or wherever the run's folder and its
+database can be reached. SIGTERM: the phase in hand is saved part-way, and the next worker goes on
+from that step. SIGKILL, power: the lease of what it did ends, and another does it again.
+"""
+
+
+class RoleVerb:
+    """A verb that does some kinds of tasks until the run is finished."""
+
+    def __init__(self, name: str, does: str, kinds: Collection[Kind]):
+        self._name, self._kinds = name, kinds
+        self.HELP = f"one more process for a run: {does}"
+        example = f"  dipaco {name} --run runs/quickstart"
+        self.__doc__ = f"Take part in a run as {name}: {does}.\n\n{example}\n{_COMMON}"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--run", type=Path, required=True, metavar="DIR", help="the run's folder"
+        )
+        add_database(parser)
+        parser.add_argument("--name", help="in the roster; else host and process number")
+        parser.add_argument(
+            "--lease-seconds",
+            type=float,
+            default=60.0,
+            metavar="S",
+            help="how long it may be silent before its task is another's (default: 60)",
+        )
+
+    def run(self, options: argparse.Namespace) -> int:
+        from dipaco.runs.allocator import keep_freed_memory
+
+        keep_freed_memory()
+
+        from dipaco.caches import cache_folder
+        from dipaco.cli.narrator import Narrator
+        from dipaco.cli.working import own_name, work
+        from dipaco.runs.programs import keep_compiled
+        from dipaco.runs.run import open_run, taking_part
+        from dipaco.workers.loop import recover
+
+        keep_compiled(cache_folder() / "compiled")
+        open_run(options.run, options.database).ledger.close()  # before a lock is put there
+        with taking_part(options.run) as part:
+            run = open_run(options.run, options.database)
+            try:
+                if part.is_alone and not run.place.is_server:
+                    recover(run)
+                part.let_others_in()
+                with Narrator(run) as narrator:
+                    work(
+                        run,
+                        options.name or own_name(),
+                        narrator,
+                        kinds=self._kinds,
+                        lease_seconds=options.lease_seconds,
+                    )
+            finally:
+                run.ledger.close()
+        return 0
+
+
+def add_database(parser: argparse.ArgumentParser) -> None:
+    """The option `--database`."""
+    parser.add_argument(
+        "--database",
+        metavar="URL",
+        help="postgresql://HOST/NAME, or env:VARIABLE with such a URL; else SQLite in the folder",
+    )
+
+
+WORKER = RoleVerb("worker", "does whatever is due", tuple(PRIORITY))
+EXECUTOR = RoleVerb("executor", "steps modules when their contributions are in", ("outer",))
+EVALUATOR = RoleVerb("evaluator", "scores and evaluates releases", ("score", "evaluate", "report"))

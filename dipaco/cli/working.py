@@ -1,0 +1,58 @@
+"""One process at work on a run: its heart, its place in the roster, and what signals mean to it."""
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Collection, Generator
+
+import dipaco
+from dipaco.cli.narrator import Narrator
+from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
+from dipaco.control.tasks import Kind
+from dipaco.runs.programs import machine
+from dipaco.runs.run import Run
+from dipaco.workers.heart import Heart
+from dipaco.workers.loop import Worker
+from dipaco.workers.stages import restore_corpus
+
+
+def own_name() -> str:
+    """Names this process among all that work on a run."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def work(
+    run: Run,
+    name: str,
+    narrator: Narrator,
+    *,
+    kinds: Collection[Kind] = ALL_KINDS,
+    lease_seconds: float = LEASE_SECONDS,
+) -> bool:
+    """Works until the run is finished (True), or until SIGTERM, which saves a phase part-way."""
+    narrator.compare_machines(run.ledger.remember("machine", machine()), machine())
+    restore_corpus(run, narrator.prepared)
+    roster = run.ledger.roster
+    roster.join(
+        name,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        machine=machine(),
+        version=dipaco.__version__,
+    )
+    with Heart(run.open_ledger, name, lease_seconds) as heart:
+        worker = Worker(run, name, narrator, heart, kinds=kinds, lease_seconds=lease_seconds)
+        with _stopped_by_sigterm(worker):
+            is_finished = worker.run_until_finished()
+        roster.leave(name)
+    return is_finished
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm(worker: Worker) -> Generator[None]:
+    before = signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,170 @@
+"""PostgreSQL: the facts of a run in a schema of their own, for workers on any machine.
+
+Leases are measured by the server's clock, so no two machines need agree on the time. What a
+transaction counts (arrivals of a module, say) it must see whole, and at READ COMMITTED it does not
+see what others are about to commit: so transactions that count the same thing queue at an advisory
+lock with its name.
+"""
+
+import contextlib
+import re
+from collections.abc import Generator
+from typing import Any
+
+from dipaco.control.database import SCHEMA_VERSION, KeyTaken, migrations, queries
+from dipaco.control.patience import ConnectionLost, patiently
+from dipaco.errors import (
+    DatabaseRefuses,
+    DiskFull,
+    ExtraMissing,
+    LedgerVersion,
+    PasswordOnCommandLine,
+)
+
+CONNECT_SECONDS = 10
+NOW = "extract(epoch FROM clock_timestamp())::double precision"
+
+
+class PostgreSQL:
+    """A `Database` on a server."""
+
+    epoch = "server"  # one clock, whoever asks
+
+    def __init__(self, url: str, schema: str):
+        try:
+            import psycopg
+        except ImportError as error:
+            raise ExtraMissing(
+                feature="A run in PostgreSQL", package="psycopg", extra="postgresql"
+            ) from error
+        self._psycopg = psycopg
+        self._url, self._schema = url, schema
+        self.place = without_password(url)
+        self._connection: Any = None
+        self._is_inside = False  # a transaction
+        patiently(self._begin, lambda: None)
+
+    def _begin(self) -> None:
+        self.reconnect()
+        with self._said_plainly():
+            self._migrate()
+
+    def reconnect(self) -> None:
+        self.close()
+        with self._said_plainly():
+            self._connection = self._psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=CONNECT_SECONDS,
+                # A server that vanished is noticed in seconds, not in the system's two hours.
+                keepalives_idle=5,
+                keepalives_interval=2,
+                keepalives_count=3,
+                tcp_user_timeout=15_000,
+                options=f'-c search_path="{self._schema}" -c client_min_messages=warning',
+            )
+
+    @contextlib.contextmanager
+    def transaction(
+        self, *, is_durable: bool = True, alone_with: tuple[str, ...] = ()
+    ) -> Generator[None]:
+        with self._inside():
+            if not is_durable:
+                self._connection.execute("SET LOCAL synchronous_commit = off")
+            for subject in sorted(set(alone_with)):  # one order, so that none waits for another
+                self.rows("wait_for_turn", subject=f"{self._schema} {subject}")
+            yield
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Generator[None]:
+        with self._inside():
+            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield
+
+    def rows(self, query: str, **values: Any) -> list[tuple]:
+        """Asks again when the connection is lost, unless it is part of a transaction."""
+        if self._is_inside:
+            return self._execute(query, values).fetchall()
+        return patiently(lambda: self._execute(query, values).fetchall(), self.reconnect)
+
+    def one(self, query: str, **values: Any) -> tuple | None:
+        rows = self.rows(query, **values)
+        return rows[0] if rows else None
+
+    def change(self, query: str, **values: Any) -> int:
+        try:
+            return self._execute(query, values).rowcount
+        except self._psycopg.errors.UniqueViolation as error:
+            raise KeyTaken(str(error)) from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    @contextlib.contextmanager
+    def _inside(self) -> Generator[None]:
+        self._is_inside = True
+        try:
+            with self._said_plainly(), self._connection.transaction():
+                yield
+        finally:
+            self._is_inside = False
+
+    def _execute(self, query: str, values: dict[str, Any]) -> Any:
+        with self._said_plainly():
+            return self._connection.execute(_statement(queries("postgresql")[query]), values)
+
+    def _migrate(self) -> None:
+        with self._inside():
+            self.rows("wait_for_turn", subject=f"{self._schema} schema")
+            # Its name is ours (places.py): letters, digits and underlines.
+            self._connection.execute(
+                queries("postgresql")["create_schema"].format(schema=self._schema)
+            )
+            self.change("create_schema_version")
+            found = self.one("get_schema_version")
+            version = 0 if found is None else found[0]
+            if version > SCHEMA_VERSION:
+                raise LedgerVersion(file=self.place, found=version, expected=SCHEMA_VERSION)
+            for number, script in migrations("postgresql").items():
+                if number > version:
+                    self._connection.execute(script)
+                    self.change("put_schema_version", version=number)
+
+    @contextlib.contextmanager
+    def _said_plainly(self) -> Generator[None]:
+        errors = self._psycopg.errors
+        try:
+            yield
+        except (errors.DiskFull, errors.OutOfMemory) as error:
+            raise DiskFull(file=f"the database {self.place}") from error
+        except (errors.InsufficientPrivilege, errors.InvalidAuthorizationSpecification) as error:
+            raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
+        except errors.InvalidCatalogName as error:
+            raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
+        except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:
+            text = _line(error)
+            if "authentication failed" in text or "does not exist" in text:
+                raise DatabaseRefuses(place=self.place, problem=text) from error
+            raise ConnectionLost(place=self.place, problem=text) from error
+
+
+def without_password(url: str) -> str:
+    """The same URL, fit to be shown."""
+    return re.sub(r"(//[^/:@]*):[^@/]*@", r"\1@", url)
+
+
+def refuse_password(url: str) -> None:
+    """Raises `PasswordOnCommandLine`: every user of the machine can read command lines."""
+    if without_password(url) != url or re.search(r"[?&]password=", url):
+        raise PasswordOnCommandLine(place=without_password(url).partition("?")[0])
+
+
+def _statement(text: str) -> str:
+    """`:name`, as SQLite says it, becomes `%(name)s`; `:now` the server's clock."""
+    text = text.replace("%", "%%")
+    return re.sub(r"(?<!:):(\w+)", lambda m: NOW if m[1] == "now" else f"%({m[1]})s", text)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

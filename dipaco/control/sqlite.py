@@ -1,0 +1,155 @@
+"""SQLite: the facts of a run in one file, for all processes of one host.
+
+WAL, and always BEGIN IMMEDIATE: a transaction that reads first and writes later can fail in a way
+that no waiting cures. SQLite lets writers fight for its lock, and with many of them some wait for
+seconds; so writers queue at a lock of their own beside the file, which the system hands on in turn.
+"""
+
+import contextlib
+import fcntl
+import sqlite3
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+from dipaco.control import clock
+from dipaco.control.database import SCHEMA_VERSION, KeyTaken, migrations, queries
+from dipaco.errors import DiskFull, LedgerDamaged, LedgerVersion, NotWritable, RunBusy
+
+
+class SQLite:
+    """A `Database` in a file; `:memory:` for one that goes with its connection."""
+
+    def __init__(self, file: Path):
+        self._file = file
+        self._is_durable = True
+        self._turn = None
+        with self._said_plainly():
+            self._connection = sqlite3.connect(file, timeout=30.0, isolation_level=None)
+        try:
+            with self._said_plainly():
+                if str(file) != ":memory:":
+                    self._turn = file.with_name(f"{file.name}-turn").open("a")
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = FULL")
+                self._connection.execute("PRAGMA foreign_keys = ON")
+                self._migrate()
+        except BaseException:
+            self.close()
+            raise
+        self.epoch = clock.epoch()
+
+    @contextlib.contextmanager
+    def transaction(
+        self, *, is_durable: bool = True, alone_with: tuple[str, ...] = ()
+    ) -> Generator[None]:
+        """There is one writer at a time, so a transaction is alone with everything."""
+        with self._said_plainly(), self._in_turn():
+            if is_durable != self._is_durable:
+                # FULL: a commit outlives a power cut, not only its process.
+                self._connection.execute(
+                    f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}"
+                )
+                self._is_durable = is_durable
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk has rolled it back by itself
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Generator[None]:
+        with self._said_plainly():
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("ROLLBACK")
+
+    def rows(self, query: str, **values: Any) -> list[tuple]:
+        """Fetches all: a cursor left open would hold the write lock."""
+        return self._execute(query, values).fetchall()
+
+    def one(self, query: str, **values: Any) -> tuple | None:
+        rows = self.rows(query, **values)
+        return rows[0] if rows else None
+
+    def change(self, query: str, **values: Any) -> int:
+        try:
+            return self._execute(query, values).rowcount
+        except sqlite3.IntegrityError as error:
+            # Anything else is a fact that should never have come here.
+            if error.sqlite_errorname != "SQLITE_CONSTRAINT_PRIMARYKEY":
+                raise
+            raise KeyTaken(str(error)) from error
+
+    def reconnect(self) -> None:
+        """A file is not lost and found."""
+
+    def close(self) -> None:
+        self._connection.close()
+        if self._turn is not None:
+            self._turn.close()
+
+    def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
+        with self._said_plainly():
+            values = {**values, "now": clock.now_seconds()}
+            return self._connection.execute(queries("sqlite")[query], values)
+
+    @contextlib.contextmanager
+    def _in_turn(self) -> Generator[None]:
+        if self._turn is None:
+            yield
+            return
+        fcntl.flock(self._turn, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    def _version(self) -> int:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise LedgerVersion(file=self._file, found=version, expected=SCHEMA_VERSION)
+        return version
+
+    def _migrate(self) -> None:
+        if self._version() == SCHEMA_VERSION:
+            return
+        with self.transaction():
+            version = self._version()
+            for number, script in migrations("sqlite").items():
+                if number > version:
+                    for statement in _statements(script):
+                        self._connection.execute(statement)
+                    self._connection.execute(f"PRAGMA user_version = {number}")
+
+    @contextlib.contextmanager
+    def _said_plainly(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.IntegrityError):
+                raise
+            # The low byte is the kind of error, the rest its detail.
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code == sqlite3.SQLITE_FULL:
+                raise DiskFull(file=self._file) from error
+            if code == sqlite3.SQLITE_BUSY:
+                raise RunBusy(folder=self._file.parent) from error
+            if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
+                raise NotWritable(file=self._file, problem=error) from error
+            raise LedgerDamaged(file=self._file, problem=error) from error
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Splits a script without `executescript`, which would commit."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
