@@ -15,6 +15,7 @@ from dipaco.control.tasks import (
     StageDone,
 )
 from dipaco.data.prepare import PrepareProgress
+from dipaco.errors import DipacoError
 from dipaco.evaluation.tables import render_text
 from dipaco.observe.events import Event, Value
 from dipaco.observe.progress import Progress
@@ -81,6 +82,9 @@ class Narrator:
 
     def handed_on(self, claim: Claim, step: int) -> None:
         self._tell(Event("handed_on", {"task": str(claim.task), "step": step}))
+
+    def mended(self, claim: Claim, error: DipacoError) -> None:
+        self._tell(Event("mended", {"task": str(claim.task), "problem": str(error)}, "warning"))
 
     def finished(self, claim: Claim, facts: list[Fact]) -> None:
         for fact in facts:

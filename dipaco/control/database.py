@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dipaco.errors import BadDatabase
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class KeyTaken(Exception):

@@ -30,9 +30,12 @@ from dipaco.control.tasks import (
     StageDone,
     Task,
 )
-from dipaco.errors import ClaimLost, NotYet
+from dipaco.errors import ClaimLost, KeepsFailing, NotYet, OtherBytes
 from dipaco.receipt import Receipt
 from dipaco.topology import ModuleId
+
+
+MOST_REDOS = 3  # the same task, before a person must look
 
 
 class Snapshot(NamedTuple):
@@ -122,20 +125,108 @@ class Ledger:
             return []
         with self._database.transaction(alone_with=tuple(map(_counted_with, facts))):
             held = self._database.one("drop_claim", **key, worker=claim.worker)
-            if held is None or not self._database.change("finish_task", task_id=claim.task_id):
+            finished = self._database.one("finish_task", task_id=claim.task_id)
+            if held is None or finished is None:
                 raise ClaimLost(task=claim.task)
             self._database.change("drop_claims_of_task", task_id=claim.task_id)
+            (redone,) = finished
             try:
                 for fact in facts:
-                    self._record(fact)
+                    if not (redone and self._is_known(claim.task, fact)):
+                        self._record(fact)
             except KeyTaken as error:
                 raise ClaimLost(task=claim.task) from error
+            if redone:  # whoever waited looks again; what is still missing is found again
+                self._database.change("wake_tasks")
             tasks = due(plan, facts, self)
             for arm, phase in dict.fromkeys((t.arm, t.phase) for t in tasks if t.kind == "score"):
                 self._release(plan, arm, phase)
             self._add_tasks(tasks)
             self._database.change("credit_worker", name=claim.worker, seconds=held[0])
         return tasks
+
+    @patient
+    def redo(self, claim: Claim, cause: Task, what: str, reason: str) -> None:
+        """What `claim` needs is lost: the task that made it is done again, and this one waits.
+
+        Args:
+          claim: is given up.
+          cause: the task that made it.
+          what: the object that is damaged, or was refused.
+          reason: what is wrong with it; `status` shows it.
+
+        Raises:
+          ClaimLost: nothing was changed.
+          KeepsFailing: that has been tried `MOST_REDOS` times.
+        """
+        with self._database.transaction():
+            held = self._database.one(
+                "drop_claim", task_id=claim.task_id, attempt=claim.attempt, worker=claim.worker
+            )
+            if held is None:
+                raise ClaimLost(task=claim.task)
+            self._database.change("drop_claims_of_task", task_id=claim.task_id)
+            key = cause._asdict()
+            found = self._database.one("get_task", **key)
+            assert found is not None, cause
+            state, redone = found
+            if redone >= MOST_REDOS:
+                raise KeepsFailing(task=cause, what=what, reason=reason, times=redone)
+            self._database.change("wait_task", task_id=claim.task_id)
+            if state == "done":
+                self._database.change("redo_task", **key)
+            self._database.change(
+                "put_refusal", what=what, reason=reason, task=str(cause), worker=claim.worker
+            )
+
+    @patient
+    def refuse(self, claim: Claim, arrival: Arrival, reason: str) -> None:
+        """A contribution is wrong: it is taken out, and its path is trained again. Raises as
+        `redo`.
+        """
+        cause = Task("train", arrival.arm, str(arrival.path), arrival.phase)
+        with self._database.transaction():
+            self._database.change(
+                "drop_arrival",
+                arm=arrival.arm,
+                module=str(arrival.module),
+                phase=arrival.phase,
+                path=arrival.path,
+            )
+        self.redo(claim, cause, arrival.message.name, reason)
+
+    def refusals(self) -> list[dict[str, str]]:
+        """What was refused or found damaged, the newest first."""
+        names = ("what", "reason", "task", "worker")
+        return [dict(zip(names, row, strict=True)) for row in self._database.rows("refusals")]
+
+    def maker_of(self, plan: Plan, name: str) -> Task | None:
+        """The task that made an object; None where its loss costs nothing but time."""
+        one = self._database.one
+        if row := one("maker_of_snapshot", name=name):
+            return _training(plan, *row)
+        if row := one("maker_of_message", name=name):
+            return _training(plan, *row)
+        if row := one("maker_of_module", name=name):
+            arm, module, phase = row
+            if phase == 0:
+                return Task("route")
+            if plan.arm(arm).is_averaged:
+                return Task("outer", arm, module, phase - 1)
+            return _training(plan, arm, 0, phase - 1)
+        if row := one("maker_of_scores", name=name):
+            arm, path, phase = row
+            return Task("score", arm, str(path), phase)
+        for stage in self.stages():
+            if name in {receipt.name for receipt in stage.artifacts.values()}:
+                return Task(stage.stage)
+        return None
+
+    @patient
+    def forget_partway(self, name: str) -> bool:
+        """Drops what a path had of a phase, where `name` is that; True where it is."""
+        with self._database.transaction():
+            return bool(self._database.change("drop_partway_named", name=name))
 
     @patient
     def hand_on(self, claim: Claim, partway: Partway) -> None:
@@ -330,6 +421,50 @@ class Ledger:
     def evaluated(self) -> set[tuple[str, int]]:
         return {(fact.arm, fact.phase) for fact in self.evaluations()}
 
+    # --- facts that come a second time -----------------------------------------------------------
+
+    def _is_known(self, task: Task, fact: Fact) -> bool:
+        """Whether the fact of a task that was done again is recorded already, with the same bytes.
+
+        Raises:
+          OtherBytes: it is recorded with others.
+        """
+        match fact:
+            case ModuleReady():
+                what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
+                row = self._database.one("get_module", **what)
+                known = None if row is None else row[1]
+                new = fact.parameters.digest
+            case Arrival():
+                what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
+                row = self._database.one("get_arrival", **what, path=fact.path)
+                known = None if row is None else row[0]
+                new = fact.message.digest
+            case PathTrained():
+                what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
+                row = self._database.one("get_trained", **what)
+                known = None if row is None else row[1]
+                new = fact.snapshot.digest
+                # The snapshot of another attempt lies in another folder.
+                self._database.change("move_snapshot", **what, name=fact.snapshot.name)
+            case StageDone():
+                row = self._database.one("get_stage", stage=fact.stage)
+                known = None if row is None else _digests(json.loads(row[0]))
+                new = _digests(fact.artifacts)
+                if fact.stage == "report":
+                    new = known
+            case PathScored():
+                what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
+                row = self._database.one("get_score", **what)
+                known = None if row is None else row[0]
+                new = fact.scores.digest
+            case Evaluated():
+                row = self._database.one("get_evaluation", arm=fact.arm, phase=fact.phase)
+                known = new = None
+        if row is not None and known != new:
+            raise OtherBytes(task=task)
+        return row is not None
+
     # --- how each fact is written ----------------------------------------------------------------
 
     def _add_tasks(self, tasks: Iterable[Task]) -> None:
@@ -420,6 +555,14 @@ class Ledger:
                     tokens=fact.tokens,
                     seconds=fact.seconds,
                 )
+
+
+def _digests(artifacts: Any) -> dict[str, str]:
+    return {name: receipt[1] for name, receipt in artifacts.items()}
+
+
+def _training(plan: Plan, arm: str, path: int, phase: int) -> Task:
+    return Task("pretrain" if arm == plan.base.name else "train", arm, str(path), phase)
 
 
 def _counted_with(fact: Fact) -> str:

@@ -9,10 +9,46 @@ INSERT INTO meta (key, value) VALUES (:key, :value);
 -- remember_meta: remembers one that must not change
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
 
--- add_task: makes a task due; a task that is there already stays as it is
+-- add_task: makes a task due; one that waited for this goes on, any other stays as it is
 INSERT INTO tasks (kind, arm, subject, phase, priority)
 VALUES (:kind, :arm, :subject, :phase, :priority)
-ON CONFLICT (kind, arm, subject, phase) DO NOTHING;
+ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready' WHERE tasks.state = 'waiting';
+
+-- wait_task: it cannot be done before another was done again
+UPDATE tasks SET state = 'waiting' WHERE id = :task_id AND state = 'claimed';
+
+-- redo_task: opens a finished task again
+UPDATE tasks SET state = 'ready', redo = redo + 1
+WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase AND state = 'done';
+
+-- get_task: how far it is, and how often it was opened again
+SELECT state, redo FROM tasks
+WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase;
+
+-- maker_of_module: the module that an object is the parameters or the outer state of
+SELECT arm, module, phase FROM modules WHERE name = :name OR state_name = :name
+ORDER BY phase LIMIT 1;
+
+-- maker_of_message: the path that contributed it
+SELECT arm, path, phase FROM arrivals WHERE name = :name ORDER BY path LIMIT 1;
+
+-- maker_of_snapshot: the path whose snapshot it is
+SELECT arm, path, phase FROM trained WHERE name = :name;
+
+-- maker_of_scores: the path that was scored
+SELECT arm, path, phase FROM scores WHERE name = :name ORDER BY path LIMIT 1;
+
+-- drop_partway_named: it is damaged; the phase begins anew
+DELETE FROM partway WHERE name = :name;
+
+-- drop_arrival: it is refused
+DELETE FROM arrivals WHERE arm = :arm AND module = :module AND phase = :phase AND path = :path;
+
+-- put_refusal: remembers what was wrong
+INSERT INTO refusals (what, reason, task, worker) VALUES (:what, :reason, :task, :worker);
+
+-- refusals: the newest
+SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 
 -- claim_tasks: takes the most urgent ready task of some kinds (a JSON array)
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1
@@ -91,8 +127,11 @@ RETURNING task_id, worker;
 UPDATE tasks SET state = 'ready'
 WHERE state = 'claimed' AND NOT EXISTS (SELECT 1 FROM claims WHERE task_id = tasks.id);
 
--- finish_task: done, once
-UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed';
+-- finish_task: done, once; how often it was opened again
+UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed' RETURNING redo;
+
+-- wake_tasks: what they waited for may be there
+UPDATE tasks SET state = 'ready' WHERE state = 'waiting';
 
 -- is_finished_by: whether this very attempt finished the task
 SELECT 1 FROM tasks t WHERE t.id = :task_id AND t.state = 'done' AND t.attempt = :attempt;
@@ -198,6 +237,10 @@ VALUES (:arm, :module, :phase, :path, :base_digest, :name, :digest, :num_bytes);
 SELECT path, base_digest, name, digest, num_bytes FROM arrivals
 WHERE arm = :arm AND module = :module AND phase = :phase ORDER BY path;
 
+-- get_arrival: that of one path
+SELECT digest FROM arrivals
+WHERE arm = :arm AND module = :module AND phase = :phase AND path = :path;
+
 -- num_arrivals: how many there are
 SELECT count(*) FROM arrivals WHERE arm = :arm AND module = :module AND phase = :phase;
 
@@ -210,6 +253,9 @@ VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :batches, :losse
 -- get_trained: a path's snapshot after a phase
 SELECT name, digest, num_bytes, step, batches FROM trained
 WHERE arm = :arm AND path = :path AND phase = :phase;
+
+-- move_snapshot: the same bytes elsewhere
+UPDATE trained SET name = :name WHERE arm = :arm AND path = :path AND phase = :phase;
 
 -- losses: every inner step of an arm, path by path
 SELECT path, phase, losses FROM trained WHERE arm = :arm ORDER BY path, phase;
@@ -243,11 +289,15 @@ VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :seconds);
 -- scores: all paths of a release, in path order
 SELECT path, name, digest, num_bytes FROM scores WHERE arm = :arm AND phase = :phase ORDER BY path;
 
+-- get_score: that of one path
+SELECT digest FROM scores WHERE arm = :arm AND path = :path AND phase = :phase;
+
 -- num_scored: how many there are
 SELECT count(*) FROM scores WHERE arm = :arm AND phase = :phase;
 
--- add_release: a consistent set goes out
-INSERT INTO releases (arm, phase, digest, body) VALUES (:arm, :phase, :digest, :body);
+-- add_release: a consistent set goes out, once
+INSERT INTO releases (arm, phase, digest, body) VALUES (:arm, :phase, :digest, :body)
+ON CONFLICT (arm, phase) DO NOTHING;
 
 -- get_release: that of a phase
 SELECT digest, body FROM releases WHERE arm = :arm AND phase = :phase;
@@ -259,29 +309,32 @@ SELECT arm, phase, digest FROM releases ORDER BY arm, phase;
 INSERT INTO evaluations (arm, phase, perplexity, best_path_perplexity, documents, tokens, seconds)
 VALUES (:arm, :phase, :perplexity, :best_path_perplexity, :documents, :tokens, :seconds);
 
+-- get_evaluation: whether a release was evaluated
+SELECT perplexity FROM evaluations WHERE arm = :arm AND phase = :phase;
+
 -- list_evaluations: learning curves
 SELECT arm, phase, perplexity, best_path_perplexity, documents, tokens, seconds FROM evaluations
 ORDER BY arm, phase;
 
--- superseded_arrivals: contributions whose module has stepped
+-- superseded_arrivals: contributions whose module has stepped twice since
 SELECT a.name FROM arrivals a JOIN modules m
-  ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + 1)
-WHERE a.arm = :arm AND a.module = :module AND a.phase = :phase;
+  ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + 2)
+WHERE a.arm = :arm AND a.module = :module AND a.phase = :phase - 1;
 
--- superseded_snapshots: the snapshot of the phase before
-SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase = :phase - 1;
+-- superseded_snapshots: the snapshot of two phases before
+SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase = :phase - 2;
 
 -- machines: the kinds of machine whose results this run holds, with how many phases of paths
 SELECT machine, count(*) FROM trained GROUP BY machine ORDER BY machine;
 
--- live_names: the last snapshot of every path, what stopped part-way, and contributions whose
--- module has not stepped
+-- live_names: what will be read again, or would be needed to make a damaged object again: the last
+-- two snapshots of every path, the last two contributions to every module, and what stopped part-way
 SELECT t.name FROM trained t
 JOIN (SELECT arm, path, max(phase) AS phase FROM trained GROUP BY arm, path) s
-  ON (t.arm, t.path, t.phase) = (s.arm, s.path, s.phase)
+  ON (t.arm, t.path) = (s.arm, s.path) AND t.phase >= s.phase - 1
 UNION
 SELECT a.name FROM arrivals a LEFT JOIN modules m
-  ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + 1)
+  ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + 2)
 WHERE m.module IS NULL
 UNION
 SELECT name FROM partway;

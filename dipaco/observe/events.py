@@ -29,6 +29,7 @@ SENTENCES = {
     "numbers may differ from those of an undisturbed run",
     "claim_lost": "{task} is another worker's by now: what was done here does not count",
     "handed_on": "{task} saved after step {step:,}, for the next worker",
+    "mended": "{task} waits for what it needs to be made again: {problem}",
     "worker_started": "worker {worker} started, process {pid}",
     "worker_ended": "worker {worker} ended ({how}), {tasks_returned} tasks went back; "
     "the next one starts in {wait_seconds:.0f} s",

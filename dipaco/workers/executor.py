@@ -5,13 +5,19 @@ bits of the sum do not depend on who came first. While one is added, the next is
 in a thread. DiPaCo Algorithm 1, lines 11-15.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 
 from dipaco import trees
 from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady
-from dipaco.errors import ContributionOfOtherBase, ModuleDiverged
+from dipaco.errors import (
+    ContributionMissing,
+    ContributionRefused,
+    ModuleDiverged,
+    NotFinite,
+)
 from dipaco.outer.gradient import WeightedMean, path_weights
 from dipaco.outer.step import fresh, outer_step
 from dipaco.runs.run import Run
@@ -29,12 +35,16 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     weights = path_weights(
         [documents[arrival.path] for arrival in arrivals], by_documents=settings.weigh_by_documents
     )
+    _check_complete(run, claim, arrivals)
     for arrival in arrivals:
         if arrival.base_digest != stored.parameters.digest:
-            raise ContributionOfOtherBase(path=arrival.path, module=module, phase=task.phase)
-    mean = _weighted_mean(run, arrivals, weights)
-
+            _refuse(arrival, "It started from other parameters than the module's.")
     before = load_tree(run.objects, stored.parameters)
+    try:
+        mean = _weighted_mean(run, arrivals, weights, before)
+    except NotFinite:
+        _find_culprit(run, arrivals)
+        raise
     momentum = fresh(settings, before)
     if stored.outer_state is not None:
         momentum = load_state(run.objects, stored.outer_state, momentum)
@@ -54,12 +64,41 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     ]
 
 
-def _weighted_mean(run: Run, arrivals: list[Arrival], weights: np.ndarray) -> dict[str, Any]:
+def _check_complete(run: Run, claim: Claim, arrivals: list[Arrival]) -> None:
+    """All are there, unless one was refused and its path is not trained again yet."""
+    task, topology = claim.task, run.plan.arm(claim.task.arm).topology
+    arrived = {arrival.path for arrival in arrivals}
+    for path in topology.paths_through(task.module):
+        if path not in arrived:
+            raise ContributionMissing(path=path, module=task.module, phase=task.phase)
+
+
+def _find_culprit(run: Run, arrivals: list[Arrival]) -> None:
+    """Raises `ContributionRefused` for the first that is not finite."""
+    for arrival in arrivals:
+        contribution = load_tree(run.objects, arrival.message)
+        for name, leaf in trees.flatten(contribution):
+            if not np.isfinite(leaf).all():
+                _refuse(arrival, f"`{name}` holds a NaN or an infinity.")
+
+
+def _refuse(arrival: Arrival, reason: str) -> NoReturn:
+    raise ContributionRefused(
+        path=arrival.path, module=arrival.module, phase=arrival.phase, reason=reason
+    )
+
+
+def _weighted_mean(
+    run: Run, arrivals: list[Arrival], weights: np.ndarray, before: Mapping[str, Any]
+) -> dict[str, Any]:
     """Of all contributions, read once, in the order given."""
     mean = WeightedMean()
     with one_ahead(
         lambda arrival: map_tree(run.objects, arrival.message), arrivals
     ) as contributions:
-        for contribution, weight in zip(contributions, weights, strict=True):
+        for arrival, contribution, weight in zip(arrivals, contributions, weights, strict=True):
+            difference = trees.difference(before, contribution)
+            if difference is not None:
+                _refuse(arrival, f"Its {difference}.")
             mean.add(contribution, weight)
     return mean.take()

@@ -11,14 +11,23 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from dipaco.control.ledger import Partway
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Claim, Fact, Kind
 from dipaco.data.prepare import PrepareProgress
-from dipaco.errors import ClaimLost, DipacoError
+from dipaco.errors import (
+    ClaimLost,
+    ContributionMissing,
+    ContributionRefused,
+    DipacoError,
+    ObjectDamaged,
+    ObjectMissing,
+)
 from dipaco.runs.run import Run
 from dipaco.workers.evaluator import evaluate_release, score_path
 from dipaco.workers.executor import step_module
 from dipaco.workers.heart import Heart
+from dipaco.workers.mending import mend
 from dipaco.workers.reporter import write_report
 from dipaco.workers.stages import prepare_corpus, route
 from dipaco.workers.trainer import StoppedPartway, train
@@ -40,6 +49,8 @@ class Watcher(Protocol):
     def lost(self, claim: Claim) -> None: ...
 
     def handed_on(self, claim: Claim, step: int) -> None: ...
+
+    def mended(self, claim: Claim, error: DipacoError) -> None: ...
 
 
 class Worker:
@@ -119,13 +130,11 @@ class Worker:
             left_behind = _left_behind(run, claim)
             ledger.finish(run.plan, claim, facts)
         except StoppedPartway as stopped:
-            try:
-                ledger.hand_on(claim, stopped.partway)
-                self._watcher.handed_on(claim, stopped.partway.step)
-            except ClaimLost:
-                self._watcher.lost(claim)
+            self._hand_on(claim, stopped.partway)
         except ClaimLost:
             self._watcher.lost(claim)
+        except (ContributionRefused, ContributionMissing, ObjectDamaged, ObjectMissing) as error:
+            self._mend(claim, error)
         except BaseException as error:
             # Who has lost its claim may find things gone: others have gone on without it.
             if isinstance(error, DipacoError) and not self._still_holds(claim):
@@ -138,6 +147,34 @@ class Worker:
         else:
             self._watcher.finished(claim, facts)
             _sweep(run, claim, left_behind)
+
+    def _hand_on(self, claim: Claim, partway: Partway) -> None:
+        superseded = _left_behind(self._run, claim)
+        try:
+            self._run.ledger.hand_on(claim, partway)
+        except ClaimLost:
+            self._watcher.lost(claim)
+            return
+        self._watcher.handed_on(claim, partway.step)
+        for name in superseded:
+            self._run.objects.delete(name)
+
+    def _mend(self, claim: Claim, error: DipacoError) -> None:
+        """What the task needs is lost or wrong: whoever made it does that again.
+
+        Raises:
+          The error itself, where nobody can; KeepsFailing.
+        """
+        try:
+            mend(self._run, claim, error)
+        except ClaimLost:
+            self._watcher.lost(claim)
+        except BaseException:
+            with contextlib.suppress(DipacoError):
+                self._run.ledger.queue.give_back(claim)
+            raise
+        else:
+            self._watcher.mended(claim, error)
 
     def _should_stop_doing(self, claim: Claim) -> Callable[[], bool]:
         def should_stop() -> bool:

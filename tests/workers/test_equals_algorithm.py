@@ -3,120 +3,20 @@ sharing: each module, at each phase.
 """
 
 import dataclasses
-import shutil
 
 import jax
 import pytest
 
 from dipaco import algorithm, trees
-from dipaco.config import MODULAR, BaseSettings, EvaluationSettings, RunConfig
+from dipaco.config import MODULAR, BaseSettings
 from dipaco.control.tasks import PathTrained
-from dipaco.data.config import DataConfig
-from dipaco.data.prepare import prepare
-from dipaco.errors import ClaimLost, ContributionOfOtherBase, SnapshotOfOtherData
-from dipaco.inner.config import InnerSettings
+from dipaco.errors import ClaimLost, ContributionRefused, SnapshotOfOtherData
 from dipaco.inner.optimizer import learning_rates
-from dipaco.model.config import ModelConfig, part_names
-from dipaco.runs.programs import Programs
-from dipaco.runs.run import create_or_open
-from dipaco.topology import PER_PATH, Level, Topology
+from dipaco.topology import Topology
 from dipaco.workers.executor import step_module
-from dipaco.workers.heart import Heart
-from dipaco.workers.loop import Worker, do
+from dipaco.workers.loop import do
 from dipaco.workers.trainer import batches_for, train
-
-MODEL = ModelConfig(vocab_size=300, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=48)
-EVERYTHING = part_names(MODEL)
-SHARINGS = {
-    "2x2": (
-        Level(name="early", parts=("embed",), experts=2),
-        Level(name="late", parts=("block_00", "final_norm", "head"), experts=2),
-    ),
-    "diloco": (Level(name="all", parts=EVERYTHING), Level(name="replica", experts=3)),
-    "flat_moe": (Level(name="all", parts=EVERYTHING, experts=3),),
-    "grid_with_private_parts": (
-        Level(name="early", parts=("embed",), experts=2),
-        Level(name="late", parts=("final_norm",), experts=2),
-        Level(name="own", parts=("block_00",), experts=PER_PATH),
-        Level(name="stem", parts=("head",)),
-    ),
-}
-CONFIG = RunConfig(
-    name="tiny",
-    model=MODEL,
-    topology=Topology(levels=SHARINGS["2x2"]),
-    data=DataConfig(
-        sources=("toy:?documents=160&words=30",),
-        vocab_size=300,
-        length=48,
-        valid_fraction=0.1,
-        router_fraction=0.2,
-        processes=1,
-    ),
-    base=BaseSettings(steps=2, steps_per_phase=1),
-    phases=3,
-    inner=InnerSettings(steps=2, batch_size=4, learning_rate=3e-3, warmup_steps=1),
-    evaluation=EvaluationSettings(every_phases=3),
-    baselines=(),
-)
-
-
-class Silent:
-    """A watcher who says nothing."""
-
-    def began(self, claim): ...
-    def prepared(self, progress): ...
-    def stepped(self, claim, loss, tokens): ...
-    def finished(self, claim, facts): ...
-    def lost(self, claim): ...
-    def handed_on(self, claim, step): ...
-
-
-@pytest.fixture(scope="module")
-def programs():
-    """Compiled once: the sharing does not change what a path computes."""
-    return Programs(CONFIG)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
-    prepare(CONFIG.data, folder)
-    return folder
-
-
-@pytest.fixture
-def begin(programs, corpus, tmp_path):
-    """`begin(config)` -> a new run, its text prepared."""
-    opened = []
-
-    def begin(config):
-        shutil.copytree(corpus, tmp_path / "run" / "corpus")
-        run, _ = create_or_open(tmp_path / "run", config)
-        run.programs = programs
-        opened.append(run)
-        return run
-
-    yield begin
-    for run in opened:
-        run.ledger.close()
-
-
-def work_until(run, phase):
-    """Does tasks until every modular module has reached a phase."""
-    modules = set(run.config.topology.modules)
-    worker = worker_of(run)
-    while run.ledger.modules_at(MODULAR, phase) != modules:
-        assert worker.run_once()
-
-
-def worker_of(run, name="test"):
-    """A worker whose heart is not started: its leases last as long as the test."""
-    return Worker(run, name, Silent(), Heart(run.open_ledger, name, 60.0))
-
-
-def never():
-    return False
+from tests.workers.conftest import CONFIG, SHARINGS, Silent, never, work_until
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
@@ -211,7 +111,9 @@ def test_a_contribution_that_started_from_other_parameters_is_not_averaged(begin
     arrivals = run.ledger.arrivals(MODULAR, claim.task.module, 0)
     other = [dataclasses.replace(arrivals[0], base_digest="0" * 32), *arrivals[1:]]
     monkeypatch.setattr(run.ledger, "arrivals", lambda *of: other)
-    with pytest.raises(ContributionOfOtherBase, match=f"Path {arrivals[0].path} contributed"):
+    with pytest.raises(
+        ContributionRefused, match=f"Path {arrivals[0].path} contributed.*other parameters"
+    ):
         step_module(run, claim)
 
 
@@ -224,8 +126,8 @@ def test_averaged_contributions_and_older_snapshots_are_swept(begin):
         for module in run.config.topology.modules
         for phase in range(3)
         for arrival in run.ledger.arrivals(MODULAR, module, phase)
-        if module not in run.ledger.modules_at(MODULAR, phase + 1)
+        if module not in run.ledger.modules_at(MODULAR, phase + 2)
     }
     assert {str(file.relative_to(run.layout.root)) for file in left} == waiting
     for path in range(4):
-        assert len(list((run.layout.root / f"snapshots/modular/{path:04d}").iterdir())) == 1
+        assert len(list((run.layout.root / f"snapshots/modular/{path:04d}").iterdir())) == 2

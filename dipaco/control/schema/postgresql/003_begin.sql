@@ -14,18 +14,20 @@ CREATE TABLE tasks (
   subject     TEXT NOT NULL DEFAULT '',
   phase       BIGINT NOT NULL DEFAULT 0,
   priority    BIGINT NOT NULL,
-  state       TEXT NOT NULL DEFAULT 'ready' CHECK (state IN ('ready', 'claimed', 'done')),
+  state       TEXT NOT NULL DEFAULT 'ready' CHECK (state IN
+                ('waiting', 'ready', 'claimed', 'done')),
   attempt     BIGINT NOT NULL DEFAULT 0,    -- fencing token: grows with every claim
+  redo        BIGINT NOT NULL DEFAULT 0,    -- how often it was opened again
   UNIQUE (kind, arm, subject, phase)
 );
 -- Finished tasks are many and never claimed: they stay out of the index that claims read.
 CREATE INDEX tasks_ready ON tasks (priority, id) WHERE state = 'ready';
 
--- States move forward, or back from claimed to ready when a claim is given up. Done is done.
+-- Done is done, unless what it made is known to be lost, and that is counted.
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN RAISE integrity_constraint_violation USING MESSAGE = tg_argv[0]; END $$;
 CREATE TRIGGER tasks_done_is_done BEFORE UPDATE OF state ON tasks FOR EACH ROW
-WHEN (old.state = 'done' AND new.state <> 'done')
+WHEN (old.state = 'done' AND new.state <> 'done' AND new.redo <= old.redo)
 EXECUTE FUNCTION refuse('a finished task cannot be opened again');
 
 CREATE TABLE modules (
@@ -154,4 +156,12 @@ CREATE TABLE partway (
   losses     TEXT NOT NULL,  -- JSON array, of this phase so far
   seconds    DOUBLE PRECISION NOT NULL,
   PRIMARY KEY (arm, path, phase)
+);
+
+CREATE TABLE refusals (
+  id      BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  what    TEXT NOT NULL,  -- the object
+  reason  TEXT NOT NULL,
+  task    TEXT NOT NULL,  -- which was done again for it
+  worker  TEXT NOT NULL   -- who found it
 );

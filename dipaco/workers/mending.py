@@ -1,0 +1,51 @@
+"""Mending: an object that is damaged or gone is made again, by the task that made it.
+
+All work is deterministic, so what comes is what was lost, and its digest says so. The task that
+found the damage waits meanwhile. A loss goes back as far as it must: a module needs its
+contributions, a contribution its path's snapshot, and a path at its first phase needs neither.
+"""
+
+from pathlib import Path
+
+from dipaco.control.tasks import Claim, Task
+from dipaco.errors import ContributionMissing, ContributionRefused, DipacoError
+from dipaco.runs.run import Run
+
+
+def mend(run: Run, claim: Claim, error: DipacoError) -> None:
+    """Has whatever `error` found missing done again.
+
+    Raises:
+      The error itself: no task makes what is lost.
+      ClaimLost: somebody else has the task by now, and will find it.
+      KeepsFailing: doing it again does not help.
+    """
+    ledger, task, values = run.ledger, claim.task, error.values
+    if isinstance(error, ContributionRefused):
+        (arrival,) = [
+            arrival
+            for arrival in ledger.arrivals(task.arm, task.module, task.phase)
+            if arrival.path == values["path"]
+        ]
+        ledger.refuse(claim, arrival, str(values["reason"]))
+        return
+    if isinstance(error, ContributionMissing):
+        cause = Task("train", task.arm, str(values["path"]), task.phase)
+        ledger.redo(claim, cause, f"contribution to {task.module}", "it is not there yet")
+        return
+    name = _name_of(run, error)
+    if name is not None and ledger.forget_partway(name):
+        ledger.queue.give_back(claim)
+        return
+    cause = None if name is None else ledger.maker_of(run.plan, name)
+    if cause is None or cause == task:
+        raise error
+    ledger.redo(claim, cause, str(name), str(values.get("problem", "it is missing")))
+
+
+def _name_of(run: Run, error: DipacoError) -> str | None:
+    """The object that an error of the store speaks of."""
+    file = Path(str(error.values["file"]))
+    if not file.is_relative_to(run.objects.root):
+        return None
+    return file.relative_to(run.objects.root).as_posix()
