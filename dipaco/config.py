@@ -95,6 +95,12 @@ class RunConfig:
                 f"`data.prefix_tokens` ({self.data.prefix_tokens}) and at most "
                 f"`model.max_length` ({self.model.max_length})"
             )
+        if self.data.length % self.inner.loss_chunks:
+            raise SettingsDisagree(
+                problem=f"`inner.loss_chunks` is {self.inner.loss_chunks}, and rows of "
+                f"`data.length` ({self.data.length}) tokens cannot be cut into that many equal "
+                "lengths"
+            )
         for arm in (self.plan.base, *self.plan.arms):
             if 0 < arm.total_steps <= self.inner.warmup_steps:
                 raise SettingsDisagree(

@@ -206,12 +206,42 @@ class LedgerDamaged(DipacoError):
 
 class LedgerVersion(DipacoError):
     """The ledger {file} has schema version {found}, this program writes {expected}.
-    Use the program version that began the run, or start a new run folder.
+    Use the program version that wrote it last, or start a new run folder.
     """
+
+
+class BadDatabase(DipacoError):
+    """`{given}` is no database. Give postgresql://HOST/NAME, or env:VARIABLE with such a URL in it; leave it out for SQLite in the run's folder."""
+
+
+class PasswordOnCommandLine(DipacoError):
+    """The URL of {place} has a password in it, and everyone on this machine can read command lines.
+    Put the URL into an environment variable and give `env:VARIABLE`, or use PostgreSQL's password file (~/.pgpass).
+    """
+
+
+class VariableMissing(DipacoError):
+    """The database is given as `env:{variable}`, and there is no environment variable `{variable}`. Set it to the URL, postgresql://USER:PASSWORD@HOST/NAME."""
+
+
+class DatabaseRefuses(DipacoError):
+    """The database {place} refuses: {problem}. Check user, password and database name."""
+
+
+class DatabaseUnreachable(DipacoError):
+    """The database {place} could not be reached for {seconds:.0f} s: {problem}. What was recorded is safe; start the same command again when it is back."""
 
 
 class ClaimLost(DipacoError):
     """Task `{task}` was given to somebody else, or is finished already. Nothing was recorded."""
+
+
+class OtherBytes(DipacoError):
+    """`{task}` was done again, since what it made was lost, and gave other bytes ({new}) than the first time ({known}): this machine, or its libraries, are of another kind. Do it where it was done first, or start again from an earlier phase with --from."""
+
+
+class KeepsFailing(DipacoError):
+    """`{task}` has been done again {times} times, and still {what} is not right: {reason} Look at the disk and the machines; the ledger holds what was recorded before."""
 
 
 class NotYet(DipacoError):
@@ -226,6 +256,26 @@ class ObjectDamaged(DipacoError):
     """{file} is not what was written: {problem}. Restore it from a copy of the run folder; nothing was read from it."""
 
 
+class BadRun(DipacoError):
+    """`--run {given}`: {problem}. Give a folder, s3://BUCKET/NAME or gs://BUCKET/NAME."""
+
+
+class StoreUnreachable(DipacoError):
+    """The store {url} could not be reached for {seconds:.0f} s: {problem}. What was recorded is safe; start the same command again when it is back."""
+
+
+class StoreRefuses(DipacoError):
+    """The store {url} refuses: {problem}. Check the credentials in the environment (for S3, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and what they allow: reading, writing, deleting and listing."""
+
+
+class BucketMissing(DipacoError):
+    """There is no bucket for {url}. Make it, or check the name, the region (AWS_REGION) and the endpoint (AWS_ENDPOINT_URL)."""
+
+
+class DatabaseNeeded(DipacoError):
+    """The run {run} is in a bucket, where workers on any machine may take part; SQLite serves the processes of one. Say where its facts are: --database postgresql://HOST/NAME, or env:VARIABLE."""
+
+
 class DiskFull(DipacoError):
     """No space left on the disk of {file}. What was there before is whole.
     Free some space and run the same command again: it goes on from here.
@@ -234,6 +284,52 @@ class DiskFull(DipacoError):
 
 class NotWritable(DipacoError):
     """Cannot write {file}: {problem}. What was there before is whole."""
+
+
+# --- serving ----------------------------------------------------------------------------------
+
+
+class QueueFull(DipacoError):
+    """{waiting} requests are waiting already. Try again in {retry_after_seconds} s."""
+
+
+class LoopStopping(DipacoError):
+    """The server is stopping: it finishes what it has and takes nothing new. Try again when it is back."""
+
+
+class PathCacheTooSmall(DipacoError):
+    """One path takes {num_bytes:,} bytes, and all paths together may take {max_bytes:,}. Raise `--path-bytes`."""
+
+
+class NoRoomForPath(DipacoError):
+    """All {pinned} paths in memory are in use. Try again, or raise `--path-bytes`."""
+
+
+class ReleaseMixed(DipacoError):
+    """The release of `{arm}` at phase {phase} is not one consistent set: {problem}. It is not served."""
+
+
+class BadChatTemplate(DipacoError):
+    """The chat template {file} cannot be used: {problem}."""
+
+
+class BadKeyFile(DipacoError):
+    """The file of API keys {file} cannot be used: {problem}. Give one key a line."""
+
+
+class CannotListen(DipacoError):
+    """Cannot listen on {host}:{port}: {problem}. Give another `--port`, or stop what listens there."""
+
+
+# --- launch -----------------------------------------------------------------------------------
+
+
+class BadWorkers(DipacoError):
+    """`--workers` is {given}. Expected 1 or more."""
+
+
+class WorkersEnded(DipacoError):
+    """Worker {worker} ended, and another would end like it. Its last words: {words}"""
 
 
 # --- runs -------------------------------------------------------------------------------------
@@ -267,6 +363,10 @@ class RunOfOtherConfig(DipacoError):
     """
 
 
+class RunOfOtherDatabase(DipacoError):
+    """The facts of the run in {folder} are in {there}, not in {given}. Leave --database out, or give that one."""
+
+
 class RunOfOtherVersion(DipacoError):
     """{folder} holds a run begun by dipaco {found}; this is {here}. Nothing was changed.
     Go on with version {found}, or start a new run folder.
@@ -283,14 +383,18 @@ class CorpusOfOtherText(DipacoError):
     Restore that folder from a copy, or start a new run folder."""
 
 
+class ContributionRefused(DipacoError):
+    """Path {path} contributed to {module} at phase {phase} what cannot be averaged: {reason} The path is trained again."""
+
+
+class ContributionMissing(DipacoError):
+    """Path {path} has not contributed to {module} at phase {phase} yet."""
+
+
 class SnapshotOfOtherData(DipacoError):
     """The snapshot of path {path} of `{arm}` counts its position in other data than this run has now.
     Its corpus or shards were changed after it began: restore them, or start a new run folder.
     """
-
-
-class ContributionOfOtherBase(DipacoError):
-    """Path {path} contributed to {module} at phase {phase}, but started from other parameters. It was not averaged."""
 
 
 class CannotStartFrom(DipacoError):
@@ -310,4 +414,4 @@ class ArmDiverged(DipacoError):
 
 
 class NotFinite(DipacoError):
-    """An outer gradient holds a NaN or an infinity in `{name}`. It was left out; nothing was averaged."""
+    """{what} holds a NaN or an infinity in `{name}`. Nothing was averaged. Lower `inner.learning_rate` in a new run."""

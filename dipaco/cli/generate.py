@@ -28,6 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top-p", type=float, default=1.0, help="draw from the likeliest of this mass"
     )
+    parser.add_argument(
+        "--min-p",
+        type=float,
+        default=0.0,
+        help="leave out what has less than this share of the best",
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        help="above 1: what was said before is less likely; 1 = off",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
 
 
@@ -35,15 +47,19 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.serving.sampling import SamplingSettings
 
     sampling = SamplingSettings(
-        temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        repetition_penalty=options.repetition_penalty,
     )
 
     from dipaco.caches import cache_folder
     from dipaco.errors import BadSetting
     from dipaco.runs.programs import keep_compiled
     from dipaco.runs.run import reading
-    from dipaco.serving.decode import generate
     from dipaco.serving.dispatch import dispatch
+    from dipaco.serving.loop import generate
 
     if options.max_tokens < 1:
         raise BadSetting(

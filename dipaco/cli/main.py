@@ -7,16 +7,35 @@ import sys
 from collections.abc import Sequence
 
 import dipaco
-from dipaco.cli import config, evaluate, export, generate, status, train
+from dipaco.cli import (
+    config,
+    evaluate,
+    export,
+    generate,
+    monitor,
+    orders,
+    roles,
+    serve,
+    status,
+    train,
+)
 from dipaco.errors import DipacoError, DiskFull
 
 VERBS = {
     "train": train,
     "status": status,
     "generate": generate,
+    "serve": serve,
     "evaluate": evaluate,
     "export": export,
     "config": config,
+    "worker": roles.WORKER,
+    "executor": roles.EXECUTOR,
+    "evaluator": roles.EVALUATOR,
+    "monitor": monitor,
+    "pause": orders.PAUSE,
+    "resume": orders.RESUME,
+    "drain": orders.DRAIN,
 }
 
 EXIT_BAD_INPUT = 2
@@ -28,6 +47,7 @@ Train one large modular language model as many small paths (DiPaCo, arXiv 2403.1
   dipaco train configs/quickstart.py --run runs/quickstart    text, training, a table at the end
   dipaco status --run runs/quickstart                         how far it is
   dipaco generate --run runs/quickstart --prompt "In the beginning"
+  dipaco serve --run runs/quickstart                          over HTTP, with a page to try it
 """
 
 
@@ -56,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a verb; returns the exit code: 0 done, 2 an error that a person can put right, 130
     interrupted.
     """
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         code = VERBS[options.verb].run(options)
         sys.stdout.flush()  # here, where what goes wrong is still said below
         return code

@@ -202,6 +202,7 @@ def print_results(run: Run) -> None:
     print(f"\n{render_text(report.rows)}\n")
     for note in report.notes:
         print(f"- {note}")
-    files = ", ".join(str(run.layout.report(suffix)) for suffix in ("md", "json", "png"))
+    where = run.address.place_of
+    files = ", ".join(where(run.layout.report(suffix)) for suffix in ("md", "json", "png"))
     print(f"\nWritten: {files}")
     sys.stdout.flush()

@@ -1,20 +1,26 @@
 """Which release a reading command looks at: the arguments that choose it."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
+from dipaco.cli.runs import add_run
 
-def add_release(parser: argparse.ArgumentParser) -> None:
-    """`--run`, `--arm`, `--phase`."""
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's folder")
+
+def add_release(parser: argparse.ArgumentParser, phase: str = "--phase") -> None:
+    """`--run`, `--arm`, `--phase`; the last may go by another name."""
+    add_run(parser)
     parser.add_argument(
         "--arm",
         default="modular",
         help="modular (the default), dense, dense_equal_tokens or base",
     )
     parser.add_argument(
-        "--phase", type=int, default=None, help="the release of this phase; the newest if not given"
+        phase,
+        dest="phase",
+        metavar="PHASE",
+        type=int,
+        default=None,
+        help="the release of this phase; the newest if not given",
     )
 
 

@@ -4,14 +4,14 @@ start them by these very command lines.
 
 import argparse
 from collections.abc import Collection
-from pathlib import Path
 
+from dipaco.cli.runs import add_run
 from dipaco.control.tasks import PRIORITY, Kind
 
 _COMMON = """
-Any number may be started and stopped at any time, here or wherever the run's folder and its
-database can be reached. SIGTERM: the phase in hand is saved part-way, and the next worker goes on
-from that step. SIGKILL, power: the lease of what it did ends, and another does it again.
+Any number may be started and stopped at any time, here or wherever the run's folder or bucket and
+its database can be reached. SIGTERM: the phase in hand is saved part-way, and the next worker goes
+on from that step. SIGKILL, power: the lease of what it did ends, and another does it again.
 """
 
 
@@ -25,9 +25,7 @@ class RoleVerb:
         self.__doc__ = f"Take part in a run as {name}: {does}.\n\n{example}\n{_COMMON}"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--run", type=Path, required=True, metavar="DIR", help="the run's folder"
-        )
+        add_run(parser)
         add_database(parser)
         parser.add_argument("--name", help="in the roster; else host and process number")
         parser.add_argument(
@@ -55,7 +53,7 @@ class RoleVerb:
         with taking_part(options.run) as part:
             run = open_run(options.run, options.database)
             try:
-                if part.is_alone and not run.place.is_server:
+                if part.is_alone:
                     recover(run)
                 part.let_others_in()
                 with Narrator(run) as narrator:

@@ -2,15 +2,24 @@
 evaluations, tasks to do.
 
 dipaco status --run runs/quickstart
+dipaco status --run runs/quickstart --watch       again every two seconds, until it is finished
 dipaco status --run runs/quickstart --json
+
+Also who works on it: what each worker does, for how long, and its participation (the share of its
+time that went into tasks that were recorded); what was refused or found damaged, and why; and
+whether the workers are alike, so that the same bits come whoever does what.
 """
 
 import argparse
 import json
-from pathlib import Path
+import sys
+import time
 from typing import Any
 
+from dipaco.cli.runs import add_run
+
 HELP = "how far a run is"
+WATCH_SECONDS = 2.0
 
 # What comes after what; kinds of the same number go on side by side.
 STAGE = {
@@ -26,20 +35,29 @@ STAGE = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's folder")
+    add_run(parser)
     parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument(
+        "--watch", action="store_true", help="again and again, until the run is finished"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.runs.run import reading
 
-    with reading(options.run) as opened, opened.ledger.at_one_moment():
-        status = status_of(opened)
-    if options.json:
-        print(json.dumps(status, indent=1))
-    else:
-        _print(status)
-    return 0
+    with reading(options.run) as opened:
+        while True:
+            with opened.ledger.at_one_moment():
+                status = status_of(opened)
+            if options.watch and sys.stdout.isatty():
+                print("\x1b[H\x1b[2J", end="")
+            if options.json:
+                print(json.dumps(status, indent=None if options.watch else 1), flush=True)
+            else:
+                _print(status)
+            if not options.watch or status["finished"]:
+                return 0
+            time.sleep(WATCH_SECONDS)
 
 
 def status_of(opened: Any) -> dict[str, Any]:
@@ -88,6 +106,36 @@ def status_of(opened: Any) -> dict[str, Any]:
             f"{kind} {arm}".strip(): states for (kind, arm), states in sorted(counts.items())
         },
         "unfinished": unfinished,
+        **_status_of_work(opened),
+    }
+
+
+def _status_of_work(opened: Any) -> dict[str, Any]:
+    """Who takes part, and what went wrong."""
+    ledger = opened.ledger
+    held = {claim.worker: claim for claim in ledger.queue.held()}
+    machines = ledger.machines()
+    return {
+        "order": ledger.meta("order") or "run",
+        "workers": {
+            member.name: {
+                "state": member.state,
+                "host": member.host,
+                "machine": member.machine,
+                "task": str(held[member.name].task) if member.name in held else None,
+                "task_seconds": held[member.name].since_seconds if member.name in held else None,
+                "silent_seconds": member.silent_seconds,
+                "participation": member.participation,
+                "committed_tasks": member.committed_tasks,
+                "lost_tasks": member.lost_tasks,
+            }
+            for member in ledger.roster.members()
+        },
+        "machines": machines,
+        "bits": "the same whoever does what: all workers are of one kind"
+        if len(machines) <= 1
+        else "within a tolerance: workers of several kinds took part",
+        "refusals": ledger.refusals(),
     }
 
 
@@ -114,6 +162,25 @@ def _print(status: dict[str, Any]) -> None:
             print(f"  path {path:>4}  step {at['step']:6d}{loss}  {at['tokens']:,} tokens")
         for evaluation in arm["evaluations"]:
             print(f"  perplexity {evaluation['perplexity']:.2f} at phase {evaluation['phase']}")
+    _print_work(status)
     for task in status["unfinished"][:10]:
         subject = f" {task['arm']} {task['subject']}".rstrip()
         print(f"to do: {task['kind']}{subject} phase {task['phase']} ({task['state']})")
+
+
+def _print_work(status: dict[str, Any]) -> None:
+    if status["order"] != "run":
+        print(f"\norder: {status['order']}")
+    here = {name: at for name, at in status["workers"].items() if at["state"] == "here"}
+    gone = len(status["workers"]) - len(here)
+    if status["workers"]:
+        print(f"\nworkers: {len(here)} here, {gone} gone; bits: {status['bits']}")
+    for name, at in here.items():
+        doing = f"{at['task']}, {at['task_seconds']:.0f} s" if at["task"] else "waits"
+        silent = f"  SILENT for {at['silent_seconds']:.0f} s" if at["silent_seconds"] > 60 else ""
+        print(
+            f"  {name}  {doing}  participation {at['participation']:.0%}, "
+            f"{at['committed_tasks']} tasks, {at['lost_tasks']} lost{silent}"
+        )
+    for refusal in status["refusals"][:5]:
+        print(f"refused: {refusal['what']}: {refusal['reason']} Again: {refusal['task']}")

@@ -12,6 +12,9 @@ evaluate, report.
       on four processes of this machine, which may be killed one by one
   dipaco train CONFIG --run DIR --database postgresql://HOST/NAME
       its facts on a server, so that workers on other machines can take part
+  dipaco train CONFIG --run s3://BUCKET/NAME --database postgresql://HOST/NAME
+      its bytes in a bucket as well, for machines that share no folder: on each of them,
+      dipaco worker --run s3://BUCKET/NAME
 
 Interrupted at any point (Ctrl-C, kill -9, power), the same command goes on from there, to the same
 numbers. A run that is finished prints its table again.
@@ -24,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from dipaco.cli.config import add_set
 from dipaco.cli.roles import add_database
+from dipaco.cli.runs import add_run
 from dipaco.errors import BadWorkers
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", type=Path, metavar="CONFIG", help="a file with a function `run()`"
     )
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's folder")
+    add_run(parser)
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         "--init-from",
@@ -95,17 +99,24 @@ def run(options: argparse.Namespace) -> int:
         opened, is_new = create_or_open(options.run, config, given, options.database)
         try:
             check_origin(opened, options.init_from, options.start_from)
-            if part.is_alone and not opened.place.is_server:
+            if part.is_alone:
                 recover(opened)
             part.let_others_in()
             do = _alone if options.workers == 1 else _with_workers
             if not do(opened, options, is_new):
-                print("Stopped in order. The same command goes on from here.")
+                print(f"Stopped in order. {_how_to_go_on(opened)}")
                 return 0
             print_results(opened)
         finally:
             opened.ledger.close()
     return 0
+
+
+def _how_to_go_on(opened: "Run") -> str:
+    order = opened.ledger.meta("order") or "run"
+    if order == "run":
+        return "The same command goes on from here."
+    return f"The run was told to {order}: `dipaco resume` first, then the same command."
 
 
 def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
@@ -132,7 +143,7 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
     if is_new:
         print(title_of(opened.config), flush=True)
     engine = LocalEngine(opened.layout.log)
-    role = Role("worker", options.run, options.database)
+    role = Role("worker", str(options.run), options.database)
     names = [f"local-{os.getpid()}-{number}" for number in range(options.workers)]
     with Onlooker(opened, tensorboard=options.tensorboard) as onlooker:
         supervisor = Supervisor(

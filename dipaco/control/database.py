@@ -29,16 +29,19 @@ class Database(Protocol):
         """Which clock `:now` is read from; times of another epoch cannot be compared."""
         ...
 
-    def transaction(
-        self, *, is_durable: bool = True, alone_with: tuple[str, ...] = ()
-    ) -> contextlib.AbstractContextManager[None]:
+    def transaction(self, *, is_durable: bool = True) -> contextlib.AbstractContextManager[None]:
         """All statements inside take effect together or not at all.
 
         Args:
           is_durable: it outlives a power cut once it has ended; False is faster, and outlives the
             process only.
-          alone_with: names of what is looked at and changed; another transaction that names one of
-            them comes before or after this one, and never beside it.
+        """
+        ...
+
+    def wait_for_others(self, *subjects: str) -> None:
+        """Inside a transaction: what others have recorded about `subjects` can be counted from now
+        on, and whoever counts them next sees what is recorded here. It waits for whoever counts
+        now.
         """
         ...
 

@@ -34,7 +34,6 @@ from dipaco.errors import ClaimLost, KeepsFailing, NotYet, OtherBytes
 from dipaco.receipt import Receipt
 from dipaco.topology import ModuleId
 
-
 MOST_REDOS = 3  # the same task, before a person must look
 
 
@@ -98,6 +97,12 @@ class Ledger:
             self._database.change("remember_meta", key=key, value=value)
         return self.meta(key) or value
 
+    @patient
+    def order(self, order: str) -> None:
+        """What everybody who works on this run should do from now on: `run`, `pause`, `drain`."""
+        with self._database.transaction():
+            self._database.change("change_meta", key="order", value=order)
+
     @contextlib.contextmanager
     def at_one_moment(self) -> Generator[None]:
         """What is read inside is of one moment, whatever others write meanwhile."""
@@ -123,12 +128,13 @@ class Ledger:
         key = {"task_id": claim.task_id, "attempt": claim.attempt}
         if next(tries) and self._database.one("is_finished_by", **key):
             return []
-        with self._database.transaction(alone_with=tuple(map(_counted_with, facts))):
-            held = self._database.one("drop_claim", **key, worker=claim.worker)
+        with self._database.transaction():
+            # Whoever else tried it is too late.
+            held = self._database.rows("drop_claims_of_task", task_id=claim.task_id)
+            held_seconds = {(attempt, worker): seconds for attempt, worker, seconds in held}
             finished = self._database.one("finish_task", task_id=claim.task_id)
-            if held is None or finished is None:
+            if (claim.attempt, claim.worker) not in held_seconds or finished is None:
                 raise ClaimLost(task=claim.task)
-            self._database.change("drop_claims_of_task", task_id=claim.task_id)
             (redone,) = finished
             try:
                 for fact in facts:
@@ -138,11 +144,13 @@ class Ledger:
                 raise ClaimLost(task=claim.task) from error
             if redone:  # whoever waited looks again; what is still missing is found again
                 self._database.change("wake_tasks")
+            self._database.wait_for_others(*map(_counted_with, facts))
             tasks = due(plan, facts, self)
             for arm, phase in dict.fromkeys((t.arm, t.phase) for t in tasks if t.kind == "score"):
                 self._release(plan, arm, phase)
             self._add_tasks(tasks)
-            self._database.change("credit_worker", name=claim.worker, seconds=held[0])
+            seconds = held_seconds[claim.attempt, claim.worker]
+            self._database.change("credit_worker", name=claim.worker, seconds=seconds)
         return tasks
 
     @patient
@@ -165,7 +173,7 @@ class Ledger:
             )
             if held is None:
                 raise ClaimLost(task=claim.task)
-            self._database.change("drop_claims_of_task", task_id=claim.task_id)
+            self._database.rows("drop_claims_of_task", task_id=claim.task_id)
             key = cause._asdict()
             found = self._database.one("get_task", **key)
             assert found is not None, cause
@@ -207,13 +215,11 @@ class Ledger:
             return _training(plan, *row)
         if row := one("maker_of_message", name=name):
             return _training(plan, *row)
-        if row := one("maker_of_module", name=name):
-            arm, module, phase = row
-            if phase == 0:
-                return Task("route")
-            if plan.arm(arm).is_averaged:
-                return Task("outer", arm, module, phase - 1)
-            return _training(plan, arm, 0, phase - 1)
+        if rows := self._database.rows("maker_of_module", name=name):
+            # Equal parameters are one object: a dense arm begins with the base model's. Who made
+            # them first makes them again.
+            makers = [_maker_of_module(plan, *row) for row in rows]
+            return min(makers, key=lambda task: (PRIORITY[task.kind], task.phase))
         if row := one("maker_of_scores", name=name):
             arm, path, phase = row
             return Task("score", arm, str(path), phase)
@@ -462,7 +468,7 @@ class Ledger:
                 row = self._database.one("get_evaluation", arm=fact.arm, phase=fact.phase)
                 known = new = None
         if row is not None and known != new:
-            raise OtherBytes(task=task)
+            raise OtherBytes(task=task, known=known, new=new)
         return row is not None
 
     # --- how each fact is written ----------------------------------------------------------------
@@ -565,12 +571,22 @@ def _training(plan: Plan, arm: str, path: int, phase: int) -> Task:
     return Task("pretrain" if arm == plan.base.name else "train", arm, str(path), phase)
 
 
+def _maker_of_module(plan: Plan, arm: str, module: str, phase: int) -> Task:
+    if phase == 0:
+        return Task("route")
+    if plan.arm(arm).is_averaged:
+        return Task("outer", arm, module, phase - 1)
+    return _training(plan, arm, 0, phase - 1)
+
+
 def _counted_with(fact: Fact) -> str:
     """What the scheduler counts when a fact comes: two facts of one name must not be recorded side
     by side, or neither would see that it was the last.
     """
     match fact:
-        case ModuleReady() | Arrival() | PathScored():
+        case Arrival():
+            return f"Arrival {fact.arm} {fact.module} {fact.phase}"
+        case ModuleReady() | PathScored():
             return f"{type(fact).__name__} {fact.arm} {fact.phase}"
         case _:
             return type(fact).__name__

@@ -31,12 +31,12 @@ class Place(NamedTuple):
         return without_password(str(self.database))
 
 
-def place_of(file: Path, folder: Path, database: str | None) -> Place:
+def place_of(file: Path, run: str, database: str | None) -> Place:
     """The place that a person meant.
 
     Args:
       file: of the ledger, where no database is named.
-      folder: of the run; names the schema, so that many runs share a database.
+      run: where the run is, whole; names the schema, so that many runs share a database.
       database: as in the legend above, or None.
 
     Raises:
@@ -54,6 +54,7 @@ def place_of(file: Path, folder: Path, database: str | None) -> Place:
         url = database
     if not url.startswith(("postgresql://", "postgres://")):
         raise BadDatabase(given=without_password(url))
-    name = "".join(letter for letter in folder.name.lower() if letter.isalnum() or letter == "_")
-    digest = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()
+    last = run.rstrip("/").rpartition("/")[2].lower()
+    name = "".join(letter for letter in last if letter.isalnum() or letter == "_")
+    digest = hashlib.sha256(run.encode()).hexdigest()
     return Place(url, f"dipaco_{name[:32]}_{digest[:12]}")

@@ -3,7 +3,7 @@
 Leases are measured by the server's clock, so no two machines need agree on the time. What a
 transaction counts (arrivals of a module, say) it must see whole, and at READ COMMITTED it does not
 see what others are about to commit: so transactions that count the same thing queue at an advisory
-lock with its name.
+lock with its name, after they have recorded and before they count.
 """
 
 import contextlib
@@ -61,19 +61,22 @@ class PostgreSQL:
                 keepalives_interval=2,
                 keepalives_count=3,
                 tcp_user_timeout=15_000,
-                options=f'-c search_path="{self._schema}" -c client_min_messages=warning',
+                options=f'-c search_path="{self._schema}" -c client_min_messages=warning'
+                " -c synchronous_commit=off",
             )
 
     @contextlib.contextmanager
-    def transaction(
-        self, *, is_durable: bool = True, alone_with: tuple[str, ...] = ()
-    ) -> Generator[None]:
+    def transaction(self, *, is_durable: bool = True) -> Generator[None]:
         with self._inside():
-            if not is_durable:
-                self._connection.execute("SET LOCAL synchronous_commit = off")
-            for subject in sorted(set(alone_with)):  # one order, so that none waits for another
-                self.rows("wait_for_turn", subject=f"{self._schema} {subject}")
             yield
+        # Committed first, and flushed now, when nobody waits for our locks any more: the server
+        # flushes the commits of many at once.
+        if is_durable:
+            self._execute("flush", {})
+
+    def wait_for_others(self, *subjects: str) -> None:
+        for subject in sorted(set(subjects)):  # one order, so that no two wait for each other
+            self.rows("wait_for_turn", subject=f"{self._schema} {subject}")
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[None]:
@@ -116,7 +119,7 @@ class PostgreSQL:
 
     def _migrate(self) -> None:
         with self._inside():
-            self.rows("wait_for_turn", subject=f"{self._schema} schema")
+            self.wait_for_others("schema")
             # Its name is ours (places.py): letters, digits and underlines.
             self._connection.execute(
                 queries("postgresql")["create_schema"].format(schema=self._schema)

@@ -9,6 +9,10 @@ INSERT INTO meta (key, value) VALUES (:key, :value);
 -- remember_meta: remembers one that must not change
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
 
+-- change_meta: remembers one that may change
+INSERT INTO meta (key, value) VALUES (:key, :value)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
 -- add_task: makes a task due; one that waited for this goes on, any other stays as it is
 INSERT INTO tasks (kind, arm, subject, phase, priority)
 VALUES (:kind, :arm, :subject, :phase, :priority)
@@ -26,8 +30,7 @@ SELECT state, redo FROM tasks
 WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase;
 
 -- maker_of_module: the module that an object is the parameters or the outer state of
-SELECT arm, module, phase FROM modules WHERE name = :name OR state_name = :name
-ORDER BY phase LIMIT 1;
+SELECT arm, module, phase FROM modules WHERE name = :name OR state_name = :name;
 
 -- maker_of_message: the path that contributed it
 SELECT arm, path, phase FROM arrivals WHERE name = :name ORDER BY path LIMIT 1;
@@ -50,17 +53,18 @@ INSERT INTO refusals (what, reason, task, worker) VALUES (:what, :reason, :task,
 -- refusals: the newest
 SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 
--- claim_tasks: takes the most urgent ready task of some kinds (a JSON array)
+-- claim_tasks: takes the most urgent ready task of some kinds (a JSON array; said so that the index
+-- on priority is used, whose first row it mostly is)
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1
 WHERE id = (SELECT id FROM tasks
-            WHERE state = 'ready' AND kind IN (SELECT value FROM json_each(:kinds))
+            WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
             ORDER BY priority, id LIMIT 1)
 RETURNING id, kind, arm, subject, phase, attempt;
 
 -- claim_tasks@postgresql: as above; who claims at the same moment takes the next one
 WITH next AS MATERIALIZED
   (SELECT id FROM tasks
-   WHERE state = 'ready' AND kind IN (SELECT json_array_elements_text(CAST(:kinds AS json)))
+   WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
    ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED)
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
 RETURNING id, kind, arm, subject, phase, attempt;
@@ -110,8 +114,8 @@ SELECT 1 FROM claims WHERE task_id = :task_id AND attempt = :attempt AND worker 
 DELETE FROM claims WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker
 RETURNING :now - since;
 
--- drop_claims_of_task: whoever else tried it is too late
-DELETE FROM claims WHERE task_id = :task_id;
+-- drop_claims_of_task: who tried it, and for how long
+DELETE FROM claims WHERE task_id = :task_id RETURNING attempt, worker, :now - since;
 
 -- drop_claims_of_worker: it is known to be gone
 DELETE FROM claims WHERE worker = :worker;
@@ -180,6 +184,9 @@ WHERE arm = :arm AND path = :path AND phase = :phase;
 
 -- drop_partway: the phase is recorded whole
 DELETE FROM partway WHERE arm = :arm AND path = :path AND phase = :phase;
+
+-- flush@postgresql: a commit of its own, which waits until all before it outlive a power cut
+SELECT pg_logical_emit_message(true, 'dipaco', '');
 
 -- create_schema@postgresql: the place of one run's tables
 CREATE SCHEMA IF NOT EXISTS {schema};

@@ -7,6 +7,7 @@ seconds; so writers queue at a lock of their own beside the file, which the syst
 
 import contextlib
 import fcntl
+import os
 import sqlite3
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -22,8 +23,8 @@ class SQLite:
 
     def __init__(self, file: Path):
         self._file = file
-        self._is_durable = True
         self._turn = None
+        self._log: int | None = None  # the write-ahead log; SQLite keeps it while we are connected
         with self._said_plainly():
             self._connection = sqlite3.connect(file, timeout=30.0, isolation_level=None)
         try:
@@ -31,7 +32,10 @@ class SQLite:
                 if str(file) != ":memory:":
                     self._turn = file.with_name(f"{file.name}-turn").open("a")
                 self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.execute("PRAGMA synchronous = FULL")
+                # A commit is flushed by `_flush`, when others may write again: the system flushes
+                # the commits of many at once. A power cut takes the last ones back, in order; what
+                # anybody did on the strength of one comes after it, and is taken back with it.
+                self._connection.execute("PRAGMA synchronous = NORMAL")
                 self._connection.execute("PRAGMA foreign_keys = ON")
                 self._migrate()
         except BaseException:
@@ -40,25 +44,22 @@ class SQLite:
         self.epoch = clock.epoch()
 
     @contextlib.contextmanager
-    def transaction(
-        self, *, is_durable: bool = True, alone_with: tuple[str, ...] = ()
-    ) -> Generator[None]:
-        """There is one writer at a time, so a transaction is alone with everything."""
-        with self._said_plainly(), self._in_turn():
-            if is_durable != self._is_durable:
-                # FULL: a commit outlives a power cut, not only its process.
-                self._connection.execute(
-                    f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}"
-                )
-                self._is_durable = is_durable
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:  # a full disk has rolled it back by itself
-                    self._connection.execute("ROLLBACK")
-                raise
+    def transaction(self, *, is_durable: bool = True) -> Generator[None]:
+        with self._said_plainly():
+            with self._in_turn():
+                try:
+                    self._connection.execute("BEGIN IMMEDIATE")
+                    yield
+                    self._connection.execute("COMMIT")
+                except BaseException:
+                    if self._connection.in_transaction:  # a full disk has rolled it back by itself
+                        self._connection.execute("ROLLBACK")
+                    raise
+            if is_durable:
+                self._flush()
+
+    def wait_for_others(self, *subjects: str) -> None:
+        """There is one writer at a time: everybody else has waited for us."""
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[None]:
@@ -90,6 +91,8 @@ class SQLite:
         """A file is not lost and found."""
 
     def close(self) -> None:
+        if self._log is not None:
+            os.close(self._log)
         self._connection.close()
         if self._turn is not None:
             self._turn.close()
@@ -109,6 +112,17 @@ class SQLite:
             yield
         finally:
             fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    def _flush(self) -> None:
+        """Waits until everything that was committed outlives a power cut."""
+        if self._turn is None:
+            return
+        try:
+            if self._log is None:
+                self._log = os.open(f"{self._file}-wal", os.O_RDWR)
+            os.fsync(self._log)
+        except OSError as error:
+            raise NotWritable(file=self._file, problem=error) from error
 
     def _version(self) -> int:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()

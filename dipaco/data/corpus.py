@@ -12,10 +12,11 @@ Every file's size is checked when the corpus is opened, its digest when it is fi
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -29,9 +30,12 @@ from dipaco.errors import (
     CorpusMissing,
     CorpusOfOtherSettings,
 )
+from dipaco.receipt import Receipt
 
 FORMAT_VERSION = 1
+MOST_OPEN_FILES = 128  # at once: 8 GB of tokens; a process may open about a thousand
 ARRAYS = ("lengths", "domains", "splits")
+ALWAYS_READ = ("manifest.json", "tokenizer.json", *(f"{name}.npy" for name in ARRAYS))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,23 +70,49 @@ class Manifest:
     notes: tuple[str, ...]
 
 
+class Tokens(Protocol):
+    """Documents by number: a corpus, or what was gathered of it."""
+
+    @property
+    def digest(self) -> str:
+        """The corpus' identity."""
+        ...
+
+    def tokens(self, document_numbers: Sequence[int] | np.ndarray) -> list[np.ndarray]:
+        """Int32, one array for each, in the order asked for."""
+        ...
+
+
 class Corpus:
     """A prepared corpus, open for reading."""
 
-    def __init__(self, folder: Path, manifest: Manifest, arrays: dict[str, np.ndarray]):
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        arrays: dict[str, np.ndarray],
+        fetch: Callable[[str], object] | None,
+    ):
         self.folder = folder
+        self._fetch = fetch
         self.manifest = manifest
         self.lengths = arrays["lengths"]  # [N] int32 tokens
         self.domains = arrays["domains"]  # [N] uint16, a place in `domain_names`
         self.splits = arrays["splits"]  # [N] uint8, a place in `SPLITS`
         self.domain_names = tuple(domain.name for domain in manifest.domains)
         self._file_starts = np.cumsum([0] + [file.documents for file in manifest.files])
-        self._readers: dict[int, Any] = {}
+        self._readers: OrderedDict[int, Any] = OrderedDict()  # the one used last comes last
+        self._checked: set[int] = set()
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, folder: Path | str) -> Self:
+    def open(cls, folder: Path | str, fetch: Callable[[str], object] | None = None) -> Self:
         """Opens a prepared corpus; checks every size and the arrays' digests.
+
+        Args:
+          folder: its files are in it, or come to it.
+          fetch: is called with a file's name before it is read, where the corpus is elsewhere and
+            this folder holds what was fetched; sees to it that the file is here, and whole.
 
         Raises:
           CorpusMissing: there is no manifest.
@@ -90,8 +120,11 @@ class Corpus:
           CorpusOfOtherSettings: it was written in another format.
         """
         folder = Path(folder)
+        if fetch is not None:
+            for name in ALWAYS_READ:
+                fetch(name)
         manifest = read_manifest(folder)
-        for file in manifest.files:
+        for file in manifest.files if fetch is None else ():
             found = (folder / file.name).stat().st_size if (folder / file.name).exists() else None
             if found != file.num_bytes:
                 problem = "it is missing" if found is None else f"it has {found} bytes"
@@ -101,7 +134,7 @@ class Corpus:
         if file_digest(folder / "tokenizer.json") != manifest.tokenizer_digest:
             problem = "its digest is not the recorded one"
             raise CorpusDamaged(file=folder / "tokenizer.json", problem=problem, folder=folder)
-        return cls(folder, manifest, arrays)
+        return cls(folder, manifest, arrays, fetch)
 
     @property
     def digest(self) -> str:
@@ -113,7 +146,7 @@ class Corpus:
 
     @property
     def tokenizer_file(self) -> Path:
-        return self.folder / "tokenizer.json"
+        return self._file("tokenizer.json")
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -125,6 +158,14 @@ class Corpus:
     def documents(self, split: str) -> np.ndarray:
         """[n] int64: the numbers of the documents of `train`, `valid`, `router` or `short`."""
         return np.flatnonzero(self.splits == SPLITS.index(split))
+
+    def files(self) -> list[Receipt]:
+        """Every file of the folder, the manifest first."""
+        small = [self._file(name) for name in ALWAYS_READ]
+        return [
+            *(Receipt(file.name, file_digest(file), file.stat().st_size) for file in small),
+            *(Receipt(file.name, file.digest, file.num_bytes) for file in self.manifest.files),
+        ]
 
     def tokens(self, document_numbers: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """The tokens of some documents, in the order asked for: int32, one array each.
@@ -146,14 +187,25 @@ class Corpus:
 
     def _reader(self, number: int) -> Any:
         with self._lock:  # the pipeline reads ahead in a thread
-            if number not in self._readers:
-                file = self.manifest.files[number]
-                path = self.folder / file.name
+            if number in self._readers:
+                self._readers.move_to_end(number)
+                return self._readers[number]
+            file = self.manifest.files[number]
+            path = self._file(file.name)
+            if self._fetch is None and number not in self._checked:
                 if not path.exists() or file_digest(path) != file.digest:
                     problem = "its bytes are not those that were written (digest)"
                     raise CorpusDamaged(file=path, problem=problem, folder=self.folder)
-                self._readers[number] = open_reader(path)
+                self._checked.add(number)
+            self._readers[number] = open_reader(path)
+            if len(self._readers) > MOST_OPEN_FILES:
+                self._readers.popitem(last=False)  # whoever reads in it still holds it
             return self._readers[number]
+
+    def _file(self, name: str) -> Path:
+        if self._fetch is not None:
+            self._fetch(name)
+        return self.folder / name
 
 
 def read_manifest(folder: Path) -> Manifest:

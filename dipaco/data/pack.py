@@ -36,6 +36,11 @@ class RowPlan:
     def num_tokens(self) -> int:
         return int(self.piece_length.sum(dtype=np.int64))
 
+    @property
+    def documents(self) -> np.ndarray:
+        """[n] int64, rising: the documents that it has pieces of."""
+        return np.unique(self.piece_document)
+
     def row(self, k: int) -> list[tuple[int, int, int]]:
         """Row k as a list of (document, start, length)."""
         pieces = slice(self.row_starts[k], self.row_starts[k + 1])

@@ -4,6 +4,8 @@ import dataclasses
 
 from dipaco.errors import BadSetting
 
+STACKINGS = ("map", "vmap")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InnerSettings:
@@ -12,6 +14,10 @@ class InnerSettings:
     steps: int = 150  # tau, optimiser steps in a phase; DiPaCo section 4
     batch_size: int = 512  # rows per optimiser step
     accumulation_steps: int = 1  # equal pieces that a batch is worked through in, to save memory
+    rematerialise: bool = False  # blocks are computed again going backward, to save memory
+    loss_chunks: int = 1  # equal lengths that rows are cut into for the logits, to save memory
+    stacked_paths: int = 1  # at most so many small paths of a phase train in one program
+    stacking: str = "map"  # how: "map" = the bits of one by one; "vmap" = sooner on accelerators
     learning_rate: float = 4e-4  # peak
     warmup_steps: int = 1000  # linear, from zero
     end_fraction: float = 0.1  # the cosine ends at this fraction of the peak
@@ -22,7 +28,13 @@ class InnerSettings:
     clip_norm: float = 1.0  # of the whole gradient; not stated in the paper
 
     def __post_init__(self):
-        for name in ("steps", "batch_size", "accumulation_steps"):
+        for name in (
+            "steps",
+            "batch_size",
+            "accumulation_steps",
+            "loss_chunks",
+            "stacked_paths",
+        ):
             if getattr(self, name) < 1:
                 raise BadSetting(
                     name=f"inner.{name}", value=getattr(self, name), expected="1 or more", hint=""
@@ -50,5 +62,12 @@ class InnerSettings:
                 name="inner.accumulation_steps",
                 value=self.accumulation_steps,
                 expected=f"a divisor of inner.batch_size ({self.batch_size})",
+                hint="",
+            )
+        if self.stacking not in STACKINGS:
+            raise BadSetting(
+                name="inner.stacking",
+                value=self.stacking,
+                expected=f"one of {', '.join(STACKINGS)}",
                 hint="",
             )

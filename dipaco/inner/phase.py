@@ -4,9 +4,8 @@ The loop's order is its point: step k+1 is handed to the device before the numbe
 fetched, so the device never waits for the host, and a diverged loss is still noticed one step late.
 """
 
-import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,15 +14,15 @@ from dipaco.errors import Diverged
 from dipaco.inner.state import PathState
 from dipaco.inner.step import Batch, StepMetrics
 
-OnStep = Callable[[int, float], None]  # (steps taken in this phase, loss)
+OnStep = Callable[[int, Any], None]  # (steps taken in this phase, loss; [P] of stacked paths)
 
 
 class PhaseResult(NamedTuple):
     """A path after a phase."""
 
     state: PathState
-    losses: np.ndarray  # float32 [tau], mean nats per target
-    targets: int  # predicted tokens
+    losses: np.ndarray  # float32 [tau], mean nats per target; [tau, P] of stacked paths
+    targets: int  # predicted tokens, of all paths
 
 
 def run_phase(
@@ -38,10 +37,10 @@ def run_phase(
     """Runs one step per learning rate, or fewer where it is told to stop.
 
     Args:
-      state: the path; given up (donated), use the one that comes back.
+      state: the path, or several, stacked; given up (donated), use the one that comes back.
       batches: at least as many batches as there are rates, where `step` expects them.
       rates: float32 [tau], the learning rate of each step.
-      step: a compiled step, from `make_step`.
+      step: a compiled step, from `make_step` or `make_stacked_step`.
       on_step: told (steps taken, loss), one step late.
       should_stop: asked before each step; True ends the phase there, and the rest of it may follow
         from the state that comes back.
@@ -49,17 +48,18 @@ def run_phase(
     Raises:
       Diverged: a loss is not finite. Nothing of this phase should be kept.
     """
-    losses: list[float] = []
+    losses: list[Any] = []
     targets = 0
     waiting: StepMetrics | None = None
 
     def fetch(metrics: StepMetrics) -> None:
         nonlocal targets
         loss, count = jax.device_get((metrics.loss, metrics.targets))
-        if not math.isfinite(loss):
-            raise Diverged(step=len(losses) + 1, loss=float(loss))
-        losses.append(float(loss))
-        targets += int(count)
+        diverged = np.asarray(loss)[~np.isfinite(loss)]
+        if diverged.size:
+            raise Diverged(step=len(losses) + 1, loss=float(diverged[0]))
+        losses.append(loss.tolist())
+        targets += int(np.sum(count))
         if on_step is not None:
             on_step(len(losses), losses[-1])
 

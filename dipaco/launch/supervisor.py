@@ -44,6 +44,7 @@ class Supervisor:
         self._engine, self._role, self._ledger = engine, role, ledger
         self._tell, self._log_of = tell, log_of
         self._is_over = False
+        self._alive: set[str] = set()
         self._due_seconds = dict.fromkeys(names, 0.0)  # when to start those that are not alive
         self._started_seconds: dict[str, float] = {}
         self._wait_seconds = dict.fromkeys(names, FIRST_WAIT_SECONDS)
@@ -53,15 +54,18 @@ class Supervisor:
         self._is_over = True
 
     def keep_until_finished(self, meanwhile: Callable[[], None]) -> bool:
-        """True when the run is finished, False when told to end; calls `meanwhile` between looks.
+        """True when the run is finished, False when told to end or, with all workers gone, when the
+        run was ordered to drain; calls `meanwhile` between looks.
 
         Raises:
           WorkersEnded: a worker ended because of something that a person must put right.
         """
         while self._ledger.unfinished():
-            if self._is_over:
+            is_draining = self._ledger.meta("order") == "drain"
+            if self._is_over or (is_draining and not self._alive):
                 return False
-            self._start_due()
+            if not is_draining:
+                self._start_due()
             for ended in self._engine.poll():
                 self._bury(ended)
             meanwhile()
@@ -79,10 +83,12 @@ class Supervisor:
             del self._due_seconds[name]
             self._started_seconds[name] = now
             pid = self._engine.start(self._role, name)
+            self._alive.add(name)
             self._tell(Event("worker_started", {"worker": name, "pid": pid}))
 
     def _bury(self, ended: Ended) -> None:
         now = time.monotonic()
+        self._alive.discard(ended.name)
         returned = self._ledger.queue.give_back_of(ended.name)
         if ended.code == BAD_INPUT:
             raise WorkersEnded(worker=ended.name, words=self._log_of(ended.name))

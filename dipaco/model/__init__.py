@@ -12,6 +12,7 @@ by a dict union.
     lm.py           parts -> logits; hidden states for the router
     loss.py         next-token loss and log-likelihoods
     cache.py        keys and values of tokens seen, for decoding
+    inference.py    parts -> logits as serving runs it: kernels turned, tokens as columns
     sharding.py     logical axes -> mesh axes
     huggingface.py  checkpoints to and from `transformers`
 

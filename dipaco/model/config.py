@@ -6,6 +6,7 @@ import math
 from dipaco.errors import BadMesh, BadModel
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
+ATTENTION_KERNELS = ("auto", "plain", "cudnn")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class ModelConfig:
     qk_norm: bool = False  # RMSNorm on each query and key head, before rotary (as Qwen3)
     tied_head: bool = False  # the head is the embedding's table, and there is no part `head`
     compute_dtype: str = "float32"  # "bfloat16" = dots on bfloat16 inputs, summed in float32
+    attention_kernel: str = "auto"  # in training; "auto" = cuDNN's where it can, "plain" elsewhere
 
     def __post_init__(self):
         sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_length")
@@ -44,8 +46,12 @@ class ModelConfig:
         for field in ("rope_theta", "norm_epsilon"):
             if not getattr(self, field) > 0:
                 _refuse(self, field, "more than 0", "Leave it out for the usual value.")
-        if self.compute_dtype not in COMPUTE_DTYPES:
-            _refuse(self, "compute_dtype", f"one of {', '.join(COMPUTE_DTYPES)}", "Pick one.")
+        for field, known in (
+            ("compute_dtype", COMPUTE_DTYPES),
+            ("attention_kernel", ATTENTION_KERNELS),
+        ):
+            if getattr(self, field) not in known:
+                _refuse(self, field, f"one of {', '.join(known)}", "Pick one.")
 
     @property
     def kv_heads(self) -> int:

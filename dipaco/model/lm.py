@@ -4,6 +4,7 @@ Axis letters are in this room's `__init__`. Nothing outside this room sees Flax:
 the parts, a mapping of plain nested dicts, whoever owns them.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -14,7 +15,8 @@ from jax import lax
 from dipaco.model.attention import Attention
 from dipaco.model.cache import Cache, num_slots
 from dipaco.model.config import ModelConfig, block_names
-from dipaco.model.layers import FeedForward, declare, dense, rms_norm, rotary_angles
+from dipaco.model.layers import FeedForward, declare, dense, rms_norm, rotary_turns
+from dipaco.model.loss import chunked_loss, next_is_target, next_token_loss, next_tokens
 from dipaco.model.spec import Parts, Tree, describe
 
 
@@ -45,11 +47,41 @@ def forward(
       float32 logits [B, T, V], and the cache with the tokens added (None when none was given).
     """
     x_BTD, cache = _through_blocks(config, parts, tokens_BT, segments, positions, cache)
-    specs = describe(config)
-    x_BTD = _apply(FinalNorm(specs["final_norm"], config), parts["final_norm"], x_BTD)
-    if config.tied_head:
-        return _apply(Embed(specs["embed"], config), parts["embed"], x_BTD, method="logits"), cache
-    return _apply(Head(specs["head"], config), parts["head"], x_BTD), cache
+    return _logits(config, _head(config, parts), _normed(config, parts, x_BTD)), cache
+
+
+def training_loss(
+    config: ModelConfig,
+    parts: Parts,
+    tokens_BT: jax.Array,
+    segments: jax.Array,
+    positions: jax.Array,
+    *,
+    rematerialise: bool = False,
+    loss_chunks: int = 1,
+) -> tuple[jax.Array, jax.Array]:
+    """`loss.next_token_loss` of the logits, and ways to need less memory for its gradient.
+
+    Args:
+      config, parts, tokens_BT, segments, positions: as `forward`.
+      rematerialise: keep what comes into a block and compute the rest again going backward: a
+        third more work.
+      loss_chunks: equal lengths that rows are cut into for the logits; the same work.
+
+    Returns:
+      Summed negative log-likelihood in nats and the number of targets; float32 scalars.
+    """
+    x_BTD, _ = _through_blocks(
+        config, parts, tokens_BT, segments, positions, None, rematerialise=rematerialise
+    )
+    x_BTD, head = _normed(config, parts, x_BTD), _head(config, parts)
+    if loss_chunks == 1:
+        return next_token_loss(_logits(config, head, x_BTD), tokens_BT, segments)
+    is_target_BT = next_is_target(segments)
+    logits_of = functools.partial(_logits, config)
+    targets = next_tokens(tokens_BT), is_target_BT
+    total = chunked_loss(logits_of, head, x_BTD, *targets, loss_chunks)
+    return total, jnp.sum(is_target_BT, dtype=jnp.float32)
 
 
 def hidden_states(
@@ -64,24 +96,69 @@ def hidden_states(
     return _through_blocks(config, parts, tokens_BT, segments, positions, None)[0]
 
 
-def _through_blocks(config, parts, tokens_BT, segments, positions, cache):
+def _through_blocks(config, parts, tokens_BT, segments, positions, cache, *, rematerialise=False):
     specs = describe(config)
     if positions is None:
         start_B = jnp.zeros((1,), jnp.int32) if cache is None else cache["length"]
         positions = start_B[:, None] + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None, :]
     allowed_BTS = _allowed(tokens_BT.shape[1], segments, positions, cache)
-    angles = rotary_angles(positions, config.head_size, config.rope_theta)
+    turns = rotary_turns(positions, config.head_size, config.rope_theta)
 
     x_BTD = _apply(Embed(specs["embed"], config), parts["embed"], tokens_BT)
     after = {}
     for name in block_names(config):
         kept = None if cache is None else cache[name]
-        inputs = (x_BTD, angles, positions, allowed_BTS, kept)
-        x_BTD, after[name] = _apply(Block(specs[name], config), parts[name], *inputs)
+        block = functools.partial(_apply, Block(specs[name], config))
+        inputs = (turns, positions, allowed_BTS, kept)
+        if rematerialise:
+            x_BTD = _computed_again(block, parts[name], x_BTD, inputs)
+        else:
+            x_BTD, after[name] = block(parts[name], x_BTD, *inputs)
     if cache is None:
         return x_BTD, None
     num_new = tokens_BT.shape[1] if segments is None else jnp.sum(segments != 0, axis=1)
     return x_BTD, {"length": cache["length"] + num_new, **after}
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _computed_again(block, params, x_BTD, inputs):
+    """block(params, x, *inputs) without the cache, of which only what comes in is kept for the
+    gradient.
+    """
+    return block(params, x_BTD, *inputs)[0]
+
+
+def _compute_once(block, params, x_BTD, inputs):
+    return block(params, x_BTD, *inputs)[0], (params, x_BTD, inputs)
+
+
+def _compute_again(block, saved, gradient_BTD):
+    params, x_BTD, inputs = saved
+    # The second computation must wait for the gradient and be no copy of the first. XLA:CPU drops
+    # the barriers with which `jax.checkpoint` tells it so, finds both equal, and keeps everything.
+    x_BTD = x_BTD + 0.0 * gradient_BTD[0, 0, 0]
+    _, pull_back = jax.vjp(lambda params, x: block(params, x, *inputs)[0], params, x_BTD)
+    return *pull_back(gradient_BTD), None
+
+
+_computed_again.defvjp(_compute_once, _compute_again)
+
+
+def _normed(config, parts, x_BTD):
+    specs = describe(config)["final_norm"]
+    return _apply(FinalNorm(specs, config), parts["final_norm"], x_BTD)
+
+
+def _head(config, parts):
+    """The parameters of whichever part makes logits."""
+    return parts["embed" if config.tied_head else "head"]
+
+
+def _logits(config, head, x_BTD):
+    specs = describe(config)
+    if config.tied_head:
+        return _apply(Embed(specs["embed"], config), head, x_BTD, method="logits")
+    return _apply(Head(specs["head"], config), head, x_BTD)
 
 
 def _allowed(length, segments, positions_BT, cache):
@@ -128,10 +205,10 @@ class Block(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x_BTD, angles, positions_BT, allowed_BTS, cache):
+    def __call__(self, x_BTD, turns, positions_BT, allowed_BTS, cache):
         config = self.config
         attention = Attention(self.specs["attention"], config, name="attention")
-        added_BTD, cache = attention(x_BTD, angles, positions_BT, allowed_BTS, cache)
+        added_BTD, cache = attention(x_BTD, turns, positions_BT, allowed_BTS, cache)
         x_BTD = x_BTD + added_BTD
         feed_forward = FeedForward(
             self.specs["feed_forward"],

@@ -5,6 +5,10 @@ document has nothing before it, and padding (segment 0) is none. Sums come apart
 that batches, micro-batches and devices add up exactly.
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -13,10 +17,106 @@ def next_token_loss(
     logits_BTV: jax.Array, tokens_BT: jax.Array, segments_BT: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Summed negative log-likelihood in nats, and the number of targets; both float32 scalars."""
-    is_target_BT = _next_is_target(segments_BT)
-    log_likelihood_BT = _next_log_likelihoods(logits_BTV, tokens_BT)
-    total = -jnp.sum(jnp.where(is_target_BT, log_likelihood_BT, 0.0))
+    is_target_BT = next_is_target(segments_BT)
+    total = summed_loss(logits_BTV, next_tokens(tokens_BT), is_target_BT)
     return total, jnp.sum(is_target_BT, dtype=jnp.float32)
+
+
+@jax.custom_vjp
+def summed_loss(logits_BTV: jax.Array, next_BT: jax.Array, is_target_BT: jax.Array) -> jax.Array:
+    """Sum of -log p(next) over the targets, nats.
+
+    Its gradient is written by hand, softmax minus one at the next token: what XLA:CPU makes of the
+    plain one keeps two more arrays of the size of the logits.
+    """
+    return _summed_loss_forward(logits_BTV, next_BT, is_target_BT)[0]
+
+
+def _summed_loss_forward(logits_BTV, next_BT, is_target_BT):
+    normaliser_BT = jax.nn.logsumexp(logits_BTV, axis=-1)
+    next_logit_BT = jnp.take_along_axis(logits_BTV, next_BT[:, :, None], axis=-1)[:, :, 0]
+    total = jnp.sum(jnp.where(is_target_BT, normaliser_BT - next_logit_BT, 0.0))
+    return total, (logits_BTV, normaliser_BT, next_BT, is_target_BT)
+
+
+def _summed_loss_backward(saved, gradient):
+    logits_BTV, normaliser_BT, next_BT, is_target_BT = saved
+    vocabulary_V = jnp.arange(logits_BTV.shape[-1], dtype=next_BT.dtype)
+    # A comparison rather than a scatter, which is slow.
+    is_next_BTV = next_BT[:, :, None] == vocabulary_V[None, None]
+    probability_BTV = jnp.exp(logits_BTV - normaliser_BT[:, :, None])
+    difference_BTV = jnp.where(is_next_BTV, probability_BTV - 1.0, probability_BTV)
+    return jnp.where(is_target_BT, gradient, 0.0)[:, :, None] * difference_BTV, None, None
+
+
+summed_loss.defvjp(_summed_loss_forward, _summed_loss_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 5))
+def chunked_loss(
+    logits_of: Callable[[Any, jax.Array], jax.Array],
+    head: Any,
+    x_BTD: jax.Array,
+    next_BT: jax.Array,
+    is_target_BT: jax.Array,
+    num_chunks: int,
+) -> jax.Array:
+    """`summed_loss(logits_of(head, x), ...)` at the memory of a chunk's logits: rows are cut into
+    `num_chunks` equal lengths, worked through in turn.
+
+    Each chunk's gradient is taken at once, while its logits are there, so that none is computed
+    twice (Liger, arXiv 2410.10989). Sums over chunks differ from the whole in the last bits.
+    """
+    chunks = _cut((x_BTD, next_BT, is_target_BT), num_chunks)
+
+    def add(total, chunk):
+        x_BCD, *targets = chunk
+        return total + summed_loss(logits_of(head, x_BCD), *targets), None
+
+    return jax.lax.scan(add, jnp.zeros(()), chunks)[0]
+
+
+def _chunked_loss_forward(logits_of, head, x_BTD, next_BT, is_target_BT, num_chunks):
+    def add(sums, chunk):
+        x_BCD, *targets = chunk
+        loss, (of_head, of_x_BCD) = jax.value_and_grad(
+            lambda head, x_BCD: summed_loss(logits_of(head, x_BCD), *targets), argnums=(0, 1)
+        )(head, x_BCD)
+        return jax.tree.map(jnp.add, sums, (loss, of_head)), of_x_BCD
+
+    nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, head)
+    chunks = _cut((x_BTD, next_BT, is_target_BT), num_chunks)
+    (total, of_head), of_x = jax.lax.scan(add, nothing, chunks)
+    return total, (of_head, jnp.swapaxes(of_x, 0, 1).reshape(x_BTD.shape))
+
+
+def _chunked_loss_backward(logits_of, num_chunks, saved, gradient):
+    of_head, of_x_BTD = jax.tree.map(lambda leaf: gradient * leaf, saved)
+    return of_head, of_x_BTD, None, None
+
+
+chunked_loss.defvjp(_chunked_loss_forward, _chunked_loss_backward)
+
+
+def _cut(leaves, num_chunks):
+    """Leaves [B, T, ...] -> [num_chunks, B, T / num_chunks, ...]; rows stay where they are."""
+
+    def cut(leaf):
+        return jnp.swapaxes(leaf.reshape(leaf.shape[0], num_chunks, -1, *leaf.shape[2:]), 0, 1)
+
+    return jax.tree.map(cut, leaves)
+
+
+def next_tokens(tokens_BT: jax.Array) -> jax.Array:
+    """Token t+1 at t; the last column is the row's first token, and never a target."""
+    return jnp.roll(tokens_BT, -1, axis=1)
+
+
+def next_is_target(segments_BT: jax.Array) -> jax.Array:
+    """Whether token t+1 is a target, at t; false in the last column."""
+    continues_BT = segments_BT[:, 1:] == segments_BT[:, :-1]
+    is_target_BT = continues_BT & (segments_BT[:, 1:] != 0)
+    return jnp.pad(is_target_BT, ((0, 0), (0, 1)))
 
 
 def token_log_likelihoods(
@@ -26,24 +126,9 @@ def token_log_likelihoods(
 
     float32 [B, T].
     """
-    log_likelihood_BT = _next_log_likelihoods(logits_BTV, tokens_BT)
-    kept_BT = jnp.where(_next_is_target(segments_BT), log_likelihood_BT, 0.0)
+    next_BT1 = next_tokens(tokens_BT)[:, :, None]
+    next_logit_BT = jnp.take_along_axis(logits_BTV, next_BT1, axis=-1)[:, :, 0]
+    log_likelihood_BT = next_logit_BT - jax.nn.logsumexp(logits_BTV, axis=-1)
+    kept_BT = jnp.where(next_is_target(segments_BT), log_likelihood_BT, 0.0)
     # What was said at t is about t+1; the last column is no target, so a 0 comes to the front.
     return jnp.roll(kept_BT, 1, axis=1)
-
-
-def _next_log_likelihoods(logits_BTV, tokens_BT):
-    """log p(token t+1) at t; the last column is about the row's first token and must be masked."""
-    next_BT1 = jnp.roll(tokens_BT, -1, axis=1)[:, :, None]
-    # A comparison and a sum rather than a gather: the gradient of a gather is a scatter, which is
-    # slow.
-    is_next_BTV = next_BT1 == jnp.arange(logits_BTV.shape[-1], dtype=tokens_BT.dtype)[None, None]
-    next_logit_BT = jnp.sum(jnp.where(is_next_BTV, logits_BTV, 0.0), axis=-1)
-    return next_logit_BT - jax.nn.logsumexp(logits_BTV, axis=-1)
-
-
-def _next_is_target(segments_BT):
-    """Whether token t+1 is a target, at t; false in the last column."""
-    continues_BT = segments_BT[:, 1:] == segments_BT[:, :-1]
-    is_target_BT = continues_BT & (segments_BT[:, 1:] != 0)
-    return jnp.pad(is_target_BT, ((0, 0), (0, 1)))

@@ -30,6 +30,10 @@ SENTENCES = {
     "claim_lost": "{task} is another worker's by now: what was done here does not count",
     "handed_on": "{task} saved after step {step:,}, for the next worker",
     "mended": "{task} waits for what it needs to be made again: {problem}",
+    "lease_ended": "worker {worker} was silent for a whole lease: its task went back",
+    "worker_silent": "worker {worker} has been silent for {seconds:.0f} s",
+    "worker_back": "worker {worker} is back, or has left",
+    "refused": "{what} refused by {worker}: {reason} Done again: {task}",
     "worker_started": "worker {worker} started, process {pid}",
     "worker_ended": "worker {worker} ended ({how}), {tasks_returned} tasks went back; "
     "the next one starts in {wait_seconds:.0f} s",

@@ -64,6 +64,7 @@ class Progress:
         self._busy_seconds += now - self._mark_seconds
         self._mark_seconds = now
         self._done_steps += steps
+        self._total_steps = max(self._total_steps, self._done_steps)  # some may be done again
         self._tokens += tokens
         self._bytes_sent += bytes_sent
         self._loss = self._loss if loss is None else loss

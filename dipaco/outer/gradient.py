@@ -3,6 +3,11 @@
 Follows DiPaCo (arXiv 2403.10616) Algorithm 1 lines 11-15 and section 2.7. Arrivals are added one by
 one, so a module with 256 paths needs the memory of one. Sums are float32 even for bfloat16
 parameters: 256 small differences vanish otherwise.
+
+NumPy, on purpose. XLA:CPU and BLAS (`saxpy`) add 10 GB/s to the 4 of NumPy, but they fuse the
+product and the sum into one rounding where they have such an instruction, and on how many threads
+divide the work depends where they have not: their bits are those of a machine. (XLA also copies
+what it is given, unless it lies on a multiple of 64 bytes: 1.3 GB/s.)
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +19,7 @@ from dipaco import trees
 from dipaco.errors import NotFinite, StructureMismatch
 
 Tree = Mapping[str, Any]
+BLOCK_VALUES = 1 << 16  # a quarter of a megabyte: twice that fits a core's second cache
 
 
 def outer_gradient(before: Tree, after: Tree) -> dict[str, Any]:
@@ -24,6 +30,7 @@ def outer_gradient(before: Tree, after: Tree) -> dict[str, Any]:
 
     Raises:
       StructureMismatch: the path came back with other parts than it was given.
+      NotFinite: it holds a NaN or an infinity.
 
     Source: DiPaCo eq. 2.
     """
@@ -31,12 +38,12 @@ def outer_gradient(before: Tree, after: Tree) -> dict[str, Any]:
     if difference is not None:
         raise StructureMismatch(what="A path", difference=difference)
     new = dict(trees.flatten(after))
-    return trees.unflatten(
-        {
-            name: np.asarray(old, np.float32) - np.asarray(new[name], np.float32)
-            for name, old in trees.flatten(before)
-        }
-    )
+    gradient = {
+        name: np.asarray(old, np.float32) - np.asarray(new[name], np.float32)
+        for name, old in trees.flatten(before)
+    }
+    _check_finite("An outer gradient", gradient)
+    return trees.unflatten(gradient)
 
 
 def path_weights(documents: Sequence[int], *, by_documents: bool = True) -> np.ndarray:
@@ -54,8 +61,7 @@ class WeightedMean:
     """The running sum of `weight * outer_gradient`, one arrival at a time.
 
     Floating-point sums depend on their order and arrivals have none: add them in path order where
-    bits must not depend on luck. Holds one module; each `add` needs the arrival and, for a moment,
-    one more leaf.
+    bits must not depend on luck. Holds one module; each `add` needs the arrival and a block.
     """
 
     def __init__(self):
@@ -65,25 +71,47 @@ class WeightedMean:
         """Adds one arrival; `gradient` is not kept.
 
         Raises:
-          StructureMismatch: its parts differ from those of earlier arrivals.
-          NotFinite: it holds a NaN or an infinity. The sum is unchanged.
+          StructureMismatch: its parts differ from those of earlier arrivals. The sum is unchanged.
         """
         leaves = dict(trees.flatten(gradient))
-        if self._sum:
-            difference = trees.difference(trees.unflatten(self._sum), gradient)
-            if difference is not None:
-                raise StructureMismatch(what="An outer gradient", difference=difference)
+        if not self._sum:
+            self._sum = {
+                name: np.multiply(leaf, np.float32(weight), out=np.empty(leaf.shape, np.float32))
+                for name, leaf in leaves.items()
+            }
+            return
+        difference = trees.difference(trees.unflatten(self._sum), gradient)
+        if difference is not None:
+            raise StructureMismatch(what="An outer gradient", difference=difference)
         for name, leaf in leaves.items():
-            if not np.isfinite(leaf).all():
-                raise NotFinite(name=name)
-        for name, leaf in leaves.items():
-            scaled = np.multiply(leaf, np.float32(weight), dtype=np.float32)
-            if name in self._sum:
-                self._sum[name] += scaled
-            else:
-                self._sum[name] = scaled
+            _add_scaled(self._sum[name], leaf, np.float32(weight))
 
     def take(self) -> dict[str, Any]:
-        """The mean so far (weights that sum to one assumed); the running sum starts anew."""
+        """The mean so far (weights that sum to one assumed); the running sum starts anew.
+
+        Raises:
+          NotFinite: it holds a NaN or an infinity. An arrival that does is told here, once for all
+            of them: what has been added to a sum cannot make it finite again.
+        """
         total, self._sum = self._sum, {}
+        _check_finite("The mean of the outer gradients", total)
         return trees.unflatten(total)
+
+
+def _add_scaled(total: np.ndarray, leaf: Any, weight: np.float32) -> None:
+    """total += weight * leaf, a block at a time: products that stay in the processor's cache cost
+    no memory traffic, 4.2 GB/s of `leaf` against 2.3 in one go. Equal bit for bit.
+    """
+    total, leaf = total.reshape(-1), np.asarray(leaf).reshape(-1)
+    products = np.empty(min(BLOCK_VALUES, total.size), np.float32)
+    for start in range(0, total.size, BLOCK_VALUES):
+        block = total[start : start + BLOCK_VALUES]
+        product = products[: block.size]
+        np.multiply(leaf[start : start + BLOCK_VALUES], weight, out=product)
+        np.add(block, product, out=block)
+
+
+def _check_finite(what: str, leaves: Mapping[str, np.ndarray]) -> None:
+    for name, leaf in leaves.items():
+        if not np.isfinite(leaf).all():
+            raise NotFinite(what=what, name=name)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import optax
 from dipaco.config import RunConfig
 from dipaco.errors import SettingsDisagree
 from dipaco.inner.optimizer import adamw
+from dipaco.inner.stacked import make_stacked_step, stack
 from dipaco.inner.state import PathState, fresh
 from dipaco.inner.step import make_step
-from dipaco.model.lm import forward, hidden_states
-from dipaco.model.loss import next_token_loss, token_log_likelihoods
+from dipaco.model.config import ModelConfig
+from dipaco.model.lm import forward, hidden_states, training_loss
+from dipaco.model.loss import token_log_likelihoods
 from dipaco.model.sharding import batch_sharding, make_mesh, parts_shardings
-from dipaco.model.spec import initialise
+from dipaco.model.spec import describe, initialise
 
 
 class Programs:
@@ -40,6 +43,11 @@ class Programs:
                 problem=f"{rows} rows (`inner.batch_size` / `inner.accumulation_steps`) cannot be "
                 f"divided among the {pieces} devices of the mesh that share a batch"
             )
+        if config.inner.stacked_paths > 1 and self.mesh.size > 1:
+            raise SettingsDisagree(
+                problem=f"`inner.stacked_paths` is {config.inner.stacked_paths}, but paths are "
+                f"stacked on one device, and the mesh has {self.mesh.size}"
+            )
         self._optimizer = adamw(config.inner)
 
     def initial_parts(self) -> Any:
@@ -50,19 +58,34 @@ class Programs:
     @functools.cached_property
     def state_like(self) -> PathState:
         """Shapes and types of what a path carries."""
-        return jax.eval_shape(
-            lambda key: fresh(initialise(self.config.model, key), self._optimizer),
-            jax.random.key(0),
+        parts = jax.tree.map(
+            lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), describe(self.config.model)
         )
+        return jax.eval_shape(lambda parts: fresh(parts, self._optimizer), parts)
 
     def place(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
         """A path's state on the mesh; without an optimizer state, AdamW starts at zero."""
+        return jax.device_put(self._state(parts, optimizer_state, step), self._state_shardings)
+
+    def place_stacked(self, paths: Sequence[tuple[Any, Any | None, int]]) -> PathState:
+        """The states of several paths, each as `place` takes it, stacked on the one device."""
+        return jax.device_put(stack([self._state(*path) for path in paths]), self._device)
+
+    def _state(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
         if optimizer_state is None:
             optimizer_state = jax.tree.map(
                 lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.state_like.optimizer
             )
-        state = PathState(parts, optimizer_state, np.int32(step))
-        return jax.device_put(state, self._state_shardings)
+        return PathState(parts, optimizer_state, np.int32(step))
+
+    def place_stacked_batch(self, batches: Sequence[Any]) -> Any:
+        """A batch of each of several paths, stacked on the one device."""
+        return jax.device_put(stack(batches), self._device)
+
+    @property
+    def _device(self) -> jax.Device:
+        (device,) = self.mesh.devices.flat
+        return device
 
     def place_batch(self, batch: Any) -> Any:
         """A batch on the mesh, rows divided over the data axes."""
@@ -83,19 +106,29 @@ class Programs:
     @functools.cached_property
     def step(self) -> Any:
         """One inner step of any arm."""
-        model = self.config.model
-
-        def loss(parts, batch):
-            logits, _ = forward(
-                model,
-                parts,
-                batch["tokens"],
-                segments=batch["segments"],
-                positions=batch["positions"],
-            )
-            return next_token_loss(logits, batch["tokens"], batch["segments"])
-
+        loss = functools.partial(self._loss, self.config.model)
         return make_step(loss, self.config.inner, self._state_shardings)
+
+    @functools.cached_property
+    def stacked_step(self) -> Any:
+        """One inner step of each of several paths of an arm, stacked."""
+        inner, model = self.config.inner, self.config.model
+        if inner.stacking == "vmap" and model.attention_kernel == "auto":
+            model = dataclasses.replace(model, attention_kernel="plain")  # see `attend_fused`
+        step = make_step(functools.partial(self._loss, model), inner)
+        return make_stacked_step(step, inner.stacking)
+
+    def _loss(self, model: ModelConfig, parts: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
+        inner = self.config.inner
+        return training_loss(
+            model,
+            parts,
+            batch["tokens"],
+            batch["segments"],
+            batch["positions"],
+            rematerialise=inner.rematerialise,
+            loss_chunks=inner.loss_chunks,
+        )
 
     def hidden(self, parts: Any) -> Any:
         """tokens [B, T] -> the last block's hidden states [B, T, D] under `parts`."""
@@ -138,7 +171,8 @@ def keep_compiled(folder: Path) -> None:
     """
     key = "".join(letter if letter.isalnum() else "-" for letter in machine())
     jax.config.update("jax_compilation_cache_dir", str(folder / key))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    # The small ones as well: there are dozens, and each is read in a few milliseconds.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def _cpu_model() -> str:

@@ -23,9 +23,14 @@ from dipaco.control.plan import Plan
 from dipaco.control.release import Release
 from dipaco.control.tasks import StageDone
 from dipaco.errors import (
+    CorpusMissing,
     CorpusOfOtherText,
+    DatabaseNeeded,
     LedgerDamaged,
     NoSuchRun,
+    NotYet,
+    ObjectDamaged,
+    ObjectMissing,
     RunBusy,
     RunOfOtherConfig,
     RunOfOtherDatabase,
@@ -34,16 +39,18 @@ from dipaco.errors import (
 from dipaco.receipt import Receipt
 from dipaco.routing.router import Router
 from dipaco.routing.router import load as load_router
-from dipaco.store.layout import Layout
-from dipaco.store.objects import Objects, place, said_plainly, write_atomically
+from dipaco.store.address import Address
+from dipaco.store.layout import Layout, tokens_folder
+from dipaco.store.objects import place, said_plainly, write_atomically
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId, assemble
 
 if TYPE_CHECKING:
-    from dipaco.data.corpus import Corpus
+    from dipaco.data.corpus import Corpus, Tokens
     from dipaco.runs.programs import Programs
 
 
+MOST_GATHERED = 4  # whose files are open at once
 SETTING_UP_SECONDS = 60.0  # beginning a run takes less, unless it copies a large checkpoint
 
 
@@ -55,14 +62,16 @@ class ShardIndex(NamedTuple):
 
 
 class Run:
-    """One run folder, open for reading and, with the lock held, for work."""
+    """One run, open for reading and, with the lock of its folder held, for work."""
 
-    def __init__(self, folder: Path, asked: RunConfig, place: Place, ledger: Ledger):
-        self.layout = Layout(folder)
+    def __init__(self, address: Address, asked: RunConfig, place: Place, ledger: Ledger):
+        self.address = address
+        self.layout = Layout(address.folder)
         self.asked = asked  # the config as it was given
         self.place = place
         self.ledger = ledger
-        self.objects = Objects(folder)
+        self.objects = address.objects()
+        self._gathered: dict[str, Tokens] = {}  # open for reading, the oldest first
 
     def open_ledger(self) -> Ledger:
         """Another connection, for another thread."""
@@ -87,10 +96,43 @@ class Run:
         """
         from dipaco.data.corpus import Corpus
 
-        corpus = Corpus.open(self.layout.corpus)
+        fetch = None if self.address.url is None else self._fetch_corpus_file
+        corpus = Corpus.open(self.layout.corpus, fetch)
         if corpus.digest != self.stage("prepare").artifacts["corpus"].digest:
             raise CorpusOfOtherText(folder=self.layout.corpus)
         return corpus
+
+    @functools.cached_property
+    def _corpus_files(self) -> dict[str, Receipt]:
+        try:
+            files = self.stage("prepare").artifacts["corpus_files"]
+        except NotYet as error:
+            raise CorpusMissing(folder=self.layout.corpus) from error
+        receipts = [Receipt(*file) for file in json.loads(self.objects.read_bytes(files))]
+        return {Path(receipt.name).name: receipt for receipt in receipts}
+
+    def _fetch_corpus_file(self, name: str) -> None:
+        """Sees to it that a file of the corpus is here, and whole."""
+        self.objects.file(self._corpus_files[name])
+
+    def tokens_of(self, documents: np.ndarray) -> "Tokens":
+        """The tokens of some documents (rising numbers): in the corpus; where that is in a bucket,
+        as they were gathered there, if they were.
+        """
+        if self.address.url is None:
+            return self.corpus
+        from dipaco.data.gathered import Gathered, name_of
+
+        name = name_of(self.stage("prepare").artifacts["corpus"].digest, documents)
+        if name not in self._gathered:
+            try:
+                folder = self.objects.folder(tokens_folder(name))
+            except (ObjectMissing, ObjectDamaged):
+                return self.corpus  # each of whose files is checked as well
+            while len(self._gathered) >= MOST_GATHERED:
+                del self._gathered[next(iter(self._gathered))]
+            self._gathered[name] = Gathered(folder, documents)
+        return self._gathered[name]
 
     @functools.cached_property
     def programs(self) -> "Programs":
@@ -147,7 +189,7 @@ class Run:
 
 
 def create_or_open(
-    folder: Path,
+    where: Path | Address,
     config: RunConfig,
     given: Mapping[str, Any] | None = None,
     database: str | None = None,
@@ -155,31 +197,35 @@ def create_or_open(
     """Begins a run, or opens the one that is there; True where it was begun.
 
     Args:
-      folder: of the run.
+      where: the run's folder or URL.
       config: what to run; must be that of a run that is there.
       given: what to start from, JSON values; only looked at when a run begins.
       database: where its facts are to be, as `place_of` takes it; None = in the folder.
 
     Raises:
-      RunOfOtherConfig, RunOfOtherVersion, RunOfOtherDatabase: the folder holds another run. It
-        stays as it was.
+      RunOfOtherConfig, RunOfOtherVersion, RunOfOtherDatabase: there is another run. It stays as it
+        was.
+      DatabaseNeeded: a run at a URL cannot have its facts in a folder.
     """
-    if _is_begun(folder):
-        run = open_run(folder, database)
+    address = Address.of(where)
+    if _begun(address) is not None:
+        run = open_run(address, database)
         if run.asked == config:
             return run, False
         has_facts = run.ledger.stages()
         run.ledger.close()
         if has_facts or run.place.is_server:
-            raise RunOfOtherConfig(folder=folder, difference=_difference(run.asked, config))
+            raise RunOfOtherConfig(folder=address, difference=_difference(run.asked, config))
         # It could not even read its text: a corrected config begins anew.
-    _begin(folder, config, given or {}, database)
-    return open_run(folder, database), True
+    _begin(address, config, given or {}, database)
+    return open_run(address, database), True
 
 
-def _begin(folder: Path, config: RunConfig, given: Mapping[str, Any], database: str | None) -> None:
+def _begin(
+    address: Address, config: RunConfig, given: Mapping[str, Any], database: str | None
+) -> None:
     """Puts a ledger that knows its run into place, whole or not at all."""
-    layout = Layout(folder)
+    layout = Layout(address.folder)
     final = layout.ledger
     meta = {
         "config": config.to_json(),
@@ -187,13 +233,18 @@ def _begin(folder: Path, config: RunConfig, given: Mapping[str, Any], database: 
         **{key: json.dumps(value) for key, value in given.items()},
     }
     with said_plainly(final):
-        folder.mkdir(parents=True, exist_ok=True)
+        address.folder.mkdir(parents=True, exist_ok=True)
         if database is not None:
-            with open_ledger(*place_of(final, folder, database)) as ledger:
+            with open_ledger(*place_of(final, address.identity, database)) as ledger:
                 if ledger.meta("config") is None:
                     ledger.start(meta)
-            write_atomically(layout.database, database.encode())
+            if address.remote is None:
+                write_atomically(layout.database, database.encode())
+            else:  # of two who begin at once, one is first; the other looks where it has begun
+                address.remote.write_new(layout.database.name, database.encode())
             return
+        if address.url is not None:
+            raise DatabaseNeeded(run=address)
         partial = final.with_name(f"{final.name}.partial")
         partial.unlink(missing_ok=True)
         with open_ledger(partial) as ledger:
@@ -202,53 +253,71 @@ def _begin(folder: Path, config: RunConfig, given: Mapping[str, Any], database: 
         place(partial, final)
 
 
-def _is_begun(folder: Path) -> bool:
-    layout = Layout(folder)
-    return layout.ledger.exists() or layout.database.exists()
+class _Begun(NamedTuple):
+    """What is known of a run before its ledger is opened."""
+
+    database: str | None  # as `--database` was given; None = in its folder
 
 
-def open_run(folder: Path, database: str | None = None) -> Run:
-    """The run in a folder; its facts are where it was begun, which `database` may say again.
+def _begun(address: Address) -> _Begun | None:
+    """None where there is no run."""
+    layout = Layout(address.folder)
+    if address.remote is not None:
+        there = address.remote.read(layout.database.name)
+        return None if there is None else _Begun(there.decode())
+    if layout.database.exists():
+        return _Begun(layout.database.read_text())
+    return _Begun(None) if layout.ledger.exists() else None
+
+
+def open_run(where: Path | Address, database: str | None = None) -> Run:
+    """The run in a folder or at a URL; its facts are where it was begun, which `database` may say
+    again.
 
     Raises:
-      NoSuchRun: there is no run in this folder.
+      NoSuchRun: there is no run.
       RunOfOtherDatabase: its facts are elsewhere.
       RunOfOtherVersion: another version of the program began it.
       LedgerDamaged: its ledger says nothing that can be read.
     """
-    layout = Layout(folder)
-    if not _is_begun(folder):
-        raise NoSuchRun(folder=folder)
-    there = layout.database.read_text() if layout.database.exists() else None
-    if database is not None and database != there:
-        place_of(layout.ledger, folder, database)  # refuses a password before one is shown
-        raise RunOfOtherDatabase(folder=folder, there=there or layout.ledger, given=database)
-    where = place_of(layout.ledger, folder, there)
-    ledger = Ledger(*where)
+    address = Address.of(where)
+    file = Layout(address.folder).ledger
+    begun = _begun(address)
+    if begun is None:
+        raise NoSuchRun(folder=address)
+    if database is not None and database != begun.database:
+        place_of(file, address.identity, database)  # refuses a password before one is shown
+        there = begun.database or file
+        raise RunOfOtherDatabase(folder=address, there=there, given=database)
+    place = place_of(file, address.identity, begun.database)
+    if address.url is not None:  # this machine may not have worked on it
+        address.folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(*place)
     try:
         version, config = ledger.meta("version"), ledger.meta("config")
         if version is None or config is None:
-            raise LedgerDamaged(file=where.name, problem="it does not say which run it is of")
+            raise LedgerDamaged(file=place.name, problem="it does not say which run it is of")
         if version != dipaco.__version__:
-            raise RunOfOtherVersion(folder=folder, found=version, here=dipaco.__version__)
-        return Run(folder, overrides.from_tree(json.loads(config)), where, ledger)
+            raise RunOfOtherVersion(folder=address, found=version, here=dipaco.__version__)
+        return Run(address, overrides.from_tree(json.loads(config)), place, ledger)
     except BaseException:
         ledger.close()
         raise
 
 
-def has_begun(folder: Path, config: RunConfig) -> bool:
-    """Whether there is a run in this folder that can go on, and is not to be begun (anew)."""
-    if not _is_begun(folder):
+def has_begun(where: Path | Address, config: RunConfig) -> bool:
+    """Whether there is a run that can go on, and is not to be begun (anew)."""
+    address = Address.of(where)
+    if _begun(address) is None:
         return False
-    with reading(folder) as run:
+    with reading(address) as run:
         return run.asked == config or bool(run.ledger.stages())
 
 
 @contextlib.contextmanager
-def reading(folder: Path) -> Generator[Run]:
+def reading(where: Path | Address) -> Generator[Run]:
     """A run, for commands that only look at it. Raises as `open_run`."""
-    run = open_run(folder)
+    run = open_run(where)
     try:
         yield run
     finally:
@@ -256,8 +325,8 @@ def reading(folder: Path) -> Generator[Run]:
 
 
 class Part:
-    """A place among the processes that work on a run folder. The system lets go of it when the
-    process dies, so whoever comes and finds nobody knows that nobody is left.
+    """A place among the processes that work on a run from one folder. The system lets go of it when
+    the process dies, so whoever comes and finds nobody knows that nobody is left.
     """
 
     def __init__(self, stream: Any, *, is_alone: bool):
@@ -269,13 +338,14 @@ class Part:
 
 
 @contextlib.contextmanager
-def taking_part(folder: Path) -> Generator[Part]:
-    """Joins those who work on a run folder, or is the first.
+def taking_part(where: Path | Address) -> Generator[Part]:
+    """Joins those who work on a run from this folder, or is the first.
 
     Raises:
       RunBusy: somebody has been putting the run in order for `SETTING_UP_SECONDS`.
       NotWritable, DiskFull: there can be no run in this folder.
     """
+    folder = Address.of(where).folder
     lock = Layout(folder).lock
     with said_plainly(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -289,7 +359,7 @@ def taking_part(folder: Path) -> Generator[Part]:
                     yield Part(stream, is_alone=kind == fcntl.LOCK_EX)
                     return
             if time.monotonic() > deadline:
-                raise RunBusy(folder=folder)
+                raise RunBusy(folder=where)
             time.sleep(0.1)
 
 

@@ -1,8 +1,25 @@
-"""From a prompt to text: one path, its cache, one token at a time.
+"""From a prompt to text: one path of the model, its cache, a block of tokens at a time.
 
-    dispatch.py  which path takes a prompt, and why
-    sampling.py  which token follows, given its logits: greedy, temperature, top-k, top-p
-    decode.py    prefill, step, and the stream of tokens they make
+What a request is and how its tokens are made:
+
+    dispatch.py    which path takes a prompt, and why
+    stream.py      a request, its tokens, its end
+    sampling.py    which token follows, given its logits
+    decode.py      the compiled programs: read prompts, make a block of tokens
+    pool.py        the cache of all requests, and those programs in fixed shapes
+    batch.py       the rows of one path that are alive
+    waiting.py     who is next
+    limits.py      what a loop holds at once
+    meter.py       what it has done
+    loop.py        all of it, turn by turn: requests join and leave between blocks
+
+A run that is served:
+
+    releases.py    which release is served, and a newer one when there is
+    path_cache.py  paths on the device, the least recently used out
+    text.py        tokens to text, piece by piece
+    service.py     one run with its tokenizer, router, releases, path cache and loop
+    http/          the same over HTTP
 
 A prompt is routed once (DiPaCo, arXiv 2403.10616, section 2.4), so serving needs one path of the
 model at a time and never the whole. May import: everything below; not `workers`.

@@ -1,146 +1,183 @@
-"""Prefill and step: a prompt goes in at once, then one token at a time comes out.
+"""The compiled programs of serving: read prompts, make a block of tokens, move rows of the cache.
 
-Compiled programs have fixed shapes, so prompts are padded to a *bucket* of tokens and caches hold
-a bucket of slots: whatever their lengths, a few programs serve all prompts. Tokens are fetched a
-little late, so the device is given its next step before the host has read the last one.
+All requests share one cache, the *pool*: a row of slots for each, whatever its path, and one spare
+row that takes what padding writes. A program runs on the parameters of one path and some rows of
+the pool; what it needs besides (tokens, lengths, settings) is small and comes from the host each
+time, so nothing but the pool lives on the device. Shapes are fixed: rows and slots come in
+*buckets*, and whatever the load, a few programs serve it.
+
+Prompts: `read` fills the pool and computes no logits, for it leaves out a prompt's last token. That
+one begins the first block of `advance`, like every token after it, so sampling is in one place.
 """
 
-import collections
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax import lax
 
-from dipaco.errors import ContextTooLong
-from dipaco.model.cache import Cache, empty_cache
+from dipaco.model.cache import empty_cache
 from dipaco.model.config import ModelConfig
-from dipaco.model.lm import forward
+from dipaco.model.inference import Blocks, extend, logits
 from dipaco.model.spec import Parts
-from dipaco.serving.sampling import SamplingSettings, sample
+from dipaco.serving.sampling import RowSettings, choose, log_probabilities
 
-SMALLEST_BUCKET = 32  # tokens; below that, padding costs less than another compilation
-STEPS_AHEAD = 2  # steps given to the device before the oldest token is fetched
+MOST_LOGPROBS = 20  # likeliest tokens that may be asked for
+SCORED_TOGETHER = 32  # tokens of a prompt
 
 
-def generate(
+class Made(NamedTuple):
+    """What a block of n steps made of B rows."""
+
+    token: jax.Array  # int32 [n, B]
+    logprob: jax.Array  # float32 [n, B], in nats; zeros where nobody asked
+    top_token: jax.Array  # int32 [n, B, MOST_LOGPROBS], the likeliest, best first
+    top_logprob: jax.Array  # float32 [n, B, MOST_LOGPROBS]
+
+
+def buckets(smallest: int, largest: int) -> tuple[int, ...]:
+    """Powers of two from `smallest`, and at last `largest` whatever it is."""
+    sizes = [min(smallest, largest)]
+    while sizes[-1] < largest:
+        sizes.append(min(2 * sizes[-1], largest))
+    return tuple(sizes)
+
+
+def fitting(sizes: Sequence[int], needed: int) -> int:
+    """The smallest bucket that holds `needed`, or the largest there is."""
+    return next((size for size in sizes if size >= needed), sizes[-1])
+
+
+def make_pool(config: ModelConfig, rows: int) -> dict[str, Any]:
+    """A cache of `rows` rows and a spare one, each with a slot for every token of the context."""
+    pool = empty_cache(config, rows + 1, config.max_length)
+    return {name: block for name, block in pool.items() if name != "length"}
+
+
+# In what follows the pool, and what was taken from it, is donated: it is written in place, and the
+# one that was given must not be used again.
+
+
+@functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("pool",))
+def read(
+    config: ModelConfig, prepared: Parts, pool: Blocks, tokens_BT: jax.Array, rows_B: jax.Array
+) -> Blocks:
+    """Fills the first T slots of some rows of the pool with tokens; padding behind does no harm."""
+    own = empty_cache(config, *tokens_BT.shape)
+    own.pop("length")
+    _, own = extend(config, prepared, tokens_BT, jnp.zeros_like(rows_B), own)
+    length = tokens_BT.shape[1]
+    return jax.tree.map(lambda pooled, new: pooled.at[rows_B, :, :length].set(new), pool, own)
+
+
+@functools.partial(jax.jit, donate_argnames=("pool",))
+def copy_row(pool: Blocks, source: jax.Array, target: jax.Array) -> Blocks:
+    """The pool with one row copied onto another: a prompt that is there need not be read again."""
+    return jax.tree.map(lambda pooled: pooled.at[target].set(pooled[source]), pool)
+
+
+@functools.partial(jax.jit, static_argnames=("slots",))
+def take(pool: Blocks, rows_B: jax.Array, slots: int) -> Blocks:
+    """The first slots of some rows, side by side [B, G, slots, K]."""
+
+    def row(pooled, index):
+        sizes = (1, pooled.shape[1], slots, pooled.shape[3])
+        return lax.dynamic_slice(pooled, (index, 0, 0, 0), sizes)[0]
+
+    return jax.tree.map(lambda pooled: jax.vmap(row, (None, 0))(pooled, rows_B), pool)
+
+
+@functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("pool", "taken"))
+def advance(
     config: ModelConfig,
-    parts: Parts,
-    prompt_ids: Sequence[int],
-    *,
-    max_new_tokens: int,
-    sampling: SamplingSettings,
-    seed: int,
-    slots: int | None = None,
-) -> Iterator[int]:
-    """The tokens that follow a prompt, each as soon as it is there.
+    prepared: Parts,
+    pool: Blocks,
+    taken: Blocks,
+    rows_B: jax.Array,
+    history_BS: jax.Array,
+    lengths_B: jax.Array,
+    settings: RowSettings,
+    luck_nB: jax.Array,
+    wants_logprobs: jax.Array,
+) -> tuple[Made, Blocks, Blocks]:
+    """Makes n tokens in each row.
 
-    Ends after `max_new_tokens`, or earlier when prompt and continuation fill the context. The same
-    seed gives the same tokens, whatever the number of slots.
+    The steps attend to and write into `taken`; what they wrote goes to the pool at the end, once.
 
     Args:
       config: sizes.
-      parts: the parameters of one path.
-      prompt_ids: at least one token.
-      max_new_tokens: how many to make at most.
-      sampling: how they are drawn.
-      seed: of the draws.
-      slots: tokens that the cache has room for; None = the bucket that fits.
+      prepared: parameters of the path, from `inference.prepare`.
+      pool: the cache of all requests.
+      taken: what `take` gave for these rows, and as many slots as are needed: a row's last token
+        is written at `lengths_B + n - 2`. Rows that run over their end make nothing good
+        and harm nobody else.
+      rows_B: which rows of the pool they are.
+      history_BS: int32, each row's tokens so far, prompt included; the last one is not in the
+        cache yet.
+      lengths_B: int32, how many they are, at least 1.
+      settings: how each row draws.
+      luck_nB: float32, with what: see `sampling.luck`; n is the number of steps.
+      wants_logprobs: bool, whether any row wants log-probabilities.
 
-    Raises:
-      ContextTooLong: the prompt is empty or fills the context, or it does not fit the slots
-        together with its continuation. Raised by the call itself, before a token is asked for.
+    Returns:
+      The tokens, the pool, and `taken` with the new tokens in it.
     """
-    room = config.max_length - len(prompt_ids)
-    if not len(prompt_ids) or room < 1:
-        remedy = "Give at least one token, and leave room for one more."
-        _refuse(prompt_ids, "the context (`max_length`)", config.max_length, remedy)
-    num_new = min(max_new_tokens, room)
-    if num_new < 1:
-        return iter(())
-    fitting = bucket(len(prompt_ids) + num_new, config.max_length)
-    slots = fitting if slots is None else slots
-    if slots < max(len(prompt_ids) + num_new, bucket(len(prompt_ids), config.max_length)):
-        _refuse(prompt_ids, f"the cache, with {num_new} to come,", slots, f"Give {fitting} slots.")
-    return _stream(config, parts, prompt_ids, num_new, sampling, seed, slots)
+    num_steps, slots = len(luck_nB), history_BS.shape[1]
+    row_numbers_B = jnp.arange(len(rows_B))
+
+    def step(carry, luck_B):
+        blocks, history_BS, lengths_B = carry
+        last_B1 = jnp.minimum(lengths_B - 1, slots - 1)[:, None]
+        token_B1 = jnp.take_along_axis(history_BS, last_B1, axis=1)
+        x_DB, blocks = extend(config, prepared, token_B1, lengths_B - 1, blocks)
+        logits_VB = logits(config, prepared, x_DB)
+        token_B = choose(logits_VB, settings, luck_B, history_BS, lengths_B)
+        said = lax.cond(wants_logprobs, _log_probabilities, _nothing, logits_VB, token_B)
+        history_BS = history_BS.at[row_numbers_B, lengths_B].set(token_B, mode="drop")
+        return (blocks, history_BS, lengths_B + 1), Made(token_B, *said)
+
+    (taken, _, _), made = lax.scan(step, (taken, history_BS, lengths_B), luck_nB)
+
+    starts_B = jnp.clip(lengths_B - 1, 0, slots - num_steps)
+
+    def put(pooled, kept):
+        new_BGnK = jax.vmap(
+            lambda row_GSK, start: lax.dynamic_slice_in_dim(row_GSK, start, num_steps, axis=1)
+        )(kept, starts_B)
+        places_Bn = starts_B[:, None] + jnp.arange(num_steps)[None]
+        return pooled.at[rows_B[:, None], :, places_Bn].set(new_BGnK.swapaxes(1, 2))
+
+    return made, jax.tree.map(put, pool, taken), taken
 
 
-def bucket(num_tokens: int, max_length: int) -> int:
-    """The next power of two, at least `SMALLEST_BUCKET` and at most the context."""
-    return min(max(SMALLEST_BUCKET, 1 << (num_tokens - 1).bit_length()), max_length)
+@functools.partial(jax.jit, static_argnames=("config",))
+def score(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> Made:
+    """How likely each token of a prompt was: `Made` with n = T and B = 1, entry t about token t.
 
-
-def _stream(config, parts, prompt_ids, num_new, sampling, seed, slots):
-    padded_BT = np.zeros((1, bucket(len(prompt_ids), config.max_length)), np.int32)
-    padded_BT[0, : len(prompt_ids)] = prompt_ids
-    lengths_B = np.array([len(prompt_ids)], np.int32)
-    keys_B = jax.random.key(seed)[None]
-    settings = _per_row(sampling)
-
-    logits_BV, cache = prefill(config, parts, padded_BT, lengths_B, slots)
-    token_B = draw(logits_BV, keys_B, lengths_B, settings)
-    ahead = collections.deque([token_B])
-    for _ in range(num_new - 1):
-        token_B, cache = step(config, parts, token_B, cache, keys_B, settings)
-        ahead.append(token_B)
-        if len(ahead) > STEPS_AHEAD:
-            yield int(ahead.popleft()[0])
-    while ahead:
-        yield int(ahead.popleft()[0])
-
-
-@functools.partial(jax.jit, static_argnames=("config", "slots"))
-def prefill(
-    config: ModelConfig, parts: Parts, tokens_BT: jax.Array, lengths_B: jax.Array, slots: int
-) -> tuple[jax.Array, Cache]:
-    """Logits [B, V] after the last token of each prompt, and a cache that holds the prompts.
-
-    `tokens_BT` is padded behind the `lengths_B` tokens of each row; `slots` is at least its T.
+    The first token follows nothing, and its entry means nothing.
     """
-    is_token_BT = jnp.arange(tokens_BT.shape[1])[None, :] < lengths_B[:, None]
-    cache = empty_cache(config, tokens_BT.shape[0], slots)
-    logits_BTV, cache = forward(
-        config, parts, tokens_BT, segments=is_token_BT.astype(jnp.int32), cache=cache
-    )
-    last_B11 = (lengths_B - 1)[:, None, None]
-    return jnp.take_along_axis(logits_BTV, last_B11, axis=1)[:, 0], cache
+    blocks = empty_cache(config, *tokens_1T.shape)
+    blocks.pop("length")
+    x_DT, _ = extend(config, prepared, tokens_1T, jnp.zeros(1, jnp.int32), blocks)
+    # What was said after token t is about t+1: the last entry comes to the front.
+    x_TD = jnp.roll(x_DT, 1, axis=1).T
+
+    def one(x_D, token):
+        logits_V1 = logits(config, prepared, x_D[:, None])
+        return _log_probabilities(logits_V1, token[None])
+
+    # Some tokens at a time: the logits of all would be the largest array of the process.
+    said = lax.map(lambda pair: one(*pair), (x_TD, tokens_1T[0]), batch_size=SCORED_TOGETHER)
+    return Made(tokens_1T.T, *said)
 
 
-# The cache is donated: the step writes into it, and the one that was given must not be used again.
-@functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("cache",))
-def step(
-    config: ModelConfig,
-    parts: Parts,
-    token_B: jax.Array,
-    cache: Cache,
-    keys_B: jax.Array,
-    settings: Any,
-) -> tuple[jax.Array, Cache]:
-    """The token after `token_B` in each row, and the cache with `token_B` in it."""
-    logits_BTV, cache = forward(config, parts, token_B[:, None], cache=cache)
-    return draw(logits_BTV[:, 0], keys_B, cache["length"], settings), cache
+def _log_probabilities(logits_VB, token_B):
+    num_top = min(MOST_LOGPROBS, logits_VB.shape[0])
+    return log_probabilities(logits_VB, token_B, num_top)
 
 
-@jax.jit
-def draw(logits_BV: jax.Array, keys_B: jax.Array, lengths_B: jax.Array, settings: Any) -> jax.Array:
-    """A token for each row, int32 [B].
-
-    The key is a row's own, folded with its length: a row draws the same alone and in company.
-    """
-    keys_B = jax.vmap(jax.random.fold_in)(keys_B, lengths_B)
-    return jax.vmap(sample)(logits_BV, keys_B, *settings)
-
-
-def _per_row(sampling: SamplingSettings) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The settings of one row, as the arrays [B] that `step` takes."""
-    return (
-        np.array([sampling.temperature], np.float32),
-        np.array([sampling.top_k], np.int32),
-        np.array([sampling.top_p], np.float32),
-    )
-
-
-def _refuse(prompt_ids, where, limit, remedy):
-    raise ContextTooLong(num_tokens=len(prompt_ids), where=where, limit=limit, remedy=remedy)
+def _nothing(logits_VB, token_B):
+    shapes = jax.eval_shape(_log_probabilities, logits_VB, token_B)
+    return jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), shapes)

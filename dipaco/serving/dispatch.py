@@ -1,14 +1,23 @@
 """Which path takes a prompt, and why. DiPaCo section 2.4: a prompt is routed once, by its first
 tokens.
+
+The router looks at the first `routing.prefix_tokens` (32) tokens, under the base model. A prompt
+that is shorter is routed by the mean over the tokens it has; an empty one cannot be.
 """
 
+import functools
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from dipaco.control.release import Release
-from dipaco.runs.routing import features, prefix_of, router_of
+from dipaco.model.lm import hidden_states
+from dipaco.routing.features import document_features
+from dipaco.runs.routing import prefix_of, router_of
 from dipaco.runs.run import Run
+
+MOST_REMEMBERED = 4096  # prefixes: prompts of one application often begin alike
 
 
 class Choice(NamedTuple):
@@ -31,14 +40,51 @@ class Choice(NamedTuple):
         return "\n".join(lines)
 
 
-def dispatch(run: Run, release: Release, prompt: np.ndarray, path: int | None = None) -> Choice:
+class Dispatcher:
+    """The router that a release was made with, and the base model it looks through.
+
+    One prompt at a time, not in the batch that documents are routed in: that answers far sooner,
+    and only a prompt right on the border of two paths may fall to the other one, by rounding.
+    Remembers the prefixes it has seen. Any thread may ask.
+
+    Raises:
+      ReleaseOfOtherRouter: the release was made with another router than the run's.
+    """
+
+    def __init__(self, run: Run, release: Release):
+        self._run, self._router = run, router_of(run, release)
+        # On one device, whatever mesh the run was trained on.
+        states = jax.jit(functools.partial(hidden_states, run.config.model))
+        self._hidden = functools.partial(states, jax.device_put(run.base_parts()))
+        self._ask = functools.lru_cache(MOST_REMEMBERED)(self._ask_anew)
+
+    def ask(self, prompt: np.ndarray) -> tuple[int, np.ndarray]:
+        """The path of a prompt (int32 [tokens]), and every path's score, float32 [P]."""
+        tokens_1T, (length,) = prefix_of(self._run, prompt)
+        return self._ask(tokens_1T[0, :length].tobytes())
+
+    def _ask_anew(self, prefix: bytes) -> tuple[int, np.ndarray]:
+        tokens_1T, length_1 = prefix_of(self._run, np.frombuffer(prefix, np.int32))
+        features_1D = document_features(self._hidden, tokens_1T, length_1, batch_size=1)
+        (scores,) = self._router.scores(features_1D)
+        return int(np.argmax(scores)), scores  # `assign` would compute them once more
+
+
+def dispatch(
+    run: Run,
+    release: Release,
+    prompt: np.ndarray,
+    path: int | None = None,
+    dispatcher: Dispatcher | None = None,
+) -> Choice:
     """Routes one prompt to a path of a release.
 
     Args:
       run: the run that the release is of.
       release: what is served.
-      prompt: int32 [tokens]; one that is shorter than the prefix is routed by what it has.
+      prompt: int32 [tokens].
       path: take this one and do not ask.
+      dispatcher: whom to ask; None = one made for this prompt.
 
     Raises:
       ReleaseOfOtherRouter: the release was made with another router than the run's.
@@ -47,10 +93,5 @@ def dispatch(run: Run, release: Release, prompt: np.ndarray, path: int | None = 
     if path is None and len(release.paths) == 1:
         path = 0
     if path is None:
-        router = router_of(run, release)
-        # Alone, not in the batch that documents are routed in: that answers far sooner, and only a
-        # prompt right on the border of two paths may fall to the other one, by rounding.
-        features_1D = features(run, *prefix_of(run, prompt), batch=1)
-        (scores,) = router.scores(features_1D)
-        path = int(router.assign(features_1D)[0, 0])
+        path, scores = (dispatcher or Dispatcher(run, release)).ask(prompt)
     return Choice(path, tuple(release.paths[path]), scores)

@@ -7,10 +7,16 @@ RUN/corpus/                          tokens, tokenizer, document index
 RUN/objects/modules/DIGEST.safetensors       likewise states, messages, routers, scores, shards
 RUN/snapshots/ARM/PATH/PHASE-ATTEMPT/        Orbax
 RUN/report.{json,md,png}  RUN/events.jsonl  RUN/tensorboard/
+
+A run in a bucket has `database`, `corpus`, `objects`, `snapshots` and `report.*` there, by the same
+names; the name of a corpus file has its digest in it, as those of objects do, so that nothing that
+is read by the run is ever changed. It also has `tokens/DIGEST/`, the documents of one shard.
 """
 
 import dataclasses
 from pathlib import Path
+
+from dipaco.receipt import Receipt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +49,16 @@ class Layout:
         return self.root / "corpus"
 
     @property
+    def preparing(self) -> Path:
+        """Where the corpus of a run in a bucket is made, before it is all there."""
+        return self.root / "preparing"
+
+    @property
+    def fetched(self) -> tuple[Path, ...]:
+        """What can be fetched again, where the run is in a bucket."""
+        return tuple(self.root / name for name in ("corpus", "objects", "snapshots", "tokens"))
+
+    @property
     def events(self) -> Path:
         return self.root / "events.jsonl"
 
@@ -58,3 +74,22 @@ class Layout:
         digest before it is written.
         """
         return f"snapshots/{arm}/{path:04d}/{phase:06d}-{attempt}"
+
+
+def remote_name(receipt: Receipt) -> str:
+    """An object's name in a bucket: it has the digest in it, or, in a folder, the attempt."""
+    name, digest, _ = receipt
+    if digest in name or is_folder(name):
+        return name
+    stem, dot, suffix = name.rpartition(".")
+    return f"{stem}-{digest}{dot}{suffix}"
+
+
+def is_folder(name: str) -> bool:
+    """Whether an object is a folder of files, or one of them."""
+    return name.startswith(("snapshots/", "tokens/"))
+
+
+def tokens_folder(digest: str) -> str:
+    """Name of gathered tokens."""
+    return f"tokens/{digest}"

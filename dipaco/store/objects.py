@@ -1,82 +1,163 @@
-"""Whole objects in a folder: written once, named by digest, verified on every read.
+"""Whole objects in a folder, or in a bucket that the folder is a cache of: written once, named by
+digest, verified on every read.
 
 A file is written beside its place, flushed to the disk, then renamed into place and the folder
-flushed: after a crash at any point the object is there whole, or not at all.
+flushed: after a crash at any point the object is there whole, or not at all. Where there is a
+bucket, the bucket has it before the receipt is given; what is in the folder then is a convenience,
+and is fetched again where it is gone or damaged.
 """
 
+import collections
 import contextlib
 import errno
+import fcntl
+import functools
+import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Container, Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import xxhash
 
 from dipaco.data.files import file_digest, rename_durably
 from dipaco.errors import DiskFull, NotWritable, ObjectDamaged, ObjectMissing
 from dipaco.receipt import Receipt
+from dipaco.store.cache import Cache
+from dipaco.store.layout import is_folder, remote_name
+from dipaco.store.listing import (
+    DIGESTS,
+    check_file,
+    check_folder,
+    list_folder,
+    listed,
+    receipt_of,
+)
+from dipaco.store.remote import Remote
+
+TURN_SECONDS = 60.0
+FRESH_SECONDS = 3600.0  # longer than anybody waits for a bucket
+TRANSFERS_AT_ONCE = 8
 
 
 class Objects:
-    """The objects under one folder."""
+    """The objects of one run.
 
-    def __init__(self, root: Path):
+    Args:
+      root: of the folder.
+      remote: the bucket's side, where there is one; `cache` then bounds what is in the folder.
+    """
+
+    def __init__(self, root: Path, remote: Remote | None = None, cache: Cache | None = None):
         self.root = root
+        self.remote = remote
+        self._cache = cache
 
     def write(self, kind: str, suffix: str, write_file: Callable[[Path], object]) -> Receipt:
         """Makes an object of the file that `write_file` writes at the place it is given.
 
         Raises:
-          DiskFull, NotWritable: nothing was added, and nothing that was there has changed.
+          DiskFull, NotWritable, StoreUnreachable, StoreRefuses: nothing was added, and nothing that
+            was there has changed.
         """
-        temporary = self.root / "partial" / uuid.uuid4().hex
-        with said_plainly(temporary):
-            temporary.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                write_file(temporary)
-                num_bytes = temporary.stat().st_size
-                digest = file_digest(temporary)
-                receipt = Receipt(f"objects/{kind}/{digest}.{suffix}", digest, num_bytes)
-                place(temporary, self.root / receipt.name)
-            finally:
-                temporary.unlink(missing_ok=True)
+        with self._beside() as temporary, said_plainly(temporary):
+            write_file(temporary)
+            num_bytes = temporary.stat().st_size
+            digest = file_digest(temporary)
+            receipt = Receipt(f"objects/{kind}/{digest}.{suffix}", digest, num_bytes)
+            self._put(receipt, temporary)
         return receipt
 
     def write_bytes(self, kind: str, suffix: str, content: bytes) -> Receipt:
         """Makes an object of `content`."""
         return self.write(kind, suffix, lambda file: file.write_bytes(content))
 
+    def write_folder(self, name: str, write_files: Callable[[Path], object]) -> None:
+        """Makes an object of the folder that `write_files` writes at the place it is given. It is
+        there when its last file is, the list of the others.
+
+        Raises:
+          As `write`.
+        """
+        final = self.root / name
+        with self._beside() as temporary, said_plainly(final):
+            write_files(temporary)
+            files = list_folder(temporary)
+            (temporary / DIGESTS).write_text(json.dumps(files))
+            if self.remote is not None:
+                put = functools.partial(_put_file, self.remote, name, temporary)
+                _side_by_side(put, files)
+                put(receipt_of(temporary, temporary / DIGESTS))
+            else:
+                for written in temporary.rglob("*"):
+                    flush(written)
+                flush(temporary)
+            make_folder(final.parent)
+            shutil.rmtree(final, ignore_errors=True)  # what an attempt of this name left
+            rename_durably(temporary, final)
+            self._added(final, sum(file.num_bytes for file in files))
+
     def file(self, receipt: Receipt) -> Path:
         """The object's file, after checking every byte of it.
 
         Raises:
-          ObjectMissing, ObjectDamaged.
+          ObjectMissing, ObjectDamaged, StoreUnreachable, StoreRefuses.
         """
-        name, digest, num_bytes = receipt
-        file = self.root / name
+        file = self.root / receipt.name
         try:
-            size = file.stat().st_size
-            if size != num_bytes:
-                raise ObjectDamaged(file=file, problem=f"{size} bytes instead of {num_bytes}")
-            found = file_digest(file)
-        except FileNotFoundError as error:
-            raise ObjectMissing(file=file) from error
-        if found != digest:
-            raise ObjectDamaged(file=file, problem=f"its digest is {found} instead of {digest}")
+            check_file(file, receipt)
+        except (ObjectMissing, ObjectDamaged):
+            if self.remote is None:
+                raise
+            self._fetch(self.remote, receipt)
+        if self._cache is not None:
+            self._cache.used(file)
         return file
+
+    def folder(self, name: str) -> Path:
+        """The folder, after checking every byte in it.
+
+        Raises:
+          As `file`.
+        """
+        folder = self.root / name
+        try:
+            if not folder.is_dir():
+                raise ObjectMissing(file=folder, name=name)
+            check_folder(folder, name)
+        except (ObjectMissing, ObjectDamaged):
+            if self.remote is None:
+                raise
+            self._fetch_folder(self.remote, name)
+        if self._cache is not None:
+            for file in folder.rglob("*"):
+                self._cache.used(file)
+        return folder
 
     def read_bytes(self, receipt: Receipt) -> bytes:
         """The object's content, checked."""
         return self.file(receipt).read_bytes()
 
+    def publish(self, file: Path) -> None:
+        """Puts a file of the run's folder that people read (a report) into the bucket as well, in
+        place of what is there.
+        """
+        if self.remote is not None:
+            self.remote.write(file.relative_to(self.root).as_posix(), file.read_bytes())
+
     def delete(self, name: str) -> None:
         """Removes an object or a folder of them; one that is gone already is fine."""
         target = self.root / name
-        if target.is_dir():
+        if is_folder(name):
             shutil.rmtree(target, ignore_errors=True)
         else:
             target.unlink(missing_ok=True)
+        if self.remote is not None:
+            (self.remote.delete_folder if is_folder(name) else self.remote.delete)(name)
 
     def delete_folder_if_empty(self, name: str) -> None:
         """Removes the folder that held an object, if it held nothing else."""
@@ -84,18 +165,121 @@ class Objects:
             (self.root / name).parent.rmdir()
 
     def sweep(self) -> None:
-        """Removes what interrupted writes left behind. Only where nobody writes."""
-        shutil.rmtree(self.root / "partial", ignore_errors=True)
+        """Removes what interrupted writes left behind here. Only where nobody on this machine works
+        on the run; who only looks at one in a bucket may be fetching, and what is fresh stays.
+        """
+        partial = self.root / "partial"
+        if self.remote is None:
+            shutil.rmtree(partial, ignore_errors=True)
+            return
+        for left in partial.glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                if left.stat().st_mtime < time.time() - FRESH_SECONDS:
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     def keep_only(self, live: Container[str]) -> None:
         """Removes contributions and snapshots that are not among the names in `live`: superseded
         ones, and those of attempts that were never recorded. Only where nobody writes.
         """
         messages = (self.root / "objects" / "messages").rglob("*.safetensors")
-        for found in [*messages, *self.root.glob("snapshots/*/*/*")]:
-            name = found.relative_to(self.root).as_posix()
+        found = [*messages, *self.root.glob("snapshots/*/*/*")]
+        names = {file.relative_to(self.root).as_posix() for file in found}
+        if self.remote is not None:
+            names |= set(self.remote.names("objects/messages"))
+            names |= {"/".join(name.split("/")[:4]) for name in self.remote.names("snapshots")}
+        for name in sorted(names):
             if name not in live:
                 self.delete(name)
+
+    @contextlib.contextmanager
+    def _beside(self) -> Generator[Path]:
+        """A name for something that is being written, which is gone afterwards."""
+        temporary = self.root / "partial" / uuid.uuid4().hex
+        with said_plainly(temporary):
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+        finally:
+            if temporary.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)
+
+    def _put(self, receipt: Receipt, temporary: Path) -> None:
+        final = self.root / receipt.name
+        if self.remote is None:
+            place(temporary, final)
+            return
+        self.remote.put(remote_name(receipt), temporary, receipt.digest)
+        self._place_fetched(temporary, final)
+
+    def _place_fetched(self, temporary: Path, final: Path) -> None:
+        """As `place`, but not durably: it can be fetched again."""
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary.replace(final)
+        self._added(final, final.stat().st_size)
+
+    def _added(self, final: Path, num_bytes: int) -> None:
+        if self._cache is not None:
+            self._cache.used(final)
+            self._cache.added(num_bytes)
+
+    def _fetch(self, remote: Remote, receipt: Receipt) -> None:
+        """From the bucket, unless a neighbour has done so meanwhile."""
+        final = self.root / receipt.name
+        with self._turn(receipt.name):
+            with contextlib.suppress(ObjectMissing, ObjectDamaged):
+                return check_file(final, receipt)
+            with self._beside() as temporary, said_plainly(temporary):
+                remote.fetch(receipt, remote_name(receipt), temporary)
+                self._place_fetched(temporary, final)
+        return None
+
+    @contextlib.contextmanager
+    def _turn(self, name: str) -> Generator[None]:
+        """Of those on this machine who want the same object, one fetches it. Who has waited long
+        goes ahead: the one before may have been stopped.
+        """
+        file = self.root / "turns" / xxhash.xxh3_64_hexdigest(name.encode())[:2]
+        with said_plainly(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            stream = file.open("a")
+        deadline = time.monotonic() + TURN_SECONDS
+        with stream:
+            while time.monotonic() < deadline:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                time.sleep(0.02)
+            yield
+
+    def _fetch_folder(self, remote: Remote, name: str) -> None:
+        content, url = remote.read(f"{name}/{DIGESTS}"), remote.url_of(name)
+        if content is None:
+            raise ObjectMissing(file=url, name=name)
+
+        def fetch(receipt: Receipt) -> None:
+            try:
+                self.file(receipt._replace(name=f"{name}/{receipt.name}"))
+            except ObjectMissing as error:
+                problem = f"`{receipt.name}` is missing"
+                raise ObjectDamaged(file=url, name=name, problem=problem) from error
+            except ObjectDamaged as error:
+                problem = f"`{receipt.name}`: {error.values['problem']}"
+                raise ObjectDamaged(file=url, name=name, problem=problem) from error
+
+        _side_by_side(fetch, listed(content, url, name))
+        write_atomically(self.root / name / DIGESTS, content)
+
+
+def _put_file(remote: Remote, name: str, folder: Path, file: Receipt) -> None:
+    remote.put(f"{name}/{file.name}", folder / file.name, file.digest)
+
+
+def _side_by_side(transfer: Callable[[Receipt], None], files: list[Receipt]) -> None:
+    """Many small files take as long as their answers, and not as long as their bytes."""
+    with ThreadPoolExecutor(TRANSFERS_AT_ONCE) as threads:
+        collections.deque(threads.map(transfer, files), maxlen=0)
 
 
 def place(temporary: Path, final: Path) -> None:

@@ -2,13 +2,12 @@
 
 Orbax is the library for sharded and many-host trees. It passes flipped bytes, casts silently, and
 tells the damage that it does find in pages and from threads. So the digests of its files are kept
-beside them and compared first; then the digest of the restored tree is compared with the one that
-was recorded, and its structure with what was asked for.
+beside them and compared first (`Objects.folder`); then the digest of the restored tree is compared
+with the one that was recorded, and its structure with what was asked for. It writes to a folder of
+this machine, whose files then go where all objects go: it cannot write `s3://` itself.
 """
 
-import json
 import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,9 @@ import jax
 import numpy as np
 
 from dipaco import trees
-from dipaco.errors import ObjectDamaged, ObjectMissing
+from dipaco.errors import ObjectDamaged
 from dipaco.receipt import Receipt
-from dipaco.store.objects import (
-    Objects,
-    file_digest,
-    flush,
-    make_folder,
-    said_plainly,
-    write_atomically,
-)
-
-DIGESTS = "digests.json"  # file -> digest, of all others in the folder
+from dipaco.store.objects import Objects
 
 
 def save_snapshot(objects: Objects, name: str, state: Any) -> Receipt:
@@ -35,16 +25,13 @@ def save_snapshot(objects: Objects, name: str, state: Any) -> Receipt:
     import orbax.checkpoint as ocp
 
     _quiet()
-    folder = objects.root / name
     leaves = _named_leaves(state)
-    with said_plainly(folder):
-        shutil.rmtree(folder, ignore_errors=True)  # what an interrupted attempt of this name left
+
+    def write(folder: Path) -> None:
         with ocp.StandardCheckpointer() as checkpointer:
-            make_folder(folder.parent)
             checkpointer.save(folder.absolute(), leaves)
-        for written in folder.rglob("*"):
-            flush(written)
-        write_atomically(folder / DIGESTS, json.dumps(_file_digests(folder)).encode())
+
+    objects.write_folder(name, write)
     return Receipt(name, trees.digest(leaves), trees.num_bytes(leaves))
 
 
@@ -58,10 +45,7 @@ def load_snapshot(objects: Objects, receipt: Receipt, like: Any) -> Any:
 
     _quiet()
     name, digest, _ = receipt
-    folder = objects.root / name
-    if not folder.is_dir():
-        raise ObjectMissing(file=folder)
-    _check_files(folder)
+    folder = objects.folder(name)
     wanted, structure = jax.tree.flatten(like)
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     template = {
@@ -73,32 +57,12 @@ def load_snapshot(objects: Objects, receipt: Receipt, like: Any) -> Any:
             leaves = checkpointer.restore(folder.absolute(), template)
     except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
         problem = str(error).partition("\n")[0][:200]
-        raise ObjectDamaged(file=folder, problem=problem) from error
+        raise ObjectDamaged(file=folder, name=name, problem=problem) from error
     leaves = {key: np.asarray(leaf) for key, leaf in leaves.items()}
     if trees.digest(leaves) != digest:
-        raise ObjectDamaged(
-            file=folder, problem=f"its digest is {trees.digest(leaves)}, not {digest}"
-        )
+        problem = f"its digest is {trees.digest(leaves)}, not {digest}"
+        raise ObjectDamaged(file=folder, name=name, problem=problem)
     return jax.tree.unflatten(structure, [leaves[key] for key in sorted(leaves)])
-
-
-def _file_digests(folder: Path) -> dict[str, str]:
-    files = [file for file in folder.rglob("*") if file.is_file() and file.name != DIGESTS]
-    return {file.relative_to(folder).as_posix(): file_digest(file) for file in sorted(files)}
-
-
-def _check_files(folder: Path) -> None:
-    try:
-        recorded = json.loads((folder / DIGESTS).read_bytes())
-    except (OSError, ValueError) as error:
-        raise ObjectDamaged(file=folder, problem=f"`{DIGESTS}`: {error}") from error
-    found = _file_digests(folder)
-    for name, digest in recorded.items():
-        if found.get(name) != digest:
-            problem = f"`{name}` is missing"
-            if name in found:
-                problem = f"the digest of `{name}` is {found[name]} instead of {digest}"
-            raise ObjectDamaged(file=folder, problem=problem)
 
 
 def _named_leaves(state: Any) -> dict[str, np.ndarray]:

@@ -2,14 +2,20 @@
 scores.
 
 safetensors is the format every tool opens. It has no checksum: the object's digest is checked
-before it is opened. Leaves are memory-mapped, so reading a module takes one module of memory.
+before it is opened. Its header is read here rather than by its library, which copies every leaf
+into pages that the system must clear first: 1.4 GB/s, against 5 for `load_tree` and no copy at all
+for `map_tree` (256 MB, in the page cache).
 """
 
+import json
+import math
+import mmap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dipaco import trees
@@ -33,6 +39,25 @@ def load_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
       ObjectMissing, ObjectDamaged.
     """
     return trees.unflatten(_load(objects.file(receipt)))
+
+
+def map_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
+    """The tree as it was saved, as read-only views of the file's own pages: for what is looked at
+    once. Every page was read for the digest, so that looking at them meets no bad disk.
+
+    Raises:
+      ObjectMissing, ObjectDamaged.
+    """
+    file = objects.file(receipt)
+    with file.open("rb") as stream:
+        places = _places(file, stream)
+        pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    return trees.unflatten(
+        {
+            name: np.frombuffer(pages, dtype, math.prod(shape), offset).reshape(shape)
+            for name, (dtype, shape, offset) in places.items()
+        }
+    )
 
 
 def save_state(objects: Objects, state: Mapping[str, Any]) -> Receipt:
@@ -64,11 +89,51 @@ def load_state(objects: Objects, receipt: Receipt, like: Mapping[str, Any]) -> d
     return state
 
 
-def _load(file: Path) -> dict[str, np.ndarray]:
-    from safetensors import SafetensorError, safe_open
+class _Place(NamedTuple):
+    """Where the values of a leaf lie in its file."""
 
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    offset: int
+
+
+def _load(file: Path) -> dict[str, np.ndarray]:
+    leaves = {}
+    with file.open("rb") as stream:
+        for name, (dtype, shape, offset) in _places(file, stream).items():
+            leaves[name] = np.empty(shape, dtype)
+            stream.seek(offset)
+            stream.readinto(leaves[name].reshape(-1).view(np.uint8).data)
+    return leaves
+
+
+def _places(file: Path, stream: BinaryIO) -> dict[str, _Place]:
+    """Reads the header: its length in 8 bytes, then JSON, then the values of one leaf after
+    another (github.com/huggingface/safetensors, "Format").
+    """
+    num_bytes = file.stat().st_size
+    places = {}
     try:
-        with safe_open(file, framework="numpy") as tensors:
-            return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ObjectDamaged(file=file, problem=str(error)) from error
+        start = 8 + int.from_bytes(stream.read(8), "little")
+        if start > num_bytes:
+            raise ValueError("it is shorter than its header")
+        header = json.loads(stream.read(start - 8))
+        header.pop("__metadata__", None)
+        for name, leaf in header.items():
+            dtype, shape = _dtype(leaf["dtype"]), tuple(leaf["shape"])
+            begin, end = leaf["data_offsets"]
+            if end - begin != math.prod(shape) * dtype.itemsize or start + end > num_bytes:
+                raise ValueError(f"`{name}` does not fit its place")
+            places[name] = _Place(dtype, shape, start + begin)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ObjectDamaged(file=file, problem=f"no safetensors file: {error}") from error
+    return places
+
+
+def _dtype(code: str) -> np.dtype:
+    """`F32`, `I64`, `BF16`, ... as NumPy has them, little-endian as the format does."""
+    if code == "BOOL":
+        return np.dtype(bool)
+    if code == "BF16":
+        return np.dtype(jnp.bfloat16)
+    return np.dtype(f"<{code[0].lower()}{int(code[1:]) // 8}")

@@ -32,9 +32,10 @@ def score_path(run: Run, claim: Claim) -> list[Fact]:
     task, config = claim.task, run.config
     release = run.ledger.release(task.arm, task.phase)
     documents, paths = validation(run, task.arm)
+    corpus = run.tokens_of(documents)
     if not scores_every_path(run, task.arm, task.phase):
         documents = documents[paths == task.path]
-    tokens, lengths = first_tokens(run.corpus, documents, config.data.length)
+    tokens, lengths = first_tokens(corpus, documents, config.data.length)
     sums, counts = score_documents(
         run.programs.log_likelihoods(run.path_of(release, task.path)),
         tokens,

@@ -21,7 +21,7 @@ from dipaco.errors import (
 from dipaco.outer.gradient import WeightedMean, path_weights
 from dipaco.outer.step import fresh, outer_step
 from dipaco.runs.run import Run
-from dipaco.store.tensors import load_state, load_tree, map_tree, save_state, save_tree
+from dipaco.store.tensors import load_state, map_tree, save_state, save_tree
 from dipaco.workers.prefetch import one_ahead
 
 
@@ -39,7 +39,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     for arrival in arrivals:
         if arrival.base_digest != stored.parameters.digest:
             _refuse(arrival, "It started from other parameters than the module's.")
-    before = load_tree(run.objects, stored.parameters)
+    before = map_tree(run.objects, stored.parameters)
     try:
         mean = _weighted_mean(run, arrivals, weights, before)
     except NotFinite:
@@ -76,7 +76,7 @@ def _check_complete(run: Run, claim: Claim, arrivals: list[Arrival]) -> None:
 def _find_culprit(run: Run, arrivals: list[Arrival]) -> None:
     """Raises `ContributionRefused` for the first that is not finite."""
     for arrival in arrivals:
-        contribution = load_tree(run.objects, arrival.message)
+        contribution = map_tree(run.objects, arrival.message)
         for name, leaf in trees.flatten(contribution):
             if not np.isfinite(leaf).all():
                 _refuse(arrival, f"`{name}` holds a NaN or an infinity.")

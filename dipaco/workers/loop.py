@@ -84,7 +84,7 @@ class Worker:
         self._is_told_to_stop.set()
 
     @property
-    def should_stop(self) -> bool:
+    def _should_stop(self) -> bool:
         return self._is_told_to_stop.is_set() or self._heart.order == "drain"
 
     def run_until_finished(self) -> bool:
@@ -93,7 +93,10 @@ class Worker:
         Between tasks that others must do first, it waits.
         """
         wait_seconds = SHORTEST_WAIT_SECONDS
-        while not self.should_stop:
+        while True:
+            self._heart.order = self._run.ledger.meta("order") or "run"
+            if self._should_stop:
+                return False
             if self._heart.order != "pause" and self.run_once():
                 wait_seconds = SHORTEST_WAIT_SECONDS
                 continue
@@ -101,7 +104,6 @@ class Worker:
                 return True
             self._is_told_to_stop.wait(wait_seconds * random.uniform(0.5, 1.0))
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
-        return False
 
     def run_once(self) -> bool:
         """Does one task; False where there is nothing to do now."""
@@ -180,7 +182,7 @@ class Worker:
         def should_stop() -> bool:
             if self._heart.has_lost(claim):
                 raise ClaimLost(task=claim.task)
-            return self.should_stop
+            return self._should_stop
 
         return should_stop
 
@@ -222,7 +224,7 @@ def _sweep(run: Run, claim: Claim, left_behind: list[str]) -> None:
     """Removes what the recorded facts have superseded: averaged contributions, snapshots of earlier
     phases.
 
-    A crash before this leaves them behind, until `recover` comes by.
+    A crash before this leaves them behind, until `recover` comes by, or the report is written.
     """
     task, objects = claim.task, run.objects
     if task.kind == "outer":
@@ -233,15 +235,20 @@ def _sweep(run: Run, claim: Claim, left_behind: list[str]) -> None:
         superseded = run.ledger.superseded_snapshots(task.arm, task.path, task.phase)
         for name in [*superseded, *left_behind]:
             objects.delete(name)
+    if task.kind == "report":  # the last task: nobody writes any more
+        objects.keep_only(run.ledger.live_names())
 
 
 def recover(run: Run) -> None:
-    """Puts a run in order that no process works on: claimed tasks are ready again, half-written
-    files are gone, and so is what nobody will read.
+    """Puts a run in order that no process works on from its folder: half-written files are gone.
+    Where nobody can work on it from elsewhere, claimed tasks are ready again, and what nobody will
+    read is gone as well.
     """
-    run.ledger.queue.give_back_all()
-    run.objects.sweep()
-    run.objects.keep_only(run.ledger.live_names())
+    if run.address.url is not None or not run.place.is_server:
+        run.objects.sweep()
+    if not run.place.is_server:
+        run.ledger.queue.give_back_all()
+        run.objects.keep_only(run.ledger.live_names())
 
 
 def progress_of(run: Run) -> tuple[int, int]:

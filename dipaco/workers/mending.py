@@ -38,6 +38,8 @@ def mend(run: Run, claim: Claim, error: DipacoError) -> None:
         ledger.queue.give_back(claim)
         return
     cause = None if name is None else ledger.maker_of(run.plan, name)
+    if cause is None and name in {receipt.name for receipt in run.shard_index().plans}:
+        cause = Task("route")
     if cause is None or cause == task:
         raise error
     ledger.redo(claim, cause, str(name), str(values.get("problem", "it is missing")))
@@ -45,6 +47,8 @@ def mend(run: Run, claim: Claim, error: DipacoError) -> None:
 
 def _name_of(run: Run, error: DipacoError) -> str | None:
     """The object that an error of the store speaks of."""
+    if "name" in error.values:
+        return str(error.values["name"])
     file = Path(str(error.values["file"]))
     if not file.is_relative_to(run.objects.root):
         return None

@@ -14,6 +14,7 @@ from dipaco.errors import CannotStartFrom, RunBegunOtherwise
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run, reading
+from dipaco.store.address import Address
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import ModuleId, Topology
@@ -21,7 +22,7 @@ from dipaco.topology import ModuleId, Topology
 Given = Mapping[str, Any]
 
 
-def from_checkpoint(config: RunConfig, folder: Path, checkpoint: Path) -> Given:
+def from_checkpoint(config: RunConfig, where: Path | Address, checkpoint: Path) -> Given:
     """All modules start from a Hugging Face checkpoint, which is pre-trained on for `base.steps`;
     its tokenizer is used.
 
@@ -32,18 +33,19 @@ def from_checkpoint(config: RunConfig, folder: Path, checkpoint: Path) -> Given:
 
     found, parts = read_checkpoint(checkpoint)
     _check_model(str(checkpoint), found, config.model)
-    receipt = save_tree(Objects(folder), "modules", parts)
+    objects = Address.of(where).objects()
+    receipt = save_tree(objects, "modules", parts)
     tokenizer = checkpoint / "tokenizer.json"
     if not tokenizer.is_file():
         raise CannotStartFrom(source=checkpoint, problem="it has no tokenizer.json")
     return {
         "origin": _origin(checkpoint, None),
         "base": receipt,
-        "tokenizer": _save_tokenizer(Objects(folder), tokenizer),
+        "tokenizer": _save_tokenizer(objects, tokenizer),
     }
 
 
-def from_run(config: RunConfig, folder: Path, source: str) -> Given:
+def from_run(config: RunConfig, where: Path | Address, source: str) -> Given:
     """Modules start as those of another run after a phase, `DIR@PHASE`; base model, tokenizer, and,
     where the number of paths is the same, the router come from there too. Nothing is pre-trained.
 
@@ -55,7 +57,7 @@ def from_run(config: RunConfig, folder: Path, source: str) -> Given:
         raise CannotStartFrom(
             source=source, problem="expected DIR@PHASE, for example runs/quickstart@4"
         )
-    with reading(Path(name)) as other:
+    with reading(Address.parse(name)) as other:
         _check_model(source, other.config.model, config.model)
         there = other.ledger.receipts_at(MODULAR, int(phase))
         if len(there) < len(other.config.topology.modules):
@@ -64,7 +66,7 @@ def from_run(config: RunConfig, folder: Path, source: str) -> Given:
                 source=source,
                 problem=f"its modules have reached phases 0 to {whole}, not {phase}",
             )
-        objects = Objects(folder)
+        objects = Address.of(where).objects()
         given: dict[str, Any] = {
             "origin": _origin(None, source),
             "base": save_tree(objects, "modules", other.base_parts()),
@@ -91,7 +93,7 @@ def check_origin(run: Run, init_from: Path | None, start_from: str | None) -> No
     if named is not None and named != began:
         how = "without an origin" if began is None else f"with `{began}`"
         option = named.partition(" ")[0]
-        raise RunBegunOtherwise(folder=run.layout.root, how=how, option=option)
+        raise RunBegunOtherwise(folder=run.address, how=how, option=option)
 
 
 def _origin(init_from: Path | None, start_from: str | None) -> str | None:
@@ -100,7 +102,7 @@ def _origin(init_from: Path | None, start_from: str | None) -> str | None:
         return f"--init-from {init_from.resolve()}"
     if start_from is not None:
         name, _, phase = start_from.rpartition("@")
-        return f"--from {Path(name).resolve()}@{phase}"
+        return f"--from {Address.parse(name).url or Path(name).resolve()}@{phase}"
     return None
 
 

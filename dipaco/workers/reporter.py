@@ -28,6 +28,8 @@ def write_report(run: Run, claim: Claim) -> list[Fact]:
     with said_plainly(run.layout.report("png")):
         draw_report(report, run.layout.report("png"))
     files = {suffix: run.layout.report(suffix) for suffix in ("json", "md", "png")}
+    for file in files.values():
+        run.objects.publish(file)
     return [
         StageDone(
             stage="report",

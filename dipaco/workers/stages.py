@@ -5,7 +5,9 @@ first modules.
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import json
+import shutil
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -15,7 +17,9 @@ import numpy as np
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.config import DataConfig
+from dipaco.data.corpus import Corpus
 from dipaco.data.first_tokens import first_tokens
+from dipaco.data.gathered import gather, name_of
 from dipaco.data.pack import RowPlan, save_plan
 from dipaco.data.prepare import PrepareProgress, prepare
 from dipaco.data.shards import Shard, build_shard, domain_table
@@ -23,6 +27,7 @@ from dipaco.receipt import Receipt
 from dipaco.routing.router import Router, fit_router, load, save
 from dipaco.runs.routing import features, route_documents
 from dipaco.runs.run import Run
+from dipaco.store.layout import remote_name, tokens_folder
 from dipaco.store.tensors import save_tree
 
 
@@ -32,7 +37,7 @@ def prepare_corpus(
     """Sources to tokens on disk, and the rows of a dense model, which trains on all of them."""
     started = time.monotonic()
     with _alone_at(run.layout.corpus_lock):
-        corpus = prepare(_data_config(run), run.layout.corpus, progress)
+        corpus, files = _prepared(run, progress)
     manifest = corpus.manifest
     everything = build_shard(
         corpus,
@@ -52,6 +57,7 @@ def prepare_corpus(
                     manifest.tokenizer_digest,
                     tokenizer_file.stat().st_size,
                 ),
+                "corpus_files": files,
                 "everything": _save_plan(run, everything.plan),
             },
             summary={
@@ -67,15 +73,32 @@ def prepare_corpus(
     ]
 
 
+def _prepared(run: Run, progress: Callable[[PrepareProgress], None]) -> tuple[Corpus, Receipt]:
+    """The corpus, and an object that lists its files; in the bucket, where the run is in one."""
+    layout, objects = run.layout, run.objects
+    made_in = layout.corpus if objects.remote is None else layout.preparing
+    corpus = prepare(_data_config(run), made_in, progress)
+    receipts = [file._replace(name=f"{layout.corpus.name}/{file.name}") for file in corpus.files()]
+    if objects.remote is not None:
+        for receipt in receipts:
+            file = made_in / Path(receipt.name).name
+            objects.remote.put(remote_name(receipt), file, receipt.digest)
+        shutil.rmtree(layout.corpus, ignore_errors=True)
+        layout.preparing.rename(layout.corpus)
+        corpus = Corpus.open(layout.corpus)
+    return corpus, objects.write_bytes("corpora", "json", json.dumps(receipts).encode())
+
+
 def restore_corpus(run: Run, progress: Callable[[PrepareProgress], None]) -> None:
-    """Prepares the corpus again where somebody deleted it, as a damaged one must be.
+    """Prepares the corpus again where somebody deleted it, as a damaged one must be. In a bucket,
+    nobody does.
 
     Raises:
       CorpusOfOtherText: the sources no longer give what the run has trained on.
     """
     is_prepared = "prepare" in {stage.stage for stage in run.ledger.stages()}
     manifest = run.layout.corpus / "manifest.json"
-    if is_prepared and not manifest.exists():
+    if run.address.url is None and is_prepared and not manifest.exists():
         with _alone_at(run.layout.corpus_lock):
             if not manifest.exists():
                 prepare(_data_config(run), run.layout.corpus, progress)
@@ -111,6 +134,10 @@ def route(run: Run, claim: Claim) -> list[Fact]:
     valid = _validation_documents(run)
     valid_paths = route_documents(run, router, corpus, valid)
     table = domain_table(corpus, shards)
+    if run.address.url is not None:
+        for documents in (*(shard.plan.documents for shard in shards), valid):
+            name = tokens_folder(name_of(corpus.digest, documents))
+            run.objects.write_folder(name, functools.partial(gather, corpus, documents))
     index = {
         "plans": [_save_plan(run, shard.plan) for shard in shards],
         "documents": [len(shard.documents) for shard in shards],

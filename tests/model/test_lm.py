@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dipaco.model import attention, layers, lm
-from dipaco.model.lm import hidden_states
+from dipaco.model import attention, layers, lm, loss
+from dipaco.model.lm import hidden_states, training_loss
 from dipaco.model.loss import next_token_loss
 from tests.model.conftest import TINY, lively
 
@@ -74,10 +74,70 @@ def test_gradients_written_by_hand_equal_those_of_jax(monkeypatch, config, token
     monkeypatch.setattr(attention, "_weighted_sum", plain_sum)
     for module in (attention, layers, lm):
         monkeypatch.setattr(module, "dense", plain_dense)
+    monkeypatch.setattr(loss, "summed_loss", loss.summed_loss.__wrapped__)
     # A new function, or `jit` would find what it compiled before.
     theirs = jax.jit(jax.grad(lambda parts: _loss(parts, config, tokens_BT)))(parts)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_queries_in_blocks_attend_as_all_at_once(monkeypatch, tokens_BT):
+    parts = lively(GROUPED)
+    at_once = _loss_and_gradients(parts, GROUPED, tokens_BT)
+    monkeypatch.setattr(attention, "LEAST_BLOCK", 5)  # 12 tokens: blocks of 5, 5 and 2
+    _assert_close(_loss_and_gradients(parts, GROUPED, tokens_BT), at_once)
+
+
+@pytest.mark.parametrize(
+    ("config", "saving"),
+    [
+        (GROUPED, {"rematerialise": True}),
+        (GROUPED, {"loss_chunks": 3}),
+        (TIED, {"loss_chunks": 12, "rematerialise": True}),
+    ],
+    ids=["computed again", "chunks", "both, tied"],
+)
+def test_what_saves_memory_changes_no_loss_and_no_gradient(config, tokens_BT, saving):
+    parts = lively(config)
+    plain = _loss_and_gradients(parts, config, tokens_BT)
+    _assert_close(_loss_and_gradients(parts, config, tokens_BT, **saving), plain)
+
+
+def test_what_saves_memory_saves_it():
+    """Bytes of scratch memory that XLA plans for the gradient, at 64 times the vocabulary."""
+    config = dataclasses.replace(TINY, vocab_size=4096, num_layers=3, max_length=256)
+    tokens_BT = np.zeros((4, 256), np.int32)
+
+    def planned(**saving):
+        def gradient(parts):
+            return jax.grad(lambda parts: _summed(parts, config, tokens_BT, **saving))(parts)
+
+        compiled = jax.jit(gradient).lower(lively(config)).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    logits = 4 * 256 * 4096 * 4
+    chunks, both = planned(loss_chunks=8), planned(loss_chunks=8, rematerialise=True)
+    assert planned() > 2 * logits > chunks > both
+
+
+def _summed(parts, config, tokens_BT, **saving):
+    """Of rows of two segments and padding."""
+    length = tokens_BT.shape[1]
+    segments = np.repeat([[1] * (length - 5) + [2] * 4 + [0]], len(tokens_BT), axis=0)
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), tokens_BT.shape)
+    total, count = training_loss(config, parts, tokens_BT, segments, positions, **saving)
+    assert count.dtype == jnp.float32
+    return 2.0 * total / count
+
+
+def _loss_and_gradients(parts, config, tokens_BT, **saving):
+    return jax.jit(jax.value_and_grad(lambda parts: _summed(parts, config, tokens_BT, **saving)))(
+        parts
+    )
+
+
+def _assert_close(ours, theirs):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), ours, theirs)
 
 
 def _mixed(config):

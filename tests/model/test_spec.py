@@ -20,12 +20,12 @@ def test_arrays_are_as_described(config):
 def test_flax_declares_the_parameters_that_are_described(config):
     specs = describe(config)["block_00"]
     x = np.zeros((1, 3, config.d_model), np.float32)
-    angles, positions = np.zeros((1, 3, config.head_size // 2), np.float32), np.zeros((1, 3), int)
+    turns, positions = np.zeros((2, 1, 3, config.head_size // 2), np.float32), np.zeros((1, 3), int)
     made = jax.eval_shape(
         Block(specs, config).init,
         jax.random.key(0),
         x,
-        angles,
+        turns,
         positions,
         np.ones((1, 3, 3), bool),
         None,

@@ -1,9 +1,10 @@
-"""The outer step of a module holds at most four module sizes, whatever the fan-in.
+"""The outer step of a module holds three module sizes and a little, whatever the fan-in.
 
 Measured as the operating system counts it (the peak of the resident set, mapped files included), on
 the executor's own function, in a process of its own that has compiled a tiny step and nothing else.
 glibc is told to give freed memory back, since what is measured is what we hold on to: left to
-itself it keeps holes, and the resident set then peaks at 5 to 6 sizes at either fan-in.
+itself it keeps holes. One leaf is the whole module, the hardest case: what is done a leaf at a time
+holds it once more.
 """
 
 import json
@@ -20,7 +21,7 @@ from dipaco.outer.step import fresh
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import save_state, save_tree
 
-MODULE_BYTES = 16 << 20
+MODULE_BYTES = 32 << 20
 
 MEASURE = """
 import json, pathlib, sys, types
@@ -30,7 +31,7 @@ from dipaco.outer.config import OuterSettings
 from dipaco.receipt import Receipt
 from dipaco.runs.run import ShardIndex
 from dipaco.store.objects import Objects
-from dipaco.topology import ModuleId
+from dipaco.topology import Level, ModuleId, Topology
 from dipaco.workers.executor import step_module
 
 
@@ -47,10 +48,16 @@ def step(before, state, messages, fan_in):
         arrivals=lambda *key: arrivals,
     )
     config = types.SimpleNamespace(outer=OuterSettings())
+    levels = Level(name="all", parts=("block",)), Level(name="replica", experts=fan_in)
+    arm = types.SimpleNamespace(topology=Topology(levels=levels))
     run = types.SimpleNamespace(
-        objects=objects, ledger=ledger, config=config, shard_index=lambda: shards
+        objects=objects,
+        ledger=ledger,
+        config=config,
+        plan=types.SimpleNamespace(arm=lambda name: arm),
+        shard_index=lambda: shards,
     )
-    step_module(run, Claim(Task("outer", "modular", "all/0000", 1), 1, 1))
+    step_module(run, Claim(Task("outer", "modular", "all/0000", 1), 1, 1, "test"))
 
 
 def resident(field):
@@ -68,13 +75,11 @@ print(resident("VmHWM") - idle)
 
 
 def stored_module(objects: Objects, num_bytes: int) -> dict:
-    """A module of eight parts that has stepped before, and two contributions to it."""
+    """A module of one leaf that has stepped before, and two contributions to it."""
 
     def module(seed):
-        rng = np.random.default_rng(seed)
         return {
-            f"block_{i:02d}": {"w": rng.standard_normal(num_bytes // 32, np.float32)}
-            for i in range(8)
+            "head": {"w": np.random.default_rng(seed).standard_normal(num_bytes // 4, np.float32)}
         }
 
     return {
@@ -88,7 +93,7 @@ def stored_module(objects: Objects, num_bytes: int) -> dict:
     not Path("/proc/self/clear_refs").exists(), reason="only Linux lets the peak start anew"
 )
 @pytest.mark.parametrize("fan_in", [8, 64])
-def test_the_outer_step_holds_at_most_four_module_sizes_whatever_the_fan_in(tmp_path, fan_in):
+def test_the_outer_step_holds_three_module_sizes_whatever_the_fan_in(tmp_path, fan_in):
     objects = Objects(tmp_path)
     tiny = stored_module(objects, 1024) | {"fan_in": 2}
     large = stored_module(objects, MODULE_BYTES) | {"fan_in": fan_in}
@@ -102,5 +107,5 @@ def test_the_outer_step_holds_at_most_four_module_sizes_whatever_the_fan_in(tmp_
     assert done.returncode == 0, done.stderr
     held = int(done.stdout) / MODULE_BYTES
     print(f"{held:.2f} module sizes at fan-in {fan_in}")
-    # A quarter more: the part in the making, what the compiler takes, the allocator's leavings.
-    assert held < 4.25
+    # Before, mean and momentum; what Python and the compiler take besides.
+    assert held < 3.25

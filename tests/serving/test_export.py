@@ -7,7 +7,7 @@ import pytest
 from dipaco.model.config import ModelConfig
 from dipaco.model.huggingface import export_checkpoint
 from dipaco.model.spec import describe
-from dipaco.serving.decode import generate
+from dipaco.serving.loop import generate
 from dipaco.serving.sampling import SamplingSettings
 
 

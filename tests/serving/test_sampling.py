@@ -5,20 +5,26 @@ import numpy as np
 import pytest
 
 from dipaco.errors import BadSampling
-from dipaco.serving.sampling import SamplingSettings, sample
+from dipaco.serving.sampling import (
+    SamplingSettings,
+    choose,
+    likeliest,
+    log_probabilities,
+    luck,
+    per_row,
+)
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
 NUM_DRAWS = 2000
+NOTHING_SEEN = np.zeros((NUM_DRAWS, 1), np.int32), np.zeros(NUM_DRAWS, np.int32)
+draw = jax.jit(choose)
 
 
-@jax.jit
-def _draw_many(temperature, top_k, top_p):
-    keys = jax.random.split(jax.random.key(0), NUM_DRAWS)
-    return jax.vmap(lambda key: sample(LOGITS, key, temperature, top_k, top_p))(keys)
-
-
-def _shares(temperature=1.0, top_k=0, top_p=1.0):
-    tokens = _draw_many(np.float32(temperature), np.int32(top_k), np.float32(top_p))
+def _shares(history=NOTHING_SEEN, **settings):
+    """How often each token is drawn, by as many rows as there are draws."""
+    rows = per_row([SamplingSettings(**{"temperature": 1.0, **settings})] * NUM_DRAWS)
+    logits_VB = np.repeat(LOGITS[:, None], NUM_DRAWS, axis=1)
+    tokens = draw(logits_VB, rows, luck(0, NUM_DRAWS), *history)
     return np.bincount(tokens, minlength=4) / NUM_DRAWS
 
 
@@ -33,7 +39,11 @@ def _shares(temperature=1.0, top_k=0, top_p=1.0):
         ({"top_k": 9}, [0.1, 0.4, 0.2, 0.3]),
         ({"top_p": 0.39}, [0, 1, 0, 0]),
         ({"top_p": 0.6}, [0, 4 / 7, 0, 3 / 7]),
+        ({"top_p": 1e-9}, [0, 1, 0, 0]),
         ({"top_k": 3, "top_p": 0.5}, [0, 4 / 7, 0, 3 / 7]),
+        ({"min_p": 0.4}, [0, 4 / 9, 2 / 9, 3 / 9]),
+        ({"min_p": 1.0}, [0, 1, 0, 0]),
+        ({"temperature": 0.5, "min_p": 0.5}, [0, 16 / 25, 0, 9 / 25]),
     ],
     ids=str,
 )
@@ -43,7 +53,73 @@ def test_tokens_are_drawn_as_often_as_they_should(settings, expected):
     np.testing.assert_array_equal(shares == 0, np.array(expected) == 0)
 
 
-@pytest.mark.parametrize("bad", [{"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}])
+def test_a_penalty_divides_the_logits_of_what_was_seen_and_of_nothing_else():
+    # All logits are negative here, so a penalty of 2 doubles them: squares the probability.
+    # Token 2 lies in the history's second slot, which a row of one token does not have.
+    seen = np.full((NUM_DRAWS, 2), [1, 2], np.int32), np.ones(NUM_DRAWS, np.int32)
+    weights = np.array([0.1, 0.16, 0.2, 0.3])
+    shares = _shares(history=seen, repetition_penalty=2.0)
+    np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.04)
+    greedy = _shares(history=seen, repetition_penalty=2.0, temperature=0.0)
+    np.testing.assert_array_equal(greedy, [0, 0, 0, 1])
+
+
+def test_each_row_is_drawn_by_its_own_settings():
+    settings = [SamplingSettings(), SamplingSettings(temperature=1.0, top_k=2)] * 500
+    logits_VB = np.repeat(LOGITS[:, None], 1000, axis=1)
+    history = np.zeros((1000, 1), np.int32), np.zeros(1000, np.int32)
+    tokens = np.asarray(draw(logits_VB, per_row(settings), luck(1, 1000), *history))
+    assert set(tokens[::2]) == {1}
+    assert set(tokens[1::2]) == {1, 3}
+
+
+@pytest.mark.parametrize("vocabulary", [3, 64, 200])
+def test_the_likeliest_is_the_argmax_and_the_first_of_equals(vocabulary):
+    logits_VB = np.random.default_rng(0).integers(0, 9, (vocabulary, 5)).astype(np.float32)
+    np.testing.assert_array_equal(likeliest(logits_VB), np.argmax(logits_VB, axis=0))
+
+
+def test_a_cut_over_many_tokens_keeps_what_sorting_keeps():
+    rng = np.random.default_rng(0)
+    logits_VB = rng.normal(0, 3, (300, 64)).astype(np.float32)
+    settings = [
+        SamplingSettings(temperature=0.7, top_k=int(k), top_p=float(p))
+        for k, p in zip(rng.integers(0, 40, 64), rng.uniform(0.1, 1, 64), strict=True)
+    ]
+    history = np.zeros((64, 1), np.int32), np.zeros(64, np.int32)
+    drawn = np.array([draw(logits_VB, per_row(settings), luck(s, 64), *history) for s in range(40)])
+    for row, asked in enumerate(settings):
+        order = np.argsort(-logits_VB[:, row], kind="stable")[: asked.top_k or None]
+        weights = np.exp(logits_VB[order, row].astype(np.float64) / 0.7)
+        before = (np.cumsum(weights) - weights) / weights.sum()
+        assert set(drawn[:, row]) <= set(order[before < asked.top_p + 1e-6])
+
+
+def test_log_probabilities_are_those_of_the_softmax_best_first():
+    chosen, tokens, values = log_probabilities(LOGITS[:, None], np.array([2]), 3)
+    np.testing.assert_allclose(chosen, np.log([0.2]), rtol=1e-5)
+    np.testing.assert_array_equal(tokens, [[1, 3, 2]])
+    np.testing.assert_allclose(values, np.log([[0.4, 0.3, 0.2]]), rtol=1e-5)
+
+
+def test_luck_depends_on_the_seed_alone_and_begins_alike_at_any_length():
+    np.testing.assert_array_equal(luck(7, 5), luck(7, 9)[:5])
+    assert not np.array_equal(luck(7, 5), luck(2**63 + 7, 5))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"min_p": 1.5},
+        {"repetition_penalty": 0.0},
+    ],
+    ids=str,
+)
 def test_settings_that_cannot_be_are_named(bad):
     with pytest.raises(BadSampling, match=next(iter(bad))):
         SamplingSettings(**bad)

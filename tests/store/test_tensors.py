@@ -7,11 +7,12 @@ import ml_dtypes
 import numpy as np
 import optax
 import pytest
+import safetensors.numpy
 
 from dipaco import trees
 from dipaco.errors import DiskFull, ObjectDamaged
 from dipaco.store.objects import Objects
-from dipaco.store.tensors import load_state, load_tree, save_state, save_tree
+from dipaco.store.tensors import load_state, load_tree, map_tree, save_state, save_tree
 
 TREE = {
     "head": {"table": np.arange(6, dtype=np.float32).reshape(2, 3)},
@@ -66,10 +67,44 @@ def test_a_flipped_byte_is_found_before_the_file_is_opened(objects, tmp_path, pl
         load_tree(objects, receipt)
 
 
-def test_an_object_that_is_no_safetensors_file_is_damaged(objects):
-    receipt = objects.write_bytes("modules", "safetensors", b"something else")
-    with pytest.raises(ObjectDamaged, match=receipt.digest):
-        load_tree(objects, receipt)
+HEADER = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,%d]}}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"something else",
+        b"\2\0\0\0\0\0\0\0[]",
+        b'\x0b\0\0\0\0\0\0\0{"w": null}',
+        bytes([len(HEADER % 8), *bytes(7)]) + HEADER % 8 + bytes(7),
+        bytes([len(HEADER % 4), *bytes(7)]) + HEADER % 4 + bytes(8),
+    ],
+    ids=["empty", "text", "a list", "no place", "cut short", "another size"],
+)
+def test_an_object_that_is_no_safetensors_file_is_damaged(objects, content):
+    receipt = objects.write_bytes("modules", "safetensors", content)
+    for read in (load_tree, map_tree):
+        with pytest.raises(ObjectDamaged, match=f"{receipt.digest}.*no safetensors file"):
+            read(objects, receipt)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u1", "?"])
+def test_every_type_and_shape_is_read_as_the_library_reads_it(objects, tmp_path, dtype):
+    values = np.arange(6).astype(dtype)
+    tree = {"a": values.reshape(2, 3, 1), "b": values[1], "c": values[:0].reshape(0, 4)}
+    receipt = save_tree(objects, "modules", tree)
+    expected = safetensors.numpy.load_file(tmp_path / receipt.name)
+    for read in (load_tree, map_tree):
+        assert trees.digest(read(objects, receipt)) == trees.digest(expected) == trees.digest(tree)
+
+
+def test_a_mapped_tree_is_that_which_is_loaded_and_cannot_be_written_to(objects):
+    receipt = save_tree(objects, "modules", TREE)
+    mapped = map_tree(objects, receipt)
+    assert trees.digest(mapped) == trees.digest(TREE)
+    with pytest.raises(ValueError, match="read-only"):
+        mapped["head"]["table"] += 1
 
 
 def test_safetensors_own_error_about_a_full_disk_is_understood(objects, tmp_path, monkeypatch):

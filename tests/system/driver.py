@@ -29,12 +29,12 @@ from dipaco.data.token_files import TokenWriter
 from dipaco.evaluation import plots
 from dipaco.model import huggingface
 from dipaco.runs import programs
-from dipaco.serving import decode, dispatch
+from dipaco.serving import dispatch, loop
 from dipaco.store import objects
 from dipaco.store.objects import Objects
 from dipaco.workers import origin, reporter, trainer
 
-LOADED_BEFORE_THE_FORK = (packages, plots, huggingface, decode, dispatch, origin)
+LOADED_BEFORE_THE_FORK = (packages, plots, huggingface, dispatch, loop, origin)
 
 
 class Fault:

@@ -1,0 +1,38 @@
+"""Watch over the workers of a run, wherever they are.
+
+  dipaco monitor --run runs/quickstart
+
+Ends leases that ran out, says which workers fell silent and which tasks went back, and what they
+may have left behind. Every worker that waits for work does the first as well, so a run gets on
+without a monitor; with one, it is told. Ends when the run is finished.
+"""
+
+import argparse
+
+from dipaco.cli.runs import add_run
+
+HELP = "watch over the workers of a run"
+LOOK_SECONDS = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    import sys
+    import time
+
+    from dipaco.observe.writers import JsonLines, Lines, Several
+    from dipaco.runs.run import reading
+    from dipaco.workers.monitor import Monitor
+
+    with reading(options.run) as run:
+        log = Several(Lines(sys.stdout), JsonLines(run.layout.events, clock=time.time))
+        monitor = Monitor(run.ledger)
+        with log:
+            while run.ledger.unfinished():
+                for event in monitor.look():
+                    log.write(event)
+                time.sleep(LOOK_SECONDS)
+    return 0

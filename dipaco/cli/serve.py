@@ -1,0 +1,148 @@
+"""Serve a run over HTTP: OpenAI's completions, routed, and a page to try it at /.
+
+  dipaco serve --run runs/quickstart --port 8000
+  curl localhost:8000/v1/completions -H 'Content-Type: application/json' \\
+    -d '{"model": "quickstart", "prompt": "And God said", "max_tokens": 32, "stream": true}'
+
+Each prompt goes to one path, by its first tokens; paths are read into memory when they are asked
+for. A run that goes on training is followed: requests finish on the release they began in, the next
+gets the newer one. SIGTERM or Ctrl-C finishes the requests that run. Needs the extra `serve`.
+"""
+
+import argparse
+from pathlib import Path
+
+from dipaco.cli.releases import add_release, find_release
+
+HELP = "serve a run over HTTP"
+
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_release(parser, phase="--release")
+    where = parser.add_argument_group("where")
+    where.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    where.add_argument("--port", type=int, default=8000, help="0 = any that is free (8000)")
+    where.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="one key a line; a request must send one"
+    )
+    where.add_argument(
+        "--body-bytes", default="4M", metavar="SIZE", help="of one request, at most (4M)"
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--path-bytes",
+        metavar="SIZE",
+        help="of all paths in memory, at most, as 500M or 8G (half of what is free)",
+    )
+    how.add_argument("--rows", type=int, default=64, help="requests decoded at once (64)")
+    how.add_argument("--waiting", type=int, default=256, help="that may wait; then 429 (256)")
+    how.add_argument(
+        "--chat-template",
+        type=Path,
+        metavar="FILE",
+        help="Jinja; else the tokenizer's own",
+    )
+    how.add_argument(
+        "--reroute-every",
+        type=int,
+        metavar="W",
+        help="choose the path anew every W tokens made; text so far is read again on a change",
+    )
+    how.add_argument(
+        "--drain-seconds", type=float, default=60.0, help="to finish requests after SIGTERM (60)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from dipaco.errors import ExtraMissing
+    from dipaco.runs.run import reading
+
+    try:
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        package = error.name or "starlette"
+        raise ExtraMissing(feature="`dipaco serve`", package=package, extra="serve") from error
+
+    _at_least_one(options, "rows", "waiting", "reroute_every")
+    keys = _keys(options.api_key_file)
+    most_body_bytes = _bytes("--body-bytes", options.body_bytes)
+    path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
+    with reading(options.run) as opened:  # before all that takes time: what cannot be is said now
+        find_release(opened, options)
+        tokenizer_file = opened.corpus.tokenizer_file
+        given = opened.config.data.tokenizer
+
+    from dipaco.caches import cache_folder
+    from dipaco.runs.programs import keep_compiled
+    from dipaco.serving.http.app import HttpSettings, make_app
+    from dipaco.serving.http.chat import Chat, find_template
+    from dipaco.serving.http.metrics import Metrics
+    from dipaco.serving.http.server import listen, serve
+    from dipaco.serving.loop import LoopLimits
+    from dipaco.serving.service import Service, ServiceSettings
+
+    template = options.chat_template or (find_template(Path(given)) if given else None)
+    chat = Chat(template, tokenizer_file) if template else None
+    http = HttpSettings(api_keys=keys, most_body_bytes=most_body_bytes, chat=chat)
+    settings = ServiceSettings(
+        arm=options.arm,
+        phase=options.phase,
+        path_bytes=path_bytes,
+        reroute_every=options.reroute_every,
+        limits=LoopLimits(rows=options.rows, waiting=options.waiting),
+    )
+    keep_compiled(cache_folder() / "compiled")
+    metrics = Metrics()
+    listening = listen(options.host, options.port)  # clients may come from here on, and wait
+    with listening, Service(options.run, settings, on_cold=metrics.cold_path.observe) as service:
+        service.start()
+        release = service.releases.now.release
+        host, port = listening.getsockname()[:2]
+        service.say(
+            f"serving `{service.name}` ({release.arm}, phase {release.phase}, "
+            f"{len(release.paths)} paths) at http://{f'[{host}]' if ':' in host else host}:{port}"
+        )
+        serve(make_app(service, metrics, http), listening, options.drain_seconds, service.say)
+        service.say("stopped")
+    return 0
+
+
+def _at_least_one(options: argparse.Namespace, *names: str) -> None:
+    from dipaco.errors import BadSetting
+
+    for name in names:
+        if (value := getattr(options, name)) is not None and value < 1:
+            option = f"--{name.replace('_', '-')}"
+            raise BadSetting(name=option, value=value, expected="1 or more", hint="")
+
+
+def _keys(file: Path | None) -> tuple[str, ...]:
+    from dipaco.errors import BadKeyFile
+
+    if file is None:
+        return ()
+    try:
+        keys = tuple(line.strip() for line in file.read_text().splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadKeyFile(file=file, problem=error) from error
+    if not keys:
+        raise BadKeyFile(file=file, problem="there is no key in it")
+    return keys
+
+
+def _bytes(name: str, text: str) -> int:
+    """`500M` -> bytes. Raises `BadSetting`."""
+    from dipaco.errors import BadSetting
+
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    try:
+        size = int(float(number) * UNITS.get(unit, 1 if not unit else 0))
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise BadSetting(name=name, value=text, expected="a size as 500M or 8G", hint="")
+    return size

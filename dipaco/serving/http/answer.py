@@ -1,0 +1,279 @@
+"""One HTTP request while it is answered: its choices, each a stream of the loop, made into text.
+
+A prompt becomes `n` choices. Each waits by itself until its path is in memory (a request of many
+prompts may need more paths than fit at once), and all of them tell one feed, in the order in which
+things happen. Whoever stops listening calls `close`, which frees what the choices hold.
+
+Where the service routes anew every W tokens, a choice may move to another path on its way: what it
+has made so far is then the prompt there, and is read again, which `metrics` counts. The router is
+shown the latest tokens, as many as it is shown of a document.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import AsyncIterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from dipaco.errors import LoopStopping, QueueFull
+from dipaco.serving.dispatch import Choice
+from dipaco.serving.http.admission import Admission
+from dipaco.serving.http.feed import Feed
+from dipaco.serving.http.metrics import Metrics
+from dipaco.serving.http.writer import Piece, Writer, Written
+from dipaco.serving.loop import Finish, Request, Stream, Token
+from dipaco.serving.releases import Served
+from dipaco.serving.sampling import SamplingSettings
+from dipaco.serving.service import Service
+
+QUEUE_AGAIN_SECONDS = 0.05  # between tries of a choice that moves while the queue is full
+
+
+class Prompt(NamedTuple):
+    """A prompt that has been routed."""
+
+    text: str
+    ids: tuple[int, ...]
+    choice: Choice
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What is wanted of every prompt."""
+
+    max_new_tokens: int
+    sampling: SamplingSettings
+    n: int = 1  # choices of each prompt
+    seed: int = 0  # of the first choice; the next takes the next
+    stops: tuple[str, ...] = ()  # strings that end a choice
+    stop_ids: frozenset[int] = frozenset()  # tokens that do
+    num_logprobs: int | None = None
+    has_echo: bool = False  # the prompt comes first
+    is_path_given: bool = False  # by the request: it is not routed, and never anew
+
+
+class Event(NamedTuple):
+    """Something to tell about one choice."""
+
+    index: int
+    path: int
+    text: str
+    tokens: list[Written]
+    finish_reason: Literal["stop", "length"] | None
+
+
+class _Choice:
+    """One continuation in the making."""
+
+    def __init__(self, index: int, prompt: Prompt, writer: Writer):
+        self.index, self.prompt, self.writer = index, prompt, writer
+        self.path = prompt.choice.path
+        self.made: list[int] = []  # ids so far
+        self.stream: Stream | None = None
+        self.path_number = 0  # how often it has moved: what streams of old paths tell is left out
+        self.leaves_path = asyncio.Event()
+        self.is_over = False
+        self.is_echoed = False
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.prompt.ids + tuple(self.made)
+
+
+class Answer:
+    """Begins at once; to be made in the event loop.
+
+    Args:
+      service, admission, metrics: shared by all answers.
+      served: the release that it begins and ends in.
+      prompts: at least one.
+      wish: what is wanted of each.
+
+    Raises:
+      QueueFull: too many are being answered already.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        admission: Admission,
+        metrics: Metrics,
+        served: Served,
+        prompts: list[Prompt],
+        wish: Wish,
+    ):
+        self._service, self._admission, self._metrics = service, admission, metrics
+        self.served, self._wish = served, wish
+        self.prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
+        self.completion_tokens = 0
+        self._choices = [
+            _Choice(index, prompt, Writer(service.token_bytes, wish.stops))
+            for index, prompt in enumerate(prompt for prompt in prompts for _ in range(wish.n))
+        ]
+        self._echoes_logprobs = wish.has_echo and wish.num_logprobs is not None
+        self._started = time.monotonic()
+        self._feed: Feed[tuple[_Choice, int, Token | Finish]] = Feed()
+        self._place = contextlib.ExitStack()
+        self._place.enter_context(admission.inside(len(self._choices)))
+        self._tasks = [asyncio.create_task(self._make(choice)) for choice in self._choices]
+
+    @property
+    def num_choices(self) -> int:
+        return len(self._choices)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all has been told."""
+        return all(choice.is_over for choice in self._choices)
+
+    def close(self) -> None:
+        """Frees rows, paths and the place in the queue; may be called twice."""
+        if not self._tasks:
+            return
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = []
+        self._place.close()
+        self._metrics.prompt_tokens.inc(self.prompt_tokens)
+        self._metrics.completion_tokens.inc(self.completion_tokens)
+
+    async def events(self) -> AsyncIterator[list[Event]]:
+        """What happens, as much at once as has happened since the last time.
+
+        Raises:
+          Refusal, DipacoError, ...: what ended a choice; the answer is over then.
+        """
+        num_open = len(self._choices)
+        while num_open:
+            told = []
+            for choice, path_number, item in await self._feed.take():
+                if choice.is_over or path_number != choice.path_number:
+                    continue  # made before the loop heard that nobody wants it
+                event = self._hear(choice, item)
+                if event.finish_reason:
+                    choice.is_over = True
+                    choice.leaves_path.set()
+                    num_open -= 1
+                elif self._is_due(choice):
+                    await self._route_anew(choice)
+                told.append(event)
+            if told := _joined(told):
+                yield told
+
+    async def _make(self, choice: _Choice) -> None:
+        """Holds what a choice needs until it is over, path after path."""
+        try:
+            while not choice.is_over:
+                async with self._admission.holding(self.served, choice.path):
+                    stream = choice.stream = await self._submitted(choice)
+                    try:
+                        await choice.leaves_path.wait()
+                    finally:
+                        stream.cancel()
+                choice.leaves_path.clear()
+        except Exception as error:
+            self._feed.put((choice, choice.path_number, Finish("error", error)))
+
+    async def _submitted(self, choice: _Choice) -> Stream:
+        """Raises `QueueFull`, unless the choice has begun: it was let in already."""
+        while True:
+            try:
+                return self._submit(choice)
+            except QueueFull:
+                if not choice.made:
+                    raise
+                await asyncio.sleep(QUEUE_AGAIN_SECONDS)
+
+    def _submit(self, choice: _Choice) -> Stream:
+        wish = self._wish
+        return self._service.loop.submit(
+            Request(
+                prompt_ids=choice.ids,
+                path=choice.path,
+                release=self.served.digest,
+                max_new_tokens=max(wish.max_new_tokens, 1) - len(choice.made),
+                sampling=wish.sampling,
+                seed=(wish.seed + choice.index % wish.n) % 2**63,
+                stop_ids=wish.stop_ids,
+                num_logprobs=wish.num_logprobs,
+                prompt_logprobs=self._echoes_logprobs and not choice.is_echoed,
+            ),
+            # The stream holds this, and with it the release: it is there while a row needs it.
+            functools.partial(self._tell, choice, choice.path_number),
+        )
+
+    def _tell(self, choice: _Choice, path_number: int, item: Token | Finish) -> None:
+        """Called in the loop's thread."""
+        self._feed.put((choice, path_number, item))
+
+    def _is_due(self, choice: _Choice) -> bool:
+        """Whether the path is to be chosen anew: after W tokens, if there is more to come."""
+        every = self._service.settings.reroute_every
+        if every is None or self._wish.is_path_given or not choice.made:
+            return False
+        is_last = (
+            len(choice.made) >= self._wish.max_new_tokens
+            or len(choice.ids) >= self._service.model.max_length
+            or choice.made[-1] in self._wish.stop_ids
+        )
+        return len(choice.made) % every == 0 and not is_last
+
+    async def _route_anew(self, choice: _Choice) -> None:
+        """Moves a choice to the path of its latest tokens."""
+        latest = np.array(choice.ids[-self._service.prefix_tokens :], np.int32)
+        chosen = await asyncio.to_thread(self._service.choose, self.served, latest)
+        if chosen.path != choice.path:
+            choice.path, choice.path_number = chosen.path, choice.path_number + 1
+            choice.leaves_path.set()
+            self._metrics.reroutes.inc()
+            self._metrics.reroute_tokens.inc(len(choice.ids))
+
+    def _hear(self, choice: _Choice, item: Token | Finish) -> Event:
+        echo = self._echo(choice)
+        piece, reason = self._hear_end(choice, item), None
+        if isinstance(item, Finish):
+            reason = "stop" if item.reason == "stop" else "length"
+        elif choice.writer.is_stopped:
+            reason = "stop"
+        text, tokens = echo.text + piece.text, echo.tokens + piece.tokens
+        return Event(choice.index, choice.path, text, tokens, reason)
+
+    def _hear_end(self, choice: _Choice, item: Token | Finish) -> Piece:
+        if isinstance(item, Token):
+            if not self.completion_tokens:
+                self._metrics.first_token.observe(time.monotonic() - self._started)
+            if self._wish.max_new_tokens:
+                self.completion_tokens += 1
+                choice.made.append(item.id)
+            if item.id in self._wish.stop_ids or not self._wish.max_new_tokens:
+                return Piece("", [])
+            return choice.writer.add(item)
+        if item.reason == "error":
+            assert item.error is not None
+            raise item.error
+        if item.reason == "cancelled":  # by nobody who listens: the time to drain was over
+            raise LoopStopping()
+        return choice.writer.end()
+
+    def _echo(self, choice: _Choice) -> Piece:
+        """The prompt, before the first token."""
+        if choice.is_echoed or not self._wish.has_echo:
+            return Piece("", [])
+        choice.is_echoed = True
+        logprobs = choice.stream.prompt_logprobs if choice.stream else None
+        return choice.writer.echo(choice.prompt.text, logprobs or ())
+
+
+def _joined(events: list[Event]) -> list[Event]:
+    """One event for each choice, without those that say nothing."""
+    by_choice: dict[int, Event] = {}
+    for event in events:
+        if before := by_choice.get(event.index):
+            text, tokens = before.text + event.text, before.tokens + event.tokens
+            event = event._replace(text=text, tokens=tokens)
+        by_choice[event.index] = event
+    return [e for e in by_choice.values() if e.text or e.tokens or e.finish_reason]

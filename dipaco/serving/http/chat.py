@@ -1,0 +1,109 @@
+"""Messages -> a prompt, by the Jinja template that came with the tokenizer.
+
+A template may be a file of its own (`chat_template.jinja`), or stand in `tokenizer_config.json`,
+which also says which token ends a turn. Templates are programs of strangers: they run in Jinja's
+sandbox. As in `transformers`, special tokens that the rendered text spells are special tokens.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dipaco.data.tokenizer import load_tokenizer
+from dipaco.errors import BadChatTemplate, ExtraMissing
+from dipaco.serving.http.refusals import Refusal
+
+FILES = ("chat_template.jinja", "tokenizer_config.json")  # beside a tokenizer.json, in this order
+
+
+def find_template(tokenizer_file: Path) -> Path | None:
+    """The template that came with a tokenizer, or None."""
+    for name in FILES:
+        file = tokenizer_file.with_name(name)
+        if file.is_file() and (name != FILES[1] or "chat_template" in _settings(file)):
+            return file
+    return None
+
+
+class Chat:
+    """A template, and the tokenizer as it reads templates.
+
+    Raises:
+      BadChatTemplate: the file is missing, or not a template.
+    """
+
+    def __init__(self, template_file: Path, tokenizer_file: Path):
+        try:
+            import jinja2
+            import jinja2.sandbox
+        except ImportError as error:
+            raise ExtraMissing(
+                feature="A chat template", package="jinja2", extra="serve"
+            ) from error
+        self._file, self._failure = template_file, jinja2.TemplateError
+        self._tokenizer = load_tokenizer(tokenizer_file)
+        self._tokenizer.library.encode_special_tokens = False
+        beside = template_file.with_name(FILES[1])
+        self._settings = _settings(beside) if beside.is_file() else {}
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True
+        )
+        environment.filters["tojson"] = lambda value, **how: json.dumps(
+            value, ensure_ascii=False, indent=how.get("indent")
+        )
+        try:
+            self._template = environment.from_string(self._source())
+        except jinja2.TemplateError as error:
+            raise BadChatTemplate(file=template_file, problem=str(error)) from error
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The token that ends a turn."""
+        return frozenset({self._tokenizer.library.token_to_id(self._special("eos_token"))} - {None})
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> tuple[str, np.ndarray]:
+        """The prompt as text and as int32 ids. Raises `Refusal` where the template does not take
+        these messages.
+        """
+        try:
+            text = self._template.render(
+                messages=messages,
+                add_generation_prompt=True,
+                raise_exception=_refuse,
+                bos_token=self._special("bos_token"),
+                eos_token=self._special("eos_token"),
+            )
+        except (self._failure, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            problem = f"The chat template does not take these messages: {error}."
+            raise Refusal(400, problem, param="messages") from error
+        (ids,) = self._tokenizer.encode([text])
+        return text, ids
+
+    def _source(self) -> str:
+        if self._file.suffix == ".json":
+            source = _settings(self._file).get("chat_template")
+            if not isinstance(source, str):
+                raise BadChatTemplate(file=self._file, problem="it has no `chat_template`")
+            return source
+        try:
+            return self._file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadChatTemplate(file=self._file, problem=str(error)) from error
+
+    def _special(self, name: str) -> str:
+        token = self._settings.get(name) or ""
+        return token["content"] if isinstance(token, dict) else token
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise BadChatTemplate(file=file, problem=str(error)) from error
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(message)

@@ -1,0 +1,76 @@
+"""What Prometheus is told: counters of our own, and what cache and loop say of themselves."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from dipaco.serving.service import Service
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """One registry for one server."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(f"dipaco_{name}", help_text, labels, registry=registry)
+
+        def histogram(name: str, help_text: str, *labels: str) -> Histogram:
+            return Histogram(
+                f"dipaco_{name}_seconds", help_text, labels, registry=registry, buckets=SECONDS
+            )
+
+        self.answers = counter("answers", "HTTP answers begun.", "endpoint", "status")
+        self.prompts = counter("prompts", "Prompts, by the path that took them.", "path")
+        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
+        self.completion_tokens = counter("completion_tokens", "Tokens made.")
+        self.hang_ups = counter("hang_ups", "Clients that left before their answer was whole.")
+        self.reroutes = counter("reroutes", "Times a text changed its path on the way.")
+        self.reroute_tokens = counter("reroute_tokens", "Tokens read again for that.")
+        self.first_token = histogram("first_token", "From a request being read to its first token.")
+        self.routing = histogram("routing", "Tokens and path of the prompts of one request.")
+        self.cold_path = histogram("cold_path", "Reading a path that was not in memory.")
+
+    def watch(self, service: Service) -> None:
+        """From now on tells of its cache, loop and release too."""
+        self._registry.register(_Observed(service))
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class _Observed(Collector):
+    """Read when somebody asks, and not counted twice."""
+
+    def __init__(self, service: Service):
+        self._service = service
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        cache, loop = self._service.cache.stats(), self._service.loop.stats()
+        gauges = {
+            "release_phase": ("Phase of the release.", self._service.releases.now.release.phase),
+            "cache_paths": ("Paths in memory.", cache.paths),
+            "cache_paths_in_use": ("Paths in memory that a request uses.", cache.pinned),
+            "cache_modules": ("Modules in memory.", cache.modules),
+            "cache_bytes": ("Bytes of modules in memory.", cache.num_bytes),
+            "cache_max_bytes": ("Bytes they may take.", self._service.cache.max_bytes),
+            "waiting_requests": ("Requests that wait for a row.", loop.num_waiting),
+            "rows": ("Requests being decoded.", sum(loop.rows_per_path.values())),
+            "tokens_per_second": ("Tokens made a second, of late.", loop.tokens_per_second),
+        }
+        counters = {
+            "cache_hits": ("Times a path was in memory.", cache.hits),
+            "cache_misses": ("Times it was not.", cache.misses),
+            "cache_evictions": ("Paths let go for others.", cache.evictions),
+            "prefill_seconds": ("Spent reading prompts.", loop.prefill_seconds),
+            "decode_seconds": ("Spent making tokens.", loop.decode_seconds),
+        }
+        for name, (help_text, value) in gauges.items():
+            yield GaugeMetricFamily(f"dipaco_{name}", help_text, value)
+        for name, (help_text, value) in counters.items():
+            yield CounterMetricFamily(f"dipaco_{name}", help_text, value)

@@ -1,0 +1,289 @@
+"""What comes in and what goes out, as types: OpenAI's completions and chat, and what is our own.
+
+The published OpenAPI document is made of these types, so it says what the server does. Fields that
+OpenAI has and a path of ours cannot honour are named here too, and take only the value that asks
+for nothing. Ours alone: `top_k`, `min_p`, `repetition_penalty` and `path` in requests; `path` in
+choices; `dipaco` in the list of models.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+MOST_STOPS = 4  # as OpenAI
+MOST_CHOICES = 128  # prompts x n of one request
+MOST_LOGPROBS = 20  # alternatives a token
+
+Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, Meta(ge=1, le=MOST_CHOICES)]
+Logprobs = Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
+Stops = Annotated[list[Stop], Meta(max_length=MOST_STOPS)]
+Nothing = Annotated[float, Meta(ge=0, le=0)]  # a penalty that we do not have
+Empty = Annotated[dict[str, float], Meta(max_length=0)]
+
+
+class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a stream tells besides text."""
+
+    include_usage: bool = False
+
+
+class Sampling(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What both kinds of request share."""
+
+    model: str
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None  # 1; 0 = greedy
+    top_p: Probability | None = None  # 1
+    top_k: Index | None = None  # 0 = all
+    min_p: Probability | None = None  # 0 = off
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None  # 1 = off
+    n: Count | None = None  # 1
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None = drawn
+    stop: Stop | Stops | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None  # taken, and not looked at
+    presence_penalty: Nothing | None = None
+    frequency_penalty: Nothing | None = None
+    logit_bias: Empty | None = None
+    path: Index | None = None  # take this path, whatever the router says
+
+
+class CompletionRequest(Sampling):
+    """POST /v1/completions."""
+
+    # One or several prompts, each a text or token ids.
+    prompt: str | list[str | TokenId | list[TokenId]]
+    max_tokens: Index | None = None  # 16, as OpenAI
+    echo: bool | None = None
+    logprobs: Logprobs | None = None
+    best_of: Count | None = None  # only as much as n
+    suffix: None = None
+
+
+class TextPart(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A piece of a message; only text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(Struct, kw_only=True, forbid_unknown_fields=True):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+
+class ChatRequest(Sampling):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_tokens: Index | None = None  # as much as the context holds
+    max_completion_tokens: Index | None = None  # the newer name of the same
+    logprobs: bool | None = None
+    top_logprobs: Logprobs | None = None
+
+
+class RouteRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/route: one text, or token ids."""
+
+    prompt: str | list[TokenId]
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+class Usage(Struct, kw_only=True):
+    """Tokens; every prompt counts once, whatever n."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class TextLogprobs(Struct, kw_only=True):
+    """The tokens of a completion's text, side by side; in nats."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class TextChoice(Struct, kw_only=True):
+    """One continuation of one prompt."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: Literal["stop", "length"] | None
+    path: int
+
+
+class Completion(Struct, kw_only=True):
+    """An answer of /v1/completions, and each event of its stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str  # digest of the release
+    choices: list[TextChoice]
+    usage: Usage | None = None
+
+
+class TopLogprob(Struct, kw_only=True):
+    """One token that could have been."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, kw_only=True):
+    """One token that was, and those that could have been."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Struct, kw_only=True):
+    """The tokens of a message."""
+
+    content: list[TokenLogprob]
+
+
+class Said(Struct, kw_only=True, omit_defaults=True):
+    """A message, or what a stream adds to it."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChoice(Struct, kw_only=True):
+    """One answer to the conversation."""
+
+    index: int
+    message: Said
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length"] | None
+    path: int
+
+
+class ChatCompletion(Struct, kw_only=True):
+    """An answer of /v1/chat/completions."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatDelta(Struct, kw_only=True):
+    """What a stream adds to one choice."""
+
+    index: int
+    delta: Said
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length"] | None
+    path: int | None  # null before it is known
+
+
+class ChatChunk(Struct, kw_only=True):
+    """An event of a stream of /v1/chat/completions."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatDelta]
+    usage: Usage | None = None
+
+
+class Score(Struct, kw_only=True):
+    """What the router thinks of one path; higher is better."""
+
+    path: int
+    score: float
+
+
+class Route(Struct, kw_only=True):
+    """An answer of /v1/route."""
+
+    path: int
+    modules: list[str]
+    scores: list[Score] | None  # the best first; null: there is one path, nobody asked the router
+    prompt_tokens: int
+    routed_tokens: int  # of them the router looked at
+    release: str
+    seconds: float
+
+
+class LevelCard(Struct, kw_only=True):
+    """A level of the model: its parts, and the modules to choose from."""
+
+    name: str
+    parts: list[str]
+    modules: list[str]
+
+
+class ModelCard(Struct, kw_only=True):
+    """What is our own in the list of models."""
+
+    arm: str
+    phase: int
+    release: str
+    num_paths: int
+    context: int  # tokens
+    prefix_tokens: int  # that the router looks at
+    parameters_per_path: int
+    parameters_total: int
+    has_chat: bool
+    levels: list[LevelCard]
+
+
+class Model(Struct, kw_only=True):
+    """An entry of /v1/models."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    dipaco: ModelCard
+
+
+class Models(Struct, kw_only=True):
+    """An answer of /v1/models."""
+
+    object: str
+    data: list[Model]
+
+
+class Problem(Struct, kw_only=True):
+    """What is wrong, and with which field."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Failure(Struct, kw_only=True):
+    """Every answer that is an error."""
+
+    error: Problem
+
+
+class Health(Struct, kw_only=True):
+    """An answer of /healthz and /readyz."""
+
+    status: str
+    detail: dict[str, Any] = {}

@@ -1,0 +1,82 @@
+"""Every error as OpenAI writes it: `{"error": {message, type, param, code}}`, and its status."""
+
+import logging
+
+import msgspec
+
+from dipaco.errors import (
+    BadSampling,
+    ContextTooLong,
+    DipacoError,
+    LoopStopping,
+    NoSuchPath,
+    ObjectDamaged,
+    ObjectMissing,
+    PathCacheTooSmall,
+    QueueFull,
+)
+from dipaco.serving.http.protocol import Failure, Problem
+
+INVALID = "invalid_request_error"
+log = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+    """An answer that is an error.
+
+    Args:
+      status: of HTTP.
+      message: a sentence for whoever wrote the request.
+      param: the field that is meant.
+      code: for programs.
+      retry_after_seconds: where it is worth coming again.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_seconds: int | None = None,
+    ):
+        super().__init__(message)
+        self.status = status
+        kind = INVALID if status < 500 else "server_error"
+        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, kind)
+        self.problem = Problem(message=message, type=kind, param=param, code=code)
+        self.headers: dict[str, str] = {}
+        if retry_after_seconds is not None:
+            self.headers["Retry-After"] = str(retry_after_seconds)
+        if status == 401:
+            self.headers["WWW-Authenticate"] = "Bearer"
+
+    def body(self) -> bytes:
+        return msgspec.json.encode(Failure(error=self.problem))
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What an error of the house comes to; one that is not meant for people is an internal one."""
+    match error:
+        case Refusal():
+            return error
+        case QueueFull():
+            seconds = int(str(error.values["retry_after_seconds"]))
+            return Refusal(429, str(error), code="queue_full", retry_after_seconds=seconds)
+        case LoopStopping():
+            return Refusal(503, str(error), code="stopping", retry_after_seconds=5)
+        case ObjectMissing() | ObjectDamaged():
+            return Refusal(503, str(error), param="path", code="path_not_whole")
+        case PathCacheTooSmall():
+            return Refusal(503, str(error), param="path", code="path_too_large")
+        case ContextTooLong():
+            return Refusal(400, str(error), param="prompt", code="context_length_exceeded")
+        case NoSuchPath():
+            return Refusal(400, str(error), param="path", code="no_such_path")
+        case BadSampling():
+            return Refusal(400, str(error), param=str(error.values["field"]))
+        case DipacoError():
+            return Refusal(500, str(error))
+    log.error("an answer failed", exc_info=error)
+    return Refusal(500, "Something went wrong inside; it stands in the server's log.")

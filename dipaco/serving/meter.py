@@ -1,0 +1,78 @@
+"""What the loop has done, counted where it happens: the numbers behind `Loop.stats`."""
+
+import collections
+import math
+import time
+from typing import NamedTuple
+
+from dipaco.serving.waiting import PathKey
+
+RECENT = 100  # requests and turns that rates are taken over
+
+
+class LoopStats(NamedTuple):
+    """The loop at this moment, and since it began."""
+
+    num_waiting: int
+    rows_per_path: dict[PathKey, int]  # (release, path) -> requests alive
+    num_requests: dict[str, int]  # finished, by reason
+    num_tokens: int  # made
+    num_prompt_tokens: int  # read
+    num_prompts_reused: int  # not read: what they hold was there
+    tokens_per_second: float  # over the latest hundred turns
+    prefill_seconds: float  # spent on reading prompts, in all
+    decode_seconds: float  # spent on making tokens, in all
+    first_token_seconds: float  # mean time from submit to first token, of the latest hundred
+
+
+class Meter:
+    """Written by the loop's thread, read by any."""
+
+    def __init__(self):
+        self.finished: collections.Counter[str] = collections.Counter()
+        self.num_tokens = self.num_prompt_tokens = self.num_prompts_reused = 0
+        self.prefill_seconds = self.decode_seconds = 0.0
+        self._finish_times: collections.deque[float] = collections.deque(maxlen=RECENT)
+        self._turns: collections.deque[tuple[float, int]] = collections.deque(maxlen=RECENT)
+        self._first_tokens: collections.deque[float] = collections.deque(maxlen=RECENT)
+
+    def has_finished(self, reason: str) -> None:
+        self.finished[reason] += 1
+        self._finish_times.append(time.monotonic())
+
+    def has_read(self, num_tokens: int, seconds: float) -> None:
+        self.num_prompt_tokens += num_tokens
+        self.prefill_seconds += seconds
+
+    def has_made(self, num_tokens: int, seconds: float) -> None:
+        self.num_tokens += num_tokens
+        self.decode_seconds += seconds
+        self._turns.append((seconds, num_tokens))
+
+    def has_begun(self, submitted_seconds: float) -> None:
+        """A stream got its first token."""
+        self._first_tokens.append(time.monotonic() - submitted_seconds)
+
+    def seconds_until_served(self, num_waiting: int) -> int:
+        """When so many will have had their turn, at the rate of late: 1 to 60 whole seconds."""
+        times = list(self._finish_times)
+        if len(times) < 2:
+            return 1
+        per_request = (times[-1] - times[0]) / (len(times) - 1)
+        return max(1, min(60, math.ceil(per_request * num_waiting)))
+
+    def stats(self, num_waiting: int, rows_per_path: dict[PathKey, int]) -> LoopStats:
+        turns, first_tokens = list(self._turns), list(self._first_tokens)
+        seconds = sum(seconds for seconds, _ in turns)
+        return LoopStats(
+            num_waiting=num_waiting,
+            rows_per_path=rows_per_path,
+            num_requests=dict(self.finished),
+            num_tokens=self.num_tokens,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_prompts_reused=self.num_prompts_reused,
+            tokens_per_second=sum(tokens for _, tokens in turns) / seconds if seconds else 0.0,
+            prefill_seconds=self.prefill_seconds,
+            decode_seconds=self.decode_seconds,
+            first_token_seconds=sum(first_tokens) / max(1, len(first_tokens)),
+        )

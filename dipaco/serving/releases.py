@@ -1,0 +1,208 @@
+"""The release that new requests get, and how it changes while the run goes on training.
+
+A request begins in one release and finishes on its modules; the next request gets the newer one. A
+newer release takes over only when it is one consistent set and every module of it is whole. At the
+beginning there is nothing to fall back on: what is whole is served, and the other paths say what is
+wrong with them.
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dipaco.control.release import Release
+from dipaco.errors import DipacoError, NoSuchPath, ReleaseMixed
+from dipaco.runs.run import Run, reading
+from dipaco.serving.path_cache import Modules
+from dipaco.store.address import Address
+from dipaco.store.objects import Objects
+
+RETRY_SECONDS = 30.0  # a module that could not be read is tried again after that
+
+
+class Served:
+    """A release as it is served: named by its digest, its paths as receipts."""
+
+    def __init__(self, release: Release):
+        self.release, self.digest = release, release.digest
+        self._paths = [release.modules_of(path) for path in range(len(release.paths))]
+
+    @property
+    def num_paths(self) -> int:
+        return len(self._paths)
+
+    def modules_of(self, path: int) -> Modules:
+        """What a path is made of. Raises `NoSuchPath`."""
+        if not 0 <= path < self.num_paths:
+            raise NoSuchPath(path=path, last=self.num_paths - 1)
+        return self._paths[path]
+
+
+class Releases:
+    """The release of an arm that is served now, and those that running requests began in."""
+
+    def __init__(self, first: Release):
+        self._alive: weakref.WeakValueDictionary[str, Served] = weakref.WeakValueDictionary()
+        self.swap(first)
+
+    def swap(self, release: Release) -> None:
+        """New requests get this one from now on."""
+        served = Served(release)
+        self._alive[served.digest] = served
+        self.now = served
+
+    def of(self, digest: str) -> Served:
+        """The release that a running request began in: whoever waits for it holds it."""
+        return self._alive[digest]
+
+
+def check_is_one_set(run: Run, release: Release) -> None:
+    """Raises `ReleaseMixed` unless the release is made for this run's router and tokenizer, and
+    of the modules that the topology asks for.
+    """
+
+    def refuse(problem: str) -> None:
+        raise ReleaseMixed(arm=release.arm, phase=release.phase, problem=problem)
+
+    for stage, companion in (("prepare", "tokenizer"), ("route", "router")):
+        if release.companions.get(companion) != run.stage(stage).artifacts[companion].digest:
+            refuse(f"it was made with another {companion} than the run has")
+    topology = run.plan.arm(release.arm).topology
+    if len(release.paths) != topology.num_paths:
+        refuse(f"it has {len(release.paths)} paths, and the run {topology.num_paths}")
+    digests: dict[str, str] = {}  # of a module, the same in all paths that go through it
+    for path, modules in enumerate(release.paths):
+        if set(modules) != {str(module) for module in topology.modules_of(path)}:
+            refuse(f"path {path} is made of {', '.join(modules)}")
+        for module, digest in modules.items():
+            if digests.setdefault(module, digest) != digest:
+                refuse(f"path {path} has another {module} than the paths before it")
+            if digest not in release.objects or release.objects[digest].digest != digest:
+                refuse(f"nobody knows where {module} lies")
+
+
+class Health:
+    """Modules that could not be read, and why; they are tried again after a while."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._broken: dict[str, tuple[float, str]] = {}  # digest -> when, what was wrong
+
+    def is_broken(self, digest: str, problem: str) -> None:
+        self._broken[digest] = (self._clock(), problem)
+
+    def is_whole(self, digest: str) -> None:
+        self._broken.pop(digest, None)
+
+    def problem_of(self, modules: Modules) -> str | None:
+        """What is wrong with a path, or None as far as is known."""
+        for module, receipt in modules.items():
+            since, problem = self._broken.get(receipt.digest, (0.0, ""))
+            if problem and self._clock() - since < RETRY_SECONDS:
+                return f"Module {module} is not whole: {problem}"
+        return None
+
+
+def read_all(objects: Objects, release: Release, health: Health) -> dict[str, str]:
+    """Reads every byte of a release; module -> what is wrong with it, for those that are not whole.
+
+    What it finds is remembered in `health`.
+    """
+    problems: dict[str, str] = {}
+    for module, digest in sorted({item for path in release.paths for item in path.items()}):
+        try:
+            objects.file(release.objects[digest])
+            health.is_whole(digest)
+        except DipacoError as error:
+            health.is_broken(digest, str(error))
+            problems[module] = str(error)
+    return problems
+
+
+class Follower:
+    """Looks for newer releases of a run that goes on training, in a thread of its own.
+
+    Args:
+      folder: of the run, or its URL; opened anew at each look, since a connection belongs to one
+        thread.
+      releases: what is served; swapped when there is a newer one.
+      health: what is known of modules.
+      prepare: called with a newer release before it is served, to read what will be wanted first.
+      say: told a sentence for the operator.
+    """
+
+    def __init__(
+        self,
+        folder: Path | Address,
+        releases: Releases,
+        health: Health,
+        prepare: Callable[[Served], None],
+        say: Callable[[str], None],
+    ):
+        self._folder, self._releases, self._health = folder, releases, health
+        self._prepare, self._say = prepare, say
+        self._refused: set[tuple[int, str]] = set()  # phase and problem: each is said once
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> bool:
+        """One look; True where a newer release is served now."""
+        now = self._releases.now.release
+        with reading(self._folder) as run:
+            newest = run.ledger.release(now.arm)
+            if newest.phase <= now.phase:
+                return False
+            try:
+                check_is_one_set(run, newest)
+            except ReleaseMixed as error:
+                return self._refuse(newest, str(error))
+            if problems := read_all(run.objects, newest, self._health):
+                return self._refuse(newest, next(iter(problems.values())))
+        self._prepare(Served(newest))
+        self._releases.swap(newest)
+        self._say(f"serving the release of `{newest.arm}` at phase {newest.phase} from now on")
+        return True
+
+    def check(self) -> None:
+        """Reads every byte of the release that is served, and says which paths are not whole."""
+        served = self._releases.now
+        with reading(self._folder) as run:
+            problems = read_all(run.objects, served.release, self._health)
+        for module, problem in problems.items():
+            paths = [p for p, modules in enumerate(served.release.paths) if module in modules]
+            self._say(f"module {module} is not whole, so paths {_few(paths)} answer 503: {problem}")
+
+    def start(self, every_seconds: float | None) -> None:
+        """Checks what is served, then looks for newer ones that often; None = stays with it."""
+        self._thread = threading.Thread(
+            target=self._run, args=(every_seconds,), name="release-follower", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _refuse(self, release: Release, problem: str) -> bool:
+        if (release.phase, problem) not in self._refused:
+            self._refused.add((release.phase, problem))
+            self._say(f"phase {release.phase} is not served: {problem}")
+        return False
+
+    def _run(self, every_seconds: float | None) -> None:
+        self._try(self.check)
+        while every_seconds is not None and not self._stopped.wait(every_seconds):
+            self._try(self.look)
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except (DipacoError, OSError) as error:  # a ledger that is busy, a folder that is moved
+            self._say(f"could not look at {self._folder}: {error}")
+
+
+def _few(paths: Sequence[int]) -> str:
+    return ", ".join(map(str, paths[:8])) + (f" and {len(paths) - 8} more" * (len(paths) > 8))

@@ -1,0 +1,75 @@
+"""What is asked of the loop and what comes of it: a request, its tokens, its end."""
+
+import dataclasses
+import queue
+import time
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from dipaco.serving.sampling import SamplingSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """One continuation that somebody waits for."""
+
+    prompt_ids: tuple[int, ...]
+    path: int  # chosen by dispatch
+    release: str = ""  # digest of the release it was routed in; it finishes on its modules
+    max_new_tokens: int
+    sampling: SamplingSettings = SamplingSettings()
+    seed: int = 0  # of its draws, 0 or more
+    stop_ids: frozenset[int] = frozenset()  # tokens that end it, themselves given out last
+    num_logprobs: int | None = None  # None = none; k = the chosen token's and the k likeliest
+    prompt_logprobs: bool = False  # also of the prompt's own tokens (`echo`)
+
+
+class Token(NamedTuple):
+    """One token, and how likely the model thought it: log-probabilities in nats, before
+    temperature and the like. The first token of a prompt has none.
+    """
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest (id, logprob), best first
+
+
+class Finish(NamedTuple):
+    """The end of a stream."""
+
+    reason: Literal["stop", "length", "cancelled", "error"]
+    error: Exception | None = None
+
+
+OnToken = Callable[[Token | Finish], None]
+
+
+class Stream:
+    """What comes of one request: tokens, then a `Finish`. Any thread may read and cancel."""
+
+    def __init__(self, request: Request, on_token: OnToken | None = None):
+        self.request = request
+        self.prompt_logprobs: list[Token] | None = None  # there before the first token
+        self.submitted_seconds = time.monotonic()
+        self.is_cancelled = False
+        self._arrived: queue.SimpleQueue[Token | Finish] = queue.SimpleQueue()
+        self._on_token = on_token or self._arrived.put
+
+    def get(self, timeout_seconds: float | None = None) -> Token | Finish:
+        """The next token, or the end. Not for a stream with `on_token`, which is told instead.
+
+        Raises:
+          queue.Empty: none came in time.
+        """
+        return self._arrived.get(timeout=timeout_seconds)
+
+    def cancel(self) -> None:
+        """Frees its row before the next block; the stream then ends with `cancelled`."""
+        self.is_cancelled = True
+
+    def put(self, item: Token | Finish) -> None:
+        """For the loop. A listener that fails is one that hung up, and is no harm to others."""
+        try:
+            self._on_token(item)
+        except Exception:
+            self.is_cancelled = True

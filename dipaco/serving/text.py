@@ -1,0 +1,107 @@
+"""Text that grows token by token: whole characters only, cut exactly where a stop string begins.
+
+A token is bytes, not text: a character may be spread over several tokens, and a stop string too. So
+bytes wait until they make a character, and text waits while it may be the beginning of a stop
+string. What comes out, joined, is what decoding all tokens at once and cutting there would give.
+"""
+
+import codecs
+import json
+from collections.abc import Sequence
+
+from dipaco.data.tokenizer import Tokenizer
+
+
+def token_bytes(tokenizer: Tokenizer) -> tuple[bytes, ...]:
+    """The bytes of every token id.
+
+    For byte-level vocabularies (ours, GPT-2's, Llama 3's, Qwen's) and those that write a space as
+    U+2581 and lone bytes as `<0x0A>` (SentencePiece).
+    """
+    content = json.loads(tokenizer.library.to_str())
+    special = {token["id"] for token in content["added_tokens"]}
+    is_byte_level = '"ByteLevel"' in json.dumps(content["decoder"])
+    from_letter = _bytes_of_letters()
+
+    def spelled(token_id: int) -> bytes:
+        token = tokenizer.library.id_to_token(token_id)
+        if token is None:  # ids may have holes
+            return b""
+        if token_id in special:
+            return token.encode()
+        if is_byte_level:
+            return bytes(from_letter[letter] for letter in token)
+        if len(token) == 6 and token.startswith("<0x"):
+            return bytes([int(token[3:5], 16)])
+        return token.replace("\u2581", " ").encode()
+
+    return tuple(spelled(token_id) for token_id in range(tokenizer.vocab_size))
+
+
+def _bytes_of_letters() -> dict[str, int]:
+    """How byte-level vocabularies write bytes: printable ones of Latin-1 as themselves, the others
+    in order from U+0100.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    return letters | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+class Characters:
+    """Bytes in, whole characters out; bytes that can never make one come out as U+FFFD."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, some: bytes) -> str:
+        return self._decoder.decode(some)
+
+    def end(self) -> str:
+        """What was held back: a character that never became whole."""
+        return self._decoder.decode(b"", final=True)
+
+
+class StopStrings:
+    """Text in, text out up to the first stop string, which is left out itself."""
+
+    def __init__(self, stops: Sequence[str]):
+        self._stops = stops
+        self._held = ""  # may be the beginning of a stop string
+        self.is_met = False
+
+    def add(self, text: str) -> str:
+        """The text that surely comes before any stop string."""
+        if self.is_met:
+            return ""
+        self._held += text
+        found = [(self._held.find(stop), stop) for stop in self._stops if stop in self._held]
+        if found:
+            self.is_met = True
+            # The one that is whole first, as if letters came one by one.
+            _, begin = min((place + len(stop), place) for place, stop in found)
+            sure, self._held = self._held[:begin], ""
+            return sure
+        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        end = len(self._held) - keep
+        sure, self._held = self._held[:end], self._held[end:]
+        return sure
+
+    def end(self) -> str:
+        """What was held back, now that nothing more comes."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Letters at the end of `text` that are the beginning of `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+
+
+def shown(some: bytes) -> str:
+    """A token as `logprobs` names it: its text, or `bytes:\\xe2\\x80` where it is not text."""
+    try:
+        return some.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in some)

@@ -1,0 +1,95 @@
+"""Where a run is: a folder, or a URL in a bucket.
+
+    runs/quickstart            a folder, for processes that share its file system
+    s3://bucket/quickstart     Amazon S3, or another that `AWS_ENDPOINT_URL` names
+    gs://bucket/quickstart     Google Cloud Storage
+
+A run in a bucket also has a folder on every machine that works on it, among the user's caches: what
+was fetched, logs, events. It may be deleted at any time when no process works there.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from dipaco.caches import cache_folder
+from dipaco.errors import BadRun
+
+if TYPE_CHECKING:
+    from dipaco.store.objects import Objects
+    from dipaco.store.remote import Remote
+
+SCHEMES = ("s3", "gs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """Where a run is."""
+
+    folder: Path  # of its files on this machine
+    url: str | None = None  # of its objects, where they are in a bucket
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """What `--run` was given. Raises `BadRun`."""
+        if "://" not in text:
+            if not text:
+                raise BadRun(given=text, problem="it is empty")
+            return cls(Path(text))
+        scheme, _, place = text.partition("://")
+        if "@" in place:
+            shown = f"{scheme}://...@{place.rpartition('@')[2]}"
+            problem = "credentials do not belong into a URL; they come from the environment"
+            raise BadRun(given=shown, problem=problem)
+        if scheme not in SCHEMES:
+            raise BadRun(given=text, problem=f"`{scheme}` is no store")
+        bucket, *names = place.rstrip("/").split("/")
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", bucket):
+            raise BadRun(given=text, problem=f"`{bucket}` is no name of a bucket")
+        if not names:
+            raise BadRun(given=text, problem="the run has no name in the bucket")
+        for name in names:
+            if name in (".", "..") or not re.fullmatch(r"[\w.=+-]+", name):
+                problem = f"`{name}` cannot be part of a name (letters, digits and . _ - = +)"
+                raise BadRun(given=text, problem=problem)
+        url = f"{scheme}://{'/'.join([bucket, *names])}"
+        digest = hashlib.sha256(url.encode()).hexdigest()[:12]
+        return cls(cache_folder() / "runs" / f"{names[-1]}-{digest}", url)
+
+    @classmethod
+    def of(cls, where: "Address | Path") -> "Address":
+        """The same, where a folder may be given as it is."""
+        return where if isinstance(where, Address) else cls(where)
+
+    def __str__(self) -> str:
+        return self.url or str(self.folder)
+
+    @property
+    def identity(self) -> str:
+        """The same for everybody who speaks of this run."""
+        return self.url or str(self.folder.absolute())
+
+    def place_of(self, file: Path) -> str:
+        """Where others find a file of the run's folder."""
+        return f"{self.url}/{file.relative_to(self.folder)}" if self.url else str(file)
+
+    @functools.cached_property
+    def remote(self) -> "Remote | None":
+        """The bucket's side of the run."""
+        if self.url is None:
+            return None
+        from dipaco.store.remote import Remote
+
+        return Remote(self.url)
+
+    def objects(self) -> "Objects":
+        """The objects of the run."""
+        from dipaco.store.cache import Cache, cache_bytes
+        from dipaco.store.objects import Objects
+
+        if self.remote is None:
+            return Objects(self.folder)
+        return Objects(self.folder, self.remote, Cache(self.folder.parent, cache_bytes()))

@@ -1,0 +1,42 @@
+"""The monitor: ends leases that ran out, and tells who fell silent and who came back."""
+
+from dipaco.control.ledger import Ledger
+from dipaco.control.queue import LEASE_SECONDS
+from dipaco.observe.events import Event
+
+
+class Monitor:
+    """Looks at the workers of a run; remembers what it has told.
+
+    Args:
+      ledger: of the run.
+      silent_seconds: after which a worker counts as silent.
+    """
+
+    def __init__(self, ledger: Ledger, silent_seconds: float = LEASE_SECONDS):
+        self._ledger, self._silent_seconds = ledger, silent_seconds
+        self._silent: set[str] = set()
+        self._refusals = len(ledger.refusals())
+
+    def look(self) -> list[Event]:
+        """What happened since the last time."""
+        events = [
+            Event("lease_ended", {"worker": worker}, "warning")
+            for worker in self._ledger.queue.reap()
+        ]
+        silent = {
+            member.name: member.silent_seconds
+            for member in self._ledger.roster.members()
+            if member.state == "here" and member.silent_seconds > self._silent_seconds
+        }
+        for name in sorted(silent.keys() - self._silent):
+            fields = {"worker": name, "seconds": silent[name]}
+            events.append(Event("worker_silent", fields, "warning"))
+        events += [
+            Event("worker_back", {"worker": name}) for name in sorted(self._silent - silent.keys())
+        ]
+        self._silent = set(silent)
+        refusals = self._ledger.refusals()
+        new = refusals[: max(0, len(refusals) - self._refusals)]
+        self._refusals = len(refusals)
+        return events + [Event("refused", refusal, "warning") for refusal in reversed(new)]

@@ -1,0 +1,58 @@
+"""Attention by one kernel is attention as it is written out: packed rows, shared key heads."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dipaco.errors import BadModel
+from dipaco.model.attention import attend_causally, attend_fused, uses_cudnn
+from dipaco.model.config import ModelConfig
+
+MODEL = ModelConfig(
+    vocab_size=64, d_model=32, num_layers=1, num_heads=4, d_ff=32, max_length=256, head_dim=8
+)
+
+
+def inputs(kv_heads, batch=3, length=140):
+    rng = np.random.default_rng(0)
+    heads = 4, kv_heads, kv_heads
+    q, k, v = (rng.standard_normal((batch, length, n, 8), np.float32) for n in heads)
+    segments = np.cumsum(rng.random((batch, length)) < 0.1, axis=1)
+    causal = np.tril(np.ones((length, length), bool))[None]
+    return (q, k, v), causal & (segments[:, :, None] == segments[:, None, :]), causal
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_one_kernel_gives_values_and_gradients_of_attention_written_out(kv_heads, is_packed):
+    """By the XLA form of the same call: cuDNN's runs on its own devices only (`bench_gpu.py`)."""
+    (q, k, v), packed, causal = inputs(kv_heads)
+    allowed = packed if is_packed else causal
+    wanted = np.random.default_rng(1).standard_normal((*q.shape[:2], 32), np.float32)
+
+    def plain(q, k, v):
+        y = attend_causally(q, k.swapaxes(1, 2), v.swapaxes(1, 2), allowed, "float32")
+        return jnp.sum(y * wanted), y
+
+    def fused(q, k, v):
+        y = attend_fused(q, k, v, allowed, "float32", implementation="xla")
+        return jnp.sum(y * wanted), y
+
+    for got, expected in zip(
+        *(
+            jax.tree.leaves(jax.jit(jax.value_and_grad(form, (0, 1, 2), has_aux=True))(q, k, v))
+            for form in (fused, plain)
+        ),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_kernel_may_be_told_and_on_cpu_it_is_plain():
+    assert not uses_cudnn(MODEL, 128)
+    assert uses_cudnn(dataclasses.replace(MODEL, attention_kernel="cudnn"), 128)
+    with pytest.raises(BadModel, match=r"attention_kernel.*auto, plain, cudnn"):
+        dataclasses.replace(MODEL, attention_kernel="flash")

@@ -1,0 +1,79 @@
+"""Serving's forward pass is the model's: the same logits, with tokens as columns and a cache."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from dipaco.model import inference, lm
+from dipaco.model.cache import empty_cache
+
+forward = jax.jit(lm.forward, static_argnums=0)
+
+
+@jax.jit(static_argnums=0)
+def extend(config, prepared, tokens_BT, starts_B, blocks):
+    x_DN, blocks = inference.extend(config, prepared, tokens_BT, starts_B, blocks)
+    logits_NV = inference.logits(config, prepared, x_DN).T
+    return logits_NV.reshape(*tokens_BT.shape, -1), blocks
+
+
+def _empty(config, batch, slots):
+    return {
+        name: kept for name, kept in empty_cache(config, batch, slots).items() if name[0] == "b"
+    }
+
+
+def test_a_prompt_and_then_single_tokens_give_the_logits_of_the_full_forward(
+    config, parts, tokens_BT
+):
+    tokens_1T = tokens_BT[:1]
+    full, _ = forward(config, parts, tokens_1T)
+    prepared = inference.prepare(config, parts)
+    start, blocks = np.zeros(1, np.int32), _empty(config, 1, 16)
+    first, blocks = extend(config, prepared, tokens_1T[:, :5], start, blocks)
+    said = [first]
+    for t in range(5, 12):
+        one, blocks = extend(config, prepared, tokens_1T[:, t : t + 1], start + t, blocks)
+        said.append(one)
+    np.testing.assert_allclose(np.concatenate(said, axis=1), full, atol=3e-5)
+
+
+def test_rows_go_on_each_from_its_own_end(config, parts, tokens_BT):
+    lengths = np.array([3, 7, 1], np.int32)
+    prepared = inference.prepare(config, parts)
+    _, blocks = extend(
+        config, prepared, tokens_BT[:, :8], np.zeros(3, np.int32), _empty(config, 3, 16)
+    )
+    next_token = tokens_BT[np.arange(3), lengths][:, None]
+    step, _ = extend(config, prepared, next_token, lengths, blocks)
+    for row, length in enumerate(lengths):
+        alone, _ = forward(config, parts, tokens_BT[row : row + 1, : length + 1])
+        np.testing.assert_allclose(step[row, 0], alone[0, -1], atol=3e-5)
+
+
+def test_bfloat16_rounds_as_the_full_forward_does(config, parts, tokens_BT):
+    low = dataclasses.replace(config, compute_dtype="bfloat16")
+    full, _ = forward(low, parts, tokens_BT)
+    start = np.zeros(3, np.int32)
+    said, _ = extend(low, inference.prepare(low, parts), tokens_BT, start, _empty(low, 3, 12))
+    exact, _ = forward(config, parts, tokens_BT)
+    np.testing.assert_allclose(said, full, atol=0.02)
+    assert np.abs(full - exact).max() > 0.002  # it does round
+
+
+def test_a_module_is_prepared_before_it_is_part_of_a_path(config, parts):
+    whole = inference.prepare(config, parts)
+    pieces = [inference.prepare(config, {name: part}) for name, part in parts.items()]
+    together = {name: part for piece in pieces for name, part in piece.items()}
+    jax.tree.map(np.testing.assert_array_equal, together, whole)
+
+
+def test_preparing_takes_as_many_bytes_and_half_for_bfloat16(config, parts):
+    def num_bytes(tree):
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+    assert num_bytes(inference.prepare(config, parts)) == num_bytes(parts)
+    low = dataclasses.replace(config, compute_dtype="bfloat16")
+    blocks = {name: part for name, part in parts.items() if name.startswith("block")}
+    assert num_bytes(inference.prepare(low, blocks)) < 0.6 * num_bytes(blocks)

@@ -1,0 +1,63 @@
+"""The tiny run, served in this process: one service and one client for all tests of HTTP."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from dipaco.data.toy import toy_documents
+
+
+@pytest.fixture(scope="session")
+def limits():
+    """Few rows, and the same in all tests: what is compiled once serves them all."""
+    from dipaco.serving.loop import LoopLimits
+
+    return LoopLimits(rows=8, rows_per_path=4, waiting=32)
+
+
+@pytest.fixture(scope="session")
+def service(tiny, limits) -> Iterator:
+    """With its loop running."""
+    pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+    from dipaco.serving.service import Service, ServiceSettings
+
+    with Service(tiny.folder, ServiceSettings(limits=limits), say=lambda _: None) as service:
+        service.start()
+        yield service
+
+
+@pytest.fixture(scope="session")
+def client(service) -> Iterator:
+    from starlette.testclient import TestClient
+
+    from dipaco.serving.http.app import make_app
+
+    with TestClient(make_app(service), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def url(service) -> Iterator[str]:
+    """The same service behind a real socket."""
+    import threading
+
+    import uvicorn
+
+    from dipaco.serving.http.app import make_app
+    from dipaco.serving.http.server import listen
+
+    config = uvicorn.Config(make_app(service), log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    with listen("127.0.0.1", 0) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[str]:
+    """Of four clusters, so that they go to several paths."""
+    documents = toy_documents(clusters=4, documents=12, words=6, seed=7)
+    return [document.text.strip()[:20] for document in documents]

@@ -1,0 +1,114 @@
+"""Coming in: paths larger than the memory take turns, and a busy few do not keep the others out."""
+
+import asyncio
+
+import httpx
+import pytest
+
+pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+
+from dipaco.serving.http import admission
+from dipaco.serving.http.app import make_app
+from dipaco.serving.service import Service, ServiceSettings
+
+ASKED = {"model": "tiny", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
+
+
+@pytest.fixture
+def tight(tiny, limits):
+    """A service with room for one path at a time, of four."""
+    with Service(tiny.folder, say=lambda _: None) as roomy:
+        modules = roomy.releases.now.modules_of(0)
+    most = sum(receipt.num_bytes for receipt in modules.values()) + 1000
+    settings = ServiceSettings(limits=limits, path_bytes=most)
+    with Service(tiny.folder, settings, say=lambda _: None) as service:
+        service.start()
+        yield service
+
+
+def in_process(service):
+    transport = httpx.ASGITransport(make_app(service))
+    return httpx.AsyncClient(transport=transport, base_url="http://here", timeout=60)
+
+
+def test_a_run_that_is_larger_than_the_memory_is_served_whole(tight, client):
+    def expected(path):
+        told = client.post("/v1/completions", json=ASKED | {"path": path}).json()
+        return told["choices"][0]["text"]
+
+    async def all_at_once():
+        async with in_process(tight) as asking:
+            answers = await asyncio.gather(
+                *(asking.post("/v1/completions", json=ASKED | {"path": i % 4}) for i in range(12))
+            )
+            return [answer.json()["choices"][0]["text"] for answer in answers]
+
+    assert asyncio.run(all_at_once()) == [expected(i % 4) for i in range(12)]
+    stats = tight.cache.stats()
+    assert stats.num_bytes <= tight.cache.max_bytes
+    assert (stats.paths, stats.pinned) == (1, 0)
+    assert stats.evictions >= 3
+
+
+def test_one_request_may_need_more_paths_than_fit(tight, prompts):
+    async def one():
+        async with in_process(tight) as asking:
+            return await asking.post("/v1/completions", json=ASKED | {"prompt": prompts})
+
+    answer = asyncio.run(one())
+    assert answer.status_code == 200, answer.text
+    assert len({choice["path"] for choice in answer.json()["choices"]}) > 1
+
+
+def test_a_busy_path_lets_another_in_when_it_has_waited_long(tight, monkeypatch):
+    monkeypatch.setattr(admission, "PATIENCE_SECONDS", 0.05)
+    door, served = admission.Admission(tight), tight.releases.now
+
+    async def crowd():
+        is_over = False
+
+        async def keep_busy():
+            while not is_over:
+                async with door.holding(served, 0):
+                    await asyncio.sleep(0.01)
+
+        async def come_in():
+            async with door.holding(served, 3):
+                pass
+
+        busy = []
+        for _ in range(4):  # in turn, so that one of them is always inside
+            busy.append(asyncio.create_task(keep_busy()))
+            await asyncio.sleep(0.0025)
+        try:
+            await asyncio.wait_for(come_in(), 5)
+        finally:
+            is_over = True
+            await asyncio.gather(*busy)
+
+    asyncio.run(crowd())
+
+
+def test_whoever_leaves_while_a_path_is_read_leaves_no_pin_behind(tight):
+    door = admission.Admission(tight)
+    served = tight.releases.now
+
+    async def leave():
+        async with door.holding(served, 0):
+            waiting = asyncio.create_task(_hold(door, served, 3))
+            await asyncio.sleep(0.02)  # it waits for room
+            waiting.cancel()
+        reading = asyncio.create_task(_hold(door, served, 3))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        reading.cancel()
+        async with door.holding(served, 1):
+            assert tight.cache.stats().pinned == 1
+
+    asyncio.run(leave())
+    assert tight.cache.stats().pinned == 0
+
+
+async def _hold(door, served, path):
+    async with door.holding(served, path):
+        await asyncio.sleep(60)

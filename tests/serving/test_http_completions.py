@@ -1,0 +1,310 @@
+"""Completions over HTTP: the text is the path's own, whole or streamed, alone or in company."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco.model.lm import forward
+
+pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+
+
+def ask(client, **body):
+    body = {"model": "tiny", "max_tokens": 12, "temperature": 0} | body
+    answer = client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def events_of(client, where="/v1/completions", **body):
+    """The events of a stream, without its end."""
+    body = {"model": "tiny", "temperature": 0, "stream": True} | body
+    answer = client.post(where, json=body)
+    assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
+    lines = [line for line in answer.text.split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def choice_of(service, prompt):
+    """Path and ids of a prompt, as the service sees it."""
+    (ids,) = service.tokenizer.encode([prompt])
+    return service.choose(service.releases.now, ids).path, ids
+
+
+@pytest.fixture(scope="module")
+def log_probabilities(service):
+    """(path, ids) -> float32 [tokens, V] by the full forward, which knows no cache and no batch."""
+    release, length = service.releases.now.release, service.model.max_length
+    parts = {path: service.run.path_of(release, path) for path in range(len(release.paths))}
+    full = jax.jit(lambda parts, tokens: forward(service.model, parts, tokens)[0])
+
+    def of(path, ids):
+        tokens = np.zeros((1, length), np.int32)
+        tokens[0, : len(ids)] = ids
+        return np.asarray(jax.nn.log_softmax(full(parts[path], tokens)[0, : len(ids)]))
+
+    return of
+
+
+def test_greedy_text_is_what_the_path_alone_would_say(service, client, prompts, log_probabilities):
+    paths = set()
+    for prompt in prompts[:4]:
+        path, ids = choice_of(service, prompt)
+        all_ids = ids.tolist()
+        for _ in range(12):
+            all_ids.append(int(log_probabilities(path, all_ids)[-1].argmax()))
+        answer = ask(client, prompt=prompt)
+        (choice,) = answer["choices"]
+        assert choice["text"] == service.tokenizer.decode(all_ids[len(ids) :])
+        assert (choice["path"], choice["finish_reason"]) == (path, "length")
+        assert answer["system_fingerprint"] == service.releases.now.digest
+        assert answer["usage"] == {
+            "prompt_tokens": len(ids),
+            "completion_tokens": 12,
+            "total_tokens": len(ids) + 12,
+        }
+        paths.add(path)
+    assert len(paths) > 1, "the prompts are meant for several paths"
+
+
+def test_a_stream_is_the_same_text_in_pieces_and_ends_with_the_usage(client, prompts):
+    whole = ask(client, prompt=prompts[0])
+    events = events_of(
+        client, prompt=prompts[0], max_tokens=12, stream_options={"include_usage": True}
+    )
+    *pieces, last = events
+    assert "".join(e["choices"][0]["text"] for e in pieces) == whole["choices"][0]["text"]
+    assert [e["choices"][0]["finish_reason"] for e in pieces][-1] == "length"
+    assert (last["choices"], last["usage"]) == ([], whole["usage"])
+    assert len({e["id"] for e in events}) == 1
+
+
+def test_several_prompts_each_go_their_own_path_and_come_back_in_order(service, client, prompts):
+    one_by_one = [ask(client, prompt=prompt)["choices"][0]["text"] for prompt in prompts]
+    together = ask(client, prompt=prompts)
+    assert [c["text"] for c in together["choices"]] == one_by_one
+    assert [c["index"] for c in together["choices"]] == list(range(len(prompts)))
+    assert [c["path"] for c in together["choices"]] == [choice_of(service, p)[0] for p in prompts]
+    streamed = dict.fromkeys(range(len(prompts)), "")
+    for event in events_of(client, prompt=prompts, max_tokens=12):
+        for choice in event["choices"]:
+            streamed[choice["index"]] += choice["text"]
+    assert list(streamed.values()) == one_by_one
+
+
+def test_token_ids_are_a_prompt_too(service, client, prompts):
+    _, ids = choice_of(service, prompts[0])
+    assert ask(client, prompt=ids.tolist())["choices"] == ask(client, prompt=prompts[0])["choices"]
+    both = ask(client, prompt=[ids.tolist(), ids[:3].tolist()])
+    assert len(both["choices"]) == 2
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_stop_string_ends_the_text_before_it_even_across_tokens(client, prompts, is_streamed):
+    full = ask(client, prompt=prompts[0], max_tokens=20)["choices"][0]["text"]
+    for begin in range(2, len(full) - 4, 3):
+        stop = full[begin : begin + 4]
+        body = {"prompt": prompts[0], "max_tokens": 20, "stop": [stop, "never this"]}
+        if is_streamed:
+            events = events_of(client, **body)
+            text = "".join(e["choices"][0]["text"] for e in events)
+            reason = events[-1]["choices"][0]["finish_reason"]
+        else:
+            (choice,) = ask(client, **body)["choices"]
+            text, reason = choice["text"], choice["finish_reason"]
+        assert (text, reason) == (full[: full.find(stop)], "stop")
+
+
+def test_a_seed_draws_the_same_and_n_draws_several(client, prompts):
+    def drawn(**body):
+        answer = ask(client, prompt=prompts[0], temperature=1.5, **body)
+        return [choice["text"] for choice in answer["choices"]]
+
+    assert drawn(seed=3, n=3) == drawn(seed=3, n=3)
+    assert len(set(drawn(seed=3, n=3))) == 3
+    assert drawn(seed=3) == drawn(seed=3, n=3)[:1]
+    assert drawn(seed=4) == drawn(seed=3, n=2)[1:]
+    assert drawn(seed=-5) == drawn(seed=-5)
+    assert len({drawn()[0] for _ in range(4)}) > 1, "without a seed, each time anew"
+
+
+def test_logprobs_are_those_of_the_full_forward_and_their_tokens_are_the_text(
+    service, client, prompts, log_probabilities
+):
+    path, ids = choice_of(service, prompts[0])
+    (choice,) = ask(client, prompt=prompts[0], logprobs=2, echo=True)["choices"]
+    told = choice["logprobs"]
+    assert choice["text"].startswith(prompts[0])
+    assert "".join(told["tokens"]) == choice["text"]
+    offsets = np.cumsum([0] + [len(token) for token in told["tokens"]])[:-1]
+    assert told["text_offset"] == offsets.tolist()
+    assert (told["token_logprobs"][0], told["top_logprobs"][0]) == (None, None)
+
+    all_ids = _ids_of(service, told["tokens"])
+    assert all_ids[: len(ids)] == ids.tolist()
+    expected = log_probabilities(path, all_ids)
+    for place in range(1, len(all_ids)):
+        row = expected[place - 1]
+        np.testing.assert_allclose(told["token_logprobs"][place], row[all_ids[place]], atol=1e-4)
+        best = max(told["top_logprobs"][place].values())
+        np.testing.assert_allclose(best, row.max(), atol=1e-4)
+        assert 2 <= len(told["top_logprobs"][place]) <= 3  # and the token itself
+
+
+def _ids_of(service, tokens):
+    spelled = {piece: i for i, piece in enumerate(service.token_bytes)}
+    return [spelled[token.encode()] for token in tokens]
+
+
+def test_a_prompt_can_be_scored_without_making_a_token(client, prompts):
+    answer = ask(client, prompt=prompts[0], logprobs=0, echo=True, max_tokens=0)
+    (choice,) = answer["choices"]
+    assert choice["text"] == prompts[0]
+    assert "".join(choice["logprobs"]["tokens"]) == prompts[0]
+    assert answer["usage"]["completion_tokens"] == 0
+
+
+def test_logprobs_end_where_the_text_ends(client, prompts):
+    full = ask(client, prompt=prompts[0], max_tokens=20)["choices"][0]["text"]
+    stop = full[5:9]
+    (choice,) = ask(client, prompt=prompts[0], max_tokens=20, stop=stop, logprobs=0)["choices"]
+    offsets = choice["logprobs"]["text_offset"]
+    assert offsets
+    assert all(offset < len(choice["text"]) for offset in offsets)
+    events = events_of(client, prompt=prompts[0], max_tokens=20, stop=stop, logprobs=0)
+    streamed = [t for e in events for t in e["choices"][0]["logprobs"]["tokens"]]
+    assert streamed == choice["logprobs"]["tokens"]
+
+
+def test_a_continuation_ends_when_the_context_is_full(service, client, prompts):
+    answer = ask(client, prompt=prompts[0], max_tokens=10_000)
+    assert answer["usage"]["total_tokens"] == service.model.max_length
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_path_can_be_named(service, client, prompts):
+    routed, _ = choice_of(service, prompts[0])
+    others = {
+        ask(client, prompt=prompts[0], path=path)["choices"][0]["path"]
+        for path in range(service.releases.now.num_paths)
+    }
+    assert routed in others == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_text_may_change_its_path_every_few_tokens(
+    tiny, limits, log_probabilities, is_streamed, monkeypatch
+):
+    from starlette.testclient import TestClient
+
+    from dipaco.serving.http.app import make_app
+    from dipaco.serving.service import Service, ServiceSettings
+
+    def path_of(ids):  # any rule will do that depends on the latest tokens only
+        return int(sum(ids[-32:])) % 4
+
+    settings = ServiceSettings(limits=limits, reroute_every=3)
+    with Service(tiny.folder, settings, say=lambda _: None) as service:
+        ask_router = lambda ids: (path_of(ids.tolist()), np.zeros(4, np.float32))  # noqa: E731
+        monkeypatch.setattr(service._dispatcher, "ask", ask_router)
+        ids = service.tokenizer.encode(["jijiwi mo"])[0].tolist()
+        num_prompt, paths = len(ids), [path_of(ids)]
+        while len(ids) < num_prompt + 12:
+            ids.append(int(log_probabilities(paths[-1], ids)[-1].argmax()))
+            if (len(ids) - num_prompt) % 3 == 0:
+                paths.append(path_of(ids))
+        assert len(set(paths[:-1])) > 1, "it is meant to move"
+
+        service.start()
+        body = {"prompt": "jijiwi mo", "max_tokens": 12}
+        with TestClient(make_app(service)) as client:
+            if is_streamed:
+                events = events_of(client, **body)
+                text = "".join(e["choices"][0]["text"] for e in events)
+                path = events[-1]["choices"][0]["path"]
+            else:
+                (choice,) = ask(client, **body)["choices"]
+                text, path = choice["text"], choice["path"]
+            metrics = client.get("/metrics").text
+        assert text == service.tokenizer.decode(ids[num_prompt:])
+        assert path == paths[3]
+        moves = [i for i in range(1, 4) if paths[i] != paths[i - 1]]
+        assert f"dipaco_reroutes_total {len(moves)}.0" in metrics
+        read_again = sum(num_prompt + 3 * i for i in moves)
+        assert f"dipaco_reroute_tokens_total {read_again}.0" in metrics
+
+
+def test_route_tells_path_modules_and_every_score_the_best_first(service, client, prompts):
+    for prompt in prompts[:4]:
+        path, ids = choice_of(service, prompt)
+        told = client.post("/v1/route", json={"prompt": prompt}).json()
+        assert told["path"] == path == told["scores"][0]["path"]
+        assert told["modules"] == [str(m) for m in service.topology.modules_of(path)]
+        scores = [score["score"] for score in told["scores"]]
+        assert scores == sorted(scores, reverse=True)
+        assert len(scores) == 4
+        assert told["prompt_tokens"] == len(ids)
+        assert told["routed_tokens"] == min(len(ids), 32)
+
+
+def test_the_model_tells_its_levels_and_modules(client):
+    (model,) = client.get("/v1/models").json()["data"]
+    assert model["id"] == "tiny"
+    assert model == client.get("/v1/models/tiny").json()
+    card = model["dipaco"]
+    assert (card["num_paths"], card["context"], card["prefix_tokens"]) == (4, 64, 32)
+    assert [level["modules"] for level in card["levels"]] == [
+        ["early/0000", "early/0001"],
+        ["late/0000", "late/0001"],
+    ]
+    assert card["parameters_total"] == 2 * card["parameters_per_path"]
+
+
+def test_health_metrics_document_and_page_are_there(client, prompts):
+    ask(client, prompt=prompts[0])
+    assert client.get("/healthz").json()["status"] == "ok"
+    assert client.get("/readyz").json()["status"] == "ready"
+    metrics = client.get("/metrics").text
+    assert 'dipaco_answers_total{endpoint="/v1/completions",status="200"}' in metrics
+    for name in ("cold_path_seconds_bucket", "cache_bytes", "first_token_seconds_count", "rows"):
+        assert f"\ndipaco_{name}" in metrics
+    document = client.get("/openapi.json").json()
+    assert document["openapi"] == "3.1.0"
+    assert "temperature" in document["components"]["schemas"]["CompletionRequest"]["properties"]
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+# --- the official client ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def official(client):
+    openai = pytest.importorskip("openai", reason="the official client is in the `test` extra")
+    return openai.OpenAI(
+        api_key="none", base_url="http://testserver/v1", http_client=client, max_retries=0
+    )
+
+
+def test_the_official_client_reads_answers_streams_models_and_errors(official, client, prompts):
+    import openai
+
+    asked = {"model": "tiny", "prompt": prompts[0], "max_tokens": 12, "temperature": 0}
+    text = ask(client, prompt=prompts[0])["choices"][0]["text"]
+    answer = official.completions.create(**asked, logprobs=1)
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == (text, "length")
+    assert answer.usage.completion_tokens == len(answer.choices[0].logprobs.tokens) == 12
+    with official.completions.create(**asked, stream=True) as stream:
+        assert "".join(chunk.choices[0].text for chunk in stream) == text
+    named = official.completions.create(**asked, extra_body={"path": 2})
+    assert named.choices[0].path == 2
+    assert [model.id for model in official.models.list()] == ["tiny"]
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        official.completions.create(**asked | {"model": "gpt"})
+    with pytest.raises(openai.BadRequestError, match="`suffix`") as refused:
+        official.completions.create(**asked, suffix="and so on")
+    assert refused.value.param == "suffix"

@@ -1,0 +1,52 @@
+"""Bodies made from the published document, right and wrong ones: an answer or a refusal, no 5xx.
+
+The long form, against a server that runs:
+schemathesis run http://127.0.0.1:8000/openapi.json --phases examples,coverage,fuzzing
+"""
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+schemathesis = pytest.importorskip("schemathesis", reason="it is in the `test` extra")
+
+from schemathesis import GenerationMode  # noqa: E402
+
+POSTS = ("/v1/completions", "/v1/chat/completions", "/v1/route")
+
+
+@pytest.fixture(scope="module")
+def schema(client):
+    return schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+
+
+@pytest.mark.parametrize("where", POSTS)
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+def test_whatever_the_document_admits_or_not_is_answered_or_refused(schema, client, where, mode):
+    cases = schema[where]["POST"].as_strategy(generation_mode=mode)
+
+    @settings(
+        max_examples=25,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.data())
+    def ask(data):
+        case = data.draw(cases)
+        body = case.body
+        if isinstance(body, dict) and "model" in body and body["model"] == "":
+            body = body | {"model": "tiny"}
+        if isinstance(body, bytes):
+            told = client.post(where, content=body, headers={"Content-Type": "application/json"})
+        else:
+            told = client.post(where, json=body)
+        assert told.status_code in (200, 400, 401, 404, 413, 415, 429), told.text
+        if told.status_code != 200:
+            assert set(told.json()["error"]) == {"message", "type", "param", "code"}
+
+    ask()
+    assert client.get("/healthz").json()["status"] == "ok"

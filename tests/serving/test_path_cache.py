@@ -1,0 +1,172 @@
+"""The path cache: shared modules once, never more bytes than allowed, nothing in use let go."""
+
+import contextlib
+import threading
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dipaco.errors import NoRoomForPath, ObjectMissing, PathCacheTooSmall
+from dipaco.receipt import Receipt
+from dipaco.serving.path_cache import PathCache
+from dipaco.topology import Level, Topology
+
+SIZE = 100  # bytes of a module
+TOPOLOGY = Topology(
+    levels=(
+        Level(name="early", parts=("embed", "block_00"), experts=3),
+        Level(name="late", parts=("head",), experts=3),
+    )
+)
+
+
+def modules_of(path, version=""):
+    return {
+        module: Receipt(f"objects/{module}{version}", f"{module}{version}", SIZE)
+        for module in TOPOLOGY.modules_of(path)
+    }
+
+
+class Disk:
+    """Reads modules, and counts."""
+
+    def __init__(self):
+        self.reads = Counter()
+        self.missing = set()
+
+    def load(self, receipt):
+        if receipt.digest in self.missing:
+            raise ObjectMissing(file=receipt.name)
+        self.reads[receipt.digest] += 1
+        level = receipt.digest.partition("/")[0]
+        parts = ("embed", "block_00") if level == "early" else ("head",)
+        return {part: f"{part} of {receipt.digest}" for part in parts}
+
+
+def test_a_path_is_the_union_of_its_modules():
+    with PathCache(Disk().load, 1000).pin(modules_of(5)) as parts:
+        assert parts == {
+            "block_00": "block_00 of early/0001",
+            "embed": "embed of early/0001",
+            "head": "head of late/0002",
+        }
+
+
+def test_a_module_that_paths_or_releases_share_is_read_and_held_once():
+    disk = Disk()
+    cache = PathCache(disk.load, 1000)
+    for path in (0, 1, 2, 0):
+        with cache.pin(modules_of(path)):
+            pass
+    assert disk.reads == {"early/0000": 1, "late/0000": 1, "late/0001": 1, "late/0002": 1}
+    newer = modules_of(0) | {m: r for m, r in modules_of(0, "-new").items() if m.level == "late"}
+    with cache.pin(newer) as parts:
+        assert parts["head"] == "head of late/0000-new"
+    stats = cache.stats()
+    assert (stats.modules, stats.num_bytes) == (5, 5 * SIZE)
+    assert (stats.hits, stats.misses) == (1, 4)
+
+
+def test_the_least_recently_used_path_goes_first():
+    disk = Disk()
+    cache = PathCache(disk.load, 4 * SIZE)  # two paths that share nothing
+    for path in (0, 4, 0, 8):
+        with cache.pin(modules_of(path)):
+            pass
+    assert cache.holds(modules_of(0))
+    assert not cache.holds(modules_of(4))
+    assert cache.stats().evictions == 1
+
+
+def test_what_is_in_use_stays_and_there_is_room_again_when_it_is_not():
+    cache = PathCache(Disk().load, 4 * SIZE)
+    with cache.pin(modules_of(0)) as parts, cache.pin(modules_of(4)):
+        with pytest.raises(NoRoomForPath, match="All 2 paths"), cache.pin(modules_of(8)):
+            pass
+        with cache.pin(modules_of(0)) as again:
+            assert again is parts
+    with cache.pin(modules_of(8)):
+        assert cache.stats().num_bytes <= 4 * SIZE
+
+
+def test_a_path_that_is_larger_than_the_cache_is_refused_with_both_sizes():
+    cache = PathCache(Disk().load, SIZE)
+    with (
+        pytest.raises(PathCacheTooSmall, match=r"takes 200 bytes.*may take 100"),
+        cache.pin(modules_of(0)),
+    ):
+        pass
+
+
+def test_a_module_that_cannot_be_read_leaves_the_cache_as_it_was():
+    disk = Disk()
+    disk.missing = {"late/0001"}
+    cache = PathCache(disk.load, 4 * SIZE)
+    with pytest.raises(ObjectMissing), cache.pin(modules_of(1)):
+        pass
+    for path in (0, 4 - 1):  # early/0000 and early/0001, both with late/0000
+        with cache.pin(modules_of(path)):
+            pass
+    assert cache.stats().paths == 2
+    disk.missing = set()
+    with cache.pin(modules_of(1)):
+        pass
+
+
+def test_time_of_a_cold_path_is_told():
+    told = []
+    cache = PathCache(Disk().load, 1000, on_cold=told.append)
+    for _ in range(2):
+        with cache.pin(modules_of(0)):
+            pass
+    assert len(told) == 1
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["pin", "let go"]), st.integers(0, 8)), max_size=40),
+    st.integers(2, 7),
+)
+def test_whatever_is_asked_bytes_stay_within_the_limit_and_pins_hold(steps, most_modules):
+    cache = PathCache(Disk().load, most_modules * SIZE)
+    pins = []
+    for what, path in steps:
+        if what == "pin":
+            pin = contextlib.ExitStack()
+            try:
+                pins.append((path, pin, pin.enter_context(cache.pin(modules_of(path)))))
+            except NoRoomForPath:
+                held = {m for p, _, _ in pins for m in TOPOLOGY.modules_of(p)}
+                needed = held | set(TOPOLOGY.modules_of(path))
+                assert len(needed) > most_modules, "there was room"
+        elif pins:
+            pins.pop(path % len(pins))[1].close()
+        stats = cache.stats()
+        assert stats.num_bytes == stats.modules * SIZE <= most_modules * SIZE
+        assert stats.pinned == len({p for p, _, _ in pins})
+        for path_held, _, _ in pins:
+            assert cache.holds(modules_of(path_held))
+
+
+def test_many_threads_may_pin_at_once():
+    disk = Disk()
+    cache = PathCache(disk.load, 6 * SIZE)
+    wrong = []
+
+    def ask(first):
+        for i in range(200):
+            path = (first + i) % 9
+            with contextlib.suppress(NoRoomForPath), cache.pin(modules_of(path)) as parts:
+                early, late = TOPOLOGY.modules_of(path)
+                if parts["head"] != f"head of {late}" or parts["embed"] != f"embed of {early}":
+                    wrong.append(path)
+
+    threads = [threading.Thread(target=ask, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert cache.stats().pinned == 0

@@ -1,0 +1,65 @@
+"""A model of a few thousand parameters, several paths of it, and a loop that serves them."""
+
+import contextlib
+import functools
+
+import jax
+import numpy as np
+
+from dipaco.model.config import ModelConfig
+from dipaco.model.inference import prepare
+from dipaco.model.spec import describe
+from dipaco.serving.loop import Finish, Loop, LoopLimits, Request, Stream, Token
+
+CONFIG = ModelConfig(
+    vocab_size=64,
+    d_model=16,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    d_ff=32,
+    max_length=64,
+)
+NUM_PATHS = 3
+
+
+@functools.cache
+def lively(path: int):
+    """Parameters of a path, of a size at which each of them matters."""
+    rng = np.random.default_rng(path)
+    return jax.tree.map(
+        lambda spec: rng.normal(0, 0.5, spec.shape).astype(np.float32), describe(CONFIG)
+    )
+
+
+@functools.cache
+def prepared(path: int):
+    return prepare(CONFIG, lively(path))
+
+
+def make_loop(parts_of=lambda release, path: contextlib.nullcontext(prepared(path)), **limits):
+    """A loop of few and small shapes; nobody runs it but the test."""
+    few = {"rows": 6, "rows_per_path": 4, "waiting": 100, "steps_per_block": 4, "smallest_slots": 32}
+    return Loop(CONFIG, parts_of, limits=LoopLimits(**few | limits))
+
+
+def request(prompt=(5, 9, 2), path=0, max_new_tokens=10, **more) -> Request:
+    return Request(prompt_ids=tuple(prompt), path=path, max_new_tokens=max_new_tokens, **more)
+
+
+def turn(loop: Loop) -> None:
+    """Until there is nothing left to do."""
+    while loop.run_once():
+        pass
+
+
+def read(stream: Stream) -> tuple[list[Token], Finish]:
+    """All that came of a stream that has ended."""
+    tokens = []
+    while not isinstance(item := stream.get(timeout_seconds=0), Finish):
+        tokens.append(item)
+    return tokens, item
+
+
+def ids(stream: Stream) -> list[int]:
+    return [token.id for token in read(stream)[0]]

@@ -1,0 +1,68 @@
+"""Where a run is: folders as they are, URLs checked, credentials in neither."""
+
+from pathlib import Path
+
+import pytest
+
+from dipaco.errors import BadRun
+from dipaco.store.address import Address
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("DIPACO_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", ["runs/one", "/data/runs/one", ".", "s3", "a:b"])
+def test_a_folder_is_a_folder(text):
+    address = Address.parse(text)
+    assert (address.folder, address.url) == (Path(text), None)
+    assert str(address) == text
+    assert address.remote is None
+    assert address.objects().root == Path(text)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/one", "gs://my_bucket.eu/runs/2026/one-2"])
+def test_a_url_has_a_folder_of_its_own_among_the_caches(url, cache):
+    address = Address.parse(url)
+    assert str(address) == address.url == address.identity == url
+    assert address.folder.parent == cache / "runs"
+    assert address.folder.name.startswith(url.rpartition("/")[2])
+    assert address.place_of(address.folder / "report.md") == f"{url}/report.md"
+
+
+def test_one_run_has_one_folder_and_another_run_another():
+    folders = [
+        Address.parse(f"s3://{place}").folder for place in ("a1b/run", "a1b/run/", "b1a/run")
+    ]
+    assert folders[0] == folders[1] != folders[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "empty"),
+        ("http://host/run", "`http` is no store"),
+        ("file:///tmp/run", "`file` is no store"),
+        ("s3://", "no name of a bucket"),
+        ("s3:///run", "no name of a bucket"),
+        ("s3://Bucket/run", "no name of a bucket"),
+        ("s3://bucket", "the run has no name"),
+        ("s3://bucket/", "the run has no name"),
+        ("s3://bucket//run", "cannot be part of a name"),
+        ("s3://bucket/../run", "cannot be part of a name"),
+        ("s3://bucket/run?x=1", "cannot be part of a name"),
+        ("s3://bucket/a run", "cannot be part of a name"),
+    ],
+)
+def test_what_is_no_place_for_a_run_is_a_sentence(text, problem):
+    with pytest.raises(BadRun, match=problem):
+        Address.parse(text)
+
+
+def test_credentials_in_a_url_are_refused_and_not_repeated():
+    with pytest.raises(BadRun, match="come from the environment") as raised:
+        Address.parse("s3://KEY:SECRET@bucket/run")
+    assert "SECRET" not in str(raised.value)
+    assert "KEY" not in str(raised.value)

@@ -1,0 +1,252 @@
+"""A bucket that answers wrongly, late, in part or not at all: nothing is lost, nothing wrong is
+believed, and every wait has an end.
+"""
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from dipaco.errors import (
+    BucketMissing,
+    ObjectDamaged,
+    StoreRefuses,
+    StoreUnreachable,
+)
+from dipaco.receipt import Receipt
+from dipaco.store import remote as remote_file
+from dipaco.store.remote import Remote
+from tests.store.conftest import in_bucket
+
+CONTENT = bytes(range(256)) * 40
+FAULTS = ("500", "503", "reset", "garbage", "slow", "cut", "after")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(remote_file, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(remote_file, "LONGEST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(
+        remote_file, "RETRIES", {"max_retries": 1, "initial_delay": "1ms", "max_delay": "1ms"}
+    )
+
+
+@pytest.fixture
+def store(bucket, tmp_path):
+    bucket.proxy.slow_seconds = 0.05
+    return in_bucket(bucket.url, tmp_path)
+
+
+def receipt_of(content=CONTENT):
+    digest = xxhash.xxh3_128_hexdigest(content)
+    return Receipt(f"objects/k/{digest}.bin", digest, len(content))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_write_survives_every_fault(store, bucket, fault):
+    bucket.proxy.plan(fault, fault, method="PUT")
+    receipt = store.here.write_bytes("k", "bin", CONTENT)
+    assert store.content(receipt) == CONTENT
+    assert bucket.proxy.injected[fault] == (1 if fault == "slow" else 2)
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, "damage"])
+def test_a_read_survives_every_fault(store, bucket, fault):
+    receipt = store.here.write_bytes("k", "bin", CONTENT)
+    bucket.proxy.plan(fault, method="GET")
+    assert store.elsewhere.read_bytes(receipt) == CONTENT
+    assert bucket.proxy.injected == {fault: 1}
+
+
+def test_what_is_damaged_on_the_way_every_time_is_damaged(store, bucket):
+    receipt = store.here.write_bytes("k", "bin", CONTENT)
+    bucket.proxy.plan("damage", "damage", method="GET")
+    with pytest.raises(ObjectDamaged, match=rf"s3://.*{receipt.digest}\.bin is not what was writ"):
+        store.elsewhere.file(receipt)
+    assert not list(Path(store.elsewhere.root).rglob("*.bin"))
+
+
+def test_an_outage_is_waited_for_and_told_once(store, bucket, caplog):
+    bucket.proxy.plan(*["503"] * 9, method="PUT")
+    with caplog.at_level(logging.WARNING, "dipaco"):
+        receipt = store.here.write_bytes("k", "bin", CONTENT)
+    assert store.content(receipt) == CONTENT
+    assert bucket.proxy.injected["503"] == 9
+    told = [record.message for record in caplog.records]
+    assert len(told) == 2
+    assert "Waiting for it" in told[0]
+    assert "was away for" in told[1]
+
+
+def test_many_who_wait_tell_it_once(store, caplog):
+    remote = store.here.remote
+    with caplog.at_level(logging.WARNING, "dipaco"), remote._outage("no answer"):
+        with remote._outage("no answer"):
+            pass
+        assert len(caplog.records) == 1
+    assert len(caplog.records) == 2
+
+
+def test_a_store_that_stays_away_is_a_sentence(store, bucket, monkeypatch):
+    monkeypatch.setattr(remote_file, "PATIENCE_SECONDS", 0.05)
+    with bucket.proxy.gone(), pytest.raises(StoreUnreachable, match=r"s3://.*is safe"):
+        store.here.write_bytes("k", "bin", CONTENT)
+    assert store.content(receipt_of()) is None
+    assert store.here.write_bytes("k", "bin", CONTENT) == receipt_of()
+
+
+def test_a_request_without_an_answer_is_made_again(store, bucket, monkeypatch):
+    receipt = store.here.write_bytes("k", "bin", CONTENT)
+    monkeypatch.setattr(remote_file, "REQUEST_SECONDS", 0.1)
+    bucket.proxy.slow_seconds = 1.0
+    bucket.proxy.plan("slow", method="GET")
+    assert store.elsewhere.read_bytes(receipt) == CONTENT
+    assert bucket.proxy.injected == {"slow": 1}
+
+
+def test_what_will_not_pass_is_said_at_once(store, bucket):
+    bucket.proxy.plan("403", method="PUT")
+    with pytest.raises(StoreRefuses, match="AccessDenied"):
+        store.here.write_bytes("k", "bin", CONTENT)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ABORTED: All 4 retry attempts failed: UNAVAILABLE: 503 [http='503']", "UNAVAILABLE: 503"),
+        ("UNKNOWN: CURL error SSL connect error [curl_code='35']", "CURL error SSL connect error"),
+        ("INVALID_ARGUMENT: RequestTimeout: Your socket was not read [x]", "RequestTimeout: Your"),
+        ("PERMISSION_DENIED: RequestTimeTooSkewed: The difference", "RequestTimeTooSkewed"),
+    ],
+)
+def test_what_may_pass_is_waited_for(store, text, problem):
+    assert store.here.remote._passing_problem(text).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PERMISSION_DENIED: InvalidAccessKeyId: The key does not exist [http_response_code='403']",
+        "INVALID_ARGUMENT: EntityTooLarge: Your proposed upload exceeds [http_response_code='400']",
+        "UNAUTHENTICATED: no credentials",
+    ],
+)
+def test_what_will_not_pass_is_not_waited_for(store, text):
+    with pytest.raises(StoreRefuses, match=text.partition(": ")[2].partition(" [")[0]):
+        store.here.remote._passing_problem(text)
+
+
+def test_there_is_no_bucket(bucket):
+    with pytest.raises(BucketMissing, match="s3://nowhere/run"):
+        Remote("s3://nowhere/run").write("name", b"1")
+
+
+def test_a_lost_race_is_told_and_changes_nothing(store):
+    one, other = store.here.remote, store.elsewhere.remote
+    assert one.write_new("database", b"first")
+    assert not other.write_new("database", b"second")
+    assert other.read("database") == b"first"
+
+
+def test_a_write_that_lost_to_itself_is_done(store, bucket):
+    """The first answer is lost, and the second says that somebody was first."""
+    bucket.proxy.plan("after", method="PUT")
+    receipt = store.here.write_bytes("k", "bin", CONTENT)
+    assert bucket.proxy.asked["PUT"] == 2
+    assert bucket.proxy.asked["GET"] == 1  # looks who it was
+    assert store.content(receipt) == CONTENT
+
+
+def test_an_object_that_was_torn_is_mended_by_who_comes_second(store):
+    store.spoil(receipt_of(), CONTENT[:50])
+    assert store.content(store.here.write_bytes("k", "bin", CONTENT)) == CONTENT
+
+
+@pytest.mark.parametrize("num_bytes", [999, 1000, 1001, 4500])
+def test_a_large_object_comes_in_blocks(store, bucket, monkeypatch, num_bytes):
+    monkeypatch.setattr(remote_file, "BLOCK_BYTES", 1000)
+    content = os.urandom(num_bytes)
+    receipt = store.here.write_bytes("k", "bin", content)
+    bucket.proxy.plan("500", method="GET")
+    assert store.elsewhere.read_bytes(receipt) == content
+    assert bucket.proxy.asked["GET"] == -(-num_bytes // 1000) + 1
+
+
+@pytest.mark.parametrize("num_bytes", [0, 999, 1000, 4000, 4499])
+def test_a_large_object_that_was_cut_is_damaged(store, monkeypatch, num_bytes):
+    monkeypatch.setattr(remote_file, "BLOCK_BYTES", 1000)
+    receipt = store.here.write_bytes("k", "bin", os.urandom(4500))
+    store.spoil(receipt, store.content(receipt)[:num_bytes])
+    with pytest.raises(ObjectDamaged, match="it has fewer than 4500 bytes"):
+        store.elsewhere.file(receipt)
+
+
+def test_what_is_here_is_not_fetched_again(store, bucket):
+    receipt = store.here.write_bytes("k", "bin", CONTENT)
+    for _ in range(3):
+        assert store.elsewhere.read_bytes(receipt) == CONTENT == store.here.read_bytes(receipt)
+    assert bucket.proxy.asked["GET"] == 1
+
+
+def test_a_damaged_or_forgotten_copy_is_fetched_again(store):
+    receipt = store.here.write_bytes("k", "bin", CONTENT)
+    copy = store.elsewhere.file(receipt)
+    for content in (b"X" + CONTENT[1:], CONTENT[1:], b"", None):
+        copy.unlink() if content is None else copy.write_bytes(content)
+        assert store.elsewhere.read_bytes(receipt) == CONTENT
+
+
+def test_a_damaged_copy_of_a_folder_is_fetched_again_and_only_what_is_damaged(store, bucket):
+    name = "snapshots/modular/0000/000001-1"
+
+    def write(folder):
+        folder.mkdir()
+        for file in ("a", "b", "c"):
+            (folder / file).write_bytes(file.encode() * 100)
+
+    store.here.write_folder(name, write)
+    folder = store.elsewhere.folder(name)
+    (folder / "b").write_bytes(b"damaged")
+    before = bucket.proxy.asked["GET"]
+    assert (store.elsewhere.folder(name) / "b").read_bytes() == b"b" * 100
+    assert bucket.proxy.asked["GET"] == before + 2  # the list, and one file
+
+
+def test_what_was_left_half_fetched_is_swept_when_nobody_can_be_at_it(store):
+    partial = store.here.root / "partial"
+    (partial / "folder").mkdir(parents=True)
+    for name in ("old", "fresh", "folder/file"):
+        (partial / name).write_bytes(b"half")
+    for name in ("old", "folder"):
+        os.utime(partial / name, (1, 1))
+    store.here.sweep()
+    assert [file.name for file in partial.iterdir()] == ["fresh"]
+
+
+def test_neighbours_who_want_the_same_object_fetch_it_once(store, bucket):
+    receipt = store.here.write_bytes("k", "bin", CONTENT)
+    bucket.proxy.plan("slow", method="GET")
+    neighbours = [threading.Thread(target=store.elsewhere.file, args=(receipt,)) for _ in range(4)]
+    for neighbour in neighbours:
+        neighbour.start()
+    for neighbour in neighbours:
+        neighbour.join()
+    assert bucket.proxy.asked["GET"] == 1
+
+
+def test_only_the_environment_says_where_another_s3_is(store, monkeypatch):
+    spec = remote_file._spec("s3://bucket/runs/one")
+    assert (spec["bucket"], spec["path"]) == ("bucket", "runs/one/")
+    assert spec["endpoint"] == os.environ["AWS_ENDPOINT_URL"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://other:9000/")
+    assert remote_file._spec("s3://b/r")["endpoint"] == "http://other:9000"
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    amazon = remote_file._spec("s3://b/r")
+    assert "endpoint" not in amazon
+    assert amazon["aws_region"] == "eu-north-1"
+    assert not {"test"} & {str(value) for value in amazon.values()}, "no credentials in there"

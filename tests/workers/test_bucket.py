@@ -1,0 +1,133 @@
+"""A run in a bucket, from a machine that has nothing of it: it fetches the shard that it trains on
+and no more, and has made again what the bucket has lost.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from dipaco.config import MODULAR
+from dipaco.data.corpus import Corpus
+from dipaco.data.gathered import Gathered, name_of
+from dipaco.receipt import Receipt
+from dipaco.runs.run import create_or_open, open_run
+from dipaco.store.address import Address
+from dipaco.store.layout import remote_name, tokens_folder
+from dipaco.workers.trainer import batches_for
+from tests.workers.conftest import CONFIG, worker_of
+from tests.workers.test_mending import (  # noqa: F401
+    digests_of,
+    finish,
+    undisturbed,
+    work_until_claimed,
+)
+
+
+@pytest.fixture(scope="module")
+def routed(s3_server, postgresql_server, programs, tmp_path_factory):
+    """The URL of a run whose shards are built."""
+    url = f"s3://{s3_server.new_bucket()}/run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", s3_server.url)
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("DIPACO_CACHE", str(tmp_path_factory.mktemp("cache")))
+        run, _ = create_or_open(Address.parse(url), CONFIG, database=postgresql_server.url)
+        run.programs = programs
+        worker = worker_of(run)
+        while "route" not in {stage.stage for stage in run.ledger.stages()}:
+            assert worker.run_once()
+        run.ledger.close()
+        yield url
+
+
+@pytest.fixture
+def elsewhere(routed, programs, monkeypatch, tmp_path):
+    """The run as a machine finds it that has nothing of it."""
+    monkeypatch.setenv("DIPACO_CACHE", str(tmp_path))
+    run = open_run(Address.parse(routed))
+    run.programs = programs
+    yield run
+    run.ledger.close()
+
+
+def token_files(run):
+    """(of the corpus, gathered) that are on this machine."""
+    root = run.layout.root
+    return sorted(root.glob("corpus/tokens*")), sorted(root.glob("tokens/*/tokens*"))
+
+
+def test_a_path_reads_its_shard_from_files_of_its_own(elsewhere):
+    run = elsewhere
+    arm = run.plan.arm(MODULAR)
+    batches = batches_for(run, arm, 1)
+    one = batches.at(0)
+    of_corpus, gathered = token_files(run)
+    assert not of_corpus
+    assert len(gathered) == 1
+    (shard,) = run._gathered.values()
+    assert isinstance(shard, Gathered)
+
+    # Spoiled, they are no loss: the corpus has the same tokens, and gives the same batch.
+    run._gathered.clear()
+    name = gathered[0].relative_to(run.layout.root).as_posix()
+    whole = run.objects.remote.read(name)
+    run.objects.remote.write(name, b"spoiled")
+    gathered[0].unlink()
+    again = batches_for(run, arm, 1)
+    assert again.fingerprint == batches.fingerprint
+    for field, values in again.at(0).items():
+        np.testing.assert_array_equal(values, one[field])
+    assert token_files(run)[0], "now the corpus was fetched"
+    run.objects.remote.write(name, whole)
+
+
+def test_what_is_validated_on_is_gathered_as_well(elsewhere):
+    run = elsewhere
+    valid = np.sort(run.corpus.documents("valid"))
+    found = run.tokens_of(valid)
+    assert isinstance(found, Gathered)
+    assert not token_files(run)[0]
+    for one, other in zip(found.tokens(valid), run.corpus.tokens(valid), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_documents_that_nobody_gathered_are_read_from_the_corpus(elsewhere):
+    run = elsewhere
+    documents = np.arange(3)
+    name = tokens_folder(name_of(run.corpus.digest, documents))
+    assert not run.objects.remote.names(name)
+    assert isinstance(run.tokens_of(documents), Corpus)
+    assert len(run.tokens_of(documents).tokens(documents)) == 3
+
+
+def test_every_file_of_the_corpus_is_in_the_bucket_under_its_digest(elsewhere):
+    run = elsewhere
+    listed = json.loads(run.objects.read_bytes(run.stage("prepare").artifacts["corpus_files"]))
+    there = set(run.objects.remote.names("corpus"))
+    assert {remote_name(Receipt(*file)) for file in listed} == there
+    assert len(there) == len(run.corpus.manifest.files) + 5
+
+
+def test_what_the_bucket_lost_is_made_again(elsewhere, undisturbed):  # noqa: F811
+    run = elsewhere
+    task = work_until_claimed(run, "outer", 1)
+    remote = run.objects.remote
+    messages = [name for name in remote.names("objects/messages") if "/000001/" in name]
+    damaged, cut, gone = messages[:3]
+    content = remote.read(damaged)
+    remote.write(damaged, content[:-1] + bytes([content[-1] ^ 1]))
+    remote.write(cut, remote.read(cut)[:-10])
+    remote.delete(gone)
+    remote.delete_folder(run.ledger.snapshot(MODULAR, 0, 1).receipt.name)
+    module = run.ledger.module(MODULAR, task.module, 1).parameters
+    remote.write(module.name, b"torn")
+    for name in ("objects/messages", "objects/modules", "snapshots"):  # what this machine has
+        shutil.rmtree(run.layout.root / name)
+
+    watcher = finish(run)
+    assert {error for _, error in watcher.mends} == {"ObjectDamaged", "ObjectMissing"}
+    assert digests_of(run) == undisturbed
+    assert remote.read(module.name) != b"torn"

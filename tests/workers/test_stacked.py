@@ -1,0 +1,73 @@
+"""Several paths trained in one program give what they give one by one, bit for bit."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from dipaco.control.tasks import PathTrained
+from dipaco.workers.loop import do
+from dipaco.workers.trainer import StoppedPartway, stacks_of, train, train_stacked
+from tests.workers.conftest import CONFIG, Silent, never, work_until
+
+
+def without_clock(facts):
+    return [
+        dataclasses.replace(fact, seconds=0, snapshot=fact.snapshot._replace(name=""))
+        if isinstance(fact, PathTrained)
+        else fact
+        for fact in facts
+    ]
+
+
+def claims_of_phase(run, phase):
+    """Claims on every path of a phase, to be trained together; what comes before is done."""
+    work_until(run, phase)
+    claims = []
+    while len(claims) < 4:
+        claims += run.ledger.queue.claim_stack("test", limit=4)
+        if claims[-1].task.kind != "train":
+            claim = claims.pop()
+            run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+    assert {claim.task.phase for claim in claims} == {phase}
+    return claims
+
+
+def test_stacked_paths_give_the_facts_of_one_by_one(begin):
+    run = begin(CONFIG)
+    claims = claims_of_phase(run, 1)
+    told = []
+    (stack,) = stacks_of(run, claims)
+    together = train_stacked(run, stack, lambda *step: told.append(step))
+    one_by_one = [train(run, claim, lambda loss, tokens: None) for claim in stack]
+    assert [without_clock(facts) for facts in together] == [
+        without_clock(facts) for facts in one_by_one
+    ]
+    # Told: of each step, each claim, its loss, its tokens.
+    losses = {claim: facts[0].losses for claim, facts in zip(stack, together, strict=True)}
+    tokens = CONFIG.inner.batch_size * CONFIG.data.length
+    assert told == [
+        (claim, losses[claim][step], tokens)
+        for step in range(CONFIG.inner.steps)
+        for claim in stack
+    ]
+    for claim, facts in zip(stack, together, strict=True):
+        run.ledger.finish(run.plan, claim, facts)
+    work_until(run, 2)
+
+
+def test_stacked_paths_that_are_stopped_go_on_one_by_one_to_the_same_bits(begin):
+    run = begin(CONFIG)
+    claims = claims_of_phase(run, 1)
+    undisturbed = train_stacked(run, claims, lambda *step: None)
+    asked = itertools.count()
+    with pytest.raises(StoppedPartway) as stopped:
+        train_stacked(run, claims, lambda *step: None, lambda: next(asked) == 1)
+    for claim, partway in zip(claims, stopped.value.partways, strict=True):
+        run.ledger.hand_on(claim, partway)
+    again = claims_of_phase(run, 1)
+    assert stacks_of(run, again) == [[claim] for claim in again]
+    facts = {c.task: train_stacked(run, [c], lambda *step: None)[0] for c in again}
+    assert [without_clock(facts[claim.task]) for claim in claims] == [
+        without_clock(of_claim) for of_claim in undisturbed
+    ]

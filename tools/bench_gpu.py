@@ -1,0 +1,487 @@
+"""What an accelerator gives: training against its arithmetic, decoding against its memory, stacks.
+
+    python tools/bench_gpu.py                        # all of it; needs jax, flax and optax only
+    python tools/bench_gpu.py --only train --profile /tmp/profile
+    python tools/bench_gpu.py --anyway --tiny        # where there is none: that it runs, no more
+
+Four measurements, each with a table and a line of JSON; the last line has the ratio of each.
+
+attention  cuDNN's kernel against attention written out, on packed rows: how far the loss and the
+           gradients are apart (bfloat16), before anything is timed with it.
+train      the paper's path of 150 M parameters (12 layers, d_model 896, vocabulary 32,000) in
+           bfloat16, rows of 1024 tokens: model FLOP/s utilisation, that is `flops_per_token` times
+           tokens per second over what the device's data sheet promises. Batches first, then, at the
+           best of them, rematerialisation, chunked logits and attention one at a time. Memory is
+           what the compiler says that the step needs.
+decode     the same path, a token at a time in each of B rows: the time to read its parameters and
+           the rows' keys and values once, at the data sheet's bandwidth, over the time it took.
+stacked    P small paths in one program (`inner/stacked.py`) against one by one, for P up to 64 and
+           1, 10 and 40 M parameters: the ratio of times, each pair run in turn, the memory, and
+           whether the bits are those of one by one.
+
+Times are medians of windows of a few steps. A device that the table does not know is measured: a
+large product, a large copy. Not yet seen on a GPU; on CPU `--anyway --tiny` runs all of it.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pairs import median_and_interval
+
+from dipaco.inner.config import STACKINGS, InnerSettings
+from dipaco.inner.optimizer import adamw
+from dipaco.inner.stacked import make_stacked_step, stack, unstack
+from dipaco.inner.state import PathState, fresh
+from dipaco.inner.step import make_step
+from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
+from dipaco.model.inference import prepare
+from dipaco.model.lm import training_loss
+from dipaco.model.spec import initialise
+from dipaco.serving.decode import advance, make_pool, take
+from dipaco.serving.sampling import SamplingSettings, per_row
+
+PAPER = ModelConfig(
+    vocab_size=32_000,
+    d_model=896,
+    num_layers=12,
+    num_heads=16,
+    d_ff=2304,
+    max_length=1024,
+    head_dim=64,
+    compute_dtype="bfloat16",
+)
+TINY = ModelConfig(
+    vocab_size=512,
+    d_model=64,
+    num_layers=2,
+    num_heads=4,
+    d_ff=128,
+    max_length=64,
+    compute_dtype="bfloat16",
+)
+
+
+class Peak(NamedTuple):
+    """What a device can do at most."""
+
+    flops: float  # a second: dense bfloat16 products, summed in float32
+    bandwidth: float  # bytes a second of its memory
+    source: str
+
+
+# From the vendors' data sheets, without sparsity. Longer names first: the first that is part of
+# `device_kind` counts.
+PEAKS = {
+    "H100 PCIe": (756e12, 2.0e12),
+    "H100 NVL": (835e12, 3.9e12),
+    "GH200": (989e12, 4.0e12),
+    "H200": (989e12, 4.8e12),
+    "H100": (989e12, 3.35e12),
+    "B200": (2250e12, 8.0e12),
+    "A100-SXM4-40GB": (312e12, 1.555e12),
+    "A100-PCIE-40GB": (312e12, 1.555e12),
+    "A100": (312e12, 2.0e12),
+    "L40S": (362e12, 0.864e12),
+    "L4": (121e12, 0.3e12),
+    "A10G": (70e12, 0.6e12),
+    "RTX 4090": (165e12, 1.008e12),
+    "TPU v6": (918e12, 1.64e12),
+    "TPU v5 lite": (197e12, 0.819e12),
+    "TPU v5": (459e12, 2.765e12),
+    "TPU v4": (275e12, 1.2e12),
+}
+
+
+def peak_of(device: jax.Device, scale: int) -> Peak:
+    """By the table, or measured on squares of `scale`."""
+    for name, (flops, bandwidth) in PEAKS.items():
+        if name in device.device_kind:
+            return Peak(flops, bandwidth, f"data sheet of {name}")
+    square = jnp.ones((scale, scale), jnp.bfloat16)
+    product = jax.jit(functools.partial(jnp.matmul, preferred_element_type=jnp.float32))
+    copy = jax.jit(lambda x: x + 1)
+    many = jnp.ones((8, scale, scale), jnp.float32)
+    flops = 2 * scale**3 / seconds_of(lambda: product(square, square))
+    return Peak(flops, 2 * many.nbytes / seconds_of(lambda: copy(many)), "measured")
+
+
+def seconds_of(work: Callable[[], Any], windows: int = 9, calls: int = 3) -> float:
+    """Median over windows of the time of one call, waiting at the end of each window only."""
+    jax.block_until_ready(work())
+    times = []
+    for _ in range(windows):
+        started = time.perf_counter()
+        for _ in range(calls):
+            out = work()
+        jax.block_until_ready(out)
+        times.append((time.perf_counter() - started) / calls)
+    return float(np.median(times))
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+def step_of(model: ModelConfig, inner: InnerSettings):
+    def loss(parts, batch):
+        return training_loss(
+            model,
+            parts,
+            batch["tokens"],
+            batch["segments"],
+            batch["positions"],
+            rematerialise=inner.rematerialise,
+            loss_chunks=inner.loss_chunks,
+        )
+
+    return make_step(loss, inner)
+
+
+def packed_batch(model: ModelConfig, rows: int, seed: int = 0) -> dict[str, jax.Array]:
+    """Rows of several documents each, as training packs them."""
+    rng = np.random.default_rng(seed)
+    shape = rows, model.max_length
+    starts = rng.random(shape) < 4 / model.max_length
+    starts[:, 0] = True
+    places = np.arange(model.max_length)[None]
+    begun = np.maximum.accumulate(np.where(starts, places, 0), axis=1)
+    arrays = {
+        "tokens": rng.integers(0, model.vocab_size, shape),
+        "segments": np.cumsum(starts, axis=1),
+        "positions": places - begun,
+    }
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.int32), arrays)
+
+
+def fresh_state(model: ModelConfig, inner: InnerSettings, seed: int = 0) -> PathState:
+    return fresh(initialise(model, jax.random.key(seed)), adamw(inner))
+
+
+def needed_bytes(program: Any) -> int:
+    """Of a compiled program: what goes in, what comes out elsewhere, and what it scribbles on."""
+    memory = program.memory_analysis()
+    out = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return memory.argument_size_in_bytes + out + memory.temp_size_in_bytes
+
+
+class Timed(NamedTuple):
+    """A training step in one setting."""
+
+    seconds: float
+    num_bytes: int
+
+
+def timed_step(model: ModelConfig, inner: InnerSettings, profile: str | None = None) -> Timed:
+    batch, rate = packed_batch(model, inner.batch_size), np.float32(1e-4)
+    state = fresh_state(model, inner)
+    program = step_of(model, inner).lower(state, batch, rate).compile()
+
+    def work():
+        nonlocal state
+        state, metrics = program(state, batch, rate)
+        return metrics
+
+    seconds = seconds_of(work)
+    if profile is not None:
+        with jax.profiler.trace(profile):
+            jax.block_until_ready([work() for _ in range(3)])
+    return Timed(seconds, needed_bytes(program))
+
+
+def bench_train(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
+    model = arguments.model
+    flops = flops_per_token(model, model.max_length)
+    rows: list[dict[str, Any]] = []
+    print(
+        f"\ntrain: {num_parameters(model) / 1e6:.0f} M parameters, rows of {model.max_length}\n"
+        f"{'rows':>6} {'remat':>6} {'chunks':>7} {'attention':>10} {'tokens/s':>10} {'GB':>7} "
+        f"{'MFU':>6}"
+    )
+
+    def measure(batch: int, rematerialise: bool, chunks: int, kernel: str) -> float:
+        inner = InnerSettings(batch_size=batch, rematerialise=rematerialise, loss_chunks=chunks)
+        setting = {"rows": batch, "remat": rematerialise, "chunks": chunks, "attention": kernel}
+        shown = f"{batch:6} {rematerialise!s:>6} {chunks:7} {kernel:>10}"
+        try:
+            timed = timed_step(dataclasses.replace(model, attention_kernel=kernel), inner)
+        except Exception as error:
+            # Too much memory, or a kernel that this device has not: a row of the table as well.
+            print(f"{shown} {str(error).strip().splitlines()[0][:60]}")
+            return 0.0
+        tokens = batch * model.max_length / timed.seconds
+        mfu = tokens * flops / peak.flops
+        print(f"{shown} {tokens:10.0f} {timed.num_bytes / 1e9:7.2f} {mfu:6.1%}", flush=True)
+        rows.append(
+            {
+                **setting,
+                "tokens_per_second": round(tokens),
+                "gigabytes": round(timed.num_bytes / 1e9, 2),
+                "mfu": round(mfu, 4),
+            }
+        )
+        return mfu
+
+    kernel = "cudnn" if arguments.has_cudnn else "plain"
+    by_batch = {batch: measure(batch, False, 8, kernel) for batch in arguments.batches}
+    best = max(by_batch, key=lambda batch: by_batch[batch])
+    measure(best, True, 8, kernel)
+    measure(best, False, 1, kernel)
+    measure(2 * max(arguments.batches), True, 8, kernel)
+    if arguments.has_cudnn:
+        measure(best, False, 8, "plain")
+    assert rows, "no setting ran"
+    top = max(rows, key=lambda row: row["mfu"])
+    if arguments.profile is not None:
+        timed_step(
+            dataclasses.replace(model, attention_kernel=top["attention"]),
+            InnerSettings(
+                batch_size=top["rows"], rematerialise=top["remat"], loss_chunks=top["chunks"]
+            ),
+            arguments.profile,
+        )
+    return {"mfu": top["mfu"], "best": top, "rows": rows}
+
+
+# --- attention ----------------------------------------------------------------------------------
+
+
+def bench_attention(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
+    """The loss of packed rows and its gradients, by each kernel and in float32."""
+    if not arguments.has_cudnn:
+        print("\nattention: no cuDNN here, nothing to compare")
+        return {"attention_error": None}
+    model = dataclasses.replace(arguments.model, num_layers=2)
+    parts, batch = initialise(model, jax.random.key(0)), packed_batch(model, 4)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def gradients(model, parts):
+        names = ("tokens", "segments", "positions")
+        loss = lambda parts: training_loss(model, parts, *(batch[n] for n in names))  # noqa: E731
+        (total, targets), gradient = jax.value_and_grad(loss, has_aux=True)(parts)
+        return total / targets, gradient
+
+    def of(kernel, dtype):
+        given = dataclasses.replace(model, attention_kernel=kernel, compute_dtype=dtype)
+        return jax.device_get(gradients(given, parts))
+
+    exact = of("plain", "float32")
+
+    def error(found):
+        squares = [
+            (np.sum((a - b) ** 2), np.sum(b**2))
+            for a, b in zip(jax.tree.leaves(found[1]), jax.tree.leaves(exact[1]), strict=True)
+        ]
+        return float(np.sqrt(sum(a for a, _ in squares) / sum(b for _, b in squares)))
+
+    errors = {kernel: error(of(kernel, "bfloat16")) for kernel in ("plain", "cudnn")}
+    ratio = errors["cudnn"] / errors["plain"]
+    print(
+        "\nattention: gradients of packed rows in bfloat16, relative distance from float32's\n"
+        f"plain {errors['plain']:.2e}   cudnn {errors['cudnn']:.2e}   ratio {ratio:.2f}"
+    )
+    # Twice the rounding of the plain form is rounding; an ignored mask is hundreds of times that.
+    assert ratio < 2, "cuDNN's attention is not that which is written out: do not use it"
+    return {"attention_error": round(ratio, 3)}
+
+
+# --- decoding -----------------------------------------------------------------------------------
+
+
+def bench_decode(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
+    model, steps = arguments.model, arguments.decode_steps
+    slots = model.max_length // 2
+    prepared = prepare(model, initialise(model, jax.random.key(0)))
+    # Of the embedding a step reads one row for each token; of all else, everything.
+    read = sum(
+        leaf.nbytes
+        for name, part in prepared.items()
+        if name != "embed" or model.tied_head
+        for leaf in jax.tree.leaves(part)
+    )
+    print(f"\ndecode: {slots} slots a row\n{'rows':>6} {'tokens/s':>10} {'of bandwidth':>13}")
+    ratios = {}
+    for rows in arguments.decode_rows:
+        pool, numbers = make_pool(model, rows), jnp.arange(rows)
+        taken = take(pool, numbers, slots)
+        kept = sum(leaf.nbytes for leaf in jax.tree.leaves(taken))
+        history, lengths = jnp.zeros((rows, slots), jnp.int32), jnp.full(rows, slots // 2)
+        greedy = per_row([SamplingSettings(temperature=0.0)] * rows)
+        luck = jnp.zeros((steps, rows))
+
+        def work(history=history, lengths=lengths, greedy=greedy, luck=luck, numbers=numbers):
+            nonlocal pool, taken
+            made, pool, taken = advance(
+                model, prepared, pool, taken, numbers, history, lengths, greedy, luck, False
+            )
+            return made
+
+        seconds = seconds_of(work) / steps
+        ratios[str(rows)] = round((read + kept) / peak.bandwidth / seconds, 4)
+        print(f"{rows:6} {rows / seconds:10.0f} {ratios[str(rows)]:13.1%}", flush=True)
+    return {"decode_vs_bandwidth": ratios}
+
+
+# --- stacked paths ------------------------------------------------------------------------------
+
+SMALL = {  # millions of parameters -> sizes
+    1: ModelConfig(
+        vocab_size=2048, d_model=128, num_layers=4, num_heads=4, d_ff=344, max_length=256
+    ),
+    10: ModelConfig(
+        vocab_size=8192, d_model=256, num_layers=8, num_heads=4, d_ff=688, max_length=256
+    ),
+    40: ModelConfig(
+        vocab_size=8192, d_model=512, num_layers=10, num_heads=8, d_ff=1376, max_length=256
+    ),
+}
+
+
+def bench_stacked(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
+    rows = 2 if arguments.tiny else 16
+    inner = InnerSettings(batch_size=rows)
+    curves: dict[str, Any] = {}
+    print(
+        f"\nstacked: time of P paths one by one over stacked; {rows} rows of "
+        f"{arguments.stacked_length}\n{'M':>4} {'P':>4} {'how':>6} {'sooner':>7} {'interval':>15} "
+        f"{'GB':>7} {'bits':>6}"
+    )
+    for millions in arguments.millions:
+        model = dataclasses.replace(
+            SMALL[millions],
+            max_length=arguments.stacked_length,
+            compute_dtype="bfloat16",
+            attention_kernel="plain",
+        )
+        if arguments.tiny:
+            model = dataclasses.replace(model, num_layers=1)
+        step = step_of(model, inner)
+        for paths in arguments.paths:
+            for stacking in STACKINGS:
+                shown = f"{millions:4} {paths:4} {stacking:>6}"
+                try:
+                    row = stacked_against_alone(model, inner, step, paths, stacking)
+                except Exception as error:  # too much memory: the end of the curve
+                    print(f"{shown} {str(error).strip().splitlines()[0][:60]}")
+                    continue
+                curves.setdefault(f"{millions}M", {}).setdefault(stacking, {})[str(paths)] = row
+                print(
+                    f"{shown} {row['sooner']:7.2f} [{row['low']:5.2f}, {row['high']:5.2f}] "
+                    f"{row['gigabytes']:7.2f} {'same' if row['same_bits'] else 'differ':>6}",
+                    flush=True,
+                )
+    return {"stacked": curves}
+
+
+def stacked_against_alone(model, inner, step, paths: int, stacking: str) -> dict[str, Any]:
+    """Pairs of windows: P steps of one path after another, and one step of P stacked."""
+    rate = np.float32(1e-4)
+    batches = [packed_batch(model, inner.batch_size, seed) for seed in range(paths)]
+    alone = fresh_state(model, inner)
+    first = jax.device_get(alone)  # the host keeps what every path starts from
+    states = jax.device_put(stack([first] * paths))
+    stacked_batch = jax.device_put(stack([jax.device_get(batch) for batch in batches]))
+    lowered = make_stacked_step(step, stacking).lower(states, stacked_batch, rate)
+    program = lowered.compile()
+
+    # One step of each, compared: the first path and the last.
+    states, _ = program(states, stacked_batch, rate)
+    same_bits = True
+    for index in sorted({0, paths - 1}):
+        expected, _ = step(jax.device_put(first), batches[index], rate)
+        found = unstack(states, index)
+        same_bits &= all(
+            np.array_equal(np.asarray(a), np.asarray(b))
+            for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True)
+        )
+
+    def one_by_one():
+        nonlocal alone
+        for batch in batches:
+            alone, metrics = step(alone, batch, rate)
+        return metrics
+
+    def together():
+        nonlocal states
+        states, metrics = program(states, stacked_batch, rate)
+        return metrics
+
+    ratios = []
+    for pair in range(21):
+        seconds = {}
+        for work in (one_by_one, together) if pair % 2 else (together, one_by_one):
+            started = time.perf_counter()
+            jax.block_until_ready(work())
+            seconds[work.__name__] = time.perf_counter() - started
+        if pair:  # the first warms up
+            ratios.append(seconds["one_by_one"] / seconds["together"])
+    middle, low, high = median_and_interval(ratios)
+    return {
+        "sooner": round(middle, 3),
+        "low": round(low, 3),
+        "high": round(high, 3),
+        "gigabytes": round(needed_bytes(program) / 1e9, 3),
+        "same_bits": bool(same_bits),
+    }
+
+
+BENCHES = {
+    "attention": bench_attention,
+    "train": bench_train,
+    "decode": bench_decode,
+    "stacked": bench_stacked,
+}
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default=",".join(BENCHES), help="of them, by commas (all)")
+    parser.add_argument("--batches", type=numbers, default=[16, 32, 64, 128], help="rows to train")
+    parser.add_argument("--decode-rows", type=numbers, default=[1, 8, 32, 128])
+    parser.add_argument("--decode-steps", type=int, default=32, help="tokens a call (32)")
+    parser.add_argument("--paths", type=numbers, default=[1, 2, 4, 8, 16, 32, 64], help="stacked")
+    parser.add_argument("--millions", type=numbers, default=[1, 10, 40], help="of parameters")
+    parser.add_argument("--stacked-length", type=int, default=256, help="tokens a row (256)")
+    parser.add_argument("--profile", metavar="FOLDER", help="trace of the best training step")
+    parser.add_argument("--anyway", action="store_true", help="run where there is no accelerator")
+    parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
+    arguments = parser.parse_args()
+
+    device = jax.devices()[0]
+    if device.platform == "cpu" and not arguments.anyway:
+        print("no GPU here (`--anyway --tiny` tries it on the CPU)")
+        return
+    arguments.model = TINY if arguments.tiny else PAPER
+    if arguments.tiny:
+        arguments.batches, arguments.decode_rows, arguments.decode_steps = [2, 4], [1, 2], 4
+        arguments.paths, arguments.millions, arguments.stacked_length = [1, 2], [1], 32
+    arguments.has_cudnn = "NVIDIA" in device.device_kind
+    peak = peak_of(device, 512 if arguments.tiny else 8192)
+    print(
+        f"{device.device_kind}: {peak.flops / 1e12:.1f} TFLOP/s, "
+        f"{peak.bandwidth / 1e12:.2f} TB/s ({peak.source}); jax {jax.__version__}"
+    )
+    if arguments.profile is not None:
+        Path(arguments.profile).mkdir(parents=True, exist_ok=True)
+
+    summary: dict[str, Any] = {"device": device.device_kind, "peak": peak.source}
+    for name in arguments.only.split(","):
+        result = BENCHES[name](arguments, peak)
+        print(json.dumps({"bench": name, **result}), flush=True)
+        summary |= {key: value for key, value in result.items() if key not in ("rows", "best")}
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

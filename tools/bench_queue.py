@@ -1,0 +1,142 @@
+"""Claim + finish of tasks per second, with many claimers, on SQLite and on PostgreSQL.
+
+    python tools/bench_queue.py --claimers 1 8 64 --seconds 10
+    python tools/bench_queue.py --database postgresql://HOST/NAME --finished 1000000
+
+Every claimer is a process with a connection of its own that claims a task, and finishes it with the
+fact of one contribution, 64 to a module; the last one makes the module's outer step due. What is
+finished outlives a power cut. `longest wait` is the longest that one claim took. `--finished N`
+puts N finished tasks into the ledger first: what was done long ago must not slow down what is done
+now. Both databases are measured in the same call, one after the other, each round with a fresh
+ledger.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from dipaco.control.ledger import Ledger, open_ledger
+from dipaco.control.plan import BASE, Arm, Plan, one_path
+from dipaco.control.tasks import Arrival, Task
+from dipaco.receipt import Receipt
+from dipaco.topology import Level, Topology
+
+FAN_IN, MODULES = 64, 512
+TOPOLOGY = Topology(
+    levels=(
+        Level(name="all", parts=("embed",), experts=MODULES),
+        Level(name="replica", experts=FAN_IN),
+    )
+)
+
+
+def arm(name: str, topology: Topology) -> Arm:
+    return Arm(
+        name=name, topology=topology, phases=10**6, total_steps=10**6, is_averaged=True,
+        evaluate_every=10**6,
+    )  # fmt: skip
+
+
+PLAN = Plan(base=arm(BASE, one_path(("embed",))), arms=(arm("modular", TOPOLOGY),))
+
+
+def main() -> None:
+    options = parse()
+    places: dict[str, Any] = {"sqlite": None}
+    if options.database:
+        places["postgresql"] = options.database
+    results: dict[str, Any] = {name: {} for name in places}
+    print(f"{'database':12} {'claimers':>8} {'tasks/s':>9} {'longest wait':>13} {'finished':>10}")
+    for claimers in options.claimers:
+        for name, url in places.items():
+            rates, waits = [], []
+            for _ in range(options.rounds):
+                with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+                    place = (url, f"bench_{uuid.uuid4().hex[:12]}") if url else (
+                        Path(folder) / "ledger.sqlite", "")  # fmt: skip
+                    rate, wait = one_round(place, claimers, options.seconds, options.finished)
+                rates.append(rate)
+                waits.append(wait)
+            rate, wait = statistics.median(rates), max(waits)
+            results[name][str(claimers)] = {"tasks_per_second": rate, "longest_wait_seconds": wait}
+            print(f"{name:12} {claimers:8} {rate:9,.0f} {wait:11.2f} s {options.finished:10,}")
+    print(json.dumps(results))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--claimers", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
+    parser.add_argument("--rounds", type=int, default=3, help="the median is shown")
+    parser.add_argument("--finished", type=int, default=0, help="finished tasks there already")
+    parser.add_argument("--database", default=os.environ.get("DIPACO_BENCH_DATABASE"))
+    parser.add_argument("--folder", help="of SQLite's file; its disk decides what a commit costs")
+    return parser.parse_args()
+
+
+def one_round(place: Any, claimers: int, seconds: float, finished: int) -> tuple[float, float]:
+    """Tasks per second of all claimers together, and the longest wait for a claim, seconds."""
+    TOPOLOGY.fan_in(TOPOLOGY.modules_of(0)[0])  # worked out once, before the processes part
+    with open_ledger(*place) as ledger:
+        fill(ledger, finished, ready=FAN_IN * MODULES)
+    context = multiprocessing.get_context("fork")
+    barrier, answers = context.Barrier(claimers), context.Queue()
+    arguments = (place, seconds, barrier, answers)
+    processes = [
+        context.Process(target=claimer, args=(number, *arguments)) for number in range(claimers)
+    ]
+    for process in processes:
+        process.start()
+    counts, waits = zip(*(answers.get(timeout=seconds + 60) for _ in processes), strict=True)
+    for process in processes:
+        process.join()
+    return sum(counts) / seconds, max(waits)
+
+
+def fill(ledger: Ledger, finished: int, ready: int) -> None:
+    """Tasks of phase 0 that are done, and of phase 1 that are ready."""
+    execute = ledger._database._connection.execute  # ty: ignore[unresolved-attribute]
+    for phase, state, number in ((0, "done", finished), (1, "ready", ready)):
+        if number:
+            execute(
+                f"WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < "
+                f"{number - 1}) INSERT INTO tasks (kind, arm, subject, phase, priority, state) "
+                f"SELECT 'train', 'modular', CAST(i AS TEXT), {phase}, 6, '{state}' FROM n"
+            )
+    execute("ANALYZE")  # as a server does by itself, after a minute
+
+
+def claimer(number: int, place: Any, seconds: float, barrier: Any, answers: Any) -> None:
+    """Claims and finishes until the time is over."""
+    count, longest = 0, 0.0
+    with open_ledger(*place) as ledger:
+        barrier.wait()
+        until = time.monotonic() + seconds
+        while (began := time.monotonic()) < until:
+            claim = ledger.queue.claim(f"claimer {number}", ("train",))
+            longest = max(longest, time.monotonic() - began)
+            assert claim is not None, "there were too few tasks: ask for fewer seconds"
+            ledger.finish(PLAN, claim, [fact_of(claim.task)])
+            count += 1
+    answers.put((count, longest))
+
+
+def fact_of(task: Task) -> Arrival:
+    receipt = Receipt(f"objects/messages/{task.subject}", uuid.uuid4().hex, 1)
+    return Arrival(
+        arm="modular", path=task.path, module=TOPOLOGY.modules_of(task.path)[0], phase=task.phase,
+        base_digest="", message=receipt,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

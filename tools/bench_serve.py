@@ -1,0 +1,253 @@
+"""`dipaco serve` on this machine against `transformers.generate`: tokens a second, first token.
+
+    python tools/bench_serve.py
+    python tools/bench_serve.py --run runs/quickstart --pairs 3
+
+Serves a run in a process of its own and asks it over HTTP, streaming, for 64 greedy tokens after
+each of 1, 8 and 32 prompts of 16 tokens at once, all of one path; in turn, pair by pair,
+`transformers` continues the same prompts on the same path, exported, as one batch. A ratio is
+theirs / ours in seconds, from the first request sent to the last answer complete, its median over
+the pairs with a 95 % interval. Without `--run` it first trains one, for a few steps, whose paths
+have 8.39 M parameters (d_model 256, 4 layers, vocabulary 8192): speed does not depend on how good
+it is. Texts must be the same, except where the two largest logits are less than 1e-4 apart
+somewhere in the row.
+
+At the end it says what routing takes, as a share of reading a prompt that fills half the context.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from pairs import median_and_interval
+from transformers_rival import Theirs, seconds
+
+PROMPT = 16
+PATH = 0
+TIE = 1e-4
+CONFIG = '''
+"""Two by two paths of 8.39 M parameters, hardly trained."""
+
+from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
+from dipaco.data.config import DataConfig
+from dipaco.inner.config import InnerSettings
+from dipaco.model.config import ModelConfig
+from dipaco.topology import Level, Topology, blocks
+
+
+def run() -> RunConfig:
+    return RunConfig(
+        name="bench",
+        model=ModelConfig(
+            vocab_size=8192, d_model=256, num_layers=4, num_heads=4, d_ff=1024, max_length=256
+        ),
+        topology=Topology(
+            levels=(
+                Level(name="early", parts=("embed", *blocks(0, 1)), experts=2),
+                Level(name="late", parts=(*blocks(2, 3), "final_norm", "head"), experts=2),
+            )
+        ),
+        data=DataConfig(vocab_size=8192, length=256, max_document_bytes=2048),
+        base=BaseSettings(steps=2, steps_per_phase=2),
+        phases=1,
+        inner=InnerSettings(steps=2, batch_size=4, learning_rate=1e-3, warmup_steps=1),
+        evaluation=EvaluationSettings(max_documents=20),
+    )
+'''
+
+
+class Told(NamedTuple):
+    """What one client was told."""
+
+    text: str
+    num_tokens: int
+    first_seconds: float  # from request to first text
+
+
+def make_run(folder: Path) -> None:
+    """Trains the run of `CONFIG` in a folder, if it is not there."""
+    with tempfile.TemporaryDirectory() as name:
+        config = Path(name) / "bench.py"
+        config.write_text(CONFIG)
+        command = [sys.executable, "-m", "dipaco.cli.main", "train", config, "--run", folder]
+        subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr)
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Generator[tuple[str, int]]:
+    """The address of a server of a run, when it is ready."""
+    command = [sys.executable, "-m", "dipaco.cli.main", "serve", "--run", folder, "--port", "0"]
+    process = subprocess.Popen(
+        [str(word) for word in command], stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+    try:
+        assert process.stderr
+        for line in process.stderr:
+            print(line, end="", file=sys.stderr)
+            if line.startswith("serving "):
+                host, _, port = line.rpartition("http://")[2].strip().rpartition(":")
+                yield host, int(port)
+                return
+        raise SystemExit("the server did not start")
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+async def complete(address: tuple[str, int], prompt: list[int], options, model: str) -> Told:
+    """One streamed completion, by a client as thin as can be."""
+    body = {
+        "model": model,
+        "prompt": [prompt],
+        "path": PATH,
+        "max_tokens": options.new_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    data = json.dumps(body).encode()
+    started = time.perf_counter()
+    reader, writer = await asyncio.open_connection(*address)
+    head = "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Connection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+    text, num_tokens, first_seconds = "", 0, 0.0
+    async for line in reader:
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[len("data: ") :])
+        for choice in event["choices"]:
+            text += choice["text"]
+            first_seconds = first_seconds or time.perf_counter() - started
+        if event.get("usage"):
+            num_tokens = event["usage"]["completion_tokens"]
+    writer.close()
+    if not num_tokens:
+        raise SystemExit("the server broke off")
+    return Told(text, num_tokens, first_seconds)
+
+
+def check_texts(theirs: Theirs, tokenizer, prompts, told: list[Told], their_tokens) -> int:
+    """How many rows parted at a tie. Exits where one parted without."""
+    ties = 0
+    for prompt, ours, other in zip(prompts, told, their_tokens, strict=True):
+        other = other[: ours.num_tokens]
+        if ours.text == tokenizer.decode(other.tolist()):
+            continue
+        gap = theirs.smallest_gap(prompt, other)
+        print(f"  a row parted; the two largest logits come as near as {gap:.1e}")
+        if gap >= TIE:
+            raise SystemExit(f"the texts differ: {ours.text!r} and {tokenizer.decode(other)!r}")
+        ties += 1
+    return ties
+
+
+def routing_share(folder: Path) -> tuple[float, float, int]:
+    """Seconds to route a prompt and to read it, and its length: half the context."""
+    import jax
+
+    from dipaco.model.inference import prepare
+    from dipaco.runs.run import reading
+    from dipaco.serving.decode import make_pool, read
+    from dipaco.serving.dispatch import Dispatcher
+
+    with reading(folder) as run:
+        release, config = run.ledger.release("modular", None), run.config.model
+        dispatcher = Dispatcher(run, release)
+        prepared = prepare(config, run.path_of(release, PATH))
+        pool, length = make_pool(config, 1), config.max_length // 2
+        routing, prefill = [], []
+        for seed in range(30):
+            rng = np.random.default_rng(seed)
+            prompt = rng.integers(0, config.vocab_size, length, np.int32)
+            routing.append(seconds(lambda: dispatcher.ask(prompt)))  # noqa: B023
+            started = time.perf_counter()
+            pool = jax.block_until_ready(
+                read(config, prepared, pool, prompt[None], np.zeros(1, np.int32))
+            )
+            prefill.append(time.perf_counter() - started)
+    return statistics.median(routing[5:]), statistics.median(prefill[5:]), length
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run", type=Path, help="that is served; none = one made for this")
+    parser.add_argument("--pairs", type=int, default=20, help="of runs, for each concurrency (20)")
+    parser.add_argument("--new-tokens", type=int, default=64, help="of each request (64)")
+    parser.add_argument("--concurrent", type=int, nargs="+", default=[1, 8, 32])
+    options = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        folder = options.run
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"
+            make_run(folder)
+        bench(folder, options, stack)
+
+
+def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+    from dipaco.model.huggingface import export_checkpoint
+    from dipaco.runs.run import reading
+
+    exported = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "path"
+    with reading(folder) as run:
+        config, name, tokenizer = run.config.model, run.config.name, run.corpus.tokenizer()
+        parts = run.path_of(run.ledger.release("modular", None), PATH)
+        export_checkpoint(config, parts, run.corpus.tokenizer_file, exported)
+    theirs = Theirs(exported)
+    address = stack.enter_context(serving(folder))
+
+    async def ask_all(prompts):
+        asked = (complete(address, prompt, options, name) for prompt in prompts.tolist())
+        return await asyncio.gather(*asked)
+
+    result = {"tokens_per_second": {}, "ratio_to_transformers": {}, "time_to_first_token_ms": {}}
+    head = "requests  ours tok/s  transformers tok/s      ours / theirs [95 %]   first token ms"
+    print(head, flush=True)
+    for number in options.concurrent:
+        rng = np.random.default_rng(number)
+        draw = lambda: rng.integers(1, config.vocab_size, (number, PROMPT), np.int32)  # noqa: B023, E731
+        threads = theirs.choose_threads(lambda: theirs.generate(draw(), options.new_tokens))  # noqa: B023
+        asyncio.run(ask_all(draw()))
+        ratios, rates, their_rates, firsts, ties = [], [], [], [], 0
+        for _ in range(options.pairs):
+            prompts = draw()
+            started = time.perf_counter()
+            told = asyncio.run(ask_all(prompts))
+            our_rate = sum(each.num_tokens for each in told) / (time.perf_counter() - started)
+            started = time.perf_counter()
+            their_tokens = theirs.generate(prompts, options.new_tokens)
+            their_rate = their_tokens.size / (time.perf_counter() - started)
+            ties += check_texts(theirs, tokenizer, prompts, told, their_tokens)
+            ratios.append(our_rate / their_rate)
+            rates.append(our_rate)
+            their_rates.append(their_rate)
+            firsts += [1000 * each.first_seconds for each in told]
+        median, low, high = median_and_interval(ratios)
+        print(
+            f"{number:8}  {statistics.median(rates):10.0f}  {statistics.median(their_rates):12.0f}"
+            f" ({threads} threads)  {median:6.2f} [{low:.2f}, {high:.2f}]"
+            f"  {statistics.median(firsts):8.1f}   {ties} ties",
+            flush=True,
+        )
+        result["tokens_per_second"][str(number)] = round(statistics.median(rates))
+        result["ratio_to_transformers"][str(number)] = round(median, 3)
+        result["time_to_first_token_ms"][str(number)] = round(statistics.median(firsts), 1)
+    route_seconds, read_seconds, length = routing_share(folder)
+    print(
+        f"routing takes {1000 * route_seconds:.1f} ms, reading a prompt of {length} tokens "
+        f"{1000 * read_seconds:.1f} ms: {route_seconds / read_seconds:.1%}"
+    )
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

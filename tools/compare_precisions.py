@@ -1,0 +1,97 @@
+"""Losses of a path in float32 and in bfloat16, the same 2,000 steps of real text in both.
+
+    python tools/compare_precisions.py runs/quickstart/corpus --plot precisions.png
+
+The quickstart's model and batches on the corpus of a run, all of it on one path; learning rate,
+warm-up and cosine over these steps. Prints the mean loss of each tenth, and how far bfloat16 lies
+above float32 in the last one: the last line is JSON.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+HOME = Path(__file__).parents[1]
+PRECISIONS = ("float32", "bfloat16")
+TENTHS = 10
+
+
+def losses_in(precision: str, corpus_folder: Path, steps: int) -> np.ndarray:
+    """float32 [steps]: the loss of each step of a fresh path, nats."""
+    sys.path[:0] = [str(HOME / "configs")]
+    import quickstart
+
+    from dipaco.data.corpus import Corpus
+    from dipaco.data.pipeline import Batches
+    from dipaco.data.shards import build_shard
+    from dipaco.inner.optimizer import learning_rates
+    from dipaco.inner.phase import run_phase
+    from dipaco.runs.programs import Programs
+
+    config = quickstart.run()
+    model = dataclasses.replace(config.model, compute_dtype=precision)
+    programs = Programs(dataclasses.replace(config, model=model))
+    corpus = Corpus.open(corpus_folder)
+    plan = build_shard(corpus, 0, corpus.documents("train"), config.data.length, 0).plan
+    batches = Batches(corpus, plan, config.inner.batch_size, seed=0)
+
+    def tell(step: int, loss: float) -> None:
+        if step % 100 == 0:
+            print(f"{precision} step {step}: {loss:.3f}", file=sys.stderr, flush=True)
+
+    return run_phase(
+        programs.place(programs.initial_parts(), None, 0),
+        map(programs.place_batch, batches.iterate(0, steps)),
+        learning_rates(config.inner, steps, 0, steps),
+        programs.step,
+        on_step=tell,
+    ).losses
+
+
+def plot(losses: dict[str, np.ndarray], file: Path) -> None:
+    """Both curves, as means of fifty steps."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
+    for precision, values in losses.items():
+        means = np.convolve(values, np.full(50, 1 / 50), mode="valid")
+        style = "-" if precision == "float32" else "--"
+        axes.plot(np.arange(len(means)) + 50, means, style, label=precision)
+    axes.set(xlabel="inner step", ylabel="loss, nats per token (mean of 50)")
+    axes.legend()
+    figure.savefig(file, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", type=Path, help="a prepared one: RUN/corpus")
+    parser.add_argument("--steps", type=int, default=2000, help="(2000)")
+    parser.add_argument("--plot", type=Path, help="a file for the curves")
+    arguments = parser.parse_args()
+
+    from dipaco.runs.allocator import keep_freed_memory
+
+    keep_freed_memory()
+    losses = {name: losses_in(name, arguments.corpus, arguments.steps) for name in PRECISIONS}
+    tenths = {name: np.array_split(values, TENTHS) for name, values in losses.items()}
+    print("| steps | " + " | ".join(PRECISIONS) + " | difference |\n| :-- | --: | --: | --: |")
+    first = 1
+    for full, half in zip(*tenths.values(), strict=True):
+        row = f"{full.mean():.4f} | {half.mean():.4f} | {half.mean() - full.mean():+.4f}"
+        print(f"| {first} to {first + len(full) - 1} | {row} |")
+        first += len(full)
+    if arguments.plot:
+        plot(losses, arguments.plot)
+    apart = float(tenths["bfloat16"][-1].mean() - tenths["float32"][-1].mean())
+    print(json.dumps({"steps": arguments.steps, "bf16_above_f32": round(apart, 5)}))
+
+
+if __name__ == "__main__":
+    main()
