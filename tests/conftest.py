@@ -58,8 +58,11 @@ class Bucket(NamedTuple):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """`.ci/run` installs every extra: there, a test that is skipped for a missing package fails."""
+    """`.ci/run` installs every extra: there, a test that is skipped for a missing package fails.
+    A browser is the machine's.
+    """
     report = yield
-    if report.skipped and os.environ.get("DIPACO_EVERYTHING_INSTALLED"):
+    is_the_machines = "there is no chromium" in str(report.longrepr)
+    if report.skipped and os.environ.get("DIPACO_EVERYTHING_INSTALLED") and not is_the_machines:
         report.outcome = "failed"
     return report

@@ -1,6 +1,7 @@
 """A model of a few thousand parameters, several paths of it, and a loop that serves them."""
 
 import contextlib
+import dataclasses
 import functools
 
 import jax
@@ -39,8 +40,8 @@ def prepared(path: int):
 
 def make_loop(parts_of=lambda release, path: contextlib.nullcontext(prepared(path)), **limits):
     """A loop of few and small shapes; nobody runs it but the test."""
-    few = {"rows": 6, "rows_per_path": 4, "waiting": 100, "steps_per_block": 4, "smallest_slots": 32}
-    return Loop(CONFIG, parts_of, limits=LoopLimits(**few | limits))
+    few = LoopLimits(rows=6, rows_per_path=4, waiting=100, steps_per_block=4, smallest_slots=32)
+    return Loop(CONFIG, parts_of, limits=dataclasses.replace(few, **limits))
 
 
 def request(prompt=(5, 9, 2), path=0, max_new_tokens=10, **more) -> Request:

@@ -17,7 +17,7 @@ def test_three_steps_of_both_have_the_same_losses(tmp_path, monkeypatch, dtype):
     small = {"vocab_size": 512, "d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 48}
     monkeypatch.setattr(bench_train, "SHAPE", small | {"max_length": 64})
     monkeypatch.setattr(bench_train, "ROWS", 4)
-    monkeypatch.setattr(bench_train, "RATE", np.float32(1e-2))
+    monkeypatch.setattr(bench_train, "RATE", np.float32(1e-3))
     bench_train.begin(tmp_path / "start.npy")
     start = np.load(tmp_path / "start.npy", allow_pickle=True).item()
     ours, theirs = bench_train.our_step(start, dtype), bench_train.their_step(start, dtype, "eager")

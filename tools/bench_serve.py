@@ -9,8 +9,8 @@ each of 1, 8 and 32 prompts of 16 tokens at once, all of one path; in turn, pair
 theirs / ours in seconds, from the first request sent to the last answer complete, its median over
 the pairs with a 95 % interval. Without `--run` it first trains one, for a few steps, whose paths
 have 8.39 M parameters (d_model 256, 4 layers, vocabulary 8192): speed does not depend on how good
-it is. Texts must be the same, except where the two largest logits are less than 1e-4 apart
-somewhere in the row.
+it is. Prompts are random, and such that the path goes on for all 64 tokens. Texts must be the same,
+except where the two largest logits are less than 1e-4 apart somewhere in the row.
 
 At the end it says what routing takes, as a share of reading a prompt that fills half the context.
 """
@@ -32,8 +32,11 @@ import numpy as np
 from pairs import median_and_interval
 from transformers_rival import Theirs, seconds
 
+from dipaco.data.tokenizer import PADDING
+
 PROMPT = 16
 PATH = 0
+CANDIDATES = 160  # prompts, of which those are taken that go on
 TIE = 1e-4
 CONFIG = '''
 """Two by two paths of 8.39 M parameters, hardly trained."""
@@ -136,6 +139,14 @@ async def complete(address: tuple[str, int], prompt: list[int], options, model: 
     return Told(text, num_tokens, first_seconds)
 
 
+def lasting_prompts(theirs: Theirs, vocab_size: int, new_tokens: int, tokenizer) -> np.ndarray:
+    """Random prompts after which the path does not end its text early, so all have equal work."""
+    prompts = np.random.default_rng(0).integers(1, vocab_size, (CANDIDATES, PROMPT), np.int32)
+    end = tokenizer.library.token_to_id(PADDING)
+    made = np.concatenate([theirs.generate(some, new_tokens) for some in np.split(prompts, 4)])
+    return prompts[~np.any(made == end, axis=1)]
+
+
 def check_texts(theirs: Theirs, tokenizer, prompts, told: list[Told], their_tokens) -> int:
     """How many rows parted at a tie. Exits where one parted without."""
     ties = 0
@@ -203,6 +214,7 @@ def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack
         parts = run.path_of(run.ledger.release("modular", None), PATH)
         export_checkpoint(config, parts, run.corpus.tokenizer_file, exported)
     theirs = Theirs(exported)
+    lasting = lasting_prompts(theirs, config.vocab_size, options.new_tokens, tokenizer)
     address = stack.enter_context(serving(folder))
 
     async def ask_all(prompts):
@@ -214,7 +226,9 @@ def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack
     print(head, flush=True)
     for number in options.concurrent:
         rng = np.random.default_rng(number)
-        draw = lambda: rng.integers(1, config.vocab_size, (number, PROMPT), np.int32)  # noqa: B023, E731
+        draw = lambda: rng.choice(lasting, number, replace=False)  # noqa: B023, E731
+        if len(lasting) < number:
+            raise SystemExit(f"only {len(lasting)} prompts go on for {options.new_tokens} tokens")
         threads = theirs.choose_threads(lambda: theirs.generate(draw(), options.new_tokens))  # noqa: B023
         asyncio.run(ask_all(draw()))
         ratios, rates, their_rates, firsts, ties = [], [], [], [], 0

@@ -143,12 +143,13 @@ class Remote:
             end = min(start + BLOCK_BYTES, num_bytes)
             return self._store.read(name, byte_range=slice(start, end))
 
+        most_bytes = min(num_bytes, BLOCK_BYTES)
         starts = iter(range(0, max(num_bytes, 1), BLOCK_BYTES))
         asked = collections.deque((start, ask(start)) for start in itertools.islice(starts, AHEAD))
         while asked:
             start, under_way = asked.popleft()
             try:
-                found = self._patiently(functools.partial(ask, start), BLOCK_BYTES, under_way)
+                found = self._patiently(functools.partial(ask, start), most_bytes, under_way)
             except _Short:
                 return
             asked.extend((start, ask(start)) for start in itertools.islice(starts, 1))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from dipaco.control.ledger import Partway
-from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
+from dipaco.control.queue import ALL_KINDS, LATE_FACTOR, LEASE_SECONDS
 from dipaco.control.tasks import Claim, Fact, Kind
 from dipaco.data.prepare import PrepareProgress
 from dipaco.errors import (
@@ -30,7 +30,7 @@ from dipaco.workers.heart import Heart
 from dipaco.workers.mending import mend
 from dipaco.workers.reporter import write_report
 from dipaco.workers.stages import prepare_corpus, route
-from dipaco.workers.trainer import StoppedPartway, train
+from dipaco.workers.trainer import StoppedPartway, stacks_of, train, train_stacked
 
 SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.02, 1.0  # between two looks for a task
 
@@ -106,49 +106,88 @@ class Worker:
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
     def run_once(self) -> bool:
-        """Does one task; False where there is nothing to do now."""
-        queue = self._run.ledger.queue
-        lease = {"lease_seconds": self._lease_seconds}
-        claim = queue.claim(self._name, self._kinds, **lease)
-        if claim is None:
-            queue.reap()
-            claim = queue.claim(self._name, self._kinds, **lease)
-        if claim is None and "train" in self._kinds:
-            claim = queue.claim_backup(self._name, **lease)
-        if claim is None:
+        """Does one task, or a stack of them (`inner.stacked_paths`); False where there is nothing
+        to do now.
+        """
+        claims = self._claim()
+        if not claims:
             return False
-        self._heart.hold(claim)
+        self._heart.hold(*claims)
         try:
-            self._do(claim)
+            stacks = stacks_of(self._run, claims) if len(claims) > 1 else [claims]
+            for stack in stacks:
+                if stack is not stacks[0] and self._should_stop:
+                    self._give_back(stack)
+                else:
+                    self._do(stack)
         finally:
             self._heart.hold()
         return True
 
-    def _do(self, claim: Claim) -> None:
-        run, ledger = self._run, self._run.ledger
+    def _claim(self) -> list[Claim]:
+        queue, limit = self._run.ledger.queue, self._run.config.inner.stacked_paths
+        lease = {"lease_seconds": self._lease_seconds}
+        claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
+        if not claims:
+            queue.reap()
+            claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
+        if not claims and "train" in self._kinds:
+            # What is recorded of a path that was trained in a stack is its share of the time.
+            backup = queue.claim_backup(self._name, factor=LATE_FACTOR * limit, **lease)
+            claims = [] if backup is None else [backup]
+        return claims
+
+    def _do(self, claims: list[Claim]) -> None:
+        """One task, or several paths in one program."""
+        run, (first, *others) = self._run, claims
         try:
-            self._watcher.began(claim)
-            facts = do(run, claim, self._watcher, self._should_stop_doing(claim))
-            left_behind = _left_behind(run, claim)
-            ledger.finish(run.plan, claim, facts)
+            self._watcher.began(first)
+            should_stop = self._should_stop_doing(claims)
+            if others:
+                facts_of = train_stacked(run, claims, self._watcher.stepped, should_stop)
+            else:
+                facts_of = [do(run, first, self._watcher, should_stop)]
+            for claim, facts in zip(claims, facts_of, strict=True):
+                self._finish(claim, facts)
         except StoppedPartway as stopped:
-            self._hand_on(claim, stopped.partway)
+            for claim, partway in zip(claims, stopped.partways, strict=True):
+                self._hand_on(claim, partway)
         except ClaimLost:
-            self._watcher.lost(claim)
+            self._lose(claims)
         except (ContributionRefused, ContributionMissing, ObjectDamaged, ObjectMissing) as error:
-            self._mend(claim, error)
+            self._give_back(others)
+            self._mend(first, error)
         except BaseException as error:
             # Who has lost its claim may find things gone: others have gone on without it.
-            if isinstance(error, DipacoError) and not self._still_holds(claim):
-                self._watcher.lost(claim)
+            if isinstance(error, DipacoError) and not all(map(self._still_holds, claims)):
+                self._lose(claims)
                 return
             # Where even this fails (a full disk), the task stays claimed until the lease ends.
             with contextlib.suppress(DipacoError):
-                ledger.queue.give_back(claim)
+                self._give_back(claims)
             raise
-        else:
-            self._watcher.finished(claim, facts)
-            _sweep(run, claim, left_behind)
+
+    def _finish(self, claim: Claim, facts: list[Fact]) -> None:
+        left_behind = _left_behind(self._run, claim)
+        try:
+            self._run.ledger.finish(self._run.plan, claim, facts)
+        except ClaimLost:
+            self._watcher.lost(claim)
+            return
+        self._watcher.finished(claim, facts)
+        _sweep(self._run, claim, left_behind)
+
+    def _lose(self, claims: list[Claim]) -> None:
+        """One of them is another's by now; the rest go back."""
+        for claim in claims:
+            if self._still_holds(claim):
+                self._give_back([claim])
+            else:
+                self._watcher.lost(claim)
+
+    def _give_back(self, claims: list[Claim]) -> None:
+        for claim in claims:
+            self._run.ledger.queue.give_back(claim)
 
     def _hand_on(self, claim: Claim, partway: Partway) -> None:
         superseded = _left_behind(self._run, claim)
@@ -178,10 +217,11 @@ class Worker:
         else:
             self._watcher.mended(claim, error)
 
-    def _should_stop_doing(self, claim: Claim) -> Callable[[], bool]:
+    def _should_stop_doing(self, claims: list[Claim]) -> Callable[[], bool]:
         def should_stop() -> bool:
-            if self._heart.has_lost(claim):
-                raise ClaimLost(task=claim.task)
+            for claim in claims:
+                if self._heart.has_lost(claim):
+                    raise ClaimLost(task=claim.task)
             return self._should_stop
 
         return should_stop

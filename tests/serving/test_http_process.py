@@ -99,13 +99,13 @@ def test_a_client_that_hangs_up_frees_its_rows_and_sigterm_finishes_what_runs(se
     assert server.metric("cache_paths_in_use") == 0
     assert server.metric("completion_tokens_total") < LONG["n"] * LONG["max_tokens"]
 
-    connection, answer, _ = server.begin(LONG)
+    connection, answer, line = server.begin(LONG)
     server.process.send_signal(signal.SIGTERM)
-    rest = answer.read().decode()
+    told = (line + answer.read()).decode()
     connection.close()
-    events = [json.loads(line[6:]) for line in rest.split("\n\n") if line.startswith("data: {")]
+    events = [json.loads(line[6:]) for line in told.split("\n") if line.startswith("data: {")]
     ended = [c["index"] for e in events for c in e["choices"] if c["finish_reason"]]
-    assert rest.endswith("data: [DONE]\n\n")
+    assert told.endswith("data: [DONE]\n\n")
     assert sorted(ended) == list(range(LONG["n"]))
     assert server.end() == 0
     assert "the requests that run are finished first" in server.said

@@ -2,11 +2,14 @@
 
 import dataclasses
 import itertools
+import shutil
 
 import pytest
 
 from dipaco.control.tasks import PathTrained
-from dipaco.workers.loop import do
+from dipaco.runs.run import create_or_open
+from dipaco.workers.heart import Heart
+from dipaco.workers.loop import Worker, do
 from dipaco.workers.trainer import StoppedPartway, stacks_of, train, train_stacked
 from tests.workers.conftest import CONFIG, Silent, never, work_until
 
@@ -71,3 +74,32 @@ def test_stacked_paths_that_are_stopped_go_on_one_by_one_to_the_same_bits(begin)
     assert [without_clock(facts[claim.task]) for claim in claims] == [
         without_clock(of_claim) for of_claim in undisturbed
     ]
+
+
+def test_a_worker_claims_as_many_paths_as_the_config_says_and_the_run_is_the_same(
+    begin, programs, corpus, tmp_path
+):
+    """Through the loop: equal modules at every phase, whether paths are stacked or not."""
+    together = begin(CONFIG)
+    stacked = dataclasses.replace(CONFIG.inner, stacked_paths=3)
+    together.config = dataclasses.replace(together.config, inner=stacked)
+    sizes = []
+
+    class Counting(Silent):
+        def began(self, claim):
+            sizes.append(sum(held.worker == "many" for held in together.ledger.queue.held()))
+
+    worker = Worker(together, "many", Counting(), Heart(together.open_ledger, "many", 60.0))
+    while worker.run_once():
+        pass
+    assert set(sizes) == {1, 3}
+
+    shutil.copytree(corpus, tmp_path / "alone" / "corpus")
+    alone, _ = create_or_open(tmp_path / "alone", CONFIG)
+    alone.programs = programs
+    work_until(alone, CONFIG.phases)
+    for phase in range(CONFIG.phases + 1):
+        assert together.ledger.receipts_at("modular", phase) == alone.ledger.receipts_at(
+            "modular", phase
+        )
+    alone.ledger.close()
