@@ -104,7 +104,7 @@ def one_round(place: Any, claimers: int, seconds: float, finished: int) -> tuple
 
 def fill(ledger: Ledger, finished: int, ready: int) -> None:
     """Tasks of phase 0 that are done, and of phase 1 that are ready."""
-    execute = ledger._database._connection.execute  # ty: ignore[unresolved-attribute]
+    execute = ledger._database._connection.execute  # ty: ignore[missing-attribute]
     for phase, state, number in ((0, "done", finished), (1, "ready", ready)):
         if number:
             execute(

@@ -60,8 +60,8 @@ class Fault:
     def put_in(self) -> None:
         """Names the points, by wrapping what stands there."""
 
-        def claimed(claim):
-            self.doing = claim.task.kind if claim else None
+        def claimed(claims):
+            self.doing = claims[0].task.kind if claims else None
             self.passed("after claim")
 
         def record(begins: bool):
@@ -73,7 +73,7 @@ class Fault:
                 self.passed("inside record")
 
         wrap(Ledger, "start", before=lambda: self.passed("before begin"))
-        wrap(Queue, "claim", after=claimed)
+        wrap(Queue, "claim_stack", after=claimed)
         wrap(Ledger, "finish", before=lambda: record(True), after=lambda _: record(False))
         wrap(SQLite, "change", after=changed)
         wrap(Objects, "write", before=lambda: self.passed("before save"))
