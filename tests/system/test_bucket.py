@@ -40,11 +40,11 @@ def test_three_machines_that_share_no_folder_do_the_run_to_the_same_bits(
     machine, tiny, bucket, postgresql_server, tmp_path
 ):
     """Each takes over where the one before was told to leave: in the middle of a phase, and between
-    contributions and outer steps. Every ninth answer of the store is wrong, late or lost.
+    contributions and outer steps. Every nineteenth answer of the store is wrong, late or lost.
     """
     run, database = f"{bucket.url}/runs/tiny", postgresql_server.url
     bucket.proxy.slow_seconds = 0.05
-    bucket.proxy.fail_every(9, *FAULTS)
+    bucket.proxy.fail_every(19, *FAULTS)
 
     leave = Fault("inside steps", "train", nth=8, number=signal.SIGTERM)
     first = machine("a")("train", tiny.config, "--run", run, "--database", database, fault=leave)
