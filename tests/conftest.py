@@ -10,7 +10,7 @@ import pytest
 
 sys.path.append(os.path.dirname(__file__))
 
-from faulty import FaultProxy
+from fault_proxy import FaultProxy
 from servers import postgresql, s3
 from tiny_run import command_cache, config_file, copy_of, dipaco, half, tiny  # noqa: F401
 

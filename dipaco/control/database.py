@@ -65,6 +65,10 @@ class Database(Protocol):
         """After `ConnectionLost`: a fresh connection. Raises `ConnectionLost`."""
         ...
 
+    def fold(self) -> None:
+        """Where it is a file: everything is in that one file, which may be moved once closed."""
+        ...
+
     def close(self) -> None: ...
 
 

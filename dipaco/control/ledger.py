@@ -86,6 +86,7 @@ class Ledger:
             for key, value in meta.items():
                 self._database.change("put_meta", key=key, value=value)
             self._add_tasks([first_task()])
+        self._database.fold()  # it may be put in its place now
 
     def meta(self, key: str) -> str | None:
         row = self._database.one("get_meta", key=key)

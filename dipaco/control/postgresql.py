@@ -100,6 +100,9 @@ class PostgreSQL:
         except self._psycopg.errors.UniqueViolation as error:
             raise KeyTaken(str(error)) from error
 
+    def fold(self) -> None:
+        """A server's files are its own."""
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()

@@ -8,6 +8,7 @@ seconds; so writers queue at a lock of their own beside the file, which the syst
 import contextlib
 import fcntl
 import os
+import shutil
 import sqlite3
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 from dipaco.control import clock
 from dipaco.control.database import SCHEMA_VERSION, KeyTaken, migrations, queries
 from dipaco.errors import DiskFull, LedgerDamaged, LedgerVersion, NotWritable, RunBusy
+
+FOLD = "PRAGMA wal_checkpoint(TRUNCATE)"
+SPARE_BYTES = 64 << 10  # what the index of the write-ahead log takes, and a little
 
 
 class SQLite:
@@ -90,6 +94,14 @@ class SQLite:
     def reconnect(self) -> None:
         """A file is not lost and found."""
 
+    def fold(self) -> None:
+        """Puts everything into the one file, which may then be moved when it is closed.
+
+        `close` does so as well, and keeps silent when the disk has no room for it.
+        """
+        with self._said_plainly():
+            self._connection.execute(FOLD)
+
     def close(self) -> None:
         if self._log is not None:
             os.close(self._log)
@@ -112,6 +124,9 @@ class SQLite:
             yield
         finally:
             fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    def _free_bytes(self) -> int:
+        return shutil.disk_usage(self._file.absolute().parent).free
 
     def _flush(self) -> None:
         """Waits until everything that was committed outlives a power cut."""
@@ -150,7 +165,9 @@ class SQLite:
                 raise
             # The low byte is the kind of error, the rest its detail.
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code == sqlite3.SQLITE_FULL:
+            # Where not even its index file fits, SQLite speaks of an input or output error.
+            is_full = code == sqlite3.SQLITE_IOERR and self._free_bytes() < SPARE_BYTES
+            if code == sqlite3.SQLITE_FULL or is_full:
                 raise DiskFull(file=self._file) from error
             if code == sqlite3.SQLITE_BUSY:
                 raise RunBusy(folder=self._file.parent) from error

@@ -108,14 +108,13 @@ class Objects:
           ObjectMissing, ObjectDamaged, StoreUnreachable, StoreRefuses.
         """
         file = self.root / receipt.name
+        self._used(file)  # before it is looked at, or it might go meanwhile
         try:
             check_file(file, receipt)
         except (ObjectMissing, ObjectDamaged):
             if self.remote is None:
                 raise
             self._fetch(self.remote, receipt)
-        if self._cache is not None:
-            self._cache.used(file)
         return file
 
     def folder(self, name: str) -> Path:
@@ -125,6 +124,7 @@ class Objects:
           As `file`.
         """
         folder = self.root / name
+        self._used(*folder.rglob("*"))
         try:
             if not folder.is_dir():
                 raise ObjectMissing(file=folder, name=name)
@@ -133,9 +133,6 @@ class Objects:
             if self.remote is None:
                 raise
             self._fetch_folder(self.remote, name)
-        if self._cache is not None:
-            for file in folder.rglob("*"):
-                self._cache.used(file)
         return folder
 
     def read_bytes(self, receipt: Receipt) -> bytes:
@@ -219,9 +216,14 @@ class Objects:
         temporary.replace(final)
         self._added(final, final.stat().st_size)
 
-    def _added(self, final: Path, num_bytes: int) -> None:
+    def _used(self, *files: Path) -> None:
         if self._cache is not None:
-            self._cache.used(final)
+            for file in files:
+                self._cache.used(file)
+
+    def _added(self, final: Path, num_bytes: int) -> None:
+        self._used(final)
+        if self._cache is not None:
             self._cache.added(num_bytes)
 
     def _fetch(self, remote: Remote, receipt: Receipt) -> None:

@@ -250,3 +250,17 @@ def test_only_the_environment_says_where_another_s3_is(store, monkeypatch):
     assert "endpoint" not in amazon
     assert amazon["aws_region"] == "eu-north-1"
     assert not {"test"} & {str(value) for value in amazon.values()}, "no credentials in there"
+
+
+def test_a_copy_that_is_read_again_is_not_the_next_to_go(store):
+    receipts = [store.here.write_bytes("k", "bin", bytes([number])) for number in range(2)]
+    name = "snapshots/modular/0000/000001-1"
+    store.here.write_folder(name, lambda folder: folder.mkdir() or (folder / "a").touch())
+    copies = [store.here.root / receipt.name for receipt in receipts]
+    for file in [*copies, store.here.root / name / "a"]:
+        os.utime(file, (1, 1))
+    store.here.file(receipts[1])
+    store.here.folder(name)
+    assert copies[0].stat().st_mtime == 1
+    assert copies[1].stat().st_mtime > 1
+    assert (store.here.root / name / "a").stat().st_mtime > 1

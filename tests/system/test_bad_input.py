@@ -242,7 +242,12 @@ def test_a_run_folder_that_was_damaged(dipaco, half, copy_of, spoil, error, advi
     spoil(run.folder)
     before = contents(run.folder)
     refused(dipaco("train", run.config, "--run", run.folder), error, advice)
-    assert contents(run.folder) == before
+    # The task that waits first is done where the damage does not touch it: then what it made is
+    # there, and the contributions of the phase before are gone.
+    swept = "objects/messages/modular/early/0000/000000/"
+    kept = {name: content for name, content in before.items() if not name.startswith(swept)}
+    after = contents(run.folder)
+    assert {name: after.get(name) for name in kept} == kept
 
 
 @pytest.mark.parametrize("damage", MENDED)
