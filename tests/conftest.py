@@ -4,6 +4,8 @@ failure.
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -22,10 +24,14 @@ os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 
 
 @pytest.fixture(scope="session")
-def postgresql_server(tmp_path_factory):
+def postgresql_server():
     """One server for all tests; each takes a schema of its own."""
     pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
-    with postgresql(tmp_path_factory.mktemp("postgresql") / "server") as server:
+    # Not below pytest's own folder, which it closes to the server's user whenever it starts.
+    with (
+        tempfile.TemporaryDirectory(prefix="dipaco-postgresql-") as folder,
+        postgresql(Path(folder) / "server") as server,
+    ):
         if server is None:
             pytest.skip("there is no PostgreSQL here: install it, or `pip install 'dipaco[test]'`")
         yield server

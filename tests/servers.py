@@ -43,9 +43,7 @@ class PostgreSQLServer:
         folder.mkdir(parents=True)
         if os.getuid() == 0:
             os.chown(folder, NOBODY, NOBODY)
-            for parent in folder.parents:  # which pytest keeps to its owner
-                if parent.stat().st_mode & 0o011 != 0o011:
-                    parent.chmod(parent.stat().st_mode | 0o011)
+            folder.parent.chmod(0o711)  # a temporary folder is its owner's alone
         command = ["initdb", "-N", "--no-locale", "-E", "UTF8", "-A", "trust", "-U", "postgres"]
         subprocess.run(self._as_nobody([*command, "-D", str(folder / "data")]), check=True,
                        capture_output=True)  # fmt: skip
