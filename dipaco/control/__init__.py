@@ -7,7 +7,18 @@ new fact to the tasks it makes due, `ledger` remembers both in one transaction. 
 process: whoever finishes a task records its facts and thereby puts the tasks that follow. DiPaCo
 (arXiv 2403.10616) section 3.
 
+    plan.py        what a run consists of
+    tasks.py       the nouns: tasks, claims, facts
+    scheduler.py   a new fact -> the tasks it makes due; pure
+    queue.py       who works on which task: leases, fencing tokens, backups
+    roster.py      who takes part, and how much of their time counted
+    ledger.py      facts, and the tasks that follow, in one transaction; what is to be done again
+    release.py     what goes out
+    database.py    what is asked of a database; sqlite.py and postgresql.py keep it
+    places.py      where a run's facts are
+    clock.py       what leases are measured by on one host; patience.py waits for a server
+
 Bytes first, then the row: every row about bytes is written after the bytes are durable. A crash
-leaves a claimed task and no facts; the task is claimed again. All SQL is in the `.sql` files. May
-import `topology` and `errors`.
+leaves a claim and no facts; the lease ends and the task is claimed again. All SQL is in the `.sql`
+files. May import `topology` and `errors`.
 """
