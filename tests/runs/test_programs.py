@@ -59,8 +59,8 @@ def test_training_steps_on_eight_devices_equal_those_on_one(mesh):
     sharded_parts, sharded_losses, weight = three_steps(mesh)
     np.testing.assert_allclose(losses, sharded_losses, rtol=1e-5)
     # AdamW divides by the square root of tiny second moments, so parameters are a little further
-    # apart.
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), parts, sharded_parts)
+    # apart: of three steps of 1e-2 each.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=5e-5), parts, sharded_parts)
     assert len(weight.sharding.device_set) == 8
 
 

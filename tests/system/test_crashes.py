@@ -35,7 +35,6 @@ FAULTS = [
     Fault("inside snapshot", "pretrain"),
     Fault("inside record", "pretrain", nth=2),
     Fault("after record", "pretrain"),
-    Fault("before sweep", "pretrain"),
     Fault("after claim", "route"),
     Fault("inside save", "route", nth=3),
     Fault("inside save", "route", **CTRL_C),
