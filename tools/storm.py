@@ -207,7 +207,8 @@ class Weather:
                 command += ["--database", self.options.database]
             words = [sys.executable, "-m", "dipaco.cli.main", *command]
             # One worker in the storm carries a fault of its own, one named point after the other.
-            is_over = self.options.faults is not None and self.faults.total() > self.options.faults
+            most = self.options.faults
+            is_over = most is not None and self.faults.total() >= most
             if faults and not is_over and number % self.options.workers == self.options.workers - 1:
                 where, kind = points[(number // self.options.workers) % len(points)]
                 self._markers[name] = self.folder / f"{name}.fired"
@@ -224,11 +225,11 @@ class Weather:
     def _plan_of_faults(self, dice: random.Random) -> Iterator[tuple[str, Callable[[Run], bool]]]:
         kinds: list[tuple[str, Callable[[Run], bool]]] = [
             ("SIGKILL", lambda run: self._signal(dice, run, signal.SIGKILL)),
-            ("SIGTERM", lambda run: self._signal(dice, run, signal.SIGTERM)),
-            ("SIGSTOP past the lease", lambda run: self._stop_past_lease(dice, run)),
             ("flipped byte", lambda run: self._spoil(dice, run, flip)),
-            ("cut object", lambda run: self._spoil(dice, run, cut)),
+            ("SIGTERM", lambda run: self._signal(dice, run, signal.SIGTERM)),
             ("deleted object", lambda run: self._spoil(dice, run, Path.unlink)),
+            ("SIGSTOP past the lease", lambda run: self._stop_past_lease(dice, run)),
+            ("cut object", lambda run: self._spoil(dice, run, cut)),
             ("deleted newest snapshot", self._delete_snapshot),
             ("SIGKILL of all at once", lambda run: self._kill_all()),
         ]

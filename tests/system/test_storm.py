@@ -27,17 +27,9 @@ def storm():
 
 
 def test_a_training_in_a_storm_ends_with_the_bits_of_one_in_the_calm(tmp_path):
-    command = [sys.executable, str(TOOL), "--minutes", "0.1", "--workers", "2", "--faults", "5"]
-    command += [
-        "--kill-every",
-        "2",
-        "--steps",
-        "10",
-        "--lease-seconds",
-        "4",
-        "--folder",
-        str(tmp_path),
-    ]
+    dials = "--phases 6 --steps 10 --workers 2 --faults 5 --kill-every 2"
+    command = [sys.executable, str(TOOL), *dials.split(), "--lease-seconds", "4"]
+    command += ["--folder", str(tmp_path)]
     # The workers are as the user's are: no fake devices.
     environment = {**os.environ, "XLA_FLAGS": "", "DIPACO_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
