@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Collection
 
 from dipaco.cli.runs import add_run
+from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import PRIORITY, Kind
 
 _COMMON = """
@@ -31,9 +32,10 @@ class RoleVerb:
         parser.add_argument(
             "--lease-seconds",
             type=float,
-            default=60.0,
+            default=LEASE_SECONDS,
             metavar="S",
-            help="how long it may be silent before its task is another's (default: 60)",
+            help=f"how long it may be silent before its task is another's "
+            f"(default: {LEASE_SECONDS:.0f})",
         )
 
     def run(self, options: argparse.Namespace) -> int:

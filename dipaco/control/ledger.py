@@ -130,11 +130,9 @@ class Ledger:
         if next(tries) and self._database.one("is_finished_by", **key):
             return []
         with self._database.transaction():
-            # Whoever else tried it is too late.
-            held = self._database.rows("drop_claims_of_task", task_id=claim.task_id)
-            held_seconds = {(attempt, worker): seconds for attempt, worker, seconds in held}
+            seconds = self._end_claims(claim)
             finished = self._database.one("finish_task", task_id=claim.task_id)
-            if (claim.attempt, claim.worker) not in held_seconds or finished is None:
+            if finished is None:
                 raise ClaimLost(task=claim.task)
             (redone,) = finished
             try:
@@ -150,12 +148,23 @@ class Ledger:
             for arm, phase in dict.fromkeys((t.arm, t.phase) for t in tasks if t.kind == "score"):
                 self._release(plan, arm, phase)
             self._add_tasks(tasks)
-            seconds = held_seconds[claim.attempt, claim.worker]
             self._database.change("credit_worker", name=claim.worker, seconds=seconds)
         return tasks
 
+    def _end_claims(self, claim: Claim) -> float:
+        """Inside a transaction: nobody holds the task any more, whoever else tried it; for how long
+        `claim` held it. Raises `ClaimLost`.
+        """
+        rows = self._database.rows("drop_claims_of_task", task_id=claim.task_id)
+        held_seconds = {(attempt, worker): seconds for attempt, worker, seconds in rows}
+        if (claim.attempt, claim.worker) not in held_seconds:
+            raise ClaimLost(task=claim.task)
+        return held_seconds[claim.attempt, claim.worker]
+
     @patient
-    def redo(self, claim: Claim, cause: Task, what: str, reason: str) -> None:
+    def redo(
+        self, claim: Claim, cause: Task, what: str, reason: str, refused: Arrival | None = None
+    ) -> None:
         """What `claim` needs is lost: the task that made it is done again, and this one waits.
 
         Args:
@@ -163,18 +172,14 @@ class Ledger:
           cause: the task that made it.
           what: the object that is damaged, or was refused.
           reason: what is wrong with it; `status` shows it.
+          refused: a contribution to take out.
 
         Raises:
           ClaimLost: nothing was changed.
           KeepsFailing: that has been tried `MOST_REDOS` times.
         """
         with self._database.transaction():
-            held = self._database.one(
-                "drop_claim", task_id=claim.task_id, attempt=claim.attempt, worker=claim.worker
-            )
-            if held is None:
-                raise ClaimLost(task=claim.task)
-            self._database.rows("drop_claims_of_task", task_id=claim.task_id)
+            self._end_claims(claim)
             key = cause._asdict()
             found = self._database.one("get_task", **key)
             assert found is not None, cause
@@ -184,25 +189,24 @@ class Ledger:
             self._database.change("wait_task", task_id=claim.task_id)
             if state == "done":
                 self._database.change("redo_task", **key)
+            if refused is not None:
+                self._database.change(
+                    "drop_arrival",
+                    arm=refused.arm,
+                    module=str(refused.module),
+                    phase=refused.phase,
+                    path=refused.path,
+                )
             self._database.change(
                 "put_refusal", what=what, reason=reason, task=str(cause), worker=claim.worker
             )
 
-    @patient
     def refuse(self, claim: Claim, arrival: Arrival, reason: str) -> None:
         """A contribution is wrong: it is taken out, and its path is trained again. Raises as
         `redo`.
         """
         cause = Task("train", arrival.arm, str(arrival.path), arrival.phase)
-        with self._database.transaction():
-            self._database.change(
-                "drop_arrival",
-                arm=arrival.arm,
-                module=str(arrival.module),
-                phase=arrival.phase,
-                path=arrival.path,
-            )
-        self.redo(claim, cause, arrival.message.name, reason)
+        self.redo(claim, cause, arrival.message.name, reason, refused=arrival)
 
     def refusals(self) -> list[dict[str, str]]:
         """What was refused or found damaged, the newest first."""
@@ -244,7 +248,10 @@ class Ledger:
         """
         task = claim.task
         with self._database.transaction():
-            if not self.queue.is_held(claim):
+            held = self._database.one(
+                "drop_claim", task_id=claim.task_id, attempt=claim.attempt, worker=claim.worker
+            )
+            if held is None:
                 raise ClaimLost(task=task)
             self._database.change(
                 "put_partway",
@@ -257,10 +264,6 @@ class Ledger:
                 losses=json.dumps(partway.losses),
                 seconds=partway.seconds,
             )
-            held = self._database.one(
-                "drop_claim", task_id=claim.task_id, attempt=claim.attempt, worker=claim.worker
-            )
-            assert held is not None
             self._database.change("reopen_tasks")
             self._database.change("credit_worker", name=claim.worker, seconds=held[0])
 

@@ -352,15 +352,22 @@ def taking_part(where: Path | Address) -> Generator[Part]:
         stream = lock.open("a")
     with stream:
         deadline = time.monotonic() + SETTING_UP_SECONDS
-        while True:
-            for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(stream, kind | fcntl.LOCK_NB)
-                    yield Part(stream, is_alone=kind == fcntl.LOCK_EX)
-                    return
+        while not (is_alone := _locked(stream, fcntl.LOCK_EX)):
+            if _locked(stream, fcntl.LOCK_SH):
+                break
             if time.monotonic() > deadline:
                 raise RunBusy(folder=where)
             time.sleep(0.1)
+        yield Part(stream, is_alone=is_alone)
+
+
+def _locked(stream: Any, kind: int) -> bool:
+    """Takes a lock of this kind where that is possible at once."""
+    try:
+        fcntl.flock(stream, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _difference(there: RunConfig, here: RunConfig) -> str:

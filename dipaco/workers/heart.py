@@ -4,6 +4,7 @@ It has a connection of its own, and goes on while a task computes. When the proc
 stopped, so does it; then the leases end, and others take the tasks over.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Self
@@ -32,7 +33,6 @@ class Heart:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._beat_until_over, name="heart", daemon=True)
         self.order = "run"  # what everybody who works on the run should do
-        self.problem: Exception | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -63,12 +63,10 @@ class Heart:
         self.order = ledger.meta("order") or "run"
 
     def _beat_until_over(self) -> None:
-        try:
+        with contextlib.suppress(DipacoError):  # the worker will meet it as well, and say it
             ledger = self._open_ledger()
             try:
                 while not self._is_over.wait(self._lease_seconds / BEATS_PER_LEASE):
                     self.beat(ledger)
             finally:
                 ledger.close()
-        except DipacoError as error:  # the worker will meet it as well, and say it
-            self.problem = error
