@@ -12,12 +12,14 @@ have 8.39 M parameters (d_model 256, 4 layers, vocabulary 8192): speed does not 
 it is. Prompts are random, and such that the path goes on for all 64 tokens. Texts must be the same,
 except where the two largest logits are less than 1e-4 apart somewhere in the row.
 
-At the end it says what routing takes, as a share of reading a prompt that fills half the context.
+At the end it says what routing takes, as a share of reading a prompt of 128, 512 and 1,024 tokens.
+It reads the first 32 of them under the base model, so the share cannot be below 32 / length.
 """
 
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import json
 import statistics
 import subprocess
@@ -36,6 +38,7 @@ from dipaco.data.tokenizer import PADDING
 
 PROMPT = 16
 PATH = 0
+ROUTED = (128, 512, 1024)  # lengths of prompts
 CANDIDATES = 160  # prompts, of which those are taken that go on
 TIE = 1e-4
 CONFIG = '''
@@ -162,8 +165,10 @@ def check_texts(theirs: Theirs, tokenizer, prompts, told: list[Told], their_toke
     return ties
 
 
-def routing_share(folder: Path) -> tuple[float, float, int]:
-    """Seconds to route a prompt and to read it, and its length: half the context."""
+def routing_shares(folder: Path) -> dict[int, tuple[float, float]]:
+    """Seconds to route a prompt and to read it, by the prompt's length. The model is taken to have
+    a context for the longest one: its speed does not depend on how far it was trained.
+    """
     import jax
 
     from dipaco.model.inference import prepare
@@ -171,22 +176,26 @@ def routing_share(folder: Path) -> tuple[float, float, int]:
     from dipaco.serving.decode import make_pool, read
     from dipaco.serving.dispatch import Dispatcher
 
+    shares = {}
     with reading(folder) as run:
-        release, config = run.ledger.release("modular", None), run.config.model
+        release = run.ledger.release("modular", None)
+        config = dataclasses.replace(run.config.model, max_length=max(ROUTED))
         dispatcher = Dispatcher(run, release)
         prepared = prepare(config, run.path_of(release, PATH))
-        pool, length = make_pool(config, 1), config.max_length // 2
-        routing, prefill = [], []
-        for seed in range(30):
-            rng = np.random.default_rng(seed)
-            prompt = rng.integers(0, config.vocab_size, length, np.int32)
-            routing.append(seconds(lambda: dispatcher.ask(prompt)))  # noqa: B023
-            started = time.perf_counter()
-            pool = jax.block_until_ready(
-                read(config, prepared, pool, prompt[None], np.zeros(1, np.int32))
-            )
-            prefill.append(time.perf_counter() - started)
-    return statistics.median(routing[5:]), statistics.median(prefill[5:]), length
+        pool = make_pool(config, 1)
+        for length in ROUTED:
+            routing, prefill = [], []
+            for seed in range(30):
+                rng = np.random.default_rng((length, seed))
+                prompt = rng.integers(0, config.vocab_size, length, np.int32)
+                routing.append(seconds(lambda: dispatcher.ask(prompt)))  # noqa: B023
+                started = time.perf_counter()
+                pool = jax.block_until_ready(
+                    read(config, prepared, pool, prompt[None], np.zeros(1, np.int32))
+                )
+                prefill.append(time.perf_counter() - started)
+            shares[length] = statistics.median(routing[5:]), statistics.median(prefill[5:])
+    return shares
 
 
 def main() -> None:
@@ -255,11 +264,14 @@ def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack
         result["tokens_per_second"][str(number)] = round(statistics.median(rates))
         result["ratio_to_transformers"][str(number)] = round(median, 3)
         result["time_to_first_token_ms"][str(number)] = round(statistics.median(firsts), 1)
-    route_seconds, read_seconds, length = routing_share(folder)
-    print(
-        f"routing takes {1000 * route_seconds:.1f} ms, reading a prompt of {length} tokens "
-        f"{1000 * read_seconds:.1f} ms: {route_seconds / read_seconds:.1%}"
-    )
+    result["routing_share"] = {}
+    for length, (route_seconds, read_seconds) in routing_shares(folder).items():
+        share = route_seconds / read_seconds
+        result["routing_share"][str(length)] = round(share, 3)
+        print(
+            f"routing takes {1000 * route_seconds:.1f} ms, reading a prompt of {length} tokens "
+            f"{1000 * read_seconds:.1f} ms: {share:.1%}"
+        )
     print(json.dumps(result))
 
 

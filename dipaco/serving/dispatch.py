@@ -12,7 +12,10 @@ import jax
 import numpy as np
 
 from dipaco.control.release import Release
-from dipaco.model.lm import hidden_states
+from dipaco.model.cache import empty_cache
+from dipaco.model.config import ModelConfig, block_names
+from dipaco.model.inference import extend, prepare
+from dipaco.model.spec import Parts
 from dipaco.routing.features import document_features
 from dipaco.runs.routing import prefix_of, router_of
 from dipaco.runs.run import Run
@@ -53,9 +56,10 @@ class Dispatcher:
 
     def __init__(self, run: Run, release: Release):
         self._run, self._router = run, router_of(run, release)
-        # On one device, whatever mesh the run was trained on.
-        states = jax.jit(functools.partial(hidden_states, run.config.model))
-        self._hidden = functools.partial(states, jax.device_put(run.base_parts()))
+        # On one device, whatever mesh the run was trained on; the head has no say in it.
+        config, parts = run.config.model, run.base_parts()
+        below_head = {name: parts[name] for name in ("embed", *block_names(config))}
+        self._hidden = functools.partial(_hidden_states, config, prepare(config, below_head))
         self._ask = functools.lru_cache(MOST_REMEMBERED)(self._ask_anew)
 
     def ask(self, prompt: np.ndarray) -> tuple[int, np.ndarray]:
@@ -68,6 +72,17 @@ class Dispatcher:
         features_1D = document_features(self._hidden, tokens_1T, length_1, batch_size=1)
         (scores,) = self._router.scores(features_1D)
         return int(np.argmax(scores)), scores  # `assign` would compute them once more
+
+
+@functools.partial(jax.jit, static_argnames=("config",))
+def _hidden_states(config: ModelConfig, prepared: Parts, tokens_BT: jax.Array) -> jax.Array:
+    """float32 [B, T, D], as `model.lm.hidden_states`; for one row of 32 tokens it takes three
+    quarters of the time (8.39 M parameters on two CPUs, 7.1 against 9.7 ms).
+    """
+    cache = empty_cache(config, *tokens_BT.shape)
+    starts_B = cache.pop("length")
+    x_DN, _ = extend(config, prepared, tokens_BT, starts_B, cache)
+    return x_DN.T.reshape(*tokens_BT.shape, -1)
 
 
 def dispatch(

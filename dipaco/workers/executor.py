@@ -5,7 +5,9 @@ bits of the sum do not depend on who came first. While one is added, the next is
 in a thread. DiPaCo Algorithm 1, lines 11-15.
 """
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import numpy as np
@@ -92,13 +94,16 @@ def _weighted_mean(
     run: Run, arrivals: list[Arrival], weights: np.ndarray, before: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Of all contributions, read once, in the order given."""
-    mean = WeightedMean()
-    with one_ahead(
-        lambda arrival: map_tree(run.objects, arrival.message), arrivals
-    ) as contributions:
+    with (
+        ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="sum") as threads,
+        one_ahead(
+            lambda arrival: map_tree(run.objects, arrival.message), arrivals
+        ) as contributions,
+    ):
+        mean = WeightedMean(threads)
         for arrival, contribution, weight in zip(arrivals, contributions, weights, strict=True):
             difference = trees.difference(before, contribution)
             if difference is not None:
                 _refuse(arrival, f"Its {difference}.")
             mean.add(contribution, weight)
-    return mean.take()
+        return mean.take()

@@ -1,5 +1,7 @@
 """Outer gradients and their mean: signs, weights, order, precision, what is refused."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from dipaco import trees
 from dipaco.errors import NotFinite, StructureMismatch
-from dipaco.outer.gradient import BLOCK_VALUES, WeightedMean, outer_gradient, path_weights
+from dipaco.outer.gradient import PIECE_VALUES, WeightedMean, outer_gradient, path_weights
 
 
 def tree(*values, dtype=np.float32):
@@ -107,17 +109,22 @@ def test_taking_the_mean_starts_a_new_one():
     np.testing.assert_array_equal(mean.take()["block"]["w"], np.float32([5.0]))
 
 
-def test_a_module_of_many_blocks_adds_up_as_its_definition_bit_for_bit():
+@pytest.mark.parametrize("threads", [None, 1, 3])
+def test_a_module_of_many_blocks_adds_up_as_its_definition_bit_for_bit(threads):
     rng = np.random.default_rng(0)
-    arrivals = [rng.standard_normal((3, BLOCK_VALUES - 1), np.float32) for _ in range(3)]
+    arrivals = [rng.standard_normal((3, PIECE_VALUES - 1), np.float32) for _ in range(3)]
     weights = path_weights([1, 5, 3]).astype(np.float32)
     expected = weights[0] * arrivals[0]
     for weight, leaf in zip(weights[1:], arrivals[1:], strict=True):
         expected = expected + weight * leaf
     # Leaves that do not lie in memory as they are read must come out the same.
-    for order in "CF":
-        mean = mean_of([{"w": np.asarray(leaf, order=order)} for leaf in arrivals], weights)
-        np.testing.assert_array_equal(mean["w"].view(np.int32), expected.view(np.int32))
+    with ThreadPoolExecutor(threads) as pool:
+        for order in "CF":
+            mean = WeightedMean(pool if threads else None)
+            for leaf, weight in zip(arrivals, weights, strict=True):
+                mean.add({"w": np.asarray(leaf, order=order)}, weight)
+            value = mean.take()["w"]
+            np.testing.assert_array_equal(value.view(np.int32), expected.view(np.int32))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
