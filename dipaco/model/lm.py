@@ -59,6 +59,7 @@ def training_loss(
     *,
     rematerialise: bool = False,
     loss_chunks: int = 1,
+    rows_apart: jax.sharding.NamedSharding | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """`loss.next_token_loss` of the logits, and ways to need less memory for its gradient.
 
@@ -67,12 +68,13 @@ def training_loss(
       rematerialise: keep what comes into a block and compute the rest again going backward: a
         third more work.
       loss_chunks: equal lengths that rows are cut into for the logits; the same work.
+      rows_apart: where the rows of hidden states stand on a mesh; None = as XLA sees fit.
 
     Returns:
       Summed negative log-likelihood in nats and the number of targets; float32 scalars.
     """
     x_BTD, _ = _through_blocks(
-        config, parts, tokens_BT, segments, positions, None, rematerialise=rematerialise
+        config, parts, tokens_BT, segments, positions, None, rematerialise, rows_apart
     )
     x_BTD, head = _normed(config, parts, x_BTD), _head(config, parts)
     if loss_chunks == 1:
@@ -96,7 +98,24 @@ def hidden_states(
     return _through_blocks(config, parts, tokens_BT, segments, positions, None)[0]
 
 
-def _through_blocks(config, parts, tokens_BT, segments, positions, cache, *, rematerialise=False):
+def _placed(rows_apart, x_BTD):
+    """Left to itself, XLA divides hidden states as the parameters that they meet: along D."""
+    return x_BTD if rows_apart is None else lax.with_sharding_constraint(x_BTD, rows_apart)
+
+
+def _gathered(rows_apart, embed):
+    """The embedding whole on each device: rows of a divided table come divided, and XLA then makes
+    hidden states whole to divide them anew.
+    """
+    if rows_apart is None:
+        return embed
+    whole = jax.sharding.NamedSharding(rows_apart.mesh, jax.sharding.PartitionSpec())
+    return lax.with_sharding_constraint(embed, whole)
+
+
+def _through_blocks(
+    config, parts, tokens_BT, segments, positions, cache, rematerialise=False, rows_apart=None
+):
     specs = describe(config)
     if positions is None:
         start_B = jnp.zeros((1,), jnp.int32) if cache is None else cache["length"]
@@ -104,7 +123,8 @@ def _through_blocks(config, parts, tokens_BT, segments, positions, cache, *, rem
     allowed_BTS = _allowed(tokens_BT.shape[1], segments, positions, cache)
     turns = rotary_turns(positions, config.head_size, config.rope_theta)
 
-    x_BTD = _apply(Embed(specs["embed"], config), parts["embed"], tokens_BT)
+    embed = _gathered(rows_apart, parts["embed"])
+    x_BTD = _placed(rows_apart, _apply(Embed(specs["embed"], config), embed, tokens_BT))
     after = {}
     for name in block_names(config):
         kept = None if cache is None else cache[name]
@@ -114,6 +134,7 @@ def _through_blocks(config, parts, tokens_BT, segments, positions, cache, *, rem
             x_BTD = _computed_again(block, parts[name], x_BTD, inputs)
         else:
             x_BTD, after[name] = block(parts[name], x_BTD, *inputs)
+        x_BTD = _placed(rows_apart, x_BTD)
     if cache is None:
         return x_BTD, None
     num_new = tokens_BT.shape[1] if segments is None else jnp.sum(segments != 0, axis=1)

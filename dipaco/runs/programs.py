@@ -128,6 +128,7 @@ class Programs:
             batch["positions"],
             rematerialise=inner.rematerialise,
             loss_chunks=inner.loss_chunks,
+            rows_apart=self._batch_sharding if self.mesh.size > 1 else None,
         )
 
     def hidden(self, parts: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import numpy as np
@@ -27,6 +28,15 @@ CONFIG = RunConfig(
 )
 
 
+def batch_of(seed: int, lengths_B: np.ndarray) -> dict[str, np.ndarray]:
+    tokens = np.random.default_rng(seed).integers(1, 512, (8, 64)).astype(np.int32)
+    return {
+        "tokens": tokens,
+        "segments": (np.arange(64) < lengths_B[:, None]).astype(np.int32),
+        "positions": np.broadcast_to(np.arange(64, dtype=np.int32), (8, 64)),
+    }
+
+
 @functools.cache
 def three_steps(
     mesh: MeshConfig, saving: tuple = (), *, uneven: bool = False
@@ -38,12 +48,7 @@ def three_steps(
     lengths_B = np.arange(8, 72, 8) if uneven else np.full(8, 64)
     losses = []
     for seed in range(3):
-        tokens = np.random.default_rng(seed).integers(1, 512, (8, 64)).astype(np.int32)
-        batch = {
-            "tokens": tokens,
-            "segments": (np.arange(64) < lengths_B[:, None]).astype(np.int32),
-            "positions": np.broadcast_to(np.arange(64, dtype=np.int32), (8, 64)),
-        }
+        batch = batch_of(seed, lengths_B)
         state, metrics = programs.step(state, programs.place_batch(batch), np.float32(1e-2))
         losses.append(float(metrics.loss))
     return jax.device_get(state.parts), losses, state.parts["block_00"]["feed_forward"]["up"]
@@ -62,6 +67,25 @@ def test_training_steps_on_eight_devices_equal_those_on_one(mesh):
     # apart: of three steps of 1e-2 each.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=5e-5), parts, sharded_parts)
     assert len(weight.sharding.device_set) == 8
+
+
+@pytest.mark.parametrize(
+    ("mesh", "may_move_activations"),
+    [(MeshConfig(fsdp=8), False), (MeshConfig(data=2, fsdp=2, tensor=2), True)],
+    ids=["fully sharded", "all three"],
+)
+def test_devices_send_each_other_parameters_and_not_hidden_states(
+    mesh, may_move_activations, capfd
+):
+    programs = Programs(dataclasses.replace(CONFIG, mesh=mesh))
+    state = programs.place(programs.initial_parts(), None, 0)
+    batch = programs.place_batch(batch_of(0, np.full(8, 64)))
+    text = programs.step.lower(state, batch, np.float32(1e-2)).compile().as_text()
+    assert "rematerialization" not in capfd.readouterr().err  # XLA's word for giving up
+    sent = re.findall(r"= (.*) (?:all-gather|all-reduce|all-to-all|collective-permute)\(", text)
+    assert sent
+    if not may_move_activations:  # 64 tokens to a row; no parameter has such an axis
+        assert [shapes for shapes in sent if re.search(r"[\[,]64[,\]]", shapes)] == []
 
 
 @pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(data=2)], ids=["one", "two devices"])
