@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from dipaco.outer.compress import PLAIN, Codec, send
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights
 from dipaco.outer.step import fresh, outer_step
@@ -31,6 +32,7 @@ def train(
     *,
     phases: int,
     outer: OuterSettings | None,
+    codec: Codec = PLAIN,
 ) -> Iterator[Modules]:
     """Yields every module after each of `phases` outer steps.
 
@@ -44,11 +46,13 @@ def train(
       outer: how modules step. None: nothing is averaged, which is only possible where every module
         has one path. The module becomes what the path made of it: plain AdamW, as the base model
         and the dense baselines are trained.
+      codec: how contributions travel; what a message cannot hold, the path adds to its next.
 
     Source: DiPaCo Algorithm 1.
     """
     carried: list[Any] = [None] * topology.num_paths
     momentum = {m: fresh(outer, modules[m]) for m in topology.modules} if outer else {}
+    residual: dict[tuple[int, ModuleId], Any] = {}
 
     for phase in range(phases):  # line 2
         moved: list[Modules] = []
@@ -69,7 +73,10 @@ def train(
             )
             mean = WeightedMean()
             for path, weight in zip(through, weights, strict=True):  # lines 12-14, in path order
-                mean.add(outer_gradient(modules[module], moved[path][module]), weight)
+                gradient = outer_gradient(modules[module], moved[path][module])
+                sent = send(codec, gradient, residual.get((path, module)))
+                residual[path, module] = sent.residual
+                mean.add(codec.decode(sent.message), weight)
             stepped[module], momentum[module], _ = outer_step(  # line 15
                 outer, dict(modules[module]), mean.take(), momentum[module], fan_in=len(through)
             )

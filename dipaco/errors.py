@@ -391,6 +391,10 @@ class ContributionMissing(DipacoError):
     """Path {path} has not contributed to {module} at phase {phase} yet."""
 
 
+class BadMessage(DipacoError):
+    """A contribution cannot be decoded: {problem}."""
+
+
 class SnapshotOfOtherData(DipacoError):
     """The snapshot of path {path} of `{arm}` counts its position in other data than this run has now.
     Its corpus or shards were changed after it began: restore them, or start a new run folder.

@@ -4,6 +4,8 @@ import dataclasses
 
 from dipaco.errors import BadSetting
 
+CODECS = ("none", "bfloat16", "int8")  # of compress.py
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OuterSettings:
@@ -13,6 +15,7 @@ class OuterSettings:
     momentum: float = 0.9  # Nesterov
     rescale_by_fan_in: bool = True  # times sqrt(fan-in), DiPaCo 2.7; off = plain mean
     weigh_by_documents: bool = True  # alpha_i = |D_i| / sum |D|, DiPaCo 2.7; off = equal weights
+    codec: str = "none"  # how contributions travel; bfloat16 and int8 with error feedback
 
     def __post_init__(self):
         if not self.learning_rate > 0:
@@ -26,3 +29,6 @@ class OuterSettings:
                 expected="at least 0 and below 1",
                 hint="",
             )
+        if self.codec not in CODECS:
+            expected = f"one of {', '.join(CODECS)}"
+            raise BadSetting(name="outer.codec", value=self.codec, expected=expected, hint="")

@@ -15,11 +15,13 @@ import numpy as np
 from dipaco import trees
 from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady
 from dipaco.errors import (
+    BadMessage,
     ContributionMissing,
     ContributionRefused,
     ModuleDiverged,
     NotFinite,
 )
+from dipaco.outer.compress import Codec, codec
 from dipaco.outer.gradient import WeightedMean, path_weights
 from dipaco.outer.step import fresh, outer_step
 from dipaco.runs.run import Run
@@ -45,7 +47,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     try:
         mean = _weighted_mean(run, arrivals, weights, before)
     except NotFinite:
-        _find_culprit(run, arrivals)
+        _find_culprit(run, arrivals, codec(settings.codec))
         raise
     momentum = fresh(settings, before)
     if stored.outer_state is not None:
@@ -75,10 +77,10 @@ def _check_complete(run: Run, claim: Claim, arrivals: list[Arrival]) -> None:
             raise ContributionMissing(path=path, module=task.module, phase=task.phase)
 
 
-def _find_culprit(run: Run, arrivals: list[Arrival]) -> None:
+def _find_culprit(run: Run, arrivals: list[Arrival], codec: Codec) -> None:
     """Raises `ContributionRefused` for the first that is not finite."""
     for arrival in arrivals:
-        contribution = map_tree(run.objects, arrival.message)
+        contribution = codec.decode(map_tree(run.objects, arrival.message))
         for name, leaf in trees.flatten(contribution):
             if not np.isfinite(leaf).all():
                 _refuse(arrival, f"`{name}` holds a NaN or an infinity.")
@@ -93,15 +95,18 @@ def _refuse(arrival: Arrival, reason: str) -> NoReturn:
 def _weighted_mean(
     run: Run, arrivals: list[Arrival], weights: np.ndarray, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Of all contributions, read once, in the order given."""
+    """Of all contributions, read once, in the order given; decoded one at a time."""
+    decode = codec(run.config.outer.codec).decode
     with (
         ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="sum") as threads,
-        one_ahead(
-            lambda arrival: map_tree(run.objects, arrival.message), arrivals
-        ) as contributions,
+        one_ahead(lambda arrival: map_tree(run.objects, arrival.message), arrivals) as messages,
     ):
         mean = WeightedMean(threads)
-        for arrival, contribution, weight in zip(arrivals, contributions, weights, strict=True):
+        for arrival, message, weight in zip(arrivals, messages, weights, strict=True):
+            try:
+                contribution = decode(message)
+            except BadMessage as error:
+                _refuse(arrival, str(error))
             difference = trees.difference(before, contribution)
             if difference is not None:
                 _refuse(arrival, f"Its {difference}.")

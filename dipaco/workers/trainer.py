@@ -5,7 +5,7 @@ its modules. DiPaCo Algorithm 1, lines 3-10.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.phase import run_phase
 from dipaco.inner.stacked import unstack
 from dipaco.inner.state import PathState
+from dipaco.outer.compress import Sent, codec, send
 from dipaco.outer.gradient import outer_gradient
 from dipaco.receipt import Receipt
 from dipaco.runs.programs import machine
@@ -54,6 +55,7 @@ class _Begun(NamedTuple):
     modules: dict[ModuleId, Any]  # as they were when the phase began
     batches: Batches
     state: tuple[Any, Any | None, int]  # parts, optimizer state, inner steps taken
+    residual: Any | None  # part name -> what earlier messages could not hold
     losses: tuple[float, ...]  # of the steps of this phase that somebody else took
     seconds: float  # that they took
 
@@ -147,14 +149,16 @@ def _begin(run: Run, claim: Claim) -> _Begun:
     partway = run.ledger.partway(arm.name, path, phase)
     if partway is None:
         parts = assemble(modules, arm.topology.modules_of(path))
-        optimizer = _optimizer_state(run, arm, path, phase, batches)
+        optimizer, residual = _carried(run, arm, path, phase, batches)
         state = parts, optimizer, arm.steps_before(phase)
-        return _Begun(claim, arm, modules, batches, state, (), 0.0)
+        return _Begun(claim, arm, modules, batches, state, residual, (), 0.0)
     if partway.batches != batches.fingerprint:
         raise SnapshotOfOtherData(path=path, arm=arm.name)
     saved = load_snapshot(run.objects, partway.receipt, run.programs.state_like)
     state = saved.parts, saved.optimizer, partway.step
-    return _Begun(claim, arm, modules, batches, state, partway.losses, partway.seconds)
+    # It changes between phases only: it is where the phase before left it.
+    residual = _carried(run, arm, path, phase, batches)[1] if _has_residual(run, arm) else None
+    return _Begun(claim, arm, modules, batches, state, residual, partway.losses, partway.seconds)
 
 
 def _placed(run: Run, begun: list[_Begun], count: int) -> tuple[PathState, Iterator, Any]:
@@ -189,31 +193,17 @@ def _finish(
     path, phase = begun.claim.task.path, begun.claim.task.phase
     first, end = begun.steps
     after = dissect(jax.device_get(state.parts), arm.topology, path)
-    snapshot = save_snapshot(run.objects, _snapshot_name(run, begun), state.optimizer)
     sent: list[Fact]
     fetched: list[Receipt] = []  # a dense arm stays where it is
+    carried = state.optimizer
     if arm.is_averaged:
         started_from = {
             module: run.ledger.module(arm.name, module, phase).parameters for module in modules
         }
         fetched = list(started_from.values())
-        sent = [
-            Arrival(
-                arm=arm.name,
-                path=path,
-                module=module,
-                phase=phase,
-                base_digest=started_from[module].digest,
-                # A folder for each module and phase: what is deleted after the outer step is nobody
-                # else's.
-                message=save_tree(
-                    run.objects,
-                    f"messages/{arm.name}/{module}/{phase:06d}",
-                    outer_gradient(before, after[module]),
-                ),
-            )
-            for module, before in modules.items()
-        ]
+        sent, residual = _contribute(run, begun, after, started_from)
+        if _has_residual(run, arm):
+            carried = {"optimizer": carried, "residual": residual}
     else:
         sent = [
             ModuleReady(
@@ -226,6 +216,7 @@ def _finish(
             )
             for module in modules
         ]
+    snapshot = save_snapshot(run.objects, _snapshot_name(run, begun), carried)
     trained = PathTrained(
         arm=arm.name,
         path=path,
@@ -241,6 +232,38 @@ def _finish(
         machine=machine(),
     )
     return [trained, *sent]
+
+
+def _contribute(
+    run: Run,
+    begun: _Begun,
+    after: Mapping[ModuleId, Any],
+    started_from: Mapping[ModuleId, Receipt],
+) -> tuple[list[Fact], dict[str, Any]]:
+    """What the path sends to each of its modules, saved; and what its messages could not hold."""
+    arm, path, phase = begun.arm, begun.claim.task.path, begun.claim.task.phase
+    sent: list[Fact] = []
+    residual: dict[str, Any] = {}
+    for module, before in begun.modules.items():
+        encoded = _encoded(run, begun.residual, before, after[module])
+        residual |= encoded.residual or {}
+        # A folder for each module and phase: what is deleted after the outer step is nobody else's.
+        kind = f"messages/{arm.name}/{module}/{phase:06d}"
+        arrival = Arrival(
+            arm=arm.name,
+            path=path,
+            module=module,
+            phase=phase,
+            base_digest=started_from[module].digest,
+            message=save_tree(run.objects, kind, encoded.message),
+        )
+        sent.append(arrival)
+    return sent, residual
+
+
+def _encoded(run: Run, residual: Mapping[str, Any] | None, before: Any, after: Any) -> Sent:
+    of_module = None if residual is None else {part: residual[part] for part in before}
+    return send(codec(run.config.outer.codec), outer_gradient(before, after), of_module)
 
 
 def _snapshot_name(run: Run, begun: _Begun) -> str:
@@ -283,11 +306,26 @@ def _modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId,
     }
 
 
-def _optimizer_state(run: Run, arm: Arm, path: int, phase: int, batches: Batches) -> Any | None:
-    """AdamW's state after the phase before; it is the path's own and is never reset."""
+def _has_residual(run: Run, arm: Arm) -> bool:
+    """Whether its paths carry what their messages could not hold."""
+    return arm.is_averaged and codec(run.config.outer.codec).is_lossy
+
+
+def _carried(
+    run: Run, arm: Arm, path: int, phase: int, batches: Batches
+) -> tuple[Any | None, Any | None]:
+    """AdamW's state and the residual after the phase before; both are the path's own and are never
+    reset.
+    """
     if phase == 0:
-        return None
+        return None, None
     snapshot = run.ledger.snapshot(arm.name, path, phase - 1)
     if snapshot.batches != batches.fingerprint:
         raise SnapshotOfOtherData(path=path, arm=arm.name)
-    return load_snapshot(run.objects, snapshot.receipt, run.programs.state_like.optimizer)
+    like = run.programs.state_like
+    if not _has_residual(run, arm):
+        return load_snapshot(run.objects, snapshot.receipt, like.optimizer), None
+    residual = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32), like.parts)
+    both = {"optimizer": like.optimizer, "residual": residual}
+    carried = load_snapshot(run.objects, snapshot.receipt, both)
+    return carried["optimizer"], carried["residual"]

@@ -12,6 +12,7 @@ from dipaco.config import MODULAR, BaseSettings
 from dipaco.control.tasks import PathTrained
 from dipaco.errors import ClaimLost, ContributionRefused, SnapshotOfOtherData
 from dipaco.inner.optimizer import learning_rates
+from dipaco.outer.compress import codec
 from dipaco.topology import Topology
 from dipaco.workers.executor import step_module
 from dipaco.workers.loop import do
@@ -19,10 +20,14 @@ from dipaco.workers.trainer import batches_for, train
 from tests.workers.conftest import CONFIG, SHARINGS, Silent, never, work_until
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
-def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing):
+@pytest.mark.parametrize(
+    ("sharing", "codec_name"),
+    [*((sharing, "none") for sharing in SHARINGS), ("2x2", "int8"), ("2x2", "bfloat16")],
+)
+def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing, codec_name):
     topology = Topology(levels=SHARINGS[sharing])
-    run = begin(dataclasses.replace(CONFIG, topology=topology))
+    outer = dataclasses.replace(CONFIG.outer, codec=codec_name)
+    run = begin(dataclasses.replace(CONFIG, topology=topology, outer=outer))
     work_until(run, CONFIG.phases)
 
     base = run.base_parts()
@@ -44,6 +49,7 @@ def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing):
         run.stage("route").summary["documents"],
         phases=CONFIG.phases,
         outer=run.config.outer,
+        codec=codec(codec_name),
     )
     seen = set()
     for phase, modules in enumerate(phases, start=1):

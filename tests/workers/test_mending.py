@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.errors import KeepsFailing, ObjectMissing
 from dipaco.runs.run import create_or_open
@@ -235,3 +236,41 @@ def test_a_phase_that_is_stopped_part_way_goes_on_from_that_step(
         run.ledger.close()
     assert digests[0] == digests[1]
     assert steps == [2, 4] * 4
+
+
+def test_with_a_codec_stops_part_way_and_a_scale_that_is_no_number_change_nothing(
+    programs, corpus, tmp_path_factory
+):
+    """What messages could not hold goes on with the path, whoever takes it and however often."""
+    outer = dataclasses.replace(CONFIG.outer, codec="int8")
+    inner = dataclasses.replace(CONFIG.inner, steps=6)
+    config = dataclasses.replace(CONFIG, outer=outer, inner=inner, phases=2)
+    ends = []
+    for is_disturbed in (False, True):
+        folder = tmp_path_factory.mktemp("run")
+        shutil.copytree(corpus, folder / "corpus")
+        run, _ = create_or_open(folder, config)
+        run.programs = programs
+        if is_disturbed:
+            work_until_claimed(run, "train", 1)
+            told = Noting()
+            worker = Worker(run, "hasty", told, Heart(run.open_ledger, "hasty", 60.0))
+            told.stepped = lambda claim, loss, tokens, worker=worker: worker.stop()
+            worker.run_until_finished()
+            assert told.hands
+            work_until_claimed(run, "outer", 1)
+
+            def without_scale(message):
+                scales = [leaf for name, leaf in trees.flatten(message) if name.endswith("scales")]
+                scales[0][0] = np.nan
+                return message
+
+            spoil(run, without_scale)
+        watcher = finish(run)
+        ends.append([run.ledger.receipts_at(MODULAR, phase) for phase in (1, 2)])
+        if is_disturbed:
+            assert "ContributionRefused" in {error for _, error in watcher.mends}
+            reasons = [refusal["reason"] for refusal in run.ledger.refusals()]
+            assert any("is negative, infinite or not a number" in reason for reason in reasons)
+        run.ledger.close()
+    assert ends[0] == ends[1]

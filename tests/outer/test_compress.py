@@ -1,0 +1,141 @@
+"""The contract of codecs, one line each; what error feedback gives back, and what is refused."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from dipaco import trees
+from dipaco.errors import BadMessage, NotFinite
+from dipaco.outer import config
+from dipaco.outer.compress import BLOCK, CODECS, codec, send
+
+# Largest error of a value, as a share of the largest value that it shares a scale with: half a step
+# of the grid, and float32's own rounding.
+ERROR_BOUND = {"none": 0.0, "bfloat16": 2.0**-8, "int8": 0.5 / 127}
+ROUNDING = 1e-6
+
+finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
+leaves = arrays(np.float32, array_shapes(min_dims=0, max_dims=3, max_side=24), elements=finite)
+
+
+def tree(leaf):
+    return {"block_00": {"attention": {"query": leaf}}, "head": {"w": np.float32([0, -0.0, 3])}}
+
+
+def some(seed, size=1000):
+    return tree(np.random.default_rng(seed).standard_normal((size // 10, 10), np.float32))
+
+
+def test_every_codec_that_can_be_set_is_here_and_in_this_table():
+    assert set(CODECS) == set(config.CODECS) == set(ERROR_BOUND)
+    assert all(codec(name).name == name for name in CODECS)
+
+
+@pytest.mark.parametrize("name", CODECS)
+@given(leaf=leaves)
+@settings(deadline=None, max_examples=50)
+def test_what_is_decoded_has_the_shape_and_type_of_the_gradient_and_is_near_it(name, leaf):
+    gradient = tree(leaf)
+    decoded = codec(name).decode(codec(name).encode(gradient))
+    assert trees.difference(gradient, decoded) is None
+    for (_, value), (_, of) in zip(trees.flatten(decoded), trees.flatten(gradient), strict=True):
+        assert np.isfinite(value).all()
+        error = np.abs(np.float64(value) - of)
+        largest = np.abs(of) if name == "bfloat16" else np.max(np.abs(of), initial=0)
+        assert (error <= np.float64(largest) * (ERROR_BOUND[name] + ROUNDING)).all()
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_encoding_is_deterministic_and_leaves_the_gradient_alone(name):
+    gradient, before = some(0), trees.digest(some(0))
+    first, second = codec(name).encode(gradient), codec(name).encode(gradient)
+    assert trees.digest(first) == trees.digest(second)
+    codec(name).decode(first)
+    assert trees.digest(gradient) == before
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_zero_stays_zero_and_a_message_takes_the_bits_it_says(name):
+    message = codec(name).encode({"w": np.zeros((64, BLOCK), np.float32)})
+    assert not codec(name).decode(message)["w"].any()
+    assert trees.num_bytes(message) * 8 == 64 * BLOCK * codec(name).bits_per_value
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_with_error_feedback_what_was_decoded_sums_to_the_truth_but_for_one_residual(name):
+    rounds, residual = 40, None
+    truth, decoded = np.zeros((100, 10)), np.zeros((100, 10))
+    for phase in range(rounds):
+        gradient = some(phase)
+        sent = send(codec(name), gradient, residual)
+        residual = sent.residual
+        truth += gradient["block_00"]["attention"]["query"]
+        decoded += codec(name).decode(sent.message)["block_00"]["attention"]["query"]
+    last = 0.0 if residual is None else residual["block_00"]["attention"]["query"]
+    np.testing.assert_allclose(decoded + last, truth, atol=1e-5)
+    # And the residual is that of one message, however many were sent.
+    assert np.abs(decoded - truth).max() <= 6 * ERROR_BOUND[name] + 1e-5
+
+
+def test_without_error_feedback_small_values_beside_large_ones_would_never_arrive():
+    """What the residual is for: 0.001 of a scale of 1/127 is nothing, four times as well."""
+    gradient = {"w": np.float32([1.0, 0.001])}
+    int8, residual, arrived = codec("int8"), None, np.zeros(2)
+    assert int8.decode(int8.encode(gradient))["w"][1] == 0
+    for _ in range(40):
+        sent = send(int8, gradient, residual)
+        residual = sent.residual
+        arrived += int8.decode(sent.message)["w"]
+    assert arrived[1] == pytest.approx(0.04, abs=0.5 / 127)
+
+
+def test_a_plain_contribution_is_the_gradient_itself():
+    gradient = some(0)
+    assert send(codec("none"), gradient, None) == (gradient, None)
+
+
+def changed(message, **leaves):
+    (name,) = message
+    return {name: {**message[name], "w": {**message[name]["w"], **leaves}}}
+
+
+GOOD = CODECS["int8"].encode({"w": np.float32([1, 2, 3])})
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        ({"w": np.float32([1, 2, 3])}, "it begins with w, and messages of this run with int8-1"),
+        (CODECS["bfloat16"].encode({"w": np.float32([1])}), "it begins with bfloat16-1"),
+        ({"int8-2": GOOD["int8-1"]}, "it begins with int8-2"),
+        ({}, "it begins with nothing"),
+        (changed(GOOD, scales=np.float32([np.nan])), "a scale of `w` is negative, infinite or not"),
+        (changed(GOOD, scales=np.float32([-1])), "a scale of `w` is negative"),
+        (changed(GOOD, scales=np.float32([1, 1])), r"`w` has scales \[2\], not \[1\]"),
+        (changed(GOOD, scales=np.float64([1])), "with scales of float64, expected int8 with"),
+        (changed(GOOD, values=np.int16([1, 2, 3])), "`w` is int16"),
+        (changed(GOOD, more=np.int8([1])), r"`w\.more` was not expected"),
+        ({"int8-1": {"w": {"values": np.int8([1])}}}, "`w` has no scales"),
+    ],
+)
+def test_a_message_that_no_sender_of_this_run_made_is_refused_with_a_reason(message, problem):
+    with pytest.raises(BadMessage, match=problem):
+        CODECS["int8"].decode(message)
+
+
+def test_bfloat16_refuses_other_types_and_other_codecs():
+    good = CODECS["bfloat16"].encode({"w": np.float32([1])})
+    assert good["bfloat16-1"]["w"].dtype == ml_dtypes.bfloat16
+    with pytest.raises(BadMessage, match="`w` is float32, expected bfloat16"):
+        CODECS["bfloat16"].decode({"bfloat16-1": {"w": np.float32([1])}})
+    with pytest.raises(BadMessage, match="it begins with int8-1"):
+        CODECS["bfloat16"].decode(GOOD)
+
+
+@pytest.mark.parametrize(("name", "value"), [("int8", np.inf), ("bfloat16", np.nan)])
+def test_a_gradient_that_is_not_finite_is_not_sent(name, value):
+    with pytest.raises(NotFinite, match="`w`"):
+        send(codec(name), {"w": np.float32([1, value])}, None)
