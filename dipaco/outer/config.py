@@ -13,6 +13,9 @@ class OuterSettings:
     momentum: float = 0.9  # Nesterov
     rescale_by_fan_in: bool = True  # times sqrt(fan-in), DiPaCo 2.7; off = plain mean
     weigh_by_documents: bool = True  # alpha_i = |D_i| / sum |D|, DiPaCo 2.7; off = equal weights
+    # Path sampling, DiPaCo section 3: the share of the paths that take part in a phase, drawn by
+    # seed and phase. Weights and fan-in are of those that do.
+    path_share: float = 1.0
 
     def __post_init__(self):
         if not self.learning_rate > 0:
@@ -24,5 +27,12 @@ class OuterSettings:
                 name="outer.momentum",
                 value=self.momentum,
                 expected="at least 0 and below 1",
+                hint="",
+            )
+        if not 0 < self.path_share <= 1:
+            raise BadSetting(
+                name="outer.path_share",
+                value=self.path_share,
+                expected="above 0 and at most 1 (all paths in every phase)",
                 hint="",
             )

@@ -81,6 +81,12 @@ def calibrate(logit_NP: np.ndarray, share_P: np.ndarray) -> np.ndarray:
     return -balancing_prices(-np.asarray(logit_NP, np.float64), least_P, most_P)
 
 
+def is_near(count_P: np.ndarray, share_P: np.ndarray) -> bool:
+    """Whether documents are divided among the paths as they should be, within `TOLERANCE`."""
+    wanted_P = share_P * count_P.sum()
+    return bool((abs(count_P - wanted_P) <= np.maximum(TOLERANCE * wanted_P, 1)).all())
+
+
 def _held_within(share_P: np.ndarray, low: float, high: float) -> np.ndarray:
     """Shares in proportion to these, each from `low` to `high`, that sum to one."""
     smallest, largest = 0.0, 1.0 / max(share_P[share_P > 0].min(), 1e-12)

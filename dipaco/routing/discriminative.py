@@ -86,12 +86,11 @@ def logistic_regression(
     """
     from scipy.optimize import minimize
 
-    x_ND = jnp.asarray(x_ND, jnp.float32)
-    label_N = jnp.asarray(label_N, jnp.int32)
+    documents = jnp.asarray(x_ND, jnp.float32), jnp.asarray(label_N, jnp.int32)
     shape = x_ND.shape[1] + 1, num_classes  # the last row is the biases
 
     def loss(fitted):
-        value, gradient = _loss(jnp.asarray(fitted.reshape(shape), jnp.float32), x_ND, label_N)
+        value, gradient = _loss(jnp.asarray(fitted.reshape(shape), jnp.float32), *documents)
         # The bias of a class that is never right would fall for ever: it is held back as well, but
         # so little that it hardly matters where there are labels.
         held_back = regularisation * np.append(np.ones(shape[0] - 1), 1e-3)[:, None]
