@@ -22,6 +22,9 @@ Modules = dict[ModuleId, dict[str, Any]]
 # (path, phase, parts, what the path carries or None) -> (parts after tau steps of AdamW, what it
 # carries on)
 TrainPath = Callable[[int, int, Any, Any], tuple[Any, Any]]
+# (phase, modules) -> documents of each path's shard, where paths are given others before that
+# phase; None: they keep theirs
+Alternate = Callable[[int, Modules], Sequence[int] | None]
 
 
 def train(
@@ -33,6 +36,8 @@ def train(
     phases: int,
     outer: OuterSettings | None,
     codec: Codec = PLAIN,
+    take_part: Callable[[int], Sequence[int]] | None = None,
+    alternate: Alternate = lambda phase, modules: None,
 ) -> Iterator[Modules]:
     """Yields every module after each of `phases` outer steps.
 
@@ -47,6 +52,10 @@ def train(
         has one path. The module becomes what the path made of it: plain AdamW, as the base model
         and the dense baselines are trained.
       codec: how contributions travel; what a message cannot hold, the path adds to its next.
+      take_part: the paths of a phase, rising (path sampling, section 3); None: all. A module that
+        none of them goes through stays as it is.
+      alternate: asked before each phase but the first (discriminative routing, section 2.4); what
+        `train_path` trains on from then on is its business.
 
     Source: DiPaCo Algorithm 1.
     """
@@ -55,15 +64,21 @@ def train(
     residual: dict[tuple[int, ModuleId], Any] = {}
 
     for phase in range(phases):  # line 2
-        moved: list[Modules] = []
-        for path in range(topology.num_paths):  # line 3, in parallel on real machines
+        if phase > 0:
+            documents = alternate(phase, modules) or documents
+        paths = range(topology.num_paths) if take_part is None else take_part(phase)
+        moved: dict[int, Modules] = {}
+        for path in paths:  # line 3, in parallel on real machines
             parts = assemble(modules, topology.modules_of(path))  # line 4
             after, carried[path] = train_path(path, phase, parts, carried[path])  # lines 5-10
-            moved.append(dissect(jax.device_get(after), topology, path))
+            moved[path] = dissect(jax.device_get(after), topology, path)
 
         stepped: Modules = {}
         for module in topology.modules:  # line 11, in parallel on real machines
-            through = topology.paths_through(module)
+            through = [path for path in topology.paths_through(module) if path in moved]
+            if not through:
+                stepped[module] = modules[module]
+                continue
             if outer is None:
                 (path,) = through
                 stepped[module] = moved[path][module]
@@ -82,3 +97,26 @@ def train(
             )
         modules = stepped
         yield modules
+
+
+def release(
+    topology: Topology,
+    history: Sequence[Modules],
+    loss: Callable[[int, Any], float],
+    *,
+    routed_at: int = 0,
+) -> list[Any]:
+    """The parts of every path as they go out with early stopping (section 2.7): each as it was when
+    it did best on its own hold-out, which other paths' modules may be long past.
+
+    Args:
+      topology: which paths go through which modules.
+      history: all modules, at the start of every phase until now.
+      loss: (path, parts) -> of the path on what its shard holds out.
+      routed_at: the phase since which paths have these shards; what was before does not count.
+    """
+    released = []
+    for path in range(topology.num_paths):
+        of_path = [assemble(modules, topology.modules_of(path)) for modules in history[routed_at:]]
+        released.append(min(of_path, key=lambda parts: loss(path, parts)))
+    return released

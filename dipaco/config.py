@@ -108,10 +108,35 @@ class RunConfig:
                     f"`{arm.name}` takes only {arm.total_steps} steps: warm up for fewer, or "
                     "train longer"
                 )
+        self._check_paths()
         if self.routing.kind == "product_kmeans" and not self.topology.choices:
             raise SettingsDisagree(
                 problem="`routing.kind` is product_kmeans, but the topology offers no choice: use"
                 " kmeans"
+            )
+
+    def _check_paths(self) -> None:
+        """Settings that speak of paths and phases, against how many there are."""
+        routing, num_paths = self.routing, self.num_paths
+        if routing.overlap > num_paths:
+            raise SettingsDisagree(
+                problem=f"`routing.overlap` is {routing.overlap}, and there are {num_paths} paths"
+            )
+        if any(phase > self.phases for phase in routing.alternations):
+            raise SettingsDisagree(
+                problem=f"`routing.alternations` are {routing.alternations}, and there are "
+                f"{self.phases} phases"
+            )
+        if routing.alternations and num_paths == 1:
+            raise SettingsDisagree(
+                problem="`routing.alternations` are set, and the topology has one path: there is "
+                "nothing to route"
+            )
+        share = routing.target_share
+        if share is not None and len(share) != num_paths:
+            raise SettingsDisagree(
+                problem=f"`routing.target_share` has {len(share)} shares, and there are "
+                f"{num_paths} paths"
             )
 
     @property
@@ -154,11 +179,16 @@ class RunConfig:
             total_steps=self.phases * self.inner.steps,
             is_averaged=True,
             evaluate_every=every,
+            alternations=self.routing.alternations,
+            sampling=self.outer.path_share,
+            seed=self.seed,
+            stops_early=self.inner.hold_out > 0,
         )
+        path_phases = sum(len(modular.paths_in(phase)) for phase in range(self.phases))
         dense_arms = {
             DENSE: plain(DENSE, self.phases, every),
             DENSE_EQUAL_TOKENS: plain(
-                DENSE_EQUAL_TOKENS, self.phases * self.num_paths, every * self.num_paths
+                DENSE_EQUAL_TOKENS, path_phases, every * max(1, path_phases // self.phases)
             ),
         }
         return Plan(base=base, arms=(modular, *(dense_arms[name] for name in self.baselines)))

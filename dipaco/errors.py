@@ -130,6 +130,10 @@ class EmptyShard(DipacoError):
     """Path {path} has {documents} documents with {tokens} tokens: nothing to train on. Use fewer paths, more text, or a lower `routing.capacity`."""
 
 
+class EmptyHoldOut(DipacoError):
+    """Path {path} has {documents} documents and none that is long enough to be held out for early stopping. Use fewer paths, longer documents, or `inner.hold_out=0`."""
+
+
 class ShardDamaged(DipacoError):
     """The shard {file} is damaged: {problem}. Restore it from a copy of the run folder."""
 
@@ -348,7 +352,7 @@ class NoSuchPath(DipacoError):
 
 
 class ReleaseOfOtherRouter(DipacoError):
-    """The release of `{arm}` at phase {phase} belongs to another router than the run has now.
+    """The release of `{arm}` at phase {phase} belongs to another router than its paths were trained under.
     Restore the run folder from one copy, or name a path with --path.
     """
 

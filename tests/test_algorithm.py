@@ -77,11 +77,15 @@ def start(topology, parts=None):
     return modules
 
 
-def train(topology, outer, *, documents=None, train_path=train_path, phases=PHASES, modules=None):
+def train(
+    topology, outer, *, documents=None, train_path=train_path, phases=PHASES, modules=None, **others
+):
     """All modules after each phase, the first included."""
     modules = modules or start(topology)
     documents = documents or [1] * topology.num_paths
-    trained = algorithm.train(topology, modules, train_path, documents, phases=phases, outer=outer)
+    trained = algorithm.train(
+        topology, modules, train_path, documents, phases=phases, outer=outer, **others
+    )
     return [modules, *trained]
 
 
@@ -354,3 +358,85 @@ def test_the_same_run_twice_is_equal_bit_for_bit():
     assert {m: trees.digest(parts) for m, parts in one.items()} == {
         m: trees.digest(parts) for m, parts in other.items()
     }
+
+
+# --- path sampling, alternations, early stopping ------------------------------------------------
+
+
+def digests(modules):
+    return {module: trees.digest(parts) for module, parts in modules.items()}
+
+
+def test_sampling_all_paths_equals_no_sampling_and_a_half_does_not():
+    without = train(GRID, PAPER)[-1]
+    assert digests(train(GRID, PAPER, take_part=lambda _: range(4))[-1]) == digests(without)
+    halves = train(GRID, PAPER, take_part=lambda phase: ((0, 3), (1, 2), (0, 1))[phase])[-1]
+    assert digests(halves) != digests(without)
+
+
+@pytest.mark.parametrize(("taking_part", "moved"), [((0,), 1.0), ((1,), 5.0), ((0, 1), 4 * 2**0.5)])
+def test_weights_and_fan_in_are_of_the_paths_that_took_part(taking_part, moved):
+    """They move the shared module by -1 and -5 and have 1 and 3 documents; roots 1 and 2."""
+
+    def moves(path, phase, parts, _):
+        return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
+
+    outer = OuterSettings(learning_rate=1.0, momentum=0.0)
+    others = {"documents": [1, 3], "phases": 1, "take_part": lambda _: taking_part}
+    before, after = train(dense(2), outer, train_path=moves, **others)
+    module = ModuleId("all", 0)
+    got = before[module]["embed"]["w"] - after[module]["embed"]["w"]
+    np.testing.assert_allclose(got, np.full((3, 4), moved), rtol=1e-5)
+
+
+def test_a_module_without_a_path_in_a_phase_waits_with_its_momentum():
+    """In a flat mixture, a path that sits out a phase ends where it would have, a phase later."""
+
+    def by_own_count(path, phase, parts, carried):
+        count, state = carried or (0, None)
+        after, state = train_path(path, count, parts, state)
+        return after, (count + 1, state)
+
+    def take_part(phase):
+        return (0, 2) if phase == 1 else (0, 1, 2)
+
+    sampled = train(FLAT, PAPER, train_path=by_own_count, take_part=take_part, phases=3)
+    without = train(FLAT, PAPER, train_path=by_own_count, phases=3)
+    one, other = ModuleId("all", 1), ModuleId("all", 2)
+    assert trees.digest(sampled[2][one]) == trees.digest(sampled[1][one])
+    assert trees.digest(sampled[3][one]) == trees.digest(without[2][one])
+    assert trees.digest(sampled[3][other]) == trees.digest(without[3][other])
+
+
+def test_an_alternation_to_the_same_shards_changes_nothing_and_to_others_the_weights():
+    asked = []
+
+    def to(documents):
+        def alternate(phase, modules):
+            asked.append((phase, len(modules)))
+            return documents if phase == 2 else None
+
+        return alternate
+
+    without = train(GRID, PAPER, documents=[3, 1, 4, 1])
+    same = train(GRID, PAPER, documents=[3, 1, 4, 1], alternate=to([3, 1, 4, 1]))
+    assert [digests(m) for m in same] == [digests(m) for m in without]
+    assert asked == [(1, 4), (2, 4)]
+    others = train(GRID, PAPER, documents=[3, 1, 4, 1], alternate=to([1, 5, 9, 2]))
+    assert [digests(m) == digests(n) for m, n in zip(others, without, strict=True)] == [
+        *(True, True, True, False)
+    ]
+
+
+def test_early_stopping_releases_the_best_of_every_path_and_of_equals_the_first():
+    history = [{m: {"w": np.float32(phase)} for m in FLAT.modules} for phase in range(4)]
+    losses = [[5, 3, 4, 4], [2, 2, 2, 2], [9, 8, 7, 6]]
+
+    def loss(path, parts):
+        return losses[path][int(parts["w"])]
+
+    def phases(**others):
+        return [int(p["w"]) for p in algorithm.release(FLAT, history, loss, **others)]
+
+    assert phases() == [1, 0, 3]
+    assert phases(routed_at=2) == [2, 2, 3]

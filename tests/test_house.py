@@ -33,7 +33,7 @@ STOREY_OF = {room: number for number, rooms in enumerate(STOREYS) for room in ro
 
 HOMES = {  # library: the only places that may import it
     "flax": {"model"},
-    "optax": {"inner", "outer", "runs"},
+    "optax": {"routing", "inner", "outer", "runs"},
     "orbax": {"store"},
     "grain": {"data"},
     "array_record": {"data"},

@@ -42,7 +42,7 @@ from dipaco.outer.step import fresh
 from dipaco.receipt import Receipt
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import save_state, save_tree
-from dipaco.topology import Level, ModuleId, Topology
+from dipaco.topology import ModuleId
 from dipaco.workers.executor import step_module
 
 WIDTH, HIDDEN, VOCABULARY = 896, 2304, 32_000  # the paper's path of 150 M parameters
@@ -112,14 +112,14 @@ def task(objects: Objects, stored: Stored, messages: list[Receipt]) -> Callable[
         module=lambda *key: StoredModule(stored.before, stored.state),
         arrivals=lambda *key: arrivals,
     )
-    levels = Level(name="all", parts=("block",)), Level(name="replica", experts=len(messages))
-    arm = types.SimpleNamespace(topology=Topology(levels=levels))
+    arm = types.SimpleNamespace(paths_through=lambda module, phase: range(len(messages)))
     run = types.SimpleNamespace(
         objects=objects,
         plan=types.SimpleNamespace(arm=lambda name: arm),
         ledger=ledger,
         config=types.SimpleNamespace(outer=OuterSettings()),
-        shard_index=lambda: types.SimpleNamespace(documents=[1] * len(messages)),
+        routing_of=lambda arm, phase: None,
+        shards_of=lambda routing: types.SimpleNamespace(documents=[1] * len(messages)),
     )
     claim = Claim(Task("outer", "modular", str(module), 1), 1, 1, "bench")
     return functools.partial(step_module, run, claim)  # ty: ignore[invalid-argument-type]

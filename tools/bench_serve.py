@@ -188,7 +188,7 @@ def routing_shares(folder: Path) -> dict[int, tuple[float, float]]:
             for seed in range(30):
                 rng = np.random.default_rng((length, seed))
                 prompt = rng.integers(0, config.vocab_size, length, np.int32)
-                routing.append(seconds(lambda: dispatcher.ask(prompt)))  # noqa: B023
+                routing.append(seconds(lambda: dispatcher.ask(prompt, release)))  # noqa: B023
                 started = time.perf_counter()
                 pool = jax.block_until_ready(
                     read(config, prepared, pool, prompt[None], np.zeros(1, np.int32))

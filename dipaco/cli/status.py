@@ -28,9 +28,12 @@ STAGE = {
     "route": 2,
     "train": 3,
     "outer": 3,
+    "label": 3,
+    "check": 3,
     "score": 3,
     "evaluate": 3,
-    "report": 4,
+    "reroute": 4,
+    "report": 5,
 }
 
 
@@ -97,7 +100,11 @@ def status_of(opened: Any) -> dict[str, Any]:
         "finished": not unfinished and "report" in {stage.stage for stage in ledger.stages()},
         "stages_done": done,
         "stages": {
-            stage.stage: {"seconds": stage.seconds, **stage.summary} for stage in ledger.stages()
+            f"{stage.stage}@{stage.phase}" if stage.phase else stage.stage: {
+                "seconds": stage.seconds,
+                **stage.summary,
+            }
+            for stage in ledger.stages()
         },
         "modules": arms[MODULAR]["modules"],
         "paths": arms[MODULAR]["paths"],

@@ -6,6 +6,7 @@ a row are swept later.
 """
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from dipaco.control.tasks import (
     Evaluated,
     Fact,
     ModuleReady,
+    PathChecked,
+    PathLabelled,
     PathScored,
     PathTrained,
     StageDone,
@@ -41,7 +44,8 @@ class Snapshot(NamedTuple):
     """Where a path's snapshot lies, and what its position counts."""
 
     receipt: Receipt
-    step: int
+    step: int  # of the arm's schedule
+    position: int  # in the data of `batches`
     batches: str
 
 
@@ -143,7 +147,7 @@ class Ledger:
                 raise ClaimLost(task=claim.task) from error
             if redone:  # whoever waited looks again; what is still missing is found again
                 self._database.change("wake_tasks")
-            self._database.wait_for_others(*map(_counted_with, facts))
+            self._database.wait_for_others(*(s for fact in facts for s in _counted_with(fact)))
             tasks = due(plan, facts, self)
             for arm, phase in dict.fromkeys((t.arm, t.phase) for t in tasks if t.kind == "score"):
                 self._release(plan, arm, phase)
@@ -228,9 +232,12 @@ class Ledger:
         if row := one("maker_of_scores", name=name):
             arm, path, phase = row
             return Task("score", arm, str(path), phase)
+        if row := one("maker_of_labels", name=name):
+            arm, path, phase = row
+            return Task("label", arm, str(path), phase)
         for stage in self.stages():
             if name in {receipt.name for receipt in stage.artifacts.values()}:
-                return Task(stage.stage)
+                return Task(stage.stage, phase=stage.phase)
         return None
 
     @patient
@@ -280,16 +287,17 @@ class Ledger:
 
     # --- facts ---------------------------------------------------------------------------------
 
-    def stage(self, stage: str) -> StageDone:
-        """What a stage made. Raises `NotYet`."""
-        row = self._database.one("get_stage", stage=stage)
+    def stage(self, stage: str, phase: int = 0) -> StageDone:
+        """What a stage made; `route`, at the phase of an alternation. Raises `NotYet`."""
+        row = self._database.one("get_stage", stage=stage, phase=phase)
         if row is None:
-            raise NotYet(what=f"stage `{stage}`")
-        return _stage(stage, *row)
+            raise NotYet(what=f"stage `{stage}`" + (f" at phase {phase}" if phase else ""))
+        return _stage(stage, phase, *row)
 
     def stages(self) -> list[StageDone]:
-        rows = self._database.rows("list_stages")
-        return sorted((_stage(*row) for row in rows), key=lambda fact: PRIORITY[fact.stage])
+        """All that are done, in the order of their work."""
+        facts = (_stage(*row) for row in self._database.rows("list_stages"))
+        return sorted(facts, key=lambda fact: (PRIORITY[fact.stage], fact.phase))
 
     def module(self, arm: str, module: ModuleId, phase: int) -> StoredModule:
         """Raises `NotYet`."""
@@ -325,7 +333,20 @@ class Ledger:
         row = self._database.one("get_trained", arm=arm, path=path, phase=phase)
         if row is None:
             raise NotYet(what=f"path {path} of `{arm}` after phase {phase}")
-        return Snapshot(Receipt(*row[:3]), row[3], row[4])
+        return Snapshot(Receipt(*row[:3]), *row[3:])
+
+    def labels(self, arm: str, phase: int) -> list[Receipt]:
+        """What every path says of the router's documents, in path order."""
+        return [Receipt(*row[1:]) for row in self._database.rows("labels", arm=arm, phase=phase)]
+
+    def checks(self, arm: str, phase: int) -> dict[int, PathChecked]:
+        """How well paths predicted what their shards hold out, by path."""
+        return {
+            path: PathChecked(
+                arm=arm, path=path, phase=phase, loss=loss, best_phase=best, seconds=seconds
+            )
+            for path, loss, best, seconds in self._database.rows("checks", arm=arm, phase=phase)
+        }
 
     def scores(self, arm: str, phase: int) -> list[Receipt]:
         """Scores of every path of a release, in path order."""
@@ -423,6 +444,12 @@ class Ledger:
         assert row is not None
         return row[0]
 
+    def num_labelled(self, arm: str, phase: int) -> int:
+        return len(self.labels(arm, phase))
+
+    def checked(self, arm: str, phase: int) -> set[int]:
+        return set(self.checks(arm, phase))
+
     def num_scored(self, arm: str, phase: int) -> int:
         row = self._database.one("num_scored", arm=arm, phase=phase)
         assert row is not None
@@ -458,16 +485,21 @@ class Ledger:
                 # The snapshot of another attempt lies in another folder.
                 self._database.change("move_snapshot", **what, name=fact.snapshot.name)
             case StageDone():
-                row = self._database.one("get_stage", stage=fact.stage)
+                row = self._database.one("get_stage", stage=fact.stage, phase=fact.phase)
                 known = None if row is None else _digests(json.loads(row[0]))
                 new = _digests(fact.artifacts)
                 if fact.stage == "report":
                     new = known
-            case PathScored():
+            case PathScored() | PathLabelled():
+                query = "get_score" if isinstance(fact, PathScored) else "get_label"
                 what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-                row = self._database.one("get_score", **what)
+                row = self._database.one(query, **what)
                 known = None if row is None else row[0]
                 new = fact.scores.digest
+            case PathChecked():
+                what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
+                row = self._database.one("get_check", **what)
+                known = new = None
             case Evaluated():
                 row = self._database.one("get_evaluation", arm=fact.arm, phase=fact.phase)
                 known = new = None
@@ -482,14 +514,18 @@ class Ledger:
             self._database.change("add_task", **task._asdict(), priority=PRIORITY[task.kind])
 
     def _release(self, plan: Plan, arm: str, phase: int) -> None:
+        routed_at, topology = plan.arm(arm).routed_at(phase), plan.arm(arm).topology
         companions = {
             name: receipt.digest
-            for stage in ("prepare", "route")
-            for name, receipt in self.stage(stage).artifacts.items()
+            for stage in (self.stage("prepare"), self.stage("route", routed_at))
+            for name, receipt in stage.artifacts.items()
         }
-        release = make_release(
-            arm, phase, plan.arm(arm).topology, self.receipts_at(arm, phase), companions
-        )
+        phases = [phase] * topology.num_paths
+        if plan.arm(arm).stops_early:
+            checks = self.checks(arm, phase)
+            phases = [checks[path].best_phase for path in range(topology.num_paths)]
+        modules = {at: self.receipts_at(arm, at) for at in set(phases)}
+        release = make_release(arm, phase, topology, [modules[at] for at in phases], companions)
         self._database.change(
             "add_release", arm=arm, phase=phase, digest=release.digest, body=release.to_json()
         )
@@ -528,6 +564,7 @@ class Ledger:
                     phase=fact.phase,
                     **fact.snapshot._asdict(),
                     step=fact.step,
+                    position=fact.position,
                     batches=fact.batches,
                     losses=json.dumps(fact.losses),
                     tokens=fact.tokens,
@@ -541,13 +578,16 @@ class Ledger:
                 change(
                     "add_stage",
                     stage=fact.stage,
+                    phase=fact.phase,
                     artifacts=json.dumps(fact.artifacts),
                     summary=json.dumps(fact.summary),
                     seconds=fact.seconds,
                 )
-            case PathScored():
+            case PathChecked():
+                change("add_check", **dataclasses.asdict(fact))
+            case PathScored() | PathLabelled():
                 change(
-                    "add_score",
+                    "add_score" if isinstance(fact, PathScored) else "add_label",
                     arm=fact.arm,
                     path=fact.path,
                     phase=fact.phase,
@@ -583,22 +623,32 @@ def _maker_of_module(plan: Plan, arm: str, module: str, phase: int) -> Task:
     return _training(plan, arm, 0, phase - 1)
 
 
-def _counted_with(fact: Fact) -> str:
+def _counted_with(fact: Fact) -> tuple[str, ...]:
     """What the scheduler counts when a fact comes: two facts of one name must not be recorded side
     by side, or neither would see that it was the last.
     """
     match fact:
         case Arrival():
-            return f"Arrival {fact.arm} {fact.module} {fact.phase}"
-        case ModuleReady() | PathScored():
-            return f"{type(fact).__name__} {fact.arm} {fact.phase}"
+            return (f"Arrival {fact.arm} {fact.module} {fact.phase}",)
+        case ModuleReady() | PathScored() | PathLabelled():
+            return (f"{type(fact).__name__} {fact.arm} {fact.phase}",)
+        case PathChecked():  # the next check waits for this one and for the path's modules
+            return (
+                f"PathChecked {fact.arm} {fact.phase}",
+                f"ModuleReady {fact.arm} {fact.phase + 1}",
+            )
         case _:
-            return type(fact).__name__
+            return (type(fact).__name__,)
 
 
-def _stage(stage: Any, artifacts: str, summary: str, seconds: float) -> StageDone:
-    receipts = {name: Receipt(*values) for name, values in json.loads(artifacts).items()}
-    return StageDone(stage=stage, artifacts=receipts, summary=json.loads(summary), seconds=seconds)
+def _stage(stage: Any, phase: int, artifacts: str, summary: str, seconds: float) -> StageDone:
+    return StageDone(
+        stage=stage,
+        phase=phase,
+        artifacts={name: Receipt(*values) for name, values in json.loads(artifacts).items()},
+        summary=json.loads(summary),
+        seconds=seconds,
+    )
 
 
 @contextlib.contextmanager

@@ -7,8 +7,9 @@ model in its topology and in nothing else.
 
 import dataclasses
 import functools
+import hashlib
 
-from dipaco.topology import Level, Topology
+from dipaco.topology import Level, ModuleId, Topology
 
 BASE = "base"
 
@@ -23,6 +24,10 @@ class Arm:
     total_steps: int  # inner steps that each path takes, over all phases
     is_averaged: bool  # False: one path, plain AdamW; the trainer's result is the next module
     evaluate_every: int  # phases; the last one is evaluated always
+    alternations: tuple[int, ...] = ()  # phases before which documents are routed anew
+    sampling: float = 1.0  # share of the paths that take part in a phase
+    seed: int = 0  # of which they are
+    stops_early: bool = False  # each path is released as it was at its best
 
     def is_evaluated(self, phase: int) -> bool:
         """Whether the modules of `phase` (1..phases) are released and scored."""
@@ -34,6 +39,44 @@ class Arm:
         """
         return self.total_steps * phase // self.phases
 
+    def routed_at(self, phase: int) -> int:
+        """The phase at whose start the documents were routed that paths train on in `phase`."""
+        return max((at for at in self.alternations if at <= phase), default=0)
+
+    def paths_in(self, phase: int) -> tuple[int, ...]:
+        """The paths that take part in a phase, rising: all, or drawn by (seed, phase)."""
+        return _drawn(self.topology.num_paths, self.sampling, self.seed, phase)
+
+    def paths_through(self, module: ModuleId, phase: int) -> tuple[int, ...]:
+        """The paths through a module that take part in a phase."""
+        taking_part = self.paths_in(phase)
+        return tuple(p for p in self.topology.paths_through(module) if p in taking_part)
+
+    def trained_before(self, path: int, phase: int) -> int | None:
+        """The last phase before `phase` that a path took part in; None where there is none."""
+        before = (at for at in reversed(range(phase)) if path in self.paths_in(at))
+        return next(before, None)
+
+    @property
+    def path_steps(self) -> int:
+        """Inner steps that all paths take together."""
+        return sum(
+            len(self.paths_in(phase)) * (self.steps_before(phase + 1) - self.steps_before(phase))
+            for phase in range(self.phases)
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _drawn(num_paths: int, share: float, seed: int, phase: int) -> tuple[int, ...]:
+    """By digests: a draw that is the same in every version of every library."""
+    if share == 1:
+        return tuple(range(num_paths))
+
+    def lot(path: int) -> bytes:
+        return hashlib.sha256(f"{seed} {phase} {path}".encode()).digest()
+
+    return tuple(sorted(sorted(range(num_paths), key=lot)[: max(1, round(share * num_paths))]))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -41,6 +84,7 @@ class Plan:
 
     base: Arm
     arms: tuple[Arm, ...]
+    reroutes: bool = False  # in the end, a router for every few tokens is trained and evaluated
 
     @functools.cached_property
     def _by_name(self) -> dict[str, Arm]:

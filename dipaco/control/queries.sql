@@ -41,6 +41,9 @@ SELECT arm, path, phase FROM trained WHERE name = :name;
 -- maker_of_scores: the path that was scored
 SELECT arm, path, phase FROM scores WHERE name = :name ORDER BY path LIMIT 1;
 
+-- maker_of_labels: the path that scored the router's documents
+SELECT arm, path, phase FROM labels WHERE name = :name ORDER BY path LIMIT 1;
+
 -- drop_partway_named: it is damaged; the phase begins anew
 DELETE FROM partway WHERE name = :name;
 
@@ -252,13 +255,13 @@ WHERE arm = :arm AND module = :module AND phase = :phase AND path = :path;
 SELECT count(*) FROM arrivals WHERE arm = :arm AND module = :module AND phase = :phase;
 
 -- add_trained: a path went through a phase
-INSERT INTO trained (arm, path, phase, name, digest, num_bytes, step, batches, losses, tokens,
-                     seconds, bytes_down, bytes_up, machine)
-VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :batches, :losses, :tokens,
-        :seconds, :bytes_down, :bytes_up, :machine);
+INSERT INTO trained (arm, path, phase, name, digest, num_bytes, step, position, batches, losses,
+                     tokens, seconds, bytes_down, bytes_up, machine)
+VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :position, :batches, :losses,
+        :tokens, :seconds, :bytes_down, :bytes_up, :machine);
 
 -- get_trained: a path's snapshot after a phase
-SELECT name, digest, num_bytes, step, batches FROM trained
+SELECT name, digest, num_bytes, step, position, batches FROM trained
 WHERE arm = :arm AND path = :path AND phase = :phase;
 
 -- move_snapshot: the same bytes elsewhere
@@ -280,14 +283,35 @@ JOIN (SELECT arm, path, max(phase) AS phase, CAST(sum(tokens) AS BIGINT) AS toke
 ORDER BY t.arm, t.path;
 
 -- add_stage: a stage of the job is done
-INSERT INTO stages (stage, artifacts, summary, seconds)
-VALUES (:stage, :artifacts, :summary, :seconds);
+INSERT INTO stages (stage, phase, artifacts, summary, seconds)
+VALUES (:stage, :phase, :artifacts, :summary, :seconds);
 
 -- get_stage: what it made
-SELECT artifacts, summary, seconds FROM stages WHERE stage = :stage;
+SELECT artifacts, summary, seconds FROM stages WHERE stage = :stage AND phase = :phase;
 
 -- list_stages: which are done
-SELECT stage, artifacts, summary, seconds FROM stages;
+SELECT stage, phase, artifacts, summary, seconds FROM stages;
+
+-- add_label: log-likelihoods of the router's documents under a path
+INSERT INTO labels (arm, path, phase, name, digest, num_bytes, seconds)
+VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :seconds);
+
+-- labels: those of all paths, in path order
+SELECT path, name, digest, num_bytes FROM labels WHERE arm = :arm AND phase = :phase ORDER BY path;
+
+-- get_label: that of one path
+SELECT digest FROM labels WHERE arm = :arm AND path = :path AND phase = :phase;
+
+-- add_check: how well a path predicts what its shard holds out
+INSERT INTO checks (arm, path, phase, loss, best_phase, seconds)
+VALUES (:arm, :path, :phase, :loss, :best_phase, :seconds);
+
+-- checks: those of all paths at a phase
+SELECT path, loss, best_phase, seconds FROM checks WHERE arm = :arm AND phase = :phase
+ORDER BY path;
+
+-- get_check: that of one path
+SELECT loss FROM checks WHERE arm = :arm AND path = :path AND phase = :phase;
 
 -- add_score: log-likelihoods of documents under a path
 INSERT INTO scores (arm, path, phase, name, digest, num_bytes, seconds)
@@ -328,17 +352,19 @@ SELECT a.name FROM arrivals a JOIN modules m
   ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + 2)
 WHERE a.arm = :arm AND a.module = :module AND a.phase = :phase - 1;
 
--- superseded_snapshots: the snapshot of two phases before
-SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase = :phase - 2;
+-- superseded_snapshots: the newest snapshot but two (a path does not take part in every phase)
+SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase <= :phase
+ORDER BY phase DESC LIMIT 1 OFFSET 2;
 
 -- machines: the kinds of machine whose results this run holds, with how many phases of paths
 SELECT machine, count(*) FROM trained GROUP BY machine ORDER BY machine;
 
 -- live_names: what will be read again, or would be needed to make a damaged object again: the last
 -- two snapshots of every path, the last two contributions to every module, and what stopped part-way
-SELECT t.name FROM trained t
-JOIN (SELECT arm, path, max(phase) AS phase FROM trained GROUP BY arm, path) s
-  ON (t.arm, t.path) = (s.arm, s.path) AND t.phase >= s.phase - 1
+SELECT name FROM
+  (SELECT name, row_number() OVER (PARTITION BY arm, path ORDER BY phase DESC) AS age FROM trained)
+  AS aged
+WHERE age <= 2
 UNION
 SELECT a.name FROM arrivals a LEFT JOIN modules m
   ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + 2)

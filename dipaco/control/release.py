@@ -6,7 +6,7 @@ router, shards. Never "the latest files".
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dipaco.receipt import Receipt
@@ -47,17 +47,27 @@ def make_release(
     arm: str,
     phase: int,
     topology: Topology,
-    modules: Mapping[ModuleId, Receipt],
+    modules: Sequence[Mapping[ModuleId, Receipt]],
     companions: Mapping[str, str],
 ) -> Release:
-    """The release of all modules of an arm at the start of one phase."""
+    """The release of an arm at the start of one phase.
+
+    Args:
+      arm, phase, topology: what is released.
+      modules: for every path where (at least) its modules lie: as they are at that phase, or, where
+        paths stop early, as they were at the path's best.
+      companions: what belongs to it, by name: digests.
+    """
+    of_paths = [
+        {module: modules[path][module] for module in topology.modules_of(path)}
+        for path in range(topology.num_paths)
+    ]
     return Release(
         arm=arm,
         phase=phase,
-        objects={receipt.digest: receipt for receipt in modules.values()},
+        objects={receipt.digest: receipt for path in of_paths for receipt in path.values()},
         paths=tuple(
-            {str(module): modules[module].digest for module in topology.modules_of(path)}
-            for path in range(topology.num_paths)
+            {str(module): receipt.digest for module, receipt in path.items()} for path in of_paths
         ),
         companions=dict(companions),
     )

@@ -2,7 +2,9 @@
 the history.
 
 There is no global barrier (DiPaCo section 3): a module steps when its own arrivals are in, and a
-path goes on when its own modules have stepped.
+path goes on when its own modules have stepped. An alternation is one by its nature: what every path
+says of the router's documents is needed before any document can be routed anew, and until then
+nobody knows what to train on.
 """
 
 from collections.abc import Iterable
@@ -13,7 +15,10 @@ from dipaco.control.tasks import (
     Arrival,
     Evaluated,
     Fact,
+    Kind,
     ModuleReady,
+    PathChecked,
+    PathLabelled,
     PathScored,
     PathTrained,
     StageDone,
@@ -28,6 +33,10 @@ class Frontier(Protocol):
     def modules_at(self, arm: str, phase: int) -> set[ModuleId]: ...
 
     def num_arrivals(self, arm: str, module: ModuleId, phase: int) -> int: ...
+
+    def num_labelled(self, arm: str, phase: int) -> int: ...
+
+    def checked(self, arm: str, phase: int) -> set[int]: ...
 
     def num_scored(self, arm: str, phase: int) -> int: ...
 
@@ -49,19 +58,30 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
             case ModuleReady(arm=arm, module=module, phase=phase):
                 tasks |= dict.fromkeys(_after_module(plan, plan.arm(arm), module, phase, frontier))
             case Arrival(arm=arm, module=module, phase=phase):
-                fan_in = plan.arm(arm).topology.fan_in(module)
-                if frontier.num_arrivals(arm, module, phase) == fan_in:
+                awaited = len(plan.arm(arm).paths_through(module, phase))
+                if frontier.num_arrivals(arm, module, phase) == awaited:
                     tasks[Task("outer", arm, str(module), phase)] = None
+            case PathLabelled(arm=arm, phase=phase):
+                if frontier.num_labelled(arm, phase) == plan.arm(arm).topology.num_paths:
+                    tasks[Task("route", phase=phase)] = None
+            case PathChecked(arm=arm, path=path, phase=phase):
+                tasks |= dict.fromkeys(_after_check(plan.arm(arm), path, phase, frontier))
             case PathScored(arm=arm, phase=phase):
                 if frontier.num_scored(arm, phase) == plan.arm(arm).topology.num_paths:
                     tasks[Task("evaluate", arm, "", phase)] = None
             case Evaluated():
                 if _evaluations(plan) <= frontier.evaluated():
-                    tasks[Task("report")] = None
-            case StageDone(stage="route"):
+                    tasks[Task("reroute" if plan.reroutes else "report")] = None
+            case StageDone(stage="reroute"):
+                tasks[Task("report")] = None
+            case StageDone(stage="route", phase=0):
                 # The base model is scored here: its release names the router and the shards, which
                 # are known by now.
                 tasks[Task("score", plan.base.name, "0", plan.base.phases)] = None
+            case StageDone(stage="route", phase=phase):
+                for arm in plan.arms:
+                    if phase in arm.alternations:
+                        tasks |= dict.fromkeys(_after_routing(arm, phase))
             case PathTrained() | StageDone():
                 pass
     return list(tasks)
@@ -87,10 +107,49 @@ def _after_module(
         else:
             yield Task("pretrain", arm.name, "0", phase)
         return
+    through = arm.topology.paths_through(module)
+    whole = [path for path in through if ready.issuperset(arm.topology.modules_of(path))]
+    is_last = len(ready) == len(arm.topology.modules)
+    if phase < arm.phases and not arm.paths_through(module, phase):
+        yield Task("outer", arm.name, str(module), phase)  # goes on as it is
+    if phase in arm.alternations:
+        yield from _of_all_paths("label", arm, phase) if is_last else ()
+        return
     if phase < arm.phases:
-        for path in arm.topology.paths_through(module):
-            if ready.issuperset(arm.topology.modules_of(path)):
+        for path in whole:
+            if path in arm.paths_in(phase):
                 yield Task("train", arm.name, str(path), phase)
-    if arm.is_evaluated(phase) and len(ready) == len(arm.topology.modules):
-        for path in range(arm.topology.num_paths):
-            yield Task("score", arm.name, str(path), phase)
+    if arm.stops_early:
+        begins = phase == arm.routed_at(phase)
+        known = set() if begins else frontier.checked(arm.name, phase - 1)
+        for path in whole:
+            if begins or path in known:
+                yield Task("check", arm.name, str(path), phase)
+    elif arm.is_evaluated(phase) and is_last:
+        yield from _of_all_paths("score", arm, phase)
+
+
+def _after_routing(arm: Arm, phase: int) -> Iterable[Task]:
+    """Documents are routed anew, for which all modules had to be ready."""
+    if phase < arm.phases:
+        for path in arm.paths_in(phase):
+            yield Task("train", arm.name, str(path), phase)
+    if arm.stops_early:
+        yield from _of_all_paths("check", arm, phase)
+    elif arm.is_evaluated(phase):
+        yield from _of_all_paths("score", arm, phase)
+
+
+def _after_check(arm: Arm, path: int, phase: int, frontier: Frontier) -> Iterable[Task]:
+    """A path is checked phase by phase: each check knows the best one before it."""
+    topology, after = arm.topology, phase + 1
+    goes_on = after <= arm.phases and after not in arm.alternations
+    if goes_on and frontier.modules_at(arm.name, after).issuperset(topology.modules_of(path)):
+        yield Task("check", arm.name, str(path), after)
+    if arm.is_evaluated(phase) and len(frontier.checked(arm.name, phase)) == topology.num_paths:
+        yield from _of_all_paths("score", arm, phase)
+
+
+def _of_all_paths(kind: Kind, arm: Arm, phase: int) -> Iterable[Task]:
+    for path in range(arm.topology.num_paths):
+        yield Task(kind, arm.name, str(path), phase)

@@ -6,7 +6,19 @@ from typing import Any, Literal, NamedTuple
 from dipaco.receipt import Receipt
 from dipaco.topology import ModuleId
 
-Kind = Literal["prepare", "pretrain", "route", "train", "outer", "score", "evaluate", "report"]
+Kind = Literal[
+    "prepare",
+    "pretrain",
+    "route",
+    "train",
+    "outer",
+    "label",
+    "check",
+    "score",
+    "evaluate",
+    "reroute",
+    "report",
+]
 
 # What is nearer to a result goes first: a ready module or score unblocks others.
 PRIORITY: dict[Kind, int] = {
@@ -14,11 +26,15 @@ PRIORITY: dict[Kind, int] = {
     "pretrain": 1,
     "route": 2,
     "outer": 3,
-    "score": 4,
-    "evaluate": 5,
-    "train": 6,
-    "report": 7,
+    "label": 4,
+    "check": 5,
+    "score": 6,
+    "evaluate": 7,
+    "train": 8,
+    "reroute": 9,
+    "report": 10,
 }
+OF_A_PATH: tuple[Kind, ...] = ("train", "label", "check", "score")
 
 
 class Task(NamedTuple):
@@ -38,9 +54,9 @@ class Task(NamedTuple):
         return ModuleId.parse(self.subject)
 
     def __str__(self) -> str:
-        about = {"outer": "module ", "train": "path ", "score": "path "}.get(self.kind, "")
+        about = "path " if self.kind in OF_A_PATH else "module " if self.kind == "outer" else ""
         what = f" {self.arm} {about}{self.subject}".rstrip() if self.arm else ""
-        return f"{self.kind}{what} phase {self.phase}" if self.arm else self.kind
+        return f"{self.kind}{what} phase {self.phase}" if self.arm or self.phase else self.kind
 
 
 class Claim(NamedTuple):
@@ -86,7 +102,8 @@ class PathTrained:
     path: int
     phase: int
     snapshot: Receipt  # digest of the restored tree, not of the files
-    step: int  # inner steps taken in all: the data position
+    step: int  # of the arm's schedule, after this phase
+    position: int  # batches taken of this data: its path may have begun with other data
     batches: str  # fingerprint of the data that the position counts in
     losses: tuple[float, ...]  # per inner step
     tokens: int
@@ -98,11 +115,38 @@ class PathTrained:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageDone:
-    """`prepare`, `route` or `report` is done; what it made, by name."""
+    """`prepare`, `route`, `reroute` or `report` is done; what it made, by name.
+
+    Documents are routed anew at the phase of each alternation; what was made before stays.
+    """
 
     stage: Kind
+    phase: int = 0
     artifacts: dict[str, Receipt]
     summary: dict[str, Any]  # JSON: what `status` shows
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathLabelled:
+    """Log-likelihoods of the router's documents under a path as it is at the start of `phase`."""
+
+    arm: str
+    path: int
+    phase: int
+    scores: Receipt
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathChecked:
+    """How well a path, as it is at the start of `phase`, predicts what its shard holds out."""
+
+    arm: str
+    path: int
+    phase: int
+    loss: float  # mean nats per token
+    best_phase: int  # where it was lowest since the path has had this shard; where it stops
     seconds: float
 
 
@@ -130,4 +174,13 @@ class Evaluated:
     seconds: float
 
 
-Fact = ModuleReady | Arrival | PathTrained | StageDone | PathScored | Evaluated
+Fact = (
+    ModuleReady
+    | Arrival
+    | PathTrained
+    | StageDone
+    | PathLabelled
+    | PathChecked
+    | PathScored
+    | Evaluated
+)

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dipaco.data.corpus import Corpus
+from dipaco.data.files import mix
 from dipaco.data.pack import RowPlan, plan_rows
 from dipaco.errors import EmptyShard
+
+HOLD_OUT_SEED = 0x686F6C64  # the same documents whatever the run's seed, so that seeds compare
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,29 @@ def build_shard(
     if not (plan.piece_length > 1).any():
         raise EmptyShard(path=path, documents=len(documents), tokens=num_tokens)
     return Shard(path=path, documents=documents, plan=plan)
+
+
+def hold_out(
+    corpus: Corpus, document_numbers: np.ndarray, share: float, shortest: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divides a shard: (what is trained on, what is held out), each rising.
+
+    Whether a document is held out depends on itself alone: it is so in every shard that it comes
+    to, of other paths and later. Only where a shard would hold out none, one is taken all the same.
+
+    Args:
+      corpus: what the numbers are of.
+      document_numbers: the shard.
+      share: of the documents that are long enough.
+      shortest: tokens; those that have fewer are not held out, since nothing could be said of them.
+    """
+    documents = np.unique(np.asarray(document_numbers, dtype=np.int64))
+    lot = mix(documents, HOLD_OUT_SEED).astype(np.float64) / 2.0**64
+    lot[corpus.lengths[documents] < shortest] = np.inf
+    is_held = lot < share
+    if share > 0 and not is_held.any() and np.isfinite(lot).any():
+        is_held[lot.argmin()] = True
+    return documents[~is_held], documents[is_held]
 
 
 def domain_table(corpus: Corpus, shards: Sequence[Shard]) -> np.ndarray:

@@ -20,12 +20,17 @@ class InnerSettings:
     stacking: str = "map"  # how: "map" = the bits of one by one; "vmap" = sooner on accelerators
     learning_rate: float = 4e-4  # peak
     warmup_steps: int = 1000  # linear, from zero
+    # Linear, from zero, where an alternation gave a path other documents; 0 = its schedule goes on.
+    rewarm_steps: int = 0
     end_fraction: float = 0.1  # the cosine ends at this fraction of the peak
     weight_decay: float = 0.1  # on matrices; not on norms
     beta1: float = 0.9  # not stated in the paper
     beta2: float = 0.95  # not stated in the paper
     epsilon: float = 1e-8
     clip_norm: float = 1.0  # of the whole gradient; not stated in the paper
+    # Early stopping, DiPaCo 2.7: a share of each shard's documents that trains no path; a path is
+    # released as it was when it predicted them best. 0 = off.
+    hold_out: float = 0.0
 
     def __post_init__(self):
         for name in (
@@ -44,12 +49,12 @@ class InnerSettings:
                 raise BadSetting(
                     name=f"inner.{name}", value=getattr(self, name), expected="above 0", hint=""
                 )
-        for name in ("warmup_steps", "end_fraction", "weight_decay"):
+        for name in ("warmup_steps", "rewarm_steps", "end_fraction", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise BadSetting(
                     name=f"inner.{name}", value=getattr(self, name), expected="0 or more", hint=""
                 )
-        for name in ("beta1", "beta2"):
+        for name in ("beta1", "beta2", "hold_out"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadSetting(
                     name=f"inner.{name}",

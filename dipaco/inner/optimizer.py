@@ -25,11 +25,19 @@ def adamw(settings: InnerSettings) -> optax.GradientTransformation:
     )
 
 
-def learning_rates(settings: InnerSettings, total_steps: int, start: int, count: int) -> np.ndarray:
-    """Rates of the inner steps `start`, ..., `start + count - 1` of a path that will take
-    `total_steps`.
+def learning_rates(
+    settings: InnerSettings, total_steps: int, start: int, count: int, since: int | None = None
+) -> np.ndarray:
+    """Rates of the inner steps `start`, ..., `start + count - 1` of a schedule of `total_steps`.
 
     Step s uses the schedule's value at s + 1, so that the first step is not taken at rate zero.
+
+    Args:
+      settings: peak, warm-up, end.
+      total_steps: of the schedule.
+      start, count: which steps.
+      since: steps that the path has taken before these since it was given other documents, where
+        `rewarm_steps` counts from; None: it has those that it began with.
 
     Returns:
       float32 [count].
@@ -53,4 +61,8 @@ def learning_rates(settings: InnerSettings, total_steps: int, start: int, count:
         decay_steps=total_steps,
         end_value=settings.learning_rate * settings.end_fraction,
     )
-    return np.asarray(jax.vmap(schedule)(np.arange(start + 1, start + 1 + count)), np.float32)
+    rates = np.asarray(jax.vmap(schedule)(np.arange(start + 1, start + 1 + count)), np.float32)
+    if since is None or not settings.rewarm_steps:
+        return rates
+    taken = np.arange(since + 1, since + 1 + count, dtype=np.float32)
+    return rates * np.minimum(taken / np.float32(settings.rewarm_steps), np.float32(1))

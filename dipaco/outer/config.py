@@ -16,6 +16,9 @@ class OuterSettings:
     rescale_by_fan_in: bool = True  # times sqrt(fan-in), DiPaCo 2.7; off = plain mean
     weigh_by_documents: bool = True  # alpha_i = |D_i| / sum |D|, DiPaCo 2.7; off = equal weights
     codec: str = "none"  # how contributions travel; bfloat16 and int8 with error feedback
+    # Path sampling, DiPaCo section 3: the share of the paths that take part in a phase, drawn by
+    # seed and phase. Weights and fan-in are of those that do.
+    path_share: float = 1.0
 
     def __post_init__(self):
         if not self.learning_rate > 0:
@@ -32,3 +35,10 @@ class OuterSettings:
         if self.codec not in CODECS:
             expected = f"one of {', '.join(CODECS)}"
             raise BadSetting(name="outer.codec", value=self.codec, expected=expected, hint="")
+        if not 0 < self.path_share <= 1:
+            raise BadSetting(
+                name="outer.path_share",
+                value=self.path_share,
+                expected="above 0 and at most 1 (all paths in every phase)",
+                hint="",
+            )

@@ -23,12 +23,16 @@ COOLING = tuple(0.5 * 0.6**k for k in range(14))  # temperatures as shares of th
 ROUNDS_PER_TEMPERATURE = 6
 
 
-def balancing_prices(cost_NP: np.ndarray, least: int, most: int) -> np.ndarray:
+Bound = int | np.ndarray  # documents of a path: the same for all, or int64 [P]
+
+
+def balancing_prices(cost_NP: np.ndarray, least: Bound, most: Bound) -> np.ndarray:
     """Prices under which every path is chosen by at least `least` and at most `most` documents.
 
     Args:
       cost_NP: [N, P] float64 cost of each document on each path; memory is a few times this.
-      least, most: documents of a path; least * P <= N <= most * P.
+      least, most: documents of a path, of all alike or of each; over all paths, the least sum to
+        at most N and the most to at least N.
 
     Returns:
       float64 [P], the lowest is 0; all are 0 where nearest paths keep the bounds by themselves.
@@ -36,44 +40,45 @@ def balancing_prices(cost_NP: np.ndarray, least: int, most: int) -> np.ndarray:
       the bounds are kept as nearly as that allows.
     """
     num_documents, num_paths = cost_NP.shape
-    assert least * num_paths <= num_documents <= most * num_paths
+    least_P, most_P = (np.broadcast_to(bound, num_paths) for bound in (least, most))
+    assert least_P.sum() <= num_documents <= most_P.sum()
     path_N = cost_NP.argmin(axis=1)
     count_P = np.bincount(path_N, minlength=num_paths)
-    if count_P.max() <= most and count_P.min() >= least:
+    if (count_P <= most_P).all() and (count_P >= least_P).all():
         return np.zeros(num_paths)
     lowest_N = cost_NP.min(axis=1, keepdims=True)
     spread = float(np.mean(cost_NP.max(axis=1, keepdims=True) - lowest_N)) or 1.0
     price_P = spread * np.asarray(
         _soft_prices(
             jnp.asarray((cost_NP - lowest_N) / spread, jnp.float32),
-            jnp.float32(max(least, 1e-9)),
-            jnp.float32(most),
+            np.maximum(least_P, 1e-9).astype(np.float32),
+            most_P.astype(np.float32),
             np.repeat(COOLING, ROUNDS_PER_TEMPERATURE).astype(np.float32),
         ),
         np.float64,
     )
     path_N = (cost_NP + price_P).argmin(axis=1)
-    detour_PP = _move_along_chains(cost_NP, path_N, least, most)
+    detour_PP = _move_along_chains(cost_NP, path_N, least_P, most_P)
     price_P = _strict_prices(detour_PP, price_P)
     return price_P - price_P.min()
 
 
 @jax.jit
-def _soft_prices(cost_NP, least, most, temperatures):
+def _soft_prices(cost_NP, least_P, most_P, temperatures):
     """Documents spread over paths by softmin; prices answer the log of excess or lack."""
 
     def update(price_P, temperature):
         share_NP = jax.nn.softmax(-(cost_NP + price_P[None, :]) / temperature, axis=1)
         load_P = jnp.maximum(jnp.sum(share_NP, axis=0), 1e-30)
         free_P = price_P + temperature * jnp.log(load_P)  # as if the path had no price
-        low, high = temperature * jnp.log(least), temperature * jnp.log(most)
-        return free_P - jnp.clip(free_P, low, high), None
+        low_P, high_P = temperature * jnp.log(least_P), temperature * jnp.log(most_P)
+        return free_P - jnp.clip(free_P, low_P, high_P), None
 
     return lax.scan(update, jnp.zeros(cost_NP.shape[1]), temperatures)[0]
 
 
 def _move_along_chains(
-    cost_NP: np.ndarray, path_N: np.ndarray, least: int, most: int
+    cost_NP: np.ndarray, path_N: np.ndarray, least_P: np.ndarray, most_P: np.ndarray
 ) -> np.ndarray:
     """Changes `path_N` in place until the bounds hold, one document a link, cheapest chain first.
 
@@ -97,10 +102,10 @@ def _move_along_chains(
             extra_MP = cost_NP[members] - cost_NP[members, path][:, None]
             document_PP[path] = members[extra_MP.argmin(axis=0)]
             detour_PP[path] = extra_MP.min(axis=0)
-        if count_P.max() > most:
-            givers, takers = count_P > most, count_P < most
-        elif count_P.min() < least:
-            givers, takers = count_P > least, count_P < least
+        if (count_P > most_P).any():
+            givers, takers = count_P > most_P, count_P < most_P
+        elif (count_P < least_P).any():
+            givers, takers = count_P > least_P, count_P < least_P
         else:
             return detour_PP
         chain = _cheapest_chain(detour_PP, givers, takers)

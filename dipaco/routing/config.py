@@ -22,6 +22,15 @@ class RoutingConfig:
     restarts: int = 4  # seedings tried; the lowest objective is kept
     iterations: int = 50  # rounds of assign and move at most, each restart
     interleave_pca: bool = True  # deal principal axes out to the parts of a product in turn
+    overlap: int = 1  # a document trains its n best paths, and is evaluated by one; DiPaCo 2.4
+    # Discriminative routing, DiPaCo 2.4: before each of these phases all paths are scored on the
+    # router's documents, the router is fitted again to which of them is best, and every document
+    # goes where it says. `()` = never.
+    alternations: tuple[int, ...] = ()
+    # What share of the documents each path should get of that router; sums to one. None = what the
+    # labels say, within `floor` and `capacity`.
+    target_share: tuple[float, ...] | None = None
+    regularisation: float = 1e-2  # L2 on the weights of its logistic regression
 
     def __post_init__(self):
         def expect(setting: str, is_good: bool, expected: str) -> None:
@@ -40,4 +49,19 @@ class RoutingConfig:
             "capacity",
             self.capacity is None or self.capacity >= 1,
             "None (no bound) or at least 1.0, where 1.0 gives every path the same share",
+        )
+        expect("overlap", self.overlap >= 1, "at least 1 (no overlap)")
+        expect(
+            "alternations",
+            list(self.alternations) == sorted(set(self.alternations))
+            and all(phase >= 1 for phase in self.alternations),
+            "phases in rising order, each once, from 1: at 0 all paths are still the same",
+        )
+        expect("regularisation", self.regularisation >= 0, "0 or more")
+        share = self.target_share
+        expect(
+            "target_share",
+            share is None or (abs(sum(share) - 1) <= 1e-6 and all(s > 0 for s in share)),
+            "None, or a share above 0 for every path, that sum to one"
+            + ("" if share is None else f": these sum to {sum(share):g}"),
         )

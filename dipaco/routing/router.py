@@ -1,5 +1,8 @@
 """The router: a value that says which paths a document should go to, best first.
 
+Two kinds of scores: of distances to centres (k-means), and linear ones (a classifier, fitted in
+`discriminative`). Both are set off against a price for each path.
+
 What every router promises (the contract; `tests/routing/test_router.py` holds each kind to it):
 scores are higher for better paths; one document alone is assigned as it would be among others; the
 version is a digest of the values, so equal versions mean equal answers; and `load(save(router))` is
@@ -18,6 +21,7 @@ import safetensors.numpy
 import xxhash
 
 from dipaco.errors import BadFeatures, BadRoutingSetting, DamagedRouter, TooFewRouterDocuments
+from dipaco.routing.blocks import in_blocks
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.normalise import Normaliser, fit_normaliser
 from dipaco.routing.product import Centres, fit_centres, path_costs
@@ -25,12 +29,15 @@ from dipaco.routing.product import Centres, fit_centres, path_costs
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Router:
-    """Nearest centre under prices: score of a path = -(squared distance + price)."""
+    """Nearest centre under prices: score of a path = -(squared distance + price). With weights,
+    likeliest class: score of a path = features @ weights - price, where -price is its bias.
+    """
 
-    kind: str  # how it was fitted, as in RoutingConfig
+    kind: str  # how it was fitted: as in RoutingConfig, or "discriminative"
     normaliser: Normaliser
-    centres: Centres  # float32 [K, D of the part] for each part of the vector
+    centres: Centres  # float32 [K, D of the part] for each part of the vector; () with weights
     price_P: np.ndarray  # float64; zeros when there was no capacity bound
+    weight_DP: np.ndarray | None = None  # float32
 
     @property
     def num_paths(self) -> int:
@@ -51,7 +58,7 @@ class Router:
 
     def scores(self, features_ND: np.ndarray) -> np.ndarray:
         """Raw features [N, D] -> float32 [N, P], higher is better."""
-        return (-self._costs(features_ND)).astype(np.float32)
+        return (-self.costs(features_ND)).astype(np.float32)
 
     def assign(self, features_ND: np.ndarray, num_choices: int = 1) -> np.ndarray:
         """The best paths of each document: raw [N, D] -> int32 [N, num_choices], best first.
@@ -65,13 +72,21 @@ class Router:
             raise BadRoutingSetting(
                 setting="num_choices", value=num_choices, expected=f"1 to {self.num_paths} paths"
             )
-        # Float64 and a stable sort: two paths at the same distance are taken in order, everywhere.
-        order_NP = np.argsort(self._costs(features_ND), axis=1, kind="stable")
+        # Float64, and of paths at the same distance the first, everywhere.
+        cost_NP = self.costs(features_ND)
+        if num_choices == 1:
+            return cost_NP.argmin(axis=1)[:, None].astype(np.int32)
+        order_NP = np.argsort(cost_NP, axis=1, kind="stable")
         return order_NP[:, :num_choices].astype(np.int32)
 
-    def _costs(self, features_ND: np.ndarray) -> np.ndarray:
-        _check_features(features_ND, self.num_dims)
-        return path_costs(self.normaliser.apply(features_ND), self.centres) + self.price_P
+    def costs(self, features_ND: np.ndarray) -> np.ndarray:
+        """Raw features [N, D] -> float64 [N, P], lower is better; prices included."""
+        check_features(features_ND, self.num_dims)
+        x_ND = self.normaliser.apply(features_ND)
+        if self.weight_DP is None:
+            return path_costs(x_ND, self.centres) + self.price_P
+        weight_DP = self.weight_DP.astype(np.float64)
+        return in_blocks(lambda x_BD: -(x_BD @ weight_DP), x_ND) + self.price_P
 
 
 def fit_router(
@@ -94,7 +109,7 @@ def fit_router(
     Source: DiPaCo section 2.4.
     """
     num_paths = math.prod(choices)
-    _check_features(features_ND, features_ND.shape[1])
+    check_features(features_ND, features_ND.shape[1])
     if len(features_ND) < num_paths:
         raise TooFewRouterDocuments(documents=len(features_ND), paths=num_paths)
     parts = tuple(choices) if config.kind == "product_kmeans" and choices else (num_paths,)
@@ -155,6 +170,8 @@ def _tensors(router: Router) -> dict[str, np.ndarray]:
     }
     if normaliser.rotation_DE is not None:
         tensors["rotation"] = np.ascontiguousarray(normaliser.rotation_DE)
+    if router.weight_DP is not None:
+        tensors["weight"] = np.ascontiguousarray(router.weight_DP)
     for part, centre_KD in enumerate(router.centres):
         tensors[f"centre_{part:02d}"] = np.ascontiguousarray(centre_KD)
     return tensors
@@ -168,10 +185,17 @@ def _from_tensors(kind: str, tensors: dict[str, np.ndarray]) -> Router:
         rotation_DE=tensors.get("rotation"),
     )
     centres = tuple(tensors[name] for name in sorted(tensors) if name.startswith("centre_"))
-    return Router(kind=kind, normaliser=normaliser, centres=centres, price_P=tensors["price"])
+    return Router(
+        kind=kind,
+        normaliser=normaliser,
+        centres=centres,
+        price_P=tensors["price"],
+        weight_DP=tensors.get("weight"),
+    )
 
 
-def _check_features(features_ND: np.ndarray, num_dims: int) -> None:
+def check_features(features_ND: np.ndarray, num_dims: int) -> None:
+    """Raises `BadFeatures` unless they are [documents, num_dims] finite numbers."""
     if features_ND.ndim != 2 or features_ND.shape[1] != num_dims:
         raise BadFeatures(
             given=f"an array of shape {features_ND.shape}",

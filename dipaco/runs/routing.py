@@ -20,11 +20,12 @@ def router_of(run: Run, release: Release) -> Router:
     """The router that a release was made with.
 
     Raises:
-      ReleaseOfOtherRouter: the run has another one by now.
+      ReleaseOfOtherRouter: the paths of that phase were trained under another one.
     """
-    if release.companions["router"] != run.stage("route").artifacts["router"].digest:
+    routing = run.routing_of(release.arm, release.phase)
+    if release.companions["router"] != routing.artifacts["router"].digest:
         raise ReleaseOfOtherRouter(arm=release.arm, phase=release.phase)
-    return run.router
+    return run.router_of(routing)
 
 
 def features(
@@ -34,18 +35,20 @@ def features(
     return document_features(run.base_hidden, tokens_NT, lengths_N, batch_size=batch)
 
 
-def route_documents(run: Run, router: Router, corpus: Corpus, documents: np.ndarray) -> np.ndarray:
-    """The path of each document of a corpus, int32 [N]; features of a large corpus are never all
-    in memory.
+def route_documents(
+    run: Run, router: Router, corpus: Corpus, documents: np.ndarray, num_choices: int = 1
+) -> np.ndarray:
+    """The best paths of each document of a corpus, int32 [N, num_choices]; features of a large
+    corpus are never all in memory.
     """
     if run.config.num_paths == 1:
-        return np.zeros(len(documents), np.int32)
-    paths = [np.zeros(0, np.int32)]
+        return np.zeros((len(documents), 1), np.int32)
+    paths = [np.zeros((0, num_choices), np.int32)]
     for start in range(0, len(documents), CHUNK):
         prefix = first_tokens(
             corpus, documents[start : start + CHUNK], run.config.routing.prefix_tokens
         )
-        paths.append(router.assign(features(run, *prefix))[:, 0])
+        paths.append(router.assign(features(run, *prefix), num_choices))
     return np.concatenate(paths)
 
 

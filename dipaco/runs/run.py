@@ -72,6 +72,7 @@ class Run:
         self.ledger = ledger
         self.objects = address.objects()
         self._gathered: dict[str, Tokens] = {}  # open for reading, the oldest first
+        self._routers: dict[str, Router] = {}  # by digest
 
     def open_ledger(self) -> Ledger:
         """Another connection, for another thread."""
@@ -140,19 +141,33 @@ class Run:
 
         return Programs(self.config)
 
-    def stage(self, name: str) -> StageDone:
-        return self.ledger.stage(name)
+    def stage(self, name: str, phase: int = 0) -> StageDone:
+        return self.ledger.stage(name, phase)
 
-    @functools.cached_property
-    def router(self) -> Router:
-        """The run's router. Raises `NotYet`."""
-        return load_router(self.objects.read_bytes(self.stage("route").artifacts["router"]))
+    def routing_of(self, arm: str, phase: int) -> StageDone:
+        """How documents were routed for a phase of an arm: its router, shards and hold-outs are
+        those of the last alternation. Raises `NotYet`.
+        """
+        return self.stage("route", self.plan.arm(arm).routed_at(phase))
 
-    def shard_index(self) -> ShardIndex:
-        """Where the shard of every path lies. Raises `NotYet`."""
-        index = json.loads(self.objects.read_bytes(self.stage("route").artifacts["shards"]))
+    def router_of(self, routing: StageDone) -> Router:
+        """The router that a stage `route` made."""
+        receipt = routing.artifacts["router"]
+        if receipt.digest not in self._routers:
+            self._routers[receipt.digest] = load_router(self.objects.read_bytes(receipt))
+        return self._routers[receipt.digest]
+
+    def shards_of(self, routing: StageDone) -> ShardIndex:
+        """Where the shard of every path lies, as a stage `route` made them."""
+        index = json.loads(self.objects.read_bytes(routing.artifacts["shards"]))
         plans = [Receipt(*receipt) for receipt in index["plans"]]
         return ShardIndex(plans, index["documents"])
+
+    def parts_at(self, arm: str, path: int, phase: int) -> dict[str, Any]:
+        """A path as it is at the start of a phase, assembled."""
+        topology = self.plan.arm(arm).topology
+        modules = {m: self.parameters(arm, m, phase) for m in topology.modules_of(path)}
+        return assemble(modules, topology.modules_of(path))
 
     def parameters(self, arm: str, module: ModuleId, phase: int) -> dict[str, Any]:
         """A module's parameters at the start of a phase, checked against their digest."""

@@ -17,6 +17,7 @@ from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.inference import extend, prepare
 from dipaco.model.spec import Parts
 from dipaco.routing.features import document_features
+from dipaco.routing.router import Router
 from dipaco.runs.routing import prefix_of, router_of
 from dipaco.runs.run import Run
 
@@ -44,33 +45,39 @@ class Choice(NamedTuple):
 
 
 class Dispatcher:
-    """The router that a release was made with, and the base model it looks through.
+    """The routers of the releases that are served, and the base model they look through.
 
     One prompt at a time, not in the batch that documents are routed in: that answers far sooner,
     and only a prompt right on the border of two paths may fall to the other one, by rounding.
     Remembers the prefixes it has seen. Any thread may ask.
 
     Raises:
-      ReleaseOfOtherRouter: the release was made with another router than the run's.
+      ReleaseOfOtherRouter: the release was made with another router than its paths.
     """
 
     def __init__(self, run: Run, release: Release):
-        self._run, self._router = run, router_of(run, release)
+        self._run = run
+        self._routers: dict[str, Router] = {}  # by digest: an alternation brings a new one
+        self.learn(run, release)
         # On one device, whatever mesh the run was trained on; the head has no say in it.
         config, parts = run.config.model, run.base_parts()
         below_head = {name: parts[name] for name in ("embed", *block_names(config))}
         self._hidden = functools.partial(_hidden_states, config, prepare(config, below_head))
         self._ask = functools.lru_cache(MOST_REMEMBERED)(self._ask_anew)
 
-    def ask(self, prompt: np.ndarray) -> tuple[int, np.ndarray]:
+    def learn(self, run: Run, release: Release) -> None:
+        """From now on it can be asked about this release, too; `run` is opened by this thread."""
+        self._routers[release.companions["router"]] = router_of(run, release)
+
+    def ask(self, prompt: np.ndarray, release: Release) -> tuple[int, np.ndarray]:
         """The path of a prompt (int32 [tokens]), and every path's score, float32 [P]."""
         tokens_1T, (length,) = prefix_of(self._run, prompt)
-        return self._ask(tokens_1T[0, :length].tobytes())
+        return self._ask(tokens_1T[0, :length].tobytes(), release.companions["router"])
 
-    def _ask_anew(self, prefix: bytes) -> tuple[int, np.ndarray]:
+    def _ask_anew(self, prefix: bytes, router: str) -> tuple[int, np.ndarray]:
         tokens_1T, length_1 = prefix_of(self._run, np.frombuffer(prefix, np.int32))
         features_1D = document_features(self._hidden, tokens_1T, length_1, batch_size=1)
-        (scores,) = self._router.scores(features_1D)
+        (scores,) = self._routers[router].scores(features_1D)
         return int(np.argmax(scores)), scores  # `assign` would compute them once more
 
 
@@ -102,11 +109,11 @@ def dispatch(
       dispatcher: whom to ask; None = one made for this prompt.
 
     Raises:
-      ReleaseOfOtherRouter: the release was made with another router than the run's.
+      ReleaseOfOtherRouter: the release was made with another router than its paths.
     """
     scores = None
     if path is None and len(release.paths) == 1:
         path = 0
     if path is None:
-        path, scores = (dispatcher or Dispatcher(run, release)).ask(prompt)
+        path, scores = (dispatcher or Dispatcher(run, release)).ask(prompt, release)
     return Choice(path, tuple(release.paths[path]), scores)

@@ -66,8 +66,9 @@ def check_is_one_set(run: Run, release: Release) -> None:
     def refuse(problem: str) -> None:
         raise ReleaseMixed(arm=release.arm, phase=release.phase, problem=problem)
 
-    for stage, companion in (("prepare", "tokenizer"), ("route", "router")):
-        if release.companions.get(companion) != run.stage(stage).artifacts[companion].digest:
+    routing = run.routing_of(release.arm, release.phase)
+    for stage, companion in ((run.stage("prepare"), "tokenizer"), (routing, "router")):
+        if release.companions.get(companion) != stage.artifacts[companion].digest:
             refuse(f"it was made with another {companion} than the run has")
     topology = run.plan.arm(release.arm).topology
     if len(release.paths) != topology.num_paths:
@@ -77,7 +78,8 @@ def check_is_one_set(run: Run, release: Release) -> None:
         if set(modules) != {str(module) for module in topology.modules_of(path)}:
             refuse(f"path {path} is made of {', '.join(modules)}")
         for module, digest in modules.items():
-            if digests.setdefault(module, digest) != digest:
+            stops_early = run.plan.arm(release.arm).stops_early
+            if digests.setdefault(module, digest) != digest and not stops_early:
                 refuse(f"path {path} has another {module} than the paths before it")
             if digest not in release.objects or release.objects[digest].digest != digest:
                 refuse(f"nobody knows where {module} lies")
@@ -129,7 +131,8 @@ class Follower:
         thread.
       releases: what is served; swapped when there is a newer one.
       health: what is known of modules.
-      prepare: called with a newer release before it is served, to read what will be wanted first.
+      prepare: called with the run, as this thread opened it, and a newer release before that is
+        served, to read what will be wanted first.
       say: told a sentence for the operator.
     """
 
@@ -138,7 +141,7 @@ class Follower:
         folder: Path | Address,
         releases: Releases,
         health: Health,
-        prepare: Callable[[Served], None],
+        prepare: Callable[[Run, Served], None],
         say: Callable[[str], None],
     ):
         self._folder, self._releases, self._health = folder, releases, health
@@ -160,7 +163,7 @@ class Follower:
                 return self._refuse(newest, str(error))
             if problems := read_all(run.objects, newest, self._health):
                 return self._refuse(newest, next(iter(problems.values())))
-        self._prepare(Served(newest))
+            self._prepare(run, Served(newest))
         self._releases.swap(newest)
         self._say(f"serving the release of `{newest.arm}` at phase {newest.phase} from now on")
         return True

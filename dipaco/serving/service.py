@@ -83,7 +83,6 @@ class Service:
         self.tokenizer = run.corpus.tokenizer()
         self.token_bytes = token_bytes(self.tokenizer)
         self.stop_ids = frozenset({self.tokenizer.library.token_to_id(PADDING)} - {None})
-        # One arm of one run has one router: what a release was made with is checked at each swap.
         self._dispatcher = Dispatcher(run, release) if len(release.paths) > 1 else None
 
         self.releases, self.health = Releases(release), Health()
@@ -113,7 +112,7 @@ class Service:
     def warm_up(self) -> None:
         """Compiles what a load can need, with the first path that is whole."""
         if self._dispatcher is not None:
-            self._dispatcher.ask(np.zeros(1, np.int32))
+            self._dispatcher.ask(np.zeros(1, np.int32), self.releases.now.release)
         served = self.releases.now
         for path in range(served.num_paths):
             try:
@@ -158,9 +157,13 @@ class Service:
         self.health.is_whole(receipt.digest)
         return parts
 
-    def _read_ahead(self, newer: Served) -> None:
-        """Reads the paths of a newer release that are in use now, as far as there is room."""
+    def _read_ahead(self, run: Run, newer: Served) -> None:
+        """Reads the router of a newer release, and those of its paths that are in use now, as far
+        as there is room.
+        """
         now = self.releases.now
+        if self._dispatcher is not None:
+            self._dispatcher.learn(run, newer.release)
         with contextlib.suppress(DipacoError):
             for path in range(now.num_paths):
                 if self.cache.holds(now.modules_of(path)):

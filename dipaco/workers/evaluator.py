@@ -1,5 +1,6 @@
 """`score` and `evaluate`: log-likelihoods of validation documents under each path of a release, and
-what they come to.
+what they come to. `label`: those of the router's documents, before an alternation. `check`: how
+well a path predicts what its shard holds out.
 
 A document is scored under the path it was routed to; under every path where the oracle row is asked
 for, once, at the end.
@@ -15,10 +16,19 @@ from typing import Any
 import numpy as np
 
 from dipaco.control.release import Release
-from dipaco.control.tasks import Claim, Evaluated, Fact, PathScored
+from dipaco.control.tasks import (
+    Claim,
+    Evaluated,
+    Fact,
+    PathChecked,
+    PathLabelled,
+    PathScored,
+)
+from dipaco.data.corpus import Tokens
 from dipaco.data.first_tokens import encode_first_tokens, first_tokens
 from dipaco.errors import ArmDiverged
 from dipaco.evaluation.perplexity import best_path, perplexity, routed, score_documents
+from dipaco.inner.early_stopping import Best, best_so_far
 from dipaco.runs.routing import features, router_of
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_tree, save_tree
@@ -29,20 +39,14 @@ CHUNK = 4096  # documents of a file that are in memory at once
 def score_path(run: Run, claim: Claim) -> list[Fact]:
     """Scores one path of a release."""
     started = time.monotonic()
-    task, config = claim.task, run.config
+    task = claim.task
     release = run.ledger.release(task.arm, task.phase)
-    documents, paths = validation(run, task.arm)
+    documents, paths = validation(run, task.arm, task.phase)
     corpus = run.tokens_of(documents)
     if not scores_every_path(run, task.arm, task.phase):
         documents = documents[paths == task.path]
-    tokens, lengths = first_tokens(corpus, documents, config.data.length)
-    sums, counts = score_documents(
-        run.programs.log_likelihoods(run.path_of(release, task.path)),
-        tokens,
-        lengths,
-        prefix_tokens=config.data.prefix_tokens,
-        batch_size=config.evaluation.batch_size,
-    )
+    parts = run.path_of(release, task.path)
+    sums, counts = _scored(run, parts, corpus, documents)
     scores = {"documents": documents, "sums": sums, "counts": counts}
     return [
         PathScored(
@@ -55,11 +59,72 @@ def score_path(run: Run, claim: Claim) -> list[Fact]:
     ]
 
 
+def label_path(run: Run, claim: Claim) -> list[Fact]:
+    """Scores the router's documents under a path as it is at the start of a phase.
+
+    P paths take P forward passes of each of these documents. A path is the piece that is done
+    again when a worker is lost.
+    """
+    started = time.monotonic()
+    task, documents = claim.task, run.corpus.documents("router")
+    sums, _ = _scored(run, run.parts_at(task.arm, task.path, task.phase), run.corpus, documents)
+    return [
+        PathLabelled(
+            arm=task.arm,
+            path=task.path,
+            phase=task.phase,
+            scores=save_tree(run.objects, "scores", {"documents": documents, "sums": sums}),
+            seconds=time.monotonic() - started,
+        )
+    ]
+
+
+def check_path(run: Run, claim: Claim) -> list[Fact]:
+    """The loss of a path on what its shard holds out, and the phase at which it was lowest so far.
+    DiPaCo section 2.7.
+    """
+    started = time.monotonic()
+    arm, path, phase = run.plan.arm(claim.task.arm), claim.task.path, claim.task.phase
+    held_out = load_tree(run.objects, run.routing_of(arm.name, phase).artifacts["held_out"])
+    documents = held_out[f"{path:06d}"]
+    parts = run.parts_at(arm.name, path, phase)
+    sums, counts = _scored(run, parts, run.tokens_of(documents), documents)
+    loss = -float(sums.sum()) / int(counts.sum())
+    before = None
+    if phase > arm.routed_at(phase):
+        at = run.ledger.checks(arm.name, phase - 1)[path].best_phase
+        before = Best(at, run.ledger.checks(arm.name, at)[path].loss)
+    return [
+        PathChecked(
+            arm=arm.name,
+            path=path,
+            phase=phase,
+            loss=loss,
+            best_phase=best_so_far(before, phase, loss).phase,
+            seconds=time.monotonic() - started,
+        )
+    ]
+
+
+def _scored(
+    run: Run, parts: Any, tokens_of: Tokens, documents: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Summed log-likelihood of documents under a path, and how many tokens are counted."""
+    tokens, lengths = first_tokens(tokens_of, documents, run.config.data.length)
+    return score_documents(
+        run.programs.log_likelihoods(parts),
+        tokens,
+        lengths,
+        prefix_tokens=run.config.data.prefix_tokens,
+        batch_size=run.config.evaluation.batch_size,
+    )
+
+
 def evaluate_release(run: Run, claim: Claim) -> list[Fact]:
     """Brings the scores of all paths together."""
     started = time.monotonic()
     arm, phase = claim.task.arm, claim.task.phase
-    documents, paths = validation(run, arm)
+    documents, paths = validation(run, arm, phase)
     scores = [load_tree(run.objects, receipt) for receipt in run.ledger.scores(arm, phase)]
     best = None
     if scores_every_path(run, arm, phase):
@@ -85,9 +150,9 @@ def evaluate_release(run: Run, claim: Claim) -> list[Fact]:
     ]
 
 
-def validation(run: Run, arm: str) -> tuple[np.ndarray, np.ndarray]:
+def validation(run: Run, arm: str, phase: int) -> tuple[np.ndarray, np.ndarray]:
     """The documents that are evaluated and the path of each in this arm: int64 [N], int32 [N]."""
-    valid = load_tree(run.objects, run.stage("route").artifacts["valid"])
+    valid = load_tree(run.objects, run.routing_of(arm, phase).artifacts["valid"])
     is_routed = run.plan.arm(arm).is_averaged
     return valid["documents"], valid["paths"] if is_routed else np.zeros_like(valid["paths"])
 

@@ -30,12 +30,27 @@ from dipaco.workers.prefetch import one_ahead
 
 
 def step_module(run: Run, claim: Claim) -> list[Fact]:
-    """Does the task; its fact is true only once it is recorded."""
+    """Does the task; its fact is true only once it is recorded.
+
+    Only paths that took part in the phase contribute: weights and fan-in are theirs. A module that
+    no path of the phase goes through stays as it is, momentum included.
+    """
     task, settings = claim.task, run.config.outer
     module = task.module
     stored = run.ledger.module(task.arm, module, task.phase)
+    if not run.plan.arm(task.arm).paths_through(module, task.phase):
+        return [
+            ModuleReady(
+                arm=task.arm,
+                module=module,
+                phase=task.phase + 1,
+                parameters=stored.parameters,
+                outer_state=stored.outer_state,
+                gradient_norm=None,
+            )
+        ]
     arrivals = run.ledger.arrivals(task.arm, module, task.phase)
-    documents = run.shard_index().documents
+    documents = run.shards_of(run.routing_of(task.arm, task.phase)).documents
     weights = path_weights(
         [documents[arrival.path] for arrival in arrivals], by_documents=settings.weigh_by_documents
     )
@@ -70,9 +85,9 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
 
 def _check_complete(run: Run, claim: Claim, arrivals: list[Arrival]) -> None:
     """All are there, unless one was refused and its path is not trained again yet."""
-    task, topology = claim.task, run.plan.arm(claim.task.arm).topology
+    task = claim.task
     arrived = {arrival.path for arrival in arrivals}
-    for path in topology.paths_through(task.module):
+    for path in run.plan.arm(task.arm).paths_through(task.module, task.phase):
         if path not in arrived:
             raise ContributionMissing(path=path, module=task.module, phase=task.phase)
 

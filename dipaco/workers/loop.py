@@ -24,7 +24,7 @@ from dipaco.errors import (
     ObjectMissing,
 )
 from dipaco.runs.run import Run
-from dipaco.workers.evaluator import evaluate_release, score_path
+from dipaco.workers.evaluator import check_path, evaluate_release, label_path, score_path
 from dipaco.workers.executor import step_module
 from dipaco.workers.heart import Heart
 from dipaco.workers.mending import mend
@@ -244,6 +244,8 @@ def do(run: Run, claim: Claim, watcher: Watcher, should_stop: Callable[[], bool]
         "route": lambda: route(run, claim),
         "train": train_path,
         "outer": lambda: step_module(run, claim),
+        "label": lambda: label_path(run, claim),
+        "check": lambda: check_path(run, claim),
         "score": lambda: score_path(run, claim),
         "evaluate": lambda: evaluate_release(run, claim),
         "report": lambda: write_report(run, claim),
@@ -297,6 +299,6 @@ def progress_of(run: Run) -> tuple[int, int]:
     """
     done = total = 0
     for arm in (run.plan.base, *run.plan.arms):
-        total += arm.topology.num_paths * arm.total_steps
+        total += arm.path_steps
         done += sum(len(losses) for losses in run.ledger.losses(arm.name).values())
     return done, total

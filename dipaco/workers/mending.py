@@ -38,11 +38,19 @@ def mend(run: Run, claim: Claim, error: DipacoError) -> None:
         ledger.queue.give_back(claim)
         return
     cause = None if name is None else ledger.maker_of(run.plan, name)
-    if cause is None and name in {receipt.name for receipt in run.shard_index().plans}:
-        cause = Task("route")
+    if cause is None:
+        cause = _router_of_shard(run, name)
     if cause is None or cause == task:
         raise error
     ledger.redo(claim, cause, str(name), str(values.get("problem", "it is missing")))
+
+
+def _router_of_shard(run: Run, name: str | None) -> Task | None:
+    """The task that planned the rows of a shard."""
+    for routing in (stage for stage in run.ledger.stages() if stage.stage == "route"):
+        if name in {receipt.name for receipt in run.shards_of(routing).plans}:
+            return Task("route", phase=routing.phase)
+    return None
 
 
 def _name_of(run: Run, error: DipacoError) -> str | None:

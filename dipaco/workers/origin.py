@@ -78,7 +78,8 @@ def from_run(config: RunConfig, where: Path | Address, source: str) -> Given:
             },
         }
         if other.config.num_paths == config.num_paths:
-            router = other.objects.read_bytes(other.stage("route").artifacts["router"])
+            routing = other.routing_of(MODULAR, int(phase))
+            router = other.objects.read_bytes(routing.artifacts["router"])
             given["router"] = objects.write_bytes("routers", "safetensors", router)
     return given
 

@@ -50,7 +50,7 @@ def make_report(run: Run) -> Report:
         (row for arm in run.plan.arms for row in _rows(run, arm, evaluations)),
         key=lambda row: ROW_ORDER.index(row.name),
     )
-    routed = run.stage("route").summary
+    routed = run.routing_of(MODULAR, run.config.phases).summary
     prepared = run.stage("prepare").summary
     base_steps = run.plan.base.total_steps
     return Report(
@@ -96,7 +96,7 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[Row]:
             for module in arm.topology.modules
             for part in arm.topology.parts_of(module)
         ),
-        "steps": run.plan.base.total_steps + arm.total_steps,
+        "steps": run.plan.base.total_steps + round(arm.path_steps / arm.topology.num_paths),
         "tokens": tokens,
         "flops": float(tokens * flops_per_token(model, run.config.data.length)),
         "bytes_sent": totals["bytes_sent"],

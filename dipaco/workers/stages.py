@@ -11,24 +11,30 @@ import shutil
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from dipaco.config import MODULAR
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.config import DataConfig
 from dipaco.data.corpus import Corpus
 from dipaco.data.first_tokens import first_tokens
 from dipaco.data.gathered import gather, name_of
-from dipaco.data.pack import RowPlan, save_plan
+from dipaco.data.pack import RowPlan, load_plan, save_plan
 from dipaco.data.prepare import PrepareProgress, prepare
-from dipaco.data.shards import Shard, build_shard, domain_table
+from dipaco.data.shards import Shard, build_shard, domain_table, hold_out
+from dipaco.errors import EmptyHoldOut
 from dipaco.receipt import Receipt
+from dipaco.routing.calibration import is_near
+from dipaco.routing.discriminative import fit_discriminative
+from dipaco.routing.labels import best_paths
 from dipaco.routing.router import Router, fit_router, load, save
 from dipaco.runs.routing import features, route_documents
 from dipaco.runs.run import Run
 from dipaco.store.layout import remote_name, tokens_folder
-from dipaco.store.tensors import save_tree
+from dipaco.store.tensors import load_tree, save_tree
 
 
 def prepare_corpus(
@@ -124,31 +130,41 @@ def _data_config(run: Run) -> DataConfig:
 
 
 def route(run: Run, claim: Claim) -> list[Fact]:
-    """Features, router, shards; and every arm's modules, cut from the base model. DiPaCo section
-    2.4.
+    """Features, router, shards; and, the first time, every arm's modules, cut from the base model.
+
+    At an alternation the router is fitted to what the paths have said of its documents, and
+    everything is routed anew; what was made before stays. DiPaCo section 2.4.
     """
     started = time.monotonic()
-    config, corpus = run.config, run.corpus
-    router = _router(run)
-    shards = _build_shards(run, router)
+    config, corpus, phase = run.config, run.corpus, claim.task.phase
+    found = {"router": _router(run)} if phase == 0 else _refitted(run, phase)
+    router = found["router"]
+    shards, held_out = _build_shards(run, router)
     valid = _validation_documents(run)
-    valid_paths = route_documents(run, router, corpus, valid)
+    valid_paths = route_documents(run, router, corpus, valid)[:, 0]
     table = domain_table(corpus, shards)
     if run.address.url is not None:
-        for documents in (*(shard.plan.documents for shard in shards), valid):
+        for documents in (*(shard.plan.documents for shard in shards), *held_out, valid):
             name = tokens_folder(name_of(corpus.digest, documents))
             run.objects.write_folder(name, functools.partial(gather, corpus, documents))
     index = {
         "plans": [_save_plan(run, shard.plan) for shard in shards],
         "documents": [len(shard.documents) for shard in shards],
     }
+    artifacts = {
+        "router": run.objects.write_bytes("routers", "safetensors", save(router)),
+        "shards": run.objects.write_bytes("shards", "json", json.dumps(index).encode()),
+        "valid": save_tree(run.objects, "shards", {"documents": valid, "paths": valid_paths}),
+    }
+    if config.inner.hold_out:
+        tree = {f"{path:06d}": documents for path, documents in enumerate(held_out)}
+        artifacts["held_out"] = save_tree(run.objects, "shards", tree)
+    if "labels" in found:
+        artifacts["labels"] = save_tree(run.objects, "shards", found["labels"])
     stage = StageDone(
         stage="route",
-        artifacts={
-            "router": run.objects.write_bytes("routers", "safetensors", save(router)),
-            "shards": run.objects.write_bytes("shards", "json", json.dumps(index).encode()),
-            "valid": save_tree(run.objects, "shards", {"documents": valid, "paths": valid_paths}),
-        },
+        phase=phase,
+        artifacts=artifacts,
         summary={
             "documents": index["documents"],
             "domains": [
@@ -160,9 +176,12 @@ def route(run: Run, claim: Claim) -> list[Fact]:
                 for row in table
             ],
             "valid": np.bincount(valid_paths, minlength=config.num_paths).tolist(),
+            **({} if phase == 0 else _what_changed(run, phase, shards, found)),
         },
         seconds=time.monotonic() - started,
     )
+    if phase:
+        return [stage]
     return [stage, *(fact for arm in run.plan.arms for fact in _first_modules(run, arm))]
 
 
@@ -171,24 +190,83 @@ def _router(run: Run) -> Router:
     given = run.given("router")
     if given is not None:
         return load(run.objects.read_bytes(Receipt(*given)))
-    prefixes = first_tokens(
-        run.corpus, run.corpus.documents("router"), run.config.routing.prefix_tokens
-    )
     return fit_router(
         run.config.routing,
-        features(run, *prefixes),
+        _router_features(run),
         run.config.topology.choices,
         run.seed_for("router"),
     )
 
 
-def _build_shards(run: Run, router: Router) -> list[Shard]:
-    length, train = run.config.data.length, run.corpus.documents("train")
-    paths = route_documents(run, router, run.corpus, train)
-    return [
-        build_shard(run.corpus, path, train[paths == path], length, run.seed_for("rows", path))
-        for path in range(run.config.num_paths)
-    ]
+def _router_features(run: Run) -> np.ndarray:
+    documents, prefix_tokens = run.corpus.documents("router"), run.config.routing.prefix_tokens
+    return features(run, *first_tokens(run.corpus, documents, prefix_tokens))
+
+
+def _refitted(run: Run, phase: int) -> dict[str, Any]:
+    """The router after an alternation, and what it was fitted to.
+
+    Where the router before says of every document what the paths say, there is nothing to learn,
+    and it stays.
+    """
+    config, before = run.config, run.router_of(run.routing_of(MODULAR, phase - 1))
+    scores = (load_tree(run.objects, receipt) for receipt in run.ledger.labels(MODULAR, phase))
+    label_N = best_paths(score["sums"] for score in scores)
+    features_ND = _router_features(run)
+    assigned_N = before.assign(features_ND)[:, 0]
+    is_right_N = assigned_N == label_N
+    share = config.routing.target_share
+    counts_P = np.bincount(assigned_N, minlength=config.num_paths)
+    router = before
+    if not (is_right_N.all() and (share is None or is_near(counts_P, np.array(share)))):
+        router = fit_discriminative(config.routing, features_ND, label_N, config.num_paths)
+    return {
+        "router": router,
+        "labels": {"documents": run.corpus.documents("router"), "paths": label_N},
+        "agreement": float(is_right_N.mean()),
+        "agreement_after": float((router.assign(features_ND)[:, 0] == label_N).mean()),
+    }
+
+
+def _what_changed(run: Run, phase: int, shards: list[Shard], found: dict[str, Any]) -> Any:
+    """What `status` shows of an alternation: how often the router before, and this one, sends a
+    router document to the path that is best for it; how many documents have changed their path.
+    """
+    plans = run.shards_of(run.routing_of(MODULAR, phase - 1)).plans
+    stayed = sum(
+        len(np.intersect1d(load_plan(Path(run.objects.file(plan))).documents, shard.plan.documents))
+        for plan, shard in zip(plans, shards, strict=True)
+    )
+    documents = sum(len(shard.plan.documents) for shard in shards)
+    labels = np.bincount(found["labels"]["paths"], minlength=run.config.num_paths)
+    return {
+        "labels": labels.tolist(),
+        "agreement": found["agreement"],
+        "agreement_after": found["agreement_after"],
+        "moved": 1 - stayed / documents,
+    }
+
+
+def _build_shards(run: Run, router: Router) -> tuple[list[Shard], list[np.ndarray]]:
+    """What each path trains on, and what of that is held out; with overlap, a document is in the
+    shards of its best paths. DiPaCo section 2.4.
+    """
+    config, train = run.config, run.corpus.documents("train")
+    choices_NK = route_documents(run, router, run.corpus, train, config.routing.overlap)
+    shards, held_out = [], []
+    for path in range(config.num_paths):
+        documents, held = hold_out(
+            run.corpus,
+            train[(choices_NK == path).any(axis=1)],
+            config.inner.hold_out,
+            shortest=config.data.prefix_tokens + 1,
+        )
+        seed = run.seed_for("rows", path)
+        shards.append(build_shard(run.corpus, path, documents, config.data.length, seed))
+        if config.inner.hold_out and not len(held):
+            raise EmptyHoldOut(path=path, documents=len(documents))
+        held_out.append(held)
+    return shards, held_out
 
 
 def _validation_documents(run: Run) -> np.ndarray:

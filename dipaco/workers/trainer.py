@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dipaco.control.ledger import Partway
+from dipaco.control.ledger import Partway, Snapshot
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady, PathTrained
 from dipaco.data.pack import RowPlan, load_plan
@@ -54,16 +54,22 @@ class _Begun(NamedTuple):
     arm: Arm
     modules: dict[ModuleId, Any]  # as they were when the phase began
     batches: Batches
-    state: tuple[Any, Any | None, int]  # parts, optimizer state, inner steps taken
+    position: int  # batches of them that the path had taken when the phase began
+    state: tuple[Any, Any | None, int]  # parts, optimizer state, steps of the schedule taken
     residual: Any | None  # part name -> what earlier messages could not hold
     losses: tuple[float, ...]  # of the steps of this phase that somebody else took
     seconds: float  # that they took
 
     @property
     def steps(self) -> tuple[int, int]:
-        """The first inner step of the phase, and the first of the next."""
+        """The first step of the phase in the arm's schedule, and the first of the next."""
         phase = self.claim.task.phase
         return self.arm.steps_before(phase), self.arm.steps_before(phase + 1)
+
+    @property
+    def taken(self) -> int:
+        """Batches that the path has taken of its data."""
+        return self.position + len(self.losses)
 
 
 def train(
@@ -111,7 +117,7 @@ def train_stacked(
     result = run_phase(
         state,
         batches,
-        learning_rates(inner, begun[0].arm.total_steps, taken, end - taken),
+        _rates(run, begun[0], end - taken),
         step,
         on_step=tell,
         should_stop=should_stop,
@@ -131,13 +137,15 @@ def train_stacked(
 
 def stacks_of(run: Run, claims: Sequence[Claim]) -> list[list[Claim]]:
     """Claims of paths of one arm and phase, put together as they can train together: those that
-    begin the phase at its beginning, and one by one those that somebody else has begun.
+    begin the phase at its beginning, and one by one those that somebody else has begun, or that
+    may each warm up anew.
     """
     fresh, others = [], []
     for claim in claims:
         _, arm, _, phase = claim.task
         partway = run.ledger.partway(arm, claim.task.path, phase)
-        (fresh if partway is None else others).append(claim)
+        rewarms = run.config.inner.rewarm_steps and run.plan.arm(arm).routed_at(phase)
+        (fresh if partway is None and not rewarms else others).append(claim)
     return [*([fresh] if fresh else []), *([claim] for claim in others)]
 
 
@@ -145,26 +153,57 @@ def _begin(run: Run, claim: Claim) -> _Begun:
     task = claim.task
     arm, path, phase = run.plan.arm(task.arm), task.path, task.phase
     modules = _modules_before(run, arm, path, phase)
-    batches = batches_for(run, arm, path)
+    batches = batches_for(run, arm, path, phase)
+    before = _snapshot_before(run, arm, path, phase, batches)
+    position = 0
+    if before is not None and before.batches == batches.fingerprint:
+        position = before.position
+    begun = {
+        "claim": claim,
+        "arm": arm,
+        "modules": modules,
+        "batches": batches,
+        "position": position,
+    }
     partway = run.ledger.partway(arm.name, path, phase)
     if partway is None:
         parts = assemble(modules, arm.topology.modules_of(path))
-        optimizer, residual = _carried(run, arm, path, phase, batches)
+        optimizer, residual = _carried(run, arm, before)
         state = parts, optimizer, arm.steps_before(phase)
-        return _Begun(claim, arm, modules, batches, state, residual, (), 0.0)
+        return _Begun(**begun, state=state, residual=residual, losses=(), seconds=0.0)
     if partway.batches != batches.fingerprint:
         raise SnapshotOfOtherData(path=path, arm=arm.name)
     saved = load_snapshot(run.objects, partway.receipt, run.programs.state_like)
     state = saved.parts, saved.optimizer, partway.step
     # It changes between phases only: it is where the phase before left it.
-    residual = _carried(run, arm, path, phase, batches)[1] if _has_residual(run, arm) else None
-    return _Begun(claim, arm, modules, batches, state, residual, partway.losses, partway.seconds)
+    residual = _carried(run, arm, before)[1] if _has_residual(run, arm) else None
+    return _Begun(
+        **begun, state=state, residual=residual, losses=partway.losses, seconds=partway.seconds
+    )
+
+
+def _rates(run: Run, begun: _Begun, count: int) -> np.ndarray:
+    """The schedule follows the phases, which all paths of an arm have in common; a path that was
+    given other documents may warm up anew.
+    """
+    since = None
+    if run.config.inner.rewarm_steps and _has_had_other_data(run, begun):
+        since = begun.taken
+    inner, total_steps = run.config.inner, begun.arm.total_steps
+    return learning_rates(inner, total_steps, begun.state[2], count, since)
+
+
+def _has_had_other_data(run: Run, begun: _Begun) -> bool:
+    """Whether the path has trained on other documents than those that it has now."""
+    arm, path = begun.arm, begun.claim.task.path
+    took_part = (at for at in range(begun.claim.task.phase) if path in arm.paths_in(at))
+    return begun.position < sum(arm.steps_before(at + 1) - arm.steps_before(at) for at in took_part)
 
 
 def _placed(run: Run, begun: list[_Begun], count: int) -> tuple[PathState, Iterator, Any]:
     """State, `count` batches and the program of one path, or of several stacked."""
     programs = run.programs
-    rows = [path.batches.iterate(path.state[2], count) for path in begun]
+    rows = [path.batches.iterate(path.taken, count) for path in begun]
     if len(begun) == 1:
         return programs.place(*begun[0].state), map(programs.place_batch, rows[0]), programs.step
     state = programs.place_stacked([path.state for path in begun])
@@ -223,6 +262,7 @@ def _finish(
         phase=phase,
         snapshot=snapshot,
         step=end,
+        position=begun.position + end - first,
         batches=begun.batches.fingerprint,
         losses=(*begun.losses, *losses),
         tokens=(end - first) * run.config.inner.batch_size * run.config.data.length,
@@ -271,9 +311,9 @@ def _snapshot_name(run: Run, begun: _Begun) -> str:
     return run.layout.snapshot(begun.arm.name, task.path, task.phase, attempt)
 
 
-def batches_for(run: Run, arm: Arm, path: int) -> Batches:
-    """The endless batches of one path of an arm."""
-    plan = _row_plan(run, arm, path)
+def batches_for(run: Run, arm: Arm, path: int, phase: int) -> Batches:
+    """The endless batches of one path of an arm in a phase; equal shards give equal batches."""
+    plan = _row_plan(run, arm, path, phase)
     return Batches(
         run.tokens_of(plan.documents) if arm.is_averaged else run.corpus,
         plan,
@@ -282,10 +322,10 @@ def batches_for(run: Run, arm: Arm, path: int) -> Batches:
     )
 
 
-def _row_plan(run: Run, arm: Arm, path: int) -> RowPlan:
+def _row_plan(run: Run, arm: Arm, path: int, phase: int) -> RowPlan:
     """Dense arms train on everything, the paths of an averaged arm each on its shard."""
     if arm.is_averaged:
-        receipt = run.shard_index().plans[path]
+        receipt = run.shards_of(run.routing_of(arm.name, phase)).plans[path]
     else:
         receipt = run.stage("prepare").artifacts["everything"]
     return load_plan(Path(run.objects.file(receipt)))
@@ -311,21 +351,34 @@ def _has_residual(run: Run, arm: Arm) -> bool:
     return arm.is_averaged and codec(run.config.outer.codec).is_lossy
 
 
-def _carried(
-    run: Run, arm: Arm, path: int, phase: int, batches: Batches
-) -> tuple[Any | None, Any | None]:
-    """AdamW's state and the residual after the phase before; both are the path's own and are never
-    reset.
+def _carried(run: Run, arm: Arm, before: Snapshot | None) -> tuple[Any | None, Any | None]:
+    """AdamW's state and the residual after the last phase that the path took part in; both are the
+    path's own and are never reset.
     """
-    if phase == 0:
+    if before is None:
         return None, None
-    snapshot = run.ledger.snapshot(arm.name, path, phase - 1)
-    if snapshot.batches != batches.fingerprint:
-        raise SnapshotOfOtherData(path=path, arm=arm.name)
     like = run.programs.state_like
     if not _has_residual(run, arm):
-        return load_snapshot(run.objects, snapshot.receipt, like.optimizer), None
+        return load_snapshot(run.objects, before.receipt, like.optimizer), None
     residual = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32), like.parts)
     both = {"optimizer": like.optimizer, "residual": residual}
-    carried = load_snapshot(run.objects, snapshot.receipt, both)
+    carried = load_snapshot(run.objects, before.receipt, both)
     return carried["optimizer"], carried["residual"]
+
+
+def _snapshot_before(
+    run: Run, arm: Arm, path: int, phase: int, batches: Batches
+) -> Snapshot | None:
+    """The path after the last phase that it took part in; None where there is none.
+
+    Raises:
+      SnapshotOfOtherData: it counts in other data, and no alternation has given it these.
+    """
+    before = arm.trained_before(path, phase)
+    if before is None:
+        return None
+    snapshot = run.ledger.snapshot(arm.name, path, before)
+    is_routed_anew = arm.routed_at(before) != arm.routed_at(phase)
+    if snapshot.batches != batches.fingerprint and not is_routed_anew:
+        raise SnapshotOfOtherData(path=path, arm=arm.name)
+    return snapshot

@@ -266,7 +266,7 @@ def test_a_run_starts_from_the_modules_of_another_with_another_config(
     }
     with reading(tmp_path / "new") as new:
         assert trees.digest(new.base_parts()) == trees.digest(opened.base_parts())
-        assert new.router.version == opened.router.version
+        assert new.stage("route").artifacts["router"] == opened.stage("route").artifacts["router"]
         assert new.corpus.manifest.tokenizer_digest == opened.corpus.manifest.tokenizer_digest
         assert new.ledger.training_totals("base")["tokens"] == 0
     ended = dipaco(*command, *settings)

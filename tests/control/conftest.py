@@ -9,6 +9,8 @@ from dipaco.control.tasks import (
     Evaluated,
     Fact,
     ModuleReady,
+    PathChecked,
+    PathLabelled,
     PathScored,
     PathTrained,
     StageDone,
@@ -100,6 +102,7 @@ def trained(arm: str, path: int, phase: int) -> PathTrained:
         phase=phase,
         snapshot=receipt("snapshot", arm, path, phase),
         step=10 * (phase + 1),
+        position=10 * (phase + 1),
         batches="rows",
         losses=(2.0 - phase, 1.5 - phase),
         tokens=100,
@@ -110,9 +113,28 @@ def trained(arm: str, path: int, phase: int) -> PathTrained:
     )
 
 
-def stage(name) -> StageDone:
-    artifacts = {f"{name}_made": receipt(name)}
-    return StageDone(stage=name, artifacts=artifacts, summary={"documents": 3}, seconds=1.0)
+def stage(name, phase=0) -> StageDone:
+    artifacts = {f"{name}_made": receipt(name, phase) if phase else receipt(name)}
+    return StageDone(
+        stage=name, phase=phase, artifacts=artifacts, summary={"documents": 3}, seconds=1.0
+    )
+
+
+def labelled(path: int, phase: int) -> PathLabelled:
+    return PathLabelled(
+        arm="modular", path=path, phase=phase, scores=receipt("label", path, phase), seconds=1.0
+    )
+
+
+def checked(path: int, phase: int, best: int | None = None) -> PathChecked:
+    return PathChecked(
+        arm="modular",
+        path=path,
+        phase=phase,
+        loss=5.0 - phase,
+        best_phase=phase if best is None else best,
+        seconds=1.0,
+    )
 
 
 def scored(arm: str, path: int, phase: int) -> PathScored:
@@ -135,8 +157,14 @@ def evaluated(arm: str, phase: int) -> Evaluated:
 def facts_of(plan: Plan, task: Task) -> list[Fact]:
     """What whoever does `task` records."""
     match task.kind:
-        case "prepare" | "report":
+        case "prepare" | "report" | "reroute":
             return [stage(task.kind)]
+        case "label":
+            return [labelled(task.path, task.phase)]
+        case "check":
+            return [checked(task.path, task.phase)]
+        case "route" if task.phase:
+            return [stage("route", task.phase)]
         case "route":
             first = [ready(arm.name, m, 0) for arm in plan.arms for m in arm.topology.modules]
             return [stage("route"), *first]

@@ -1,5 +1,6 @@
 """The ledger's promises: claims, fencing, all or nothing, done is done, facts that come back."""
 
+import dataclasses
 import sqlite3
 from collections import Counter
 
@@ -11,7 +12,16 @@ from dipaco.control.ledger import open_ledger
 from dipaco.control.tasks import PRIORITY, Task
 from dipaco.errors import ClaimLost, NotYet
 from dipaco.topology import ModuleId
-from tests.control.conftest import arrival, evaluated, facts_of, ready, receipt, stage, trained
+from tests.control.conftest import (
+    arrival,
+    checked,
+    evaluated,
+    facts_of,
+    ready,
+    receipt,
+    stage,
+    trained,
+)
 
 
 def do_one(ledger, plan, worker="w"):
@@ -35,6 +45,7 @@ IntegrityError = (sqlite3.IntegrityError, psycopg.errors.IntegrityConstraintViol
 TABLES = (
     *("meta", "tasks", "modules", "arrivals", "trained", "stages", "scores", "releases"),
     *("evaluations", "claims", "workers", "partway", "refusals"),
+    *("labels", "checks"),
 )
 
 
@@ -259,7 +270,9 @@ def test_arrivals_come_back_in_path_order_whoever_came_first(ledger, plan):
 
 def test_snapshots_losses_and_totals_come_back(finished):
     fact = trained("modular", 3, 1)
-    assert finished.snapshot("modular", 3, 1) == (fact.snapshot, fact.step, fact.batches)
+    assert finished.snapshot("modular", 3, 1) == (
+        *(fact.snapshot, fact.step, fact.position, fact.batches),
+    )
     assert finished.losses("modular") == {path: [2.0, 1.5, 1.0, 0.5] for path in range(4)}
     totals = finished.training_totals("modular")
     assert totals == {"tokens": 800, "seconds": 8.0, "bytes_sent": 128, "path_phases": 8}
@@ -336,4 +349,53 @@ def test_every_kind_of_fact_has_a_table(finished):
         "workers": 0,
         "partway": 0,
         "refusals": 0,
+        "labels": 0,
+        "checks": 0,
     }
+
+
+def test_a_release_with_early_stopping_has_each_path_as_it_was_at_its_best(ledger, plan):
+    modular = dataclasses.replace(plan.arm("modular"), stops_early=True)
+    plan = dataclasses.replace(plan, arms=(modular, plan.arm("dense")))
+    best = {(0, 2): 1, (2, 2): 0}  # (path, phase) -> where it was best; others now
+
+    def facts(task):
+        if task.kind == "check":
+            return [checked(task.path, task.phase, best.get((task.path, task.phase)))]
+        return facts_of(plan, task)
+
+    while (claim := ledger.queue.claim("w")) is not None:
+        ledger.finish(plan, claim, facts(claim.task))
+    assert not ledger.unfinished()
+    release = ledger.release("modular", 2)
+    assert release.paths == tuple(
+        {
+            str(m): ready("modular", m, phase).parameters.digest
+            for m in modular.topology.modules_of(p)
+        }
+        for p, phase in enumerate((1, 2, 0, 2))
+    )
+    assert release.companions["route_made"] == "route"
+
+
+def test_a_release_has_the_router_of_its_last_alternation(ledger, plan):
+    modular = dataclasses.replace(plan.arm("modular"), alternations=(1, 2))
+    plan = dataclasses.replace(plan, arms=(modular, plan.arm("dense")))
+    while do_one(ledger, plan) is not None:
+        pass
+    made = {phase: ledger.release("modular", phase).companions["route_made"] for phase in (1, 2)}
+    assert made == {1: "route-1", 2: "route-2"}
+    assert ledger.release("dense").companions["route_made"] == "route"
+    assert [(s.stage, s.phase) for s in ledger.stages()] == [
+        *(("prepare", 0), ("route", 0), ("route", 1), ("route", 2), ("report", 0))
+    ]
+    with pytest.raises(NotYet, match="`route` at phase 3"):
+        ledger.stage("route", 3)
+
+
+def test_the_last_two_snapshots_of_a_path_stay_however_far_apart(ledger, plan):
+    for phase in (0, 3, 4, 9):
+        ledger._record(trained("modular", 0, phase))
+    old, *last_two = (receipt("snapshot", "modular", 0, phase).name for phase in (3, 4, 9))
+    assert ledger.superseded_snapshots("modular", 0, 9) == [old]
+    assert ledger.live_names() == set(last_two)

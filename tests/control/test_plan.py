@@ -1,12 +1,14 @@
 """Arms: which phases are evaluated, how inner steps are divided among phases; tasks as text."""
 
+import dataclasses
 import itertools
+from collections import Counter
 
 import pytest
 
 from dipaco.control.plan import Arm, one_path
 from dipaco.control.tasks import PRIORITY, Task
-from dipaco.topology import ModuleId
+from dipaco.topology import Level, ModuleId, Topology
 
 
 def arm(phases, total_steps=0, evaluate_every=1):
@@ -35,6 +37,51 @@ def test_phases_divide_the_steps_evenly_and_lose_none(phases, steps):
     assert max(sizes) - min(sizes) <= 1
 
 
+DRAWN = [(0, 7), (5, 6), (2, 6)]  # of eight paths, two a phase, seed 0
+
+
+def modular(**settings):
+    grid = Topology(levels=(Level(name="all", parts=("embed",), experts=8),))
+    changes = {"topology": grid, "total_steps": 12, **settings}
+    return dataclasses.replace(arm(6), **changes)
+
+
+def test_without_sampling_all_paths_take_part_and_with_nearly_all_of_them_too():
+    for share in (1.0, 0.99):
+        assert modular(sampling=share).paths_in(3) == tuple(range(8))
+
+
+@pytest.mark.parametrize(("share", "paths"), [(0.5, 4), (0.25, 2), (0.01, 1)])
+def test_so_many_paths_take_part_and_others_in_other_phases(share, paths):
+    sampled = modular(sampling=share)
+    drawn = [sampled.paths_in(phase) for phase in range(200)]
+    assert {len(set(of_phase)) for of_phase in drawn} == {paths}
+    assert all(list(of_phase) == sorted(of_phase) for of_phase in drawn)
+    times = Counter(path for of_phase in drawn for path in of_phase)
+    expected = 200 * paths / 8
+    assert all(0.5 * expected < times[path] < 1.7 * expected for path in range(8))
+    assert sampled.path_steps == 6 * 2 * paths
+
+
+def test_who_takes_part_depends_on_seed_and_phase_alone_and_stays_so():
+    assert [modular(sampling=0.25).paths_in(phase) for phase in range(3)] == DRAWN
+    assert modular(sampling=0.25, seed=1).paths_in(0) != DRAWN[0]
+
+
+def test_a_path_goes_on_from_the_phase_that_it_took_part_in_last():
+    sampled = modular(sampling=0.25)
+    for path in range(8):
+        took_part = [phase for phase in range(20) if path in sampled.paths_in(phase)]
+        for before, after in itertools.pairwise([None, *took_part]):
+            assert sampled.trained_before(path, after) == before
+
+
+def test_shards_are_those_of_the_last_alternation():
+    assert [modular(alternations=(2, 5)).routed_at(phase) for phase in range(7)] == [
+        *(0, 0, 2, 2, 2, 5, 5)
+    ]
+
+
 def test_one_path_owns_everything_in_one_module():
     topology = one_path(("embed", "head"))
     assert topology.num_paths == 1
@@ -47,6 +94,9 @@ def test_tasks_read_as_a_person_would_say_them():
         str(Task("outer", "modular", "early/0001", 2)) == "outer modular module early/0001 phase 2"
     )
     assert str(Task("report")) == "report"
+    assert str(Task("route")) == "route"
+    assert str(Task("route", phase=3)) == "route phase 3"
+    assert str(Task("check", "modular", "3", 2)) == "check modular path 3 phase 2"
     assert Task("outer", "modular", "early/0001", 2).module == ModuleId("early", 1)
 
 

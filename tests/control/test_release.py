@@ -7,7 +7,7 @@ from tests.control.conftest import GRID, receipt
 
 def release(**changes):
     modules = {module: receipt(module) for module in GRID.modules} | changes.pop("modules", {})
-    return make_release("modular", 3, GRID, modules, {"router": "r1"} | changes)
+    return make_release("modular", 3, GRID, [modules] * 4, {"router": "r1"} | changes)
 
 
 def test_each_path_names_its_own_modules():

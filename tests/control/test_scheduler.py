@@ -8,11 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dipaco.control.scheduler import due, first_task
-from dipaco.control.tasks import Arrival, Evaluated, Fact, ModuleReady, PathScored, Task
+from dipaco.control.tasks import (
+    Arrival,
+    Evaluated,
+    Fact,
+    ModuleReady,
+    PathChecked,
+    PathLabelled,
+    PathScored,
+    Task,
+)
 from tests.control.conftest import (
+    GRID,
     arrival,
+    checked,
     evaluated,
     facts_of,
+    labelled,
     ready,
     scored,
     stage,
@@ -39,6 +51,12 @@ class Facts:
 
     def num_arrivals(self, arm, module, phase):
         return len(self._of(Arrival, arm=arm, module=module, phase=phase))
+
+    def num_labelled(self, arm, phase):
+        return len(self._of(PathLabelled, arm=arm, phase=phase))
+
+    def checked(self, arm, phase):
+        return {fact.path for fact in self._of(PathChecked, arm=arm, phase=phase)}
 
     def num_scored(self, arm, phase):
         return len(self._of(PathScored, arm=arm, phase=phase))
@@ -253,3 +271,191 @@ def test_the_cost_goes_with_what_changed_and_not_with_the_history(plan):
     facts = Counting([arrival("early/0000", 0, 0), arrival("early/0000", 0, 1)])
     due(plan, facts.known[-1:], facts)
     assert facts.asked == 1
+
+
+# --- alternations, early stopping, path sampling, re-routing -------------------------------------
+
+ALL = ("early/0000", "early/0001", "late/0000", "late/0001")
+
+
+def with_settings(plan, *, reroutes=False, **settings):
+    """The plan with three phases of the modular arm, and settings of it."""
+    modular = dataclasses.replace(plan.arm("modular"), phases=3, total_steps=30, **settings)
+    return dataclasses.replace(plan, arms=(modular, plan.arm("dense")), reroutes=reroutes)
+
+
+def of_all_paths(kind, phase):
+    return [f"{kind} modular path {path} phase {phase}" for path in range(4)]
+
+
+TABLE_OF_SETTINGS = {
+    "an alternation is a barrier: one module is missing": (
+        {"alternations": (1,)},
+        modules("early/0000", "early/0001", phase=1),
+        modules("late/0000", phase=1),
+        [],
+    ),
+    "the last module is ready: every path is scored on the router's documents": (
+        {"alternations": (1,)},
+        modules(*ALL[:3], phase=1),
+        modules(ALL[3], phase=1),
+        of_all_paths("label", 1),
+    ),
+    "one path has not been scored yet": (
+        {"alternations": (1,)},
+        [labelled(0, 1), labelled(2, 1)],
+        [labelled(3, 1)],
+        [],
+    ),
+    "all are: the documents are routed anew": (
+        {"alternations": (1,)},
+        [labelled(path, 1) for path in range(3)],
+        [labelled(3, 1)],
+        ["route phase 1"],
+    ),
+    "they are: training goes on, and the release is scored under the new router": (
+        {"alternations": (1,)},
+        modules(*ALL, phase=1),
+        [stage("route", 1)],
+        [*of_all_paths("train", 1), *of_all_paths("score", 1)],
+    ),
+    "an alternation after the last phase trains nothing": (
+        {"alternations": (3,)},
+        modules(*ALL, phase=3),
+        [stage("route", 3)],
+        of_all_paths("score", 3),
+    ),
+    "no alternation at this phase": (
+        {"alternations": (1,)},
+        modules("early/0000", phase=2),
+        modules("late/0001", phase=2),
+        ["train modular path 1 phase 2"],
+    ),
+    "the first check of a path": (
+        {"stops_early": True},
+        modules("early/0000", phase=0),
+        modules("late/0001", phase=0),
+        ["train modular path 1 phase 0", "check modular path 1 phase 0"],
+    ),
+    "a check waits for the one before it": (
+        {"stops_early": True},
+        modules("early/0000", phase=1),
+        modules("late/0001", phase=1),
+        ["train modular path 1 phase 1"],
+    ),
+    "which was there": (
+        {"stops_early": True},
+        [*modules("early/0000", phase=1), checked(1, 0)],
+        modules("late/0001", phase=1),
+        ["train modular path 1 phase 1", "check modular path 1 phase 1"],
+    ),
+    "or comes": (
+        {"stops_early": True},
+        modules("early/0000", "late/0001", phase=1),
+        [checked(1, 0)],
+        ["check modular path 1 phase 1"],
+    ),
+    "modules without their checks are not released": (
+        {"stops_early": True},
+        [*modules(*ALL[:3], phase=1)],
+        modules(ALL[3], phase=1),
+        ["train modular path 1 phase 1", "train modular path 3 phase 1"],
+    ),
+    "the last check: the release is scored": (
+        {"stops_early": True},
+        [checked(path, 3) for path in (0, 1, 3)],
+        [checked(2, 3)],
+        of_all_paths("score", 3),
+    ),
+    "after an alternation checks begin anew": (
+        {"stops_early": True, "alternations": (2,)},
+        modules(*ALL, phase=2),
+        [stage("route", 2)],
+        [*of_all_paths("train", 2), *of_all_paths("check", 2)],
+    ),
+    "and none reaches across it": (
+        {"stops_early": True, "alternations": (2,)},
+        modules(*ALL, phase=2),
+        [checked(1, 1)],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "known", "new", "expected"), TABLE_OF_SETTINGS.values(), ids=TABLE_OF_SETTINGS
+)
+def test_settings_of_an_arm_make_due_what_they_should(plan, settings, known, new, expected):
+    assert names(tasks_after(with_settings(plan, **settings), known, new)) == expected
+
+
+def test_a_module_waits_for_the_paths_that_take_part_and_for_no_other(plan):
+    sampled = with_settings(plan, sampling=0.5)
+    arm = sampled.arm("modular")
+    for phase in range(3):
+        for module in arm.topology.modules:
+            facts = [arrival(module, phase, path) for path in arm.paths_through(module, phase)]
+            if not facts:
+                continue
+            assert not tasks_after(sampled, facts[:-2], facts[-2:-1]) or len(facts) == 1
+            assert names(tasks_after(sampled, facts[:-1], facts[-1:])) == [
+                f"outer modular module {module} phase {phase}"
+            ]
+
+
+def test_a_module_that_no_path_of_the_phase_goes_through_goes_on_by_itself(plan):
+    lonely = with_settings(plan, sampling=0.25)
+    (path,) = lonely.arm("modular").paths_in(0)
+    (other,) = set(ALL[:2]) - set(map(str, GRID.modules_of(path)))
+    assert names(tasks_after(lonely, [], modules(other, phase=0))) == [
+        f"outer modular module {other} phase 0"
+    ]
+
+
+def test_only_paths_that_take_part_are_trained(plan):
+    lonely = with_settings(plan, sampling=0.25)
+    trained_paths = lonely.arm("modular").paths_in(1)
+    tasks = tasks_after(lonely, modules(*ALL[:3], phase=1), modules(ALL[3], phase=1))
+    for task in tasks:
+        assert task.kind != "train" or task.path in trained_paths
+
+
+def test_in_the_end_the_router_for_every_few_tokens_then_the_report(plan):
+    rerouted = with_settings(plan, reroutes=True)
+    known = [
+        *(evaluated("base", 2), evaluated("dense", 2), evaluated("dense", 3)),
+        *(evaluated("modular", phase) for phase in (1, 2)),
+    ]
+    assert names(tasks_after(rerouted, known, [evaluated("modular", 3)])) == ["reroute"]
+    assert names(tasks_after(rerouted, known, [stage("reroute")])) == ["report"]
+
+
+@given(
+    order=st.data(),
+    sampling=st.sampled_from([1.0, 0.5, 0.25]),
+    stops_early=st.booleans(),
+    alternations=st.sampled_from([(), (1,), (2, 3)]),
+)
+@settings(max_examples=40, deadline=None)
+def test_with_any_settings_every_task_comes_due_once_and_the_report_is_last(
+    plan, order, sampling, stops_early, alternations
+):
+    plan = with_settings(
+        plan, sampling=sampling, stops_early=stops_early, alternations=alternations, reroutes=True
+    )
+    facts, waiting, done = Facts(), [first_task()], []
+    while waiting:
+        task = waiting.pop(order.draw(st.integers(0, len(waiting) - 1)))
+        done.append(task)
+        new = facts_of(plan, task)
+        facts.known.extend(new)
+        waiting.extend(due(plan, new, facts))
+    assert len(set(done)) == len(done)
+    assert done[-1] == Task("report")
+    count = Counter((task.kind, task.arm) for task in done)
+    assert count["train", "modular"] == 3 * round(4 * sampling)
+    assert count["outer", "modular"] == 4 * 3
+    assert count["label", "modular"] == 4 * len(alternations)
+    assert count["route", ""] == 1 + len(alternations)
+    assert count["check", "modular"] == (4 * 4 if stops_early else 0)
+    assert count["score", "modular"] == 4 * 3

@@ -48,14 +48,14 @@ def step(before, state, messages, fan_in):
         arrivals=lambda *key: arrivals,
     )
     config = types.SimpleNamespace(outer=OuterSettings())
-    levels = Level(name="all", parts=("block",)), Level(name="replica", experts=fan_in)
-    arm = types.SimpleNamespace(topology=Topology(levels=levels))
+    arm = types.SimpleNamespace(paths_through=lambda module, phase: range(fan_in))
     run = types.SimpleNamespace(
         objects=objects,
         ledger=ledger,
         config=config,
         plan=types.SimpleNamespace(arm=lambda name: arm),
-        shard_index=lambda: shards,
+        routing_of=lambda arm, phase: None,
+        shards_of=lambda routing: shards,
     )
     step_module(run, Claim(Task("outer", "modular", "all/0000", 1), 1, 1, "test"))
 

@@ -8,6 +8,7 @@ import pytest
 
 from dipaco.errors import BadFeatures, BadRoutingSetting, DamagedRouter, TooFewRouterDocuments
 from dipaco.routing.config import NORMALISATIONS, RoutingConfig
+from dipaco.routing.discriminative import fit_discriminative
 from dipaco.routing.router import fit_router, load, save
 
 ROUTERS = {
@@ -18,8 +19,11 @@ ROUTERS = {
 }
 
 
-@pytest.fixture(scope="module", params=ROUTERS)
+@pytest.fixture(scope="module", params=[*ROUTERS, "discriminative"])
 def router(request, heaps):
+    if request.param == "discriminative":
+        label = fit_router(RoutingConfig(), heaps(400), (2, 2), seed=0).assign(heaps(400))[:, 0]
+        return fit_discriminative(RoutingConfig(), heaps(400), label, 4)
     return fit_router(ROUTERS[request.param], heaps(400), (2, 2), seed=0)
 
 

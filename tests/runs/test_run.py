@@ -65,7 +65,11 @@ def test_what_is_read_must_be_there(tmp_path):
     assert not (tmp_path / "nowhere").exists()
     create_or_open(tmp_path, CONFIG)[0].ledger.close()
     with reading(tmp_path) as run:
-        for read in (run.base_parts, lambda: run.router, lambda: run.ledger.release("modular")):
+        for read in (
+            run.base_parts,
+            lambda: run.routing_of("modular", 0),
+            lambda: run.ledger.release("modular"),
+        ):
             with pytest.raises(NotYet, match="`dipaco train` takes it on"):
                 read()
 

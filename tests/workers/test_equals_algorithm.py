@@ -35,7 +35,7 @@ def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing, code
 
     def train_path(path, phase, parts, optimizer_state):
         start, end = phase * inner.steps, (phase + 1) * inner.steps
-        batches = batches_for(run, arm, path)
+        batches = batches_for(run, arm, path, phase)
         state = run.programs.place(parts, optimizer_state, start)
         rates = learning_rates(inner, CONFIG.phases * inner.steps, start, inner.steps)
         for step, rate in zip(range(start, end), rates, strict=True):

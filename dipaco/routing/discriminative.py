@@ -1,0 +1,112 @@
+"""Discriminative routing: a classifier from features to the path that predicts a document best.
+
+DiPaCo (arXiv 2403.10616) section 2.4. k-means groups documents that look alike to the base model;
+what matters is which *path* predicts them. So every path is scored on documents that train none,
+the best one is a document's label, and a multinomial logistic regression learns to tell it from the
+feature. A bias then gives every path its share (`calibration`).
+
+The regression is convex, so how it is solved does not matter; L-BFGS takes some dozen passes over
+all documents at once, and needs no learning rate. (SciPy's, with the gradient on the device:
+optax's takes seven seconds to compile.)
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dipaco.errors import TooFewRouterDocuments
+from dipaco.routing.calibration import calibrate, target_share
+from dipaco.routing.config import RoutingConfig
+from dipaco.routing.normalise import fit_normaliser
+from dipaco.routing.router import Router, check_features
+
+KIND = "discriminative"
+STEPS = 200  # of L-BFGS at most
+SETTLED = 1e-7  # share of the loss: a pass that lowers it by less is the last
+
+
+def fit_discriminative(
+    config: RoutingConfig, features_ND: np.ndarray, label_N: np.ndarray, num_paths: int
+) -> Router:
+    """Fits a router to which path is best on the documents that were set aside for it.
+
+    Args:
+      config: normalisation, regularisation, target share.
+      features_ND: [N, D] raw features of the router's documents.
+      label_N: int [N] the best path of each, from `labels.best_paths`.
+      num_paths: P.
+
+    Raises:
+      TooFewRouterDocuments: fewer documents than paths.
+      BadRoutingSetting: a target share that these documents cannot give.
+      BadFeatures: values that are not finite.
+
+    Source: DiPaCo section 2.4.
+    """
+    check_features(features_ND, features_ND.shape[1])
+    if len(features_ND) < num_paths:
+        raise TooFewRouterDocuments(documents=len(features_ND), paths=num_paths)
+    share_P = target_share(
+        label_N,
+        num_paths,
+        given=config.target_share,
+        floor=config.floor,
+        capacity=config.capacity,
+    )
+    normaliser = fit_normaliser(features_ND, config.normalise)
+    x_ND = normaliser.apply(features_ND)
+    weight_DP, bias_P = logistic_regression(x_ND, label_N, num_paths, config.regularisation)
+    fitted = Router(
+        kind=KIND,
+        normaliser=normaliser,
+        centres=(),
+        price_P=-bias_P.astype(np.float64),
+        weight_DP=weight_DP,
+    )
+    # The shares are those of what the router itself will say, to the last bit.
+    moved_P = calibrate(-fitted.costs(features_ND), share_P)
+    return Router(
+        kind=KIND,
+        normaliser=normaliser,
+        centres=(),
+        price_P=fitted.price_P - moved_P,
+        weight_DP=weight_DP,
+    )
+
+
+def logistic_regression(
+    x_ND: np.ndarray, label_N: np.ndarray, num_classes: int, regularisation: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Minimises mean cross-entropy + regularisation / 2 * |weights|^2.
+
+    Returns:
+      (float32 weights [D, classes], float32 biases [classes]); a class without labels has a low
+      bias and small weights.
+    """
+    from scipy.optimize import minimize
+
+    documents = jnp.asarray(x_ND, jnp.float32), jnp.asarray(label_N, jnp.int32)
+    shape = x_ND.shape[1] + 1, num_classes  # the last row is the biases
+
+    def loss(fitted):
+        value, gradient = _loss(jnp.asarray(fitted.reshape(shape), jnp.float32), *documents)
+        # The bias of a class that is never right would fall for ever: it is held back as well, but
+        # so little that it hardly matters where there are labels.
+        held_back = regularisation * np.append(np.ones(shape[0] - 1), 1e-3)[:, None]
+        penalty = 0.5 * float((held_back * fitted.reshape(shape) ** 2).sum())
+        slope = np.asarray(gradient, np.float64) + held_back * fitted.reshape(shape)
+        return float(value) + penalty, slope.ravel()
+
+    options = {"maxiter": STEPS, "ftol": SETTLED}
+    start = np.zeros(shape[0] * shape[1])
+    fitted = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
+    weight_DP, bias_P = np.split(fitted.reshape(shape).astype(np.float32), [shape[0] - 1])
+    return weight_DP, bias_P[0]
+
+
+@jax.jit
+@jax.value_and_grad
+def _loss(fitted, x_ND, label_N):
+    logit_NP = x_ND @ fitted[:-1] + fitted[-1][None, :]
+    return optax.softmax_cross_entropy_with_integer_labels(logit_NP, label_N).mean()

@@ -1,0 +1,289 @@
+"""A run with each setting of the published algorithm equals Algorithm 1 in memory, bit for bit; and
+an alternation that learns nothing changes nothing.
+"""
+
+import dataclasses
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco import algorithm, trees
+from dipaco.config import MODULAR
+from dipaco.control.tasks import Task
+from dipaco.data.first_tokens import first_tokens
+from dipaco.data.pack import load_plan
+from dipaco.errors import ReleaseMixed, ReleaseOfOtherRouter
+from dipaco.evaluation.perplexity import score_documents
+from dipaco.inner.optimizer import learning_rates
+from dipaco.runs.routing import features, router_of
+from dipaco.runs.run import create_or_open
+from dipaco.serving.releases import check_is_one_set
+from dipaco.store.tensors import load_tree
+from dipaco.workers.trainer import batches_for
+from tests.workers.conftest import CONFIG, work_until, worker_of
+
+
+def changed(*, inner=None, outer=None, routing=None, **others):
+    def group(name, values):
+        return dataclasses.replace(getattr(CONFIG, name), **(values or {}))
+
+    return dataclasses.replace(
+        CONFIG,
+        inner=group("inner", inner),
+        outer=group("outer", outer),
+        routing=group("routing", routing),
+        **others,
+    )
+
+
+def finish(run):
+    worker = worker_of(run)
+    while worker.run_once():
+        pass
+    assert not run.ledger.unfinished()
+    return run
+
+
+def by_algorithm(run):
+    """Every module at the start of every phase, by `algorithm.train` with this run's data."""
+    config, arm = run.config, run.plan.arm(MODULAR)
+    base, inner = run.base_parts(), run.config.inner
+    taken = {}  # path -> (fingerprint of its data, batches taken of it)
+
+    def train_path(path, phase, parts, optimizer_state):
+        batches = batches_for(run, arm, path, phase)
+        data, position = taken.get(path, ("", 0))
+        position = position if data == batches.fingerprint else 0
+        taken[path] = batches.fingerprint, position + inner.steps
+        start = phase * inner.steps
+        rates = learning_rates(inner, config.phases * inner.steps, start, inner.steps)
+        state = run.programs.place(parts, optimizer_state, start)
+        for step, rate in enumerate(rates):
+            batch = run.programs.place_batch(batches.at(position + step))
+            state, _ = run.programs.step(state, batch, rate)
+        return jax.device_get((state.parts, state.optimizer))
+
+    def alternate(phase, modules):
+        if phase in config.routing.alternations:
+            return run.routing_of(MODULAR, phase).summary["documents"]
+        return None
+
+    first = {
+        m: {part: base[part] for part in config.topology.parts_of(m)} for m in arm.topology.modules
+    }
+    later = algorithm.train(
+        config.topology,
+        first,
+        train_path,
+        run.routing_of(MODULAR, 0).summary["documents"],
+        phases=config.phases,
+        outer=config.outer,
+        take_part=arm.paths_in,
+        alternate=alternate,
+    )
+    return [first, *later]
+
+
+def assert_equals_algorithm(run):
+    history = by_algorithm(run)
+    for phase, modules in enumerate(history):
+        for module, parts in modules.items():
+            got = trees.digest(run.parameters(MODULAR, module, phase))
+            assert got == trees.digest(parts), (module, phase)
+    return history
+
+
+def modules_of(run):
+    return [
+        {
+            str(module): receipt.digest
+            for module, receipt in run.ledger.receipts_at(MODULAR, p).items()
+        }
+        for p in range(CONFIG.phases + 1)
+    ]
+
+
+SETTINGS = {
+    "path sampling": changed(outer={"path_share": 0.5}),
+    "overlap, plain means": changed(
+        routing={"overlap": 2}, outer={"rescale_by_fan_in": False, "weigh_by_documents": False}
+    ),
+    "alternations, sampling and overlap": changed(
+        routing={"alternations": (1, 2), "overlap": 2}, outer={"path_share": 0.5}
+    ),
+}
+
+
+@pytest.mark.parametrize("config", SETTINGS.values(), ids=SETTINGS)
+def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, plain, config):
+    run = begin(config)
+    work_until(run, CONFIG.phases)
+    assert_equals_algorithm(run)
+    assert modules_of(run)[-1] != plain[-1]
+
+
+@pytest.fixture(scope="module")
+def plain(programs, corpus, tmp_path_factory):
+    """Digests of every module at every phase of a run without any of these settings."""
+    folder = tmp_path_factory.mktemp("plain")
+    shutil.copytree(corpus, folder / "corpus")
+    run, _ = create_or_open(folder, CONFIG)
+    run.programs = programs
+    work_until(run, CONFIG.phases)
+    digests = modules_of(run)
+    run.ledger.close()
+    return digests
+
+
+def test_an_alternation_with_labels_equal_to_the_assignment_changes_nothing(
+    begin, plain, monkeypatch
+):
+    """The law: what the paths say is made to be what the router before says."""
+    config = changed(routing={"alternations": (1, 2)})
+    run = begin(config)
+
+    def as_assigned(scores):
+        assert len(list(scores)) == 4
+        routing = run.stage("route")
+        prefixes = first_tokens(run.corpus, run.corpus.documents("router"), 32)
+        return run.router_of(routing).assign(features(run, *prefixes))[:, 0]
+
+    monkeypatch.setattr("dipaco.workers.stages.best_paths", as_assigned)
+    work_until(run, CONFIG.phases)
+    assert modules_of(run) == plain
+    for phase in (1, 2):
+        routing, first = run.stage("route", phase), run.stage("route")
+        assert routing.artifacts["router"] == first.artifacts["router"]
+        assert routing.artifacts["shards"] == first.artifacts["shards"]
+        assert (routing.summary["agreement"], routing.summary["moved"]) == (1.0, 0.0)
+
+
+@pytest.fixture(scope="module")
+def alternated(programs, corpus, tmp_path_factory):
+    """A finished run with one alternation, evaluated after every phase. Nobody writes to it."""
+    evaluation = dataclasses.replace(CONFIG.evaluation, every_phases=1)
+    folder = tmp_path_factory.mktemp("alternated")
+    shutil.copytree(corpus, folder / "corpus")
+    run, _ = create_or_open(folder, changed(routing={"alternations": (2,)}, evaluation=evaluation))
+    run.programs = programs
+    yield finish(run)
+    run.ledger.close()
+
+
+def test_an_alternation_fits_the_router_to_the_best_paths(alternated):
+    run = alternated
+    before, after = run.stage("route"), run.stage("route", 2)
+    assert before.artifacts["router"] != after.artifacts["router"]
+    assert run.router_of(after).kind == "discriminative"
+
+    documents = run.corpus.documents("router")
+    tokens, lengths = first_tokens(run.corpus, documents, 48)
+    sums = [
+        score_documents(
+            run.programs.log_likelihoods(run.parts_at(MODULAR, path, 2)), tokens, lengths
+        )[0]
+        for path in range(4)
+    ]
+    labels = load_tree(run.objects, after.artifacts["labels"])
+    np.testing.assert_array_equal(labels["documents"], documents)
+    np.testing.assert_array_equal(labels["paths"], np.argmax(sums, axis=0))
+
+
+def test_validation_is_routed_anew_and_what_was_before_is_kept(alternated):
+    run = alternated
+    before, after = (run.stage("route", phase) for phase in (0, 2))
+    valid, first = (load_tree(run.objects, stage.artifacts["valid"]) for stage in (after, before))
+    np.testing.assert_array_equal(valid["documents"], first["documents"])
+    assert after.summary["valid"] == np.bincount(valid["paths"], minlength=4).tolist()
+    for stage in (before, after):  # so that the run can be explained afterwards
+        plans = run.shards_of(stage).plans
+        assert len(plans) == 4
+        assert all(run.objects.file(plan).exists() for plan in plans)
+
+
+def test_training_goes_on_with_a_fresh_position_in_the_same_schedule(alternated):
+    trained = [alternated.ledger.snapshot(MODULAR, 0, phase) for phase in (1, 2)]
+    assert [(snapshot.step, snapshot.position) for snapshot in trained] == [(4, 4), (6, 2)]
+
+
+def test_a_release_with_the_router_of_another_version_is_refused(alternated):
+    run = alternated
+    old, new = run.ledger.release(MODULAR, 1), run.ledger.release(MODULAR, 3)
+    assert router_of(run, old).version != router_of(run, new).version
+    mixed = new._replace(companions=old.companions)
+    with pytest.raises(ReleaseOfOtherRouter, match="another router than its paths were trained"):
+        router_of(run, mixed)
+    with pytest.raises(ReleaseMixed, match="made with another router"):
+        check_is_one_set(run, mixed)
+    check_is_one_set(run, new)
+
+
+def test_a_lost_label_and_a_lost_shard_of_an_alternation_are_made_again(alternated):
+    """Whose task it was is known; that it gives the same bytes is the ledger's to check."""
+    label = alternated.ledger.labels(MODULAR, 2)[1]
+    maker = alternated.ledger.maker_of(alternated.plan, label.name)
+    assert maker == Task("label", MODULAR, "1", 2)
+    router = alternated.stage("route", 2).artifacts["router"]
+    assert alternated.ledger.maker_of(alternated.plan, router.name) == Task("route", phase=2)
+
+
+def test_early_stopping_releases_each_path_as_it_was_at_its_best(begin):
+    run = finish(begin(changed(inner={"hold_out": 0.1, "learning_rate": 0.3})))
+    arm, history = run.plan.arm(MODULAR), assert_equals_algorithm(run)
+    held_out = load_tree(run.objects, run.stage("route").artifacts["held_out"])
+
+    def loss(path, parts):
+        tokens, lengths = first_tokens(run.corpus, held_out[f"{path:06d}"], 48)
+        sums, counts = score_documents(run.programs.log_likelihoods(parts), tokens, lengths)
+        return -sums.sum() / counts.sum()
+
+    expected = algorithm.release(arm.topology, history, loss)
+    release = run.ledger.release(MODULAR)
+    for path, parts in enumerate(expected):
+        assert trees.digest(run.path_of(release, path)) == trees.digest(parts)
+    best = {check.best_phase for check in run.ledger.checks(MODULAR, CONFIG.phases).values()}
+    assert best != {CONFIG.phases}, "such a rate makes them worse, or this shows nothing"
+
+
+def test_everything_at_once_comes_to_its_report(begin, monkeypatch):
+    told = []
+
+    def watched(settings, total, start, count, since=None):
+        told.append((start, since))
+        return learning_rates(settings, total, start, count, since)
+
+    monkeypatch.setattr("dipaco.workers.trainer.learning_rates", watched)
+    run = finish(
+        begin(
+            changed(
+                inner={"hold_out": 0.2, "rewarm_steps": 2},
+                outer={"path_share": 0.5},
+                routing={"alternations": (1, 3), "overlap": 2},
+                baselines=("dense_equal_tokens",),
+            )
+        )
+    )
+    assert run.plan.arm("dense_equal_tokens").phases == 2 * 3
+    assert {stage.phase for stage in run.ledger.stages() if stage.stage == "route"} == {0, 1, 3}
+    assert run.ledger.training_totals(MODULAR)["path_phases"] == 2 * 3
+    assert run.layout.report("json").exists()
+    release = run.ledger.release(MODULAR)
+    assert all(run.path_of(release, path) for path in range(4))
+
+    # What is held out trains no path, also after an alternation.
+    trained, held = set(), set()
+    for phase in (0, 1, 3):
+        routing = run.stage("route", phase)
+        for documents in load_tree(run.objects, routing.artifacts["held_out"]).values():
+            held |= set(documents.tolist())
+        for plan in run.shards_of(routing).plans:
+            trained |= set(load_plan(run.objects.file(plan)).documents.tolist())
+    assert len(held) >= 8
+    assert not held & trained
+
+    # A path that has other documents than it began with warms up anew; who begins does not.
+    assert {since for start, since in told if start == 0} == {None}
+    assert {since for start, since in told if start > 0} <= {None, 0, 2}
+    assert 0 in {since for start, since in told if start > 0}
