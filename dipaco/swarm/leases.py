@@ -71,6 +71,12 @@ class BlockLedger:
             self._blocks[block] = _Block()
         return open_blocks
 
+    def hand_over(self, peer: str, to: str) -> None:
+        """Who leaves has given its sum away: what it has done is in another's, the rest is free."""
+        self.give_back(peer)
+        for block in self._of(peer, done=True):
+            self._blocks[block].holder = to
+
     def expire(self, now_seconds: float) -> dict[str, tuple[int, ...]]:
         """Leases that ran out: their blocks are free again. Peer -> blocks."""
         late = {
