@@ -348,6 +348,10 @@ class SwarmRefuses(DipacoError):
     """The swarm does not let this machine take part: {reason}"""
 
 
+class NoSuchName(DipacoError):
+    """Nobody has a pass in the name of {name}. There are passes for: {known}."""
+
+
 class PathNeeded(DipacoError):
     """This run has {paths} paths, and a swarm is the workers of one: say which with --path 0 to {last}."""
 

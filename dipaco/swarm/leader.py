@@ -30,6 +30,7 @@ from dipaco.swarm.messages import (
     AskArrived,
     AskManifest,
     AskMean,
+    AskSettings,
     Board,
     Bye,
     Closed,
@@ -124,6 +125,7 @@ class Leader:
         self._board_changed = asyncio.Event()
         self._ledger_changed = asyncio.Event()
         for method, body, handle in (
+            ("settings", AskSettings, self._settings),
             ("hello", Hello, self._hello),
             ("listen", Listen, self._listen),
             ("work", Work, self._work),
@@ -309,6 +311,35 @@ class Leader:
         self._on_refused(name, reason)
         self._lose(name, f"refused: {reason}")
 
+    def status(self) -> dict[str, Any]:
+        """What `dipaco status` shows: JSON values."""
+        rows = self._compute.settings.block_rows
+        progress, meter = self.progress(), self._wire.meter
+        losses = self._holder.losses
+        return {
+            "step": self._holder.step,
+            "is_open": self._board.is_open,
+            "samples": self._ledger.num_done * rows,
+            "target": self._compute.settings.inner.batch_size,
+            "samples_per_second": progress.samples_per_second,
+            "loss": losses[-1] if losses else None,
+            "leader_address": self._wire.address,
+            "bytes_up": meter.bytes_up,
+            "bytes_down": meter.bytes_down,
+            "peers": {
+                name: {
+                    "kind": _as(member.hello).strip(" ()") or "computes",
+                    "samples_per_second": member.blocks_per_second.per_second * rows,
+                    "samples": member.counted * rows,
+                    "bytes_up": member.said.bytes_up if member.said else 0,
+                    "bytes_down": member.said.bytes_down if member.said else 0,
+                    "seconds": time.monotonic() - member.joined_at,
+                }
+                for name, member in sorted(self.members.items())
+            },
+            "gone": dict(list(self.gone.items())[-20:]),
+        }
+
     # --- rounds --------------------------------------------------------------------------------
 
     def _make_plan(self) -> Plan:
@@ -483,9 +514,9 @@ class Leader:
     async def _hello(self, body: Hello, question: Question) -> Answer:
         if not self.is_leading:
             raise SwarmRefuses(reason=NOT_LEADING)
-        settings = self._compute.settings
         if question.sender in self._banned:
             raise SwarmRefuses(reason=self._banned[question.sender])
+        settings = self._compute.settings
         if body.version != dipaco.__version__:
             reason = f"it runs dipaco {body.version}; this group runs {dipaco.__version__}"
             self._on_refused(question.sender, reason)
@@ -498,10 +529,16 @@ class Leader:
         self.members[question.sender] = Member(question.sender, question.certificate, body)
         self.gone.pop(question.sender, None)
         self._say(f"{question.sender} is here{_as(body)}")
-        welcome = Welcome(
-            leader=self._wire.name, settings=settings.to_json(), config=settings.digest
-        )
-        return welcome, b""
+        return self._welcome(), b""
+
+    def _welcome(self) -> Welcome:
+        settings = self._compute.settings
+        return Welcome(leader=self._wire.name, settings=settings.to_json(), config=settings.digest)
+
+    async def _settings(self, body: AskSettings, question: Question) -> Answer:
+        if not self.is_leading:
+            raise SwarmRefuses(reason=NOT_LEADING)
+        return self._welcome(), b""
 
     def _member(self, question: Question) -> Member:
         if not self.is_leading:

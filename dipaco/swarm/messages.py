@@ -27,6 +27,10 @@ class Hello(Message):
     bytes_per_second: float = 0.0  # what I believe my link gives; 0 = no idea
 
 
+class AskSettings(Message):
+    """What is trained here?"""
+
+
 class Welcome(Message):
     """What one must know to take part."""
 

@@ -31,6 +31,7 @@ from dipaco.swarm.messages import (
     AskChunk,
     AskManifest,
     AskMean,
+    AskSettings,
     Board,
     Bye,
     Closed,
@@ -98,7 +99,6 @@ class Peer:
           SwarmRefuses: for good.
           SwarmUnreachable: nobody has answered for `PATIENCE_SECONDS`.
         """
-        deadline, problem = time.monotonic() + PATIENCE_SECONDS, "nobody leads"
         compute = self.holder.compute
         hello = Hello(
             version=dipaco.__version__,
@@ -108,13 +108,18 @@ class Peer:
             config="" if compute is None else compute.settings.digest,
             bytes_per_second=self._bytes_per_second,
         )
+        return await self.find_leader("hello", hello)
+
+    async def find_leader(self, method: str, body: Hello | AskSettings) -> Welcome:
+        """Asks one backbone after the other. Raises as `join`."""
+        deadline, problem = time.monotonic() + PATIENCE_SECONDS, "nobody leads"
         while time.monotonic() < deadline:
             for address in list(self._backbones):
                 if address == self.wire.address:
                     continue
                 try:
                     welcome, _ = await self.wire.ask(
-                        address, "hello", hello, Welcome, within_seconds=20.0, from_backbone=True
+                        address, method, body, Welcome, within_seconds=20.0, from_backbone=True
                     )
                 except SwarmRefuses as error:
                     if error.values["reason"] != NOT_LEADING:
