@@ -325,6 +325,41 @@ class CannotListen(DipacoError):
     """Cannot listen on {host}:{port}: {problem}. Give another `--port`, or stop what listens there."""
 
 
+# --- swarm ------------------------------------------------------------------------------------
+
+
+class BadPass(DipacoError):
+    """The pass cannot be used: {problem}. {remedy}"""
+
+
+class MessageRefused(DipacoError):
+    """{sender} was refused: {reason}."""
+
+
+class BadMessage(DipacoError):
+    """A message cannot be understood: {problem}."""
+
+
+class BadAddress(DipacoError):
+    """`{given}` is no address of a swarm. Give the line that `dipaco swarm start` printed: tcp://HOST:PORT, or /ip4/…/p2p/…"""
+
+
+class SwarmUnreachable(DipacoError):
+    """None of the backbones answers ({addresses}): {problem}. Check the address and your connection; the group goes on without you."""
+
+
+class SwarmRefuses(DipacoError):
+    """The swarm does not let this machine take part: {reason}"""
+
+
+class NoSuchName(DipacoError):
+    """Nobody has a pass in the name of {name}. There are passes for: {known}."""
+
+
+class PathNeeded(DipacoError):
+    """This run has {paths} paths, and a swarm is the workers of one: say which with --path 0 to {last}."""
+
+
 # --- launch -----------------------------------------------------------------------------------
 
 

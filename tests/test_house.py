@@ -25,7 +25,7 @@ STOREYS = (
     {"config"},
     {"overrides"},
     {"algorithm", "evaluation", "observe", "runs"},
-    {"workers", "serving"},
+    {"workers", "serving", "swarm"},
     {"launch"},
     {"cli"},
 )
@@ -43,6 +43,8 @@ HOMES = {  # library: the only places that may import it
     "tensorstore": {"store"},
     "matplotlib": {"evaluation"},
     "ray": {"launch"},
+    "hivemind": {"swarm"},
+    "cryptography": {"swarm"},
     "torch": set(),
     "transformers": set(),
 }

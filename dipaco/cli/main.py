@@ -17,6 +17,7 @@ from dipaco.cli import (
     roles,
     serve,
     status,
+    swarm,
     train,
 )
 from dipaco.errors import DipacoError, DiskFull
@@ -36,6 +37,7 @@ VERBS = {
     "pause": orders.PAUSE,
     "resume": orders.RESUME,
     "drain": orders.DRAIN,
+    "swarm": swarm,
 }
 
 EXIT_BAD_INPUT = 2

@@ -143,6 +143,7 @@ def _status_of_work(opened: Any) -> dict[str, Any]:
         if len(machines) <= 1
         else "within a tolerance: workers of several kinds took part",
         "refusals": ledger.refusals(),
+        "swarms": ledger.swarms.statuses(),
     }
 
 
@@ -170,6 +171,8 @@ def _print(status: dict[str, Any]) -> None:
         for evaluation in arm["evaluations"]:
             print(f"  perplexity {evaluation['perplexity']:.2f} at phase {evaluation['phase']}")
     _print_work(status)
+    for swarm in status["swarms"]:
+        _print_swarm(swarm)
     for task in status["unfinished"][:10]:
         subject = f" {task['arm']} {task['subject']}".rstrip()
         print(f"to do: {task['kind']}{subject} phase {task['phase']} ({task['state']})")
@@ -191,3 +194,23 @@ def _print_work(status: dict[str, Any]) -> None:
         )
     for refusal in status["refusals"][:5]:
         print(f"refused: {refusal['what']}: {refusal['reason']} Again: {refusal['task']}")
+
+
+def _print_swarm(swarm: dict[str, Any]) -> None:
+    loss = "" if swarm["loss"] is None else f", loss {swarm['loss']:.3f}"
+    state = "" if swarm["is_open"] else " (between two phases)"
+    print(
+        f"\nswarm of {swarm['arm']} path {swarm['path']}{state}: step {swarm['step']:,}, "
+        f"{swarm['samples']} of {swarm['target']} samples, "
+        f"{swarm['samples_per_second']:.1f} samples/s{loss}; {len(swarm['peers'])} peers"
+    )
+    for name, peer in swarm["peers"].items():
+        print(
+            f"  {name}  {peer['kind']}  {peer['samples']:,} samples, "
+            f"{peer['samples_per_second']:.1f}/s, {peer['bytes_up'] / 1e6:.1f} MB up, "
+            f"{peer['bytes_down'] / 1e6:.1f} MB down, {peer['seconds'] / 60:.1f} min"
+        )
+    for name, reason in list(swarm["gone"].items())[-5:]:
+        print(f"  gone: {name}: {reason}")
+    for refusal in swarm["refused"][-5:]:
+        print(f"  refused: {refusal['who']}: {refusal['why']}")

@@ -10,6 +10,7 @@ import dipaco
 from dipaco.cli.narrator import Narrator
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Kind
+from dipaco.inner.elsewhere import PhaseRunner
 from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
 from dipaco.workers.heart import Heart
@@ -29,6 +30,7 @@ def work(
     *,
     kinds: Collection[Kind] = ALL_KINDS,
     lease_seconds: float = LEASE_SECONDS,
+    run_elsewhere: PhaseRunner | None = None,
 ) -> bool:
     """Works until the run is finished (True), or until SIGTERM, which saves a phase part-way."""
     narrator.compare_machines(run.ledger.remember("machine", machine()), machine())
@@ -42,7 +44,15 @@ def work(
         version=dipaco.__version__,
     )
     with Heart(run.open_ledger, name, lease_seconds) as heart:
-        worker = Worker(run, name, narrator, heart, kinds=kinds, lease_seconds=lease_seconds)
+        worker = Worker(
+            run,
+            name,
+            narrator,
+            heart,
+            kinds=kinds,
+            lease_seconds=lease_seconds,
+            run_elsewhere=run_elsewhere,
+        )
         with _stopped_by_sigterm(worker):
             is_finished = worker.run_until_finished()
         roster.leave(name)

@@ -19,6 +19,7 @@ from dipaco.control.queue import Queue
 from dipaco.control.release import Release, make_release
 from dipaco.control.roster import Roster
 from dipaco.control.scheduler import due, first_task
+from dipaco.control.swarms import Swarms
 from dipaco.control.tasks import (
     PRIORITY,
     Arrival,
@@ -78,6 +79,7 @@ class Ledger:
         self._database = open_database(place, schema)
         self.queue = Queue(self._database)
         self.roster = Roster(self._database)
+        self.swarms = Swarms(self._database)
 
     def close(self) -> None:
         self._database.close()
@@ -253,26 +255,34 @@ class Ledger:
         Raises:
           ClaimLost: somebody else holds the task by now. Nothing was recorded.
         """
-        task = claim.task
         with self._database.transaction():
-            held = self._database.one(
-                "drop_claim", task_id=claim.task_id, attempt=claim.attempt, worker=claim.worker
-            )
+            held = self._database.one("drop_claim", **_key(claim))
             if held is None:
-                raise ClaimLost(task=task)
-            self._database.change(
-                "put_partway",
-                arm=task.arm,
-                path=task.path,
-                phase=task.phase,
-                **partway.receipt._asdict(),
-                step=partway.step,
-                batches=partway.batches,
-                losses=json.dumps(partway.losses),
-                seconds=partway.seconds,
-            )
+                raise ClaimLost(task=claim.task)
+            self._put_partway(claim.task, partway)
             self._database.change("reopen_tasks")
             self._database.change("credit_worker", name=claim.worker, seconds=held[0])
+
+    @patient
+    def save_partway(self, claim: Claim, partway: Partway) -> None:
+        """Remembers how far a training task is, and goes on with it. Raises as `hand_on`."""
+        with self._database.transaction():
+            if self._database.one("holds_claim", **_key(claim)) is None:
+                raise ClaimLost(task=claim.task)
+            self._put_partway(claim.task, partway)
+
+    def _put_partway(self, task: Task, partway: Partway) -> None:
+        self._database.change(
+            "put_partway",
+            arm=task.arm,
+            path=task.path,
+            phase=task.phase,
+            **partway.receipt._asdict(),
+            step=partway.step,
+            batches=partway.batches,
+            losses=json.dumps(partway.losses),
+            seconds=partway.seconds,
+        )
 
     def unfinished(self) -> list[dict[str, Any]]:
         names = ("kind", "arm", "subject", "phase", "state", "attempt")
@@ -659,3 +669,7 @@ def open_ledger(place: Path | str, schema: str = "") -> Generator[Ledger]:
         yield ledger
     finally:
         ledger.close()
+
+
+def _key(claim: Claim) -> dict[str, Any]:
+    return {"task_id": claim.task_id, "attempt": claim.attempt, "worker": claim.worker}

@@ -57,10 +57,17 @@ INSERT INTO refusals (what, reason, task, worker) VALUES (:what, :reason, :task,
 SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 
 -- claim_tasks: takes the most urgent ready task of some kinds (a JSON array; said so that the index
--- on priority is used, whose first row it mostly is)
+-- on priority is used, whose first row it mostly is); a path that has a swarm is its backbones'
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1
 WHERE id = (SELECT id FROM tasks
             WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
+              AND NOT EXISTS (
+                SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+                WHERE tasks.kind = 'train' AND w.state = 'here' AND (
+                  b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
+                  OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
+                    AND w.beat > :now - :patience_seconds
+                    AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
             ORDER BY priority, id LIMIT 1)
 RETURNING id, kind, arm, subject, phase, attempt;
 
@@ -68,6 +75,13 @@ RETURNING id, kind, arm, subject, phase, attempt;
 WITH next AS MATERIALIZED
   (SELECT id FROM tasks
    WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
+     AND NOT EXISTS (
+       SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+       WHERE tasks.kind = 'train' AND w.state = 'here' AND (
+         b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
+         OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
+           AND w.beat > :now - :patience_seconds
+           AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
    ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED)
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
 RETURNING id, kind, arm, subject, phase, attempt;
@@ -76,6 +90,13 @@ RETURNING id, kind, arm, subject, phase, attempt;
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1
 WHERE id IN (SELECT id FROM tasks
              WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
+               AND NOT EXISTS (
+                 SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+                 WHERE tasks.kind = 'train' AND w.state = 'here' AND (
+                   b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
+                   OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
+                     AND w.beat > :now - :patience_seconds
+                     AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
              ORDER BY id LIMIT :limit)
 RETURNING id, kind, arm, subject, phase, attempt;
 
@@ -83,6 +104,13 @@ RETURNING id, kind, arm, subject, phase, attempt;
 WITH next AS MATERIALIZED
   (SELECT id FROM tasks
    WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
+     AND NOT EXISTS (
+       SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+       WHERE tasks.kind = 'train' AND w.state = 'here' AND (
+         b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
+         OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
+           AND w.beat > :now - :patience_seconds
+           AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
    ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED)
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
 RETURNING id, kind, arm, subject, phase, attempt;
@@ -90,6 +118,7 @@ RETURNING id, kind, arm, subject, phase, attempt;
 -- late_tasks: claimed tasks of some kinds that one other worker holds, with how long it has
 SELECT t.id, t.kind, t.arm, min(:now - c.since) FROM claims c JOIN tasks t ON t.id = c.task_id
 WHERE t.state = 'claimed' AND t.kind IN ('pretrain', 'train', 'score') AND c.epoch = :epoch
+  AND NOT EXISTS (SELECT 1 FROM swarm_backbones b WHERE b.worker IN (c.worker, :worker))
 GROUP BY t.id, t.kind, t.arm HAVING count(*) = 1 AND min(c.worker) <> :worker
 ORDER BY 4 DESC, t.id;
 
@@ -371,3 +400,43 @@ SELECT a.name FROM arrivals a LEFT JOIN modules m
 WHERE m.module IS NULL
 UNION
 SELECT name FROM partway;
+
+-- put_swarm_pass: somebody may take part
+INSERT INTO swarm_passes (serial, name, role, not_after) VALUES (:serial, :name, :role, :not_after);
+
+-- revoke_swarm_passes: all that a name has
+UPDATE swarm_passes SET revoked = 1 WHERE name = :name AND revoked = 0;
+
+-- swarm_passes: those that were issued
+SELECT serial, name, role, not_after, revoked FROM swarm_passes ORDER BY name, serial;
+
+-- put_swarm_backbone: a worker is the backbone of a path
+INSERT INTO swarm_backbones (worker, arm, subject, address)
+VALUES (:worker, :arm, :subject, :address)
+ON CONFLICT (worker) DO UPDATE
+SET arm = excluded.arm, subject = excluded.subject, address = excluded.address;
+
+-- drop_swarm_backbone: it is none any more
+DELETE FROM swarm_backbones WHERE worker = :worker;
+
+-- swarm_backbones: of a path, and whether the roster has them here
+SELECT b.worker, b.address FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' ORDER BY w.beat DESC;
+
+-- put_swarm_step: a group step was taken; one that nobody has any more is taken again
+INSERT INTO swarm_steps (arm, path, step, lineage, loss, targets, seconds, blocks)
+VALUES (:arm, :path, :step, :lineage, :loss, :targets, :seconds, :blocks)
+ON CONFLICT (arm, path, step) DO UPDATE
+SET lineage = excluded.lineage, loss = excluded.loss, targets = excluded.targets,
+    seconds = excluded.seconds, blocks = excluded.blocks;
+
+-- swarm_steps: of a path
+SELECT step, lineage, loss, targets, seconds, blocks FROM swarm_steps
+WHERE arm = :arm AND path = :path ORDER BY step;
+
+-- put_swarm_status: how a swarm is
+INSERT INTO swarm_status (arm, path, leader, status) VALUES (:arm, :path, :leader, :status)
+ON CONFLICT (arm, path) DO UPDATE SET leader = excluded.leader, status = excluded.status;
+
+-- swarm_status: of every swarm
+SELECT arm, path, leader, status FROM swarm_status ORDER BY arm, path;

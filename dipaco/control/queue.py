@@ -62,11 +62,16 @@ class Queue:
         """
         # A claim that a power cut takes back was never worked on; so it need not be durable.
         with self._database.transaction(is_durable=False):
-            rows = self._database.rows("claim_tasks", kinds=json.dumps(list(kinds)))
+            who = {
+                "worker": worker,
+                "epoch": self._database.epoch,
+                "patience_seconds": LEASE_SECONDS,
+            }
+            rows = self._database.rows("claim_tasks", kinds=json.dumps(list(kinds)), **who)
             if rows and limit > 1 and rows[0][1] in STACKED_KINDS:
                 _, kind, arm, _, phase, _ = rows[0]
                 rows += self._database.rows(
-                    "claim_alike", kind=kind, arm=arm, phase=phase, limit=limit - 1
+                    "claim_alike", kind=kind, arm=arm, phase=phase, limit=limit - 1, **who
                 )
             return [self._hold(worker, row, lease_seconds) for row in rows]
 

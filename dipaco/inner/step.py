@@ -66,10 +66,40 @@ def make_step(
         # A batch without any target (rows of one token) must not divide by zero.
         scale = 1.0 / jnp.maximum(targets, 1.0)
         gradient = jax.tree.map(lambda leaf: leaf * scale, gradient)
-        direction, optimizer_state = optimizer.update(gradient, state.optimizer, state.parts)
-        updates = jax.tree.map(lambda leaf: -learning_rate * leaf, direction)
-        parts = optax.apply_updates(state.parts, updates)
-        metrics = StepMetrics(loss_sum * scale, optax.tree.norm(gradient), targets)
-        return PathState(parts, optimizer_state, state.step + 1), metrics
+        after = _descend(optimizer, state, gradient, learning_rate)
+        return after, StepMetrics(loss_sum * scale, optax.tree.norm(gradient), targets)
 
     return jax.jit(step, donate_argnums=0, out_shardings=(state_shardings, None))
+
+
+def make_gradient(
+    loss_fn: LossFn,
+) -> Callable[[Any, Batch], tuple[Any, jax.Array, jax.Array]]:
+    """Compiles `gradient(parts, batch) -> (gradient of the summed loss, summed loss, targets)`:
+    what one of several machines does for a step that they take together.
+    """
+
+    def gradient(parts, batch):
+        (loss_sum, targets), gradient = jax.value_and_grad(loss_fn, has_aux=True)(parts, batch)
+        return gradient, loss_sum, targets
+
+    return jax.jit(gradient)
+
+
+def make_update(
+    settings: InnerSettings,
+) -> Callable[[PathState, Any, jax.Array], PathState]:
+    """Compiles `update(state, mean gradient per target, learning_rate) -> state`: the rest of that
+    step. The state passed in stays as it was.
+    """
+    optimizer = adamw(settings)
+    return jax.jit(lambda state, gradient, rate: _descend(optimizer, state, gradient, rate))
+
+
+def _descend(
+    optimizer: optax.GradientTransformation, state: PathState, gradient: Any, rate: jax.Array
+) -> PathState:
+    direction, optimizer_state = optimizer.update(gradient, state.optimizer, state.parts)
+    updates = jax.tree.map(lambda leaf: -rate * leaf, direction)
+    parts = optax.apply_updates(state.parts, updates)
+    return PathState(parts, optimizer_state, state.step + 1)

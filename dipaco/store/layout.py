@@ -6,6 +6,7 @@ RUN/logs/WORKER.log                  what workers that were started for it print
 RUN/corpus/                          tokens, tokenizer, document index
 RUN/objects/modules/DIGEST.safetensors       likewise states, messages, routers, scores, shards
 RUN/snapshots/ARM/PATH/PHASE-ATTEMPT/        Orbax
+RUN/swarm/WORKER.key                 the network identity of a backbone
 RUN/report.{json,md,png}  RUN/events.jsonl  RUN/tensorboard/
 
 A run in a bucket has `database`, `corpus`, `objects`, `snapshots` and `report.*` there, by the same
@@ -66,14 +67,21 @@ class Layout:
     def tensorboard(self) -> Path:
         return self.root / "tensorboard"
 
+    def swarm_identity(self, worker: str) -> Path:
+        """The key that the libp2p address of a backbone contains."""
+        return self.root / "swarm" / f"{worker}.key"
+
     def report(self, suffix: str) -> Path:
         return self.root / f"report.{suffix}"
 
-    def snapshot(self, arm: str, path: int, phase: int, attempt: int) -> str:
+    def snapshot(
+        self, arm: str, path: int, phase: int, attempt: int, step: int | None = None
+    ) -> str:
         """Name of a path snapshot: the attempt is in it, since a folder cannot be named by its
-        digest before it is written.
+        digest before it is written; so is the step, where an attempt saves again and again.
         """
-        return f"snapshots/{arm}/{path:04d}/{phase:06d}-{attempt}"
+        of_step = "" if step is None else f"-{step}"
+        return f"snapshots/{arm}/{path:04d}/{phase:06d}-{attempt}{of_step}"
 
 
 def remote_name(receipt: Receipt) -> str:

@@ -23,6 +23,7 @@ from dipaco.errors import (
     ObjectDamaged,
     ObjectMissing,
 )
+from dipaco.inner.elsewhere import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.workers.evaluator import check_path, evaluate_release, label_path, score_path
 from dipaco.workers.executor import step_module
@@ -30,7 +31,13 @@ from dipaco.workers.heart import Heart
 from dipaco.workers.mending import mend
 from dipaco.workers.reporter import write_report
 from dipaco.workers.stages import prepare_corpus, route
-from dipaco.workers.trainer import StoppedPartway, stacks_of, train, train_stacked
+from dipaco.workers.trainer import (
+    StoppedPartway,
+    stacks_of,
+    train,
+    train_elsewhere,
+    train_stacked,
+)
 
 SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.02, 1.0  # between two looks for a task
 
@@ -63,6 +70,7 @@ class Worker:
       heart: renews its leases; not started yet.
       kinds: of tasks that it takes.
       lease_seconds: how long it may be silent before its task is another's.
+      run_elsewhere: who takes the steps of `train` tasks, where this process does not: a swarm.
     """
 
     def __init__(
@@ -74,7 +82,9 @@ class Worker:
         *,
         kinds: Collection[Kind] = ALL_KINDS,
         lease_seconds: float = LEASE_SECONDS,
+        run_elsewhere: PhaseRunner | None = None,
     ):
+        self._run_elsewhere = run_elsewhere
         self._run, self._name, self._watcher, self._heart = run, name, watcher, heart
         self._kinds, self._lease_seconds = kinds, lease_seconds
         self._is_told_to_stop = threading.Event()
@@ -126,6 +136,8 @@ class Worker:
 
     def _claim(self) -> list[Claim]:
         queue, limit = self._run.ledger.queue, self._run.config.inner.stacked_paths
+        if self._run_elsewhere is not None:
+            limit = 1
         lease = {"lease_seconds": self._lease_seconds}
         claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims:
@@ -146,7 +158,8 @@ class Worker:
             if others:
                 facts_of = train_stacked(run, claims, self._watcher.stepped, should_stop)
             else:
-                facts_of = [do(run, first, self._watcher, should_stop)]
+                elsewhere = self._run_elsewhere
+                facts_of = [do(run, first, self._watcher, should_stop, elsewhere)]
             for claim, facts in zip(claims, facts_of, strict=True):
                 self._finish(claim, facts)
         except StoppedPartway as stopped:
@@ -232,11 +245,22 @@ class Worker:
         return True
 
 
-def do(run: Run, claim: Claim, watcher: Watcher, should_stop: Callable[[], bool]) -> list[Fact]:
+def do(
+    run: Run,
+    claim: Claim,
+    watcher: Watcher,
+    should_stop: Callable[[], bool],
+    run_elsewhere: PhaseRunner | None = None,
+) -> list[Fact]:
     """Does one task of any kind; returns the facts to record."""
 
+    def on_step(loss: float, tokens: int) -> None:
+        watcher.stepped(claim, loss, tokens)
+
     def train_path() -> list[Fact]:
-        return train(run, claim, lambda *step: watcher.stepped(claim, *step), should_stop)
+        if run_elsewhere is not None and claim.task.kind == "train":
+            return train_elsewhere(run, claim, run_elsewhere, on_step, should_stop)
+        return train(run, claim, on_step, should_stop)
 
     kinds: dict[str, Callable[[], list[Fact]]] = {
         "prepare": lambda: prepare_corpus(run, claim, watcher.prepared),

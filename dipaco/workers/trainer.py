@@ -18,6 +18,7 @@ from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady, PathTrained
 from dipaco.data.pack import RowPlan, load_plan
 from dipaco.data.pipeline import Batches
 from dipaco.errors import SnapshotOfOtherData
+from dipaco.inner.elsewhere import PhaseRunner, PhaseWork
 from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.phase import run_phase
 from dipaco.inner.stacked import unstack
@@ -133,6 +134,66 @@ def train_stacked(
     if taken + len(result.losses) < end:
         raise StoppedPartway(*(_save_partway(run, *path) for path in ended))
     return [_finish(run, *path) for path in ended]
+
+
+def train_elsewhere(
+    run: Run,
+    claim: Claim,
+    run_elsewhere: PhaseRunner,
+    on_step: OnStep,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Fact]:
+    """As `train`, but others take the steps, a group of machines; what they have is saved part-way
+    whenever they say so.
+
+    Raises:
+      StoppedPartway: `should_stop` said so.
+    """
+    started = time.monotonic()
+    begun = _begin(run, claim)
+    (taken, end), arm = (begun.state[2], begun.steps[1]), begun.arm
+    tokens = run.config.inner.batch_size * run.config.data.length
+
+    def save(state: PathState, losses: Sequence[float]) -> None:
+        task, step = claim.task, begun.steps[0] + len(losses)
+        name = run.layout.snapshot(arm.name, task.path, task.phase, claim.attempt, step)
+        partway = Partway(
+            receipt=save_snapshot(run.objects, name, state),
+            step=step,
+            batches=begun.batches.fingerprint,
+            losses=tuple(losses),
+            seconds=begun.seconds + time.monotonic() - started,
+        )
+        before = run.ledger.partway(arm.name, task.path, task.phase)
+        run.ledger.save_partway(claim, partway)
+        if before is not None and before.receipt.name != name:
+            run.objects.delete(before.receipt.name)
+
+    modules = {
+        str(module): run.ledger.module(arm.name, module, claim.task.phase).parameters.digest
+        for module in begun.modules
+    }
+    result = run_elsewhere(
+        PhaseWork(
+            origin=f"{claim.task} {sorted(modules.items())}",
+            state=jax.device_get(run.programs.place(*begun.state)),
+            first_step=taken,
+            losses=begun.losses,
+            rates=learning_rates(run.config.inner, arm.total_steps, taken, end - taken),
+            batch_at=begun.batches.at,
+            on_step=lambda _, loss: on_step(loss, tokens),
+            should_stop=should_stop,
+            save=save,
+        )
+    )
+    losses = result.losses.tolist()
+    if begun.steps[0] + len(losses) < end:
+        save(result.state, losses)
+        partway = run.ledger.partway(arm.name, claim.task.path, claim.task.phase)
+        assert partway is not None
+        raise StoppedPartway(partway)
+    seconds = begun.seconds + time.monotonic() - started
+    return _finish(run, begun._replace(losses=()), result.state, losses, seconds)
 
 
 def stacks_of(run: Run, claims: Sequence[Claim]) -> list[list[Claim]]:

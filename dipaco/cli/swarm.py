@@ -1,0 +1,302 @@
+"""Train one path by machines that come and go (DeDLOC, arXiv 2106.10207; extra `swarm`).
+
+  dipaco swarm start CONFIG --run RUN [--path I]      a backbone: welcomes, holds state, saves
+  dipaco swarm token --run RUN --name ANA --days 7    a pass for one name, as a file to send
+  dipaco swarm revoke ANA --run RUN                   her passes are worth nothing from now on
+  dipaco swarm join ADDRESS --token FILE              lend this machine; Ctrl-C leaves cleanly
+  dipaco swarm aux ADDRESS --token FILE               lend bandwidth: adds up, computes nothing
+
+`start` is a worker of the run that leaves the steps of one path to the group, and needs no
+accelerator. Start two, and either may die. `dipaco status --run RUN` shows the group.
+"""
+
+import argparse
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dipaco.cli.config import add_set
+from dipaco.cli.roles import add_database
+from dipaco.cli.runs import add_run
+from dipaco.control.queue import LEASE_SECONDS
+from dipaco.errors import ExtraMissing, NoSuchName, NoSuchPath, PathNeeded
+
+if TYPE_CHECKING:
+    from dipaco.runs.run import Run
+    from dipaco.swarm.passes import Authority, Pass
+
+HELP = "train a path by volunteers' machines: start, token, revoke, join, aux"
+LISTEN = "/ip4/0.0.0.0/tcp/0"
+BACKBONE_DAYS = 3650.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="swarm_verb", required=True, metavar="VERB")
+
+    def verb(name: str, does: str) -> argparse.ArgumentParser:
+        return verbs.add_parser(name, help=does, description=does[0].upper() + does[1:] + ".")
+
+    start = verb("start", "begin a run, or go on with it, and lead the swarm of one of its paths")
+    start.add_argument("config", type=Path, metavar="CONFIG", help="a file with run()")
+    add_run(start)
+    add_database(start)
+    add_set(start)
+    start.add_argument("--path", type=int, metavar="I", help="needed where there are several")
+    start.add_argument(
+        "--listen",
+        default=LISTEN,
+        metavar="ADDRESS",
+        help="where peers reach this machine: /ip4/HOST/tcp/PORT (default: any free port), or "
+        "tcp://HOST:PORT, not encrypted, for machines of one network",
+    )
+    start.add_argument("--name", help="in the roster; else host and process number")
+    start.add_argument(
+        "--block-rows", type=int, metavar="N", help="rows lent at once (default: a 32nd of a batch)"
+    )
+    start.add_argument(
+        "--codec",
+        choices=("none", "float16", "int8"),
+        default="none",
+        help="of gradients on their way (default: none, float32)",
+    )
+    start.add_argument(
+        "--save-seconds", type=float, default=60.0, metavar="S", help="between two savings"
+    )
+    start.add_argument(
+        "--lease-seconds",
+        type=float,
+        default=LEASE_SECONDS,
+        metavar="S",
+        help=f"after so long a silence another backbone leads (default: {LEASE_SECONDS:.0f})",
+    )
+
+    token = verb("token", "make a pass for one name: a file to send to a volunteer")
+    add_run(token)
+    token.add_argument("--name", required=True, help="who may take part")
+    token.add_argument("--days", type=float, default=7.0, help="it is valid (default: 7)")
+    token.add_argument("--out", type=Path, metavar="FILE", help="default: NAME.pass")
+
+    revoke = verb("revoke", "let nobody in with the passes of a name")
+    revoke.add_argument("name", metavar="NAME")
+    add_run(revoke)
+
+    for name, does in (
+        ("join", "lend this machine to a swarm; Ctrl-C leaves cleanly"),
+        ("aux", "lend this machine's bandwidth: it adds up gradients and computes none"),
+    ):
+        joining = verb(name, does)
+        joining.add_argument("address", metavar="ADDRESS", help="as `swarm start` printed it")
+        joining.add_argument("--token", type=Path, required=True, metavar="FILE")
+        joining.add_argument(
+            "--megabits", type=float, metavar="N", help="use no more, in each direction"
+        )
+        if name == "join":
+            joining.add_argument(
+                "--client", action="store_true", help="behind a firewall: only dial out"
+            )
+
+
+def run(options: argparse.Namespace) -> int:
+    verbs: dict[str, Callable[[argparse.Namespace], int]] = {
+        "start": _start,
+        "token": _token,
+        "revoke": _revoke,
+        "join": _join,
+        "aux": _join,
+    }
+    try:
+        import cryptography  # noqa: F401
+    except ImportError as error:
+        raise ExtraMissing(
+            feature="`dipaco swarm`", package="cryptography", extra="swarm"
+        ) from error
+    return verbs[options.swarm_verb](options)
+
+
+# --- the run's side ------------------------------------------------------------------------------
+
+
+def _start(options: argparse.Namespace) -> int:
+    from dipaco.runs.allocator import keep_freed_memory
+
+    keep_freed_memory()
+
+    from dipaco.overrides import load_config
+
+    config = load_config(options.config, options.overrides)
+    path = _path_of(options.path, config.num_paths)
+
+    from dipaco.caches import cache_folder
+    from dipaco.cli.narrator import Narrator, print_results
+    from dipaco.cli.working import own_name, work
+    from dipaco.config import MODULAR
+    from dipaco.runs.programs import keep_compiled
+    from dipaco.runs.run import create_or_open, taking_part
+    from dipaco.swarm.backbone import Backbone, Place
+    from dipaco.workers.loop import recover
+
+    keep_compiled(cache_folder() / "compiled")
+    name = options.name or own_name()
+    with taking_part(options.run) as part:
+        opened, is_new = create_or_open(options.run, config, None, options.database)
+        try:
+            if part.is_alone:
+                recover(opened)
+            part.let_others_in()
+            backbone = Backbone(
+                opened.open_ledger,
+                Place(MODULAR, path, name),
+                _settings(opened, options),
+                _issue(opened, f"backbone-{path}", "backbone", BACKBONE_DAYS),
+                listen=options.listen,
+                identity=opened.layout.swarm_identity(name),
+                say=_say,
+                save_seconds=options.save_seconds,
+            )
+            backbone.start()
+            is_finished = False
+            try:
+                _say(f"dipaco swarm join {backbone.address} --token FILE")
+                with Narrator(opened) as narrator:
+                    narrator.greet(is_new=is_new)
+                    is_finished = work(
+                        opened,
+                        name,
+                        narrator,
+                        lease_seconds=options.lease_seconds,
+                        run_elsewhere=backbone.run_phase,
+                    )
+                if is_finished:
+                    print_results(opened)
+                else:
+                    print("Stopped in order. The same command goes on from here.")
+            finally:
+                backbone.close(is_finished=is_finished)
+        finally:
+            opened.ledger.close()
+    return 0
+
+
+def _path_of(given: int | None, num_paths: int) -> int:
+    if given is None:
+        if num_paths > 1:
+            raise PathNeeded(paths=num_paths, last=num_paths - 1)
+        return 0
+    if not 0 <= given < num_paths:
+        raise NoSuchPath(path=given, last=num_paths - 1)
+    return given
+
+
+def _settings(opened: "Run", options: argparse.Namespace) -> Any:
+    from dipaco.errors import BadSetting
+    from dipaco.swarm.compute import Settings
+
+    config = opened.config
+    batch = config.inner.batch_size
+    rows = options.block_rows or max(1, batch // 32)
+    if not 1 <= rows <= batch:
+        raise BadSetting(name="--block-rows", value=rows, expected=f"1 to {batch}", hint="")
+    return Settings(
+        model=config.model,
+        inner=config.inner,
+        length=config.data.length,
+        block_rows=rows,
+        codec=options.codec,
+    )
+
+
+def _token(options: argparse.Namespace) -> int:
+    from dipaco.runs.run import reading
+    from dipaco.swarm.passes import save_pass
+
+    file = options.out or Path(f"{options.name}.pass")
+    with reading(options.run) as opened:
+        given = _issue(opened, options.name, "volunteer", options.days)
+        save_pass(given, file)
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(given.certificate.not_after))
+        print(f"{file}: {options.name} may take part until {until}. Send it as you would a key.")
+        addresses = [
+            address for one in opened.ledger.swarms.statuses() if (address := one["leader_address"])
+        ]
+    for address in addresses:
+        print(f"dipaco swarm join {address} --token {file}")
+    return 0
+
+
+def _revoke(options: argparse.Namespace) -> int:
+    from dipaco.runs.run import reading
+
+    with reading(options.run) as opened:
+        swarms = opened.ledger.swarms
+        if not swarms.revoke(options.name):
+            known = sorted({one.name for one in swarms.passes() if one.role == "volunteer"})
+            raise NoSuchName(name=options.name, known=", ".join(known) or "nobody")
+    print(f"The passes of {options.name} are worth nothing from now on.")
+    return 0
+
+
+def _authority(opened: "Run") -> "Authority":
+    """Who issues passes for this run; its key is among the run's facts, for its backbones."""
+    from dipaco.swarm.passes import Authority
+
+    key = opened.ledger.remember("swarm_authority", Authority.new_key().hex())
+    return Authority(bytes.fromhex(key), opened.address.identity)
+
+
+def _issue(opened: "Run", name: str, role: Any, days: float) -> "Pass":
+    given = _authority(opened).issue(name, role, time.time(), days)
+    certificate = given.certificate
+    opened.ledger.swarms.issue(
+        certificate.serial, certificate.name, certificate.role, certificate.not_after
+    )
+    return given
+
+
+# --- the volunteers' side ------------------------------------------------------------------------
+
+
+def _join(options: argparse.Namespace) -> int:
+    from dipaco.runs.allocator import keep_freed_memory
+
+    keep_freed_memory()
+
+    from dipaco.swarm.passes import load_pass
+
+    given = load_pass(options.token)
+    if options.swarm_verb == "join":
+        from dipaco.caches import cache_folder
+        from dipaco.runs.programs import keep_compiled
+
+        keep_compiled(cache_folder() / "compiled")
+
+    from dipaco.swarm.session import Lent, lend
+
+    lent = Lent(
+        address=options.address,
+        computes=options.swarm_verb == "join",
+        listens=not getattr(options, "client", False),
+        bytes_per_second=options.megabits * 125_000.0 if options.megabits else None,
+    )
+    asyncio.run(_until_told(lambda stop: lend(lent, given, stop, _say)))
+    return 0
+
+
+async def _until_told(turn: Callable[[asyncio.Event], Any]) -> None:
+    """Ctrl-C and SIGTERM ask to leave; a second Ctrl-C does not wait."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def told() -> None:
+        _say("leaving: what was computed is handed over. Ctrl-C again leaves at once")
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told)
+    await turn(stop)
+
+
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)

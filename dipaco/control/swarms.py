@@ -1,0 +1,98 @@
+"""What the ledger knows of swarms: passes, backbones, group steps, and how each swarm is."""
+
+import json
+from typing import Any, NamedTuple
+
+from dipaco.control.database import Database
+from dipaco.control.patience import patient
+
+
+class IssuedPass(NamedTuple):
+    """A pass that was issued; the pass itself is its holder's."""
+
+    serial: str
+    name: str
+    role: str
+    not_after: float  # seconds of the wall clock
+    is_revoked: bool
+
+
+class GroupStep(NamedTuple):
+    """A step that a swarm has taken, and which blocks of its batch each peer has computed."""
+
+    step: int
+    lineage: str
+    loss: float
+    targets: float
+    seconds: float
+    blocks: dict[str, list[int]]
+
+
+class Swarms:
+    """The swarms of one run."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    @patient
+    def issue(self, serial: str, name: str, role: str, not_after: float) -> None:
+        """Puts a pass on the list of those that are let in."""
+        with self._database.transaction():
+            self._database.change(
+                "put_swarm_pass", serial=serial, name=name, role=role, not_after=not_after
+            )
+
+    @patient
+    def revoke(self, name: str) -> int:
+        """All passes of a name; how many there were."""
+        with self._database.transaction():
+            return self._database.change("revoke_swarm_passes", name=name)
+
+    @patient
+    def passes(self) -> list[IssuedPass]:
+        rows = self._database.rows("swarm_passes")
+        return [IssuedPass(*row[:4], bool(row[4])) for row in rows]
+
+    @patient
+    def put_backbone(self, worker: str, arm: str, path: int, address: str) -> None:
+        """From now on, other workers leave this path to it, as long as it lives."""
+        with self._database.transaction():
+            self._database.change(
+                "put_swarm_backbone", worker=worker, arm=arm, subject=str(path), address=address
+            )
+
+    @patient
+    def drop_backbone(self, worker: str) -> None:
+        with self._database.transaction():
+            self._database.change("drop_swarm_backbone", worker=worker)
+
+    @patient
+    def backbones(self, arm: str, path: int) -> dict[str, str]:
+        """Worker -> address, of those in the roster; who was heard of last comes first."""
+        return dict(self._database.rows("swarm_backbones", arm=arm, subject=str(path)))
+
+    @patient
+    def put_step(self, arm: str, path: int, step: GroupStep) -> None:
+        with self._database.transaction(is_durable=False):
+            values = step._asdict() | {"blocks": json.dumps(step.blocks)}
+            self._database.change("put_swarm_step", arm=arm, path=path, **values)
+
+    @patient
+    def steps(self, arm: str, path: int) -> list[GroupStep]:
+        rows = self._database.rows("swarm_steps", arm=arm, path=path)
+        return [GroupStep(*row[:5], json.loads(row[5])) for row in rows]
+
+    @patient
+    def put_status(self, arm: str, path: int, leader: str, status: dict[str, Any]) -> None:
+        with self._database.transaction(is_durable=False):
+            self._database.change(
+                "put_swarm_status", arm=arm, path=path, leader=leader, status=json.dumps(status)
+            )
+
+    @patient
+    def statuses(self) -> list[dict[str, Any]]:
+        """How every swarm is, as its leader last said."""
+        return [
+            {"arm": arm, "path": path, "leader": leader, **json.loads(status)}
+            for arm, path, leader, status in self._database.rows("swarm_status")
+        ]

@@ -1,0 +1,164 @@
+"""What a peer computes: the gradient of a block of rows, and the step that all take alike.
+
+A gradient travels as one float32 vector, leaves in the order of their names.
+"""
+
+import dataclasses
+import functools
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from dipaco.errors import BadMessage
+from dipaco.inner.config import InnerSettings
+from dipaco.inner.optimizer import adamw
+from dipaco.inner.state import PathState, fresh
+from dipaco.inner.step import make_gradient, make_update
+from dipaco.model.config import ModelConfig
+from dipaco.model.lm import training_loss
+from dipaco.model.spec import describe
+from dipaco.swarm.messages import digest
+
+COLUMNS = ("tokens", "segments", "positions")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all peers of a group must have in common."""
+
+    model: ModelConfig
+    inner: InnerSettings
+    length: int  # tokens in a row
+    block_rows: int  # rows in a block
+    codec: str = "none"
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Settings":
+        """Raises `BadMessage`."""
+        try:
+            return msgspec.convert(json.loads(text), type=cls)
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise BadMessage(problem=f"the group's settings are not ours: {error}") from error
+
+    @property
+    def digest(self) -> str:
+        return digest(self.to_json().encode()).hex()
+
+    @property
+    def num_blocks(self) -> int:
+        """Of a step; the last may be shorter."""
+        return -(-self.inner.batch_size // self.block_rows)
+
+
+class Compute:
+    """The programs of one peer."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        inner = settings.inner
+
+        def loss(parts: Any, batch: Mapping[str, Any]) -> tuple[jax.Array, jax.Array]:
+            return training_loss(
+                settings.model,
+                parts,
+                batch["tokens"],
+                batch["segments"],
+                batch["positions"],
+                rematerialise=inner.rematerialise,
+                loss_chunks=inner.loss_chunks,
+            )
+
+        gradient = make_gradient(loss)
+
+        def flat_gradient(parts, batch):
+            tree, loss_sum, targets = gradient(parts, batch)
+            return ravel_pytree(tree)[0], loss_sum, targets
+
+        self._gradient = jax.jit(flat_gradient)
+        self._update = make_update(inner)
+        self.add = jax.jit(jnp.add)
+        self._warming, self._is_warm = threading.Lock(), False
+
+    @functools.cached_property
+    def state_like(self) -> PathState:
+        """Shapes and types of what a path carries."""
+        parts = jax.tree.map(
+            lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype),
+            describe(self.settings.model),
+        )
+        return jax.eval_shape(lambda parts: fresh(parts, adamw(self.settings.inner)), parts)
+
+    @functools.cached_property
+    def _unravel(self) -> Any:
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.state_like.parts)
+        return ravel_pytree(zeros)[1]
+
+    @functools.cached_property
+    def num_values(self) -> int:
+        """Length of a gradient."""
+        return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.state_like.parts))
+
+    def warm_up(self) -> None:
+        """Compiles, so that the first block takes as long as any."""
+        with self._warming:
+            if self._is_warm:
+                return
+            shape = self.settings.block_rows, self.settings.length
+            zeros = functools.partial(jax.tree.map, lambda leaf: np.zeros(leaf.shape, leaf.dtype))
+            state = zeros(self.state_like)
+            rows = {name: np.zeros(shape, np.int32) for name in COLUMNS}
+            vector, _, _ = self.gradient(state.parts, rows)
+            self.add(vector, vector)
+            self.step(state, np.asarray(vector), 0.0)
+            self._is_warm = True
+
+    def gradient(self, parts: Any, rows: Mapping[str, np.ndarray]) -> tuple[Any, float, float]:
+        """Gradient of a block's summed loss (float32 [values], on the device), that loss in nats,
+        and its targets.
+        """
+        vector, loss_sum, targets = self._gradient(parts, rows)
+        jax.block_until_ready(vector)
+        return vector, float(loss_sum), float(targets)
+
+    def step(self, state: PathState, mean: np.ndarray, learning_rate: float) -> PathState:
+        """The group's optimiser step, from the mean gradient per target."""
+        after = self._update(state, self._unravel(jnp.asarray(mean)), jnp.float32(learning_rate))
+        return jax.block_until_ready(after)
+
+    def rows_of(self, batch: Mapping[str, np.ndarray], block: int) -> dict[str, np.ndarray]:
+        """The rows of one block of a step's batch."""
+        size = self.settings.block_rows
+        return {
+            name: np.asarray(batch[name][block * size : (block + 1) * size]) for name in COLUMNS
+        }
+
+
+def pack_rows(blocks: list[dict[str, np.ndarray]]) -> bytes:
+    """Rows of several blocks, for the way."""
+    return b"".join(
+        np.ascontiguousarray(block[name], "<i4").tobytes() for block in blocks for name in COLUMNS
+    )
+
+
+def unpack_rows(content: bytes, rows_in_blocks: list[int], length: int) -> list[dict]:
+    """The inverse; raises `BadMessage` where sizes do not fit."""
+    if len(content) != sum(rows_in_blocks) * length * 4 * len(COLUMNS):
+        raise BadMessage(problem=f"{len(content)} bytes of rows do not fit the blocks")
+    values, offset, blocks = np.frombuffer(content, "<i4"), 0, []
+    for rows in rows_in_blocks:
+        block = {}
+        for name in COLUMNS:
+            block[name] = values[offset : offset + rows * length].reshape(rows, length)
+            offset += rows * length
+        blocks.append(block)
+    return blocks

@@ -1,0 +1,48 @@
+"""How long to wait for a peer: learned from what was seen, never a constant.
+
+A deadline is the median of what took place before, plus some spreads. The spread is the median
+absolute deviation, so that one stall does not teach patience with the next.
+"""
+
+import collections
+import statistics
+from collections.abc import Iterable
+
+SPREADS = 6.0
+LEAST_SPREAD = 0.25  # of the median: even the most regular peer is interrupted now and then
+REMEMBERED = 64  # durations
+GAUSSIAN = 1.4826  # median absolute deviation -> standard deviation
+
+
+def deadline_seconds(durations: Iterable[float], guess_seconds: float) -> float:
+    """After how long to give up, from durations of the same thing.
+
+    Args:
+      durations: seconds; what has been seen of it. None: `guess_seconds` is all that is known.
+      guess_seconds: what is expected before anything was seen, from sizes and declared speeds. It
+        loses its say one measurement at a time.
+    """
+    seen = list(durations)
+    if not seen:
+        return guess_seconds * (1.0 + SPREADS)
+    median = statistics.median(seen)
+    spread = GAUSSIAN * statistics.median(abs(value - median) for value in seen)
+    learned = median + SPREADS * max(spread, LEAST_SPREAD * median)
+    trust = len(seen) / (len(seen) + 2.0)  # two measurements weigh as much as the guess
+    return trust * learned + (1.0 - trust) * max(learned, guess_seconds * (1.0 + SPREADS))
+
+
+class Durations:
+    """The last of what was seen."""
+
+    def __init__(self) -> None:
+        self._seen: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
+
+    def saw(self, seconds: float) -> None:
+        self._seen.append(seconds)
+
+    def __bool__(self) -> bool:
+        return bool(self._seen)
+
+    def deadline_seconds(self, guess_seconds: float) -> float:
+        return deadline_seconds(self._seen, guess_seconds)

@@ -1,0 +1,121 @@
+"""What every peer with state does, whoever leads: holds it, steps it, gives it to newcomers, and
+adds up its slice of each round.
+"""
+
+import asyncio
+from typing import Any
+
+import jax
+import numpy as np
+
+from dipaco.errors import BadMessage
+from dipaco.inner.state import PathState
+from dipaco.swarm.codecs import codec_of
+from dipaco.swarm.compute import Compute
+from dipaco.swarm.messages import (
+    Arrived,
+    AskArrived,
+    AskChunk,
+    Closed,
+    Done,
+    Fetch,
+    Mean,
+    Push,
+)
+from dipaco.swarm.reducing import Reducer
+from dipaco.swarm.state import StateBytes
+from dipaco.swarm.wire import Answer, Question, Wire
+
+
+class Holder:
+    """The state of one peer, and its answers to others.
+
+    Args:
+      wire: is given handlers.
+      compute: its programs; None for an auxiliary, which holds no state.
+    """
+
+    def __init__(self, wire: Wire, compute: Compute | None = None):
+        self.compute = compute
+        self.reducer = Reducer(wire.name)
+        self.state: PathState | None = None
+        self.origin, self.step, self.lineage = "", -1, ""
+        self.losses: list[float] = []  # of the steps of this phase
+        self.steps_taken = 0  # with the group, since the state was fetched or given
+        self._kept: tuple[int, str, PathState] | None = None
+        self._kept_bytes: tuple[int, str, StateBytes] | None = None
+        self._packing = asyncio.Lock()
+        wire.answers("push", Push, self._push)
+        wire.answers("fetch", Fetch, self._fetch)
+        wire.answers("arrived", AskArrived, self._arrived)
+        wire.answers("chunk", AskChunk, self._chunk)
+
+    @property
+    def at(self) -> tuple[str, int, str]:
+        """Where this state is: equal for two peers if and only if their states are."""
+        return self.origin, self.step, self.lineage
+
+    def begin(
+        self, state: PathState, origin: str, step: int, lineage: str, losses: list[float]
+    ) -> None:
+        """A state that was fetched, or given by the run."""
+        self.state = jax.device_put(state)
+        self.origin, self.step, self.lineage = origin, step, lineage
+        self.losses, self.steps_taken = losses, 0
+
+    async def advance(self, mean: np.ndarray, closed: Closed) -> None:
+        """Takes a step that the group has taken."""
+        assert self.compute is not None
+        assert self.state is not None
+        assert (closed.step, closed.before) == (self.step, self.lineage)
+        self.state = await asyncio.to_thread(
+            self.compute.step, self.state, mean, closed.learning_rate
+        )
+        self.step, self.lineage = closed.step + 1, closed.after
+        self.losses.append(closed.loss)
+        self.steps_taken += 1
+
+    def keep(self, step: int) -> None:
+        """Keeps the state of this step for newcomers, if it is the one that is held now."""
+        if step == self.step and self.state is not None:
+            here = self._kept is not None and self._kept[:2] == (step, self.lineage)
+            if not here:
+                self._kept, self._kept_bytes = (step, self.lineage, self.state), None
+
+    async def kept_bytes(self, step: int, lineage: str) -> StateBytes:
+        """Raises `BadMessage` where that state is not kept."""
+        async with self._packing:
+            if self._kept_bytes is None or self._kept_bytes[:2] != (step, lineage):
+                if self._kept is None or self._kept[:2] != (step, lineage):
+                    raise BadMessage(problem=f"the state of step {step} is not kept here")
+                state = self._kept[2]
+                packed = await asyncio.to_thread(lambda: StateBytes(arrays_of(state)))
+                self._kept_bytes = step, lineage, packed
+            return self._kept_bytes[2]
+
+    async def _push(self, body: Push, question: Question) -> Answer:
+        slot = await self.reducer.slot(body.round_number, body.start, body.stop)
+        self.reducer.push(slot, question.sender, question.payload)
+        return Done(), b""
+
+    async def _fetch(self, body: Fetch, _: Question) -> Answer:
+        slot = await self.reducer.slot(body.round_number, body.start, body.stop)
+        content, digest, refused = await self.reducer.outcome(slot)
+        return Mean(digest=digest, refused=refused), content
+
+    async def _arrived(self, body: AskArrived, _: Question) -> Answer:
+        return Arrived(senders=self.reducer.arrived(body.round_number)), b""
+
+    async def _chunk(self, body: AskChunk, _: Question) -> Answer:
+        kept = await self.kept_bytes(body.step, body.lineage)
+        return Done(), kept.chunk(body.number)
+
+
+def arrays_of(state: Any) -> list[np.ndarray]:
+    """The leaves of a state, in the order that all peers share."""
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+
+
+def decoded(content: bytes, codec: str, num_values: int) -> np.ndarray:
+    """A slice of the mean, as everybody decodes it alike."""
+    return codec_of(codec).decode(content, num_values)

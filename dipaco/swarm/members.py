@@ -1,0 +1,76 @@
+"""Who takes part, as the leader knows it."""
+
+import dataclasses
+import time
+
+from dipaco.swarm.deadlines import Durations
+from dipaco.swarm.messages import Hello, Listen
+from dipaco.swarm.passes import Certificate
+from dipaco.swarm.progress import Rate, Report
+from dipaco.swarm.shares import Link
+
+UNKNOWN_BYTES_PER_SECOND = 12.5e6  # 100 Mbit/s, before anything was said or seen
+LEAST_BYTES_PER_SECOND = 1e4
+
+
+@dataclasses.dataclass
+class Member:
+    """One peer, from its hello to its goodbye."""
+
+    name: str
+    certificate: Certificate
+    hello: Hello
+    joined_at: float = dataclasses.field(default_factory=time.monotonic)
+    listening: int = 0  # questions of it that wait for the board to change
+    silent_since: float = dataclasses.field(default_factory=time.monotonic)
+    silences: Durations = dataclasses.field(default_factory=Durations)
+    block_seconds: Durations = dataclasses.field(default_factory=Durations)
+    blocks_per_second: Rate = dataclasses.field(default_factory=Rate)
+    said: Listen | None = None
+    blocks_done: int = 0
+    counted: int = 0  # blocks that went into a step
+    reduced: int = 0  # slices that it added up
+    slowed: float = 1.0  # its link is believed to be so much slower, since it was late
+
+    @property
+    def address(self) -> str | None:
+        return self.hello.address
+
+    def listens(self, said: Listen) -> None:
+        if self.listening == 0:
+            self.silences.saw(time.monotonic() - self.silent_since)
+        self.listening += 1
+        self.said = said
+
+    def falls_silent(self) -> None:
+        self.listening -= 1
+        self.silent_since = time.monotonic()
+
+    def silent_seconds(self) -> float:
+        return 0.0 if self.listening > 0 else time.monotonic() - self.silent_since
+
+    def is_at(self, at: tuple[str, int, str]) -> bool:
+        said = self.said
+        return said is not None and (said.origin, said.step, said.lineage) == at
+
+    def link(self, *, sends: bool, can_reduce: bool) -> Link:
+        """What was measured; before that, what it says; before that, what is common."""
+        declared = self.hello.bytes_per_second or UNKNOWN_BYTES_PER_SECOND
+        up = down = 0.0
+        if self.said is not None:
+            up, down = self.said.up_bytes_per_second, self.said.down_bytes_per_second
+        return Link(
+            up=max((up or declared) / self.slowed, LEAST_BYTES_PER_SECOND),
+            down=max((down or declared) / self.slowed, LEAST_BYTES_PER_SECOND),
+            can_reduce=can_reduce and self.address is not None,
+            sends=sends,
+            receives=self.hello.holds_state,
+        )
+
+    def report(self, samples: int, block_rows: int, now: float, *, is_current: bool) -> Report:
+        return Report(
+            samples=samples,
+            samples_per_second=self.blocks_per_second.per_second * block_rows,
+            at_seconds=now,
+            is_current=is_current,
+        )

@@ -1,0 +1,249 @@
+"""What peers say to each other, as values. Arrays travel beside them, as plain bytes."""
+
+import hashlib
+
+import msgspec
+
+
+class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Of every kind."""
+
+
+class Done(Message):
+    """It is so."""
+
+
+# --- coming and going ------------------------------------------------------------------------
+
+
+class Hello(Message):
+    """I would like to take part."""
+
+    version: str
+    address: str | None  # None: I only dial out
+    computes: bool  # False: auxiliary, or a backbone
+    holds_state: bool  # an auxiliary does not
+    config: str = ""  # digest of the group's settings, where I know them already
+    bytes_per_second: float = 0.0  # what I believe my link gives; 0 = no idea
+
+
+class AskSettings(Message):
+    """What is trained here?"""
+
+
+class Welcome(Message):
+    """What one must know to take part."""
+
+    leader: str
+    settings: str  # JSON: model, inner settings, block size, codec
+    config: str  # its digest
+
+
+class Bye(Message):
+    """I am leaving; the sum of what I computed comes along."""
+
+    step: int
+    lineage: str
+    blocks: tuple[int, ...]
+
+
+# --- the group's board -----------------------------------------------------------------------
+
+
+class Sender(Message):
+    """A peer with a sum of gradients, and what the leader knows to be in it."""
+
+    name: str
+    blocks: tuple[int, ...]
+    targets: float
+
+
+class Slice(Message):
+    """Neighbouring values of the gradient, and who adds them up."""
+
+    start: int
+    stop: int
+    reducer: str
+    address: str
+
+
+class Plan(Message):
+    """One averaging."""
+
+    number: int  # of the round, over all steps of this leader
+    step: int
+    senders: tuple[Sender, ...]
+    slices: tuple[Slice, ...]
+    codec: str
+    within_seconds: float
+
+    @property
+    def targets(self) -> float:
+        return sum(sender.targets for sender in self.senders)
+
+
+class Closed(Message):
+    """A step that was taken."""
+
+    step: int  # that it was; the group is at the next
+    before: str  # lineage
+    after: str
+    round_number: int
+    slices: tuple[Slice, ...]
+    digests: tuple[bytes, ...]  # of the coded mean of each slice
+    codec: str
+    learning_rate: float
+    loss: float
+
+
+class Board(Message):
+    """Where the group is; everybody listens to it."""
+
+    number: int  # grows with every change
+    leader: str
+    origin: str  # names the phase and what it began with
+    step: int
+    lineage: str
+    is_open: bool  # False: between two phases
+    is_over: bool  # the run needs nobody any more
+    plan: Plan | None
+    closed: tuple[Closed, ...]  # the last steps, the newest last
+    keep: int  # a step at which donors keep their state for newcomers; -1 = none
+    backbones: tuple[str, ...]  # addresses
+    revoked: tuple[str, ...]
+    refresh_seconds: float
+
+
+class Listen(Message):
+    """Tell me when the board is not the one that I know."""
+
+    known: int
+    leader: str
+    origin: str
+    step: int
+    lineage: str
+    steps_taken: int  # with this group
+    bytes_up: int
+    bytes_down: int
+    up_bytes_per_second: float
+    down_bytes_per_second: float
+
+
+# --- work ------------------------------------------------------------------------------------
+
+
+class BlockDone(Message):
+    """One block's gradient is computed, and can be added."""
+
+    block: int
+    loss: float  # summed over its targets
+    targets: float
+    seconds: float
+
+
+class Work(Message):
+    """What I have done, and whether I want more."""
+
+    step: int
+    lineage: str
+    done: tuple[BlockDone, ...]
+    wants: bool
+    forget: bool = False  # my sum is lost: give what was in it to others
+
+
+class Leased(Message):
+    """What counts, and what to do next; the rows come along."""
+
+    accepted: tuple[int, ...]
+    blocks: tuple[int, ...]
+    within_seconds: float
+
+
+# --- averaging -------------------------------------------------------------------------------
+
+
+class Push(Message):
+    """My part of a slice comes along."""
+
+    round_number: int
+    step: int
+    start: int
+    stop: int
+
+
+class Fetch(Message):
+    """The mean of a slice, when it is there."""
+
+    round_number: int
+    step: int
+    start: int
+    stop: int
+
+
+class Mean(Message):
+    """It comes along; or why it does not."""
+
+    digest: bytes = b""
+    refused: dict[str, str] = {}  # sender -> reason: the round cannot end with it
+
+
+class AskArrived(Message):
+    """Who has sent its part?"""
+
+    round_number: int
+
+
+class Arrived(Message):
+    """These have."""
+
+    senders: tuple[str, ...]
+
+
+# --- state -----------------------------------------------------------------------------------
+
+
+class AskManifest(Message):
+    """I need the group's state."""
+
+
+class Manifest(Message):
+    """What the state is made of, and who has it."""
+
+    origin: str
+    step: int
+    lineage: str
+    chunk_bytes: int
+    digests: tuple[bytes, ...]
+    donors: tuple[str, ...]  # addresses
+    losses: tuple[float, ...]  # of the steps of this phase
+
+
+class AskMean(Message):
+    """The mean gradient of a slice of a step that was taken."""
+
+    step: int
+    before: str  # lineage
+    start: int
+    stop: int
+
+
+class AskChunk(Message):
+    """One chunk of it."""
+
+    step: int
+    lineage: str
+    number: int
+
+
+def digest(content: bytes | memoryview) -> bytes:
+    """What a message refers to bytes by."""
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def lineage_after(before: str, digests: tuple[bytes, ...], learning_rate: float) -> str:
+    """The name of the state after a step."""
+    state = hashlib.blake2b(before.encode(), digest_size=12)
+    state.update(repr(learning_rate).encode())
+    for one in digests:
+        state.update(one)
+    return state.hexdigest()

@@ -1,0 +1,460 @@
+"""A peer that follows: listens to the group's board, takes every step that the group takes, and
+sends what it has.
+
+The board is a state, not a stream of orders: whoever misses some of it reads the next. A peer that
+is a few steps behind fetches their means and catches up; one that is further, or elsewhere, fetches
+the state, in chunks, from several donors.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+import dipaco
+from dipaco.errors import (
+    BadMessage,
+    DipacoError,
+    MessageRefused,
+    SwarmRefuses,
+    SwarmUnreachable,
+)
+from dipaco.swarm.codecs import codec_of
+from dipaco.swarm.compute import Settings
+from dipaco.swarm.deadlines import Durations
+from dipaco.swarm.holder import Holder, arrays_of, decoded
+from dipaco.swarm.messages import (
+    AskChunk,
+    AskManifest,
+    AskMean,
+    AskSettings,
+    Board,
+    Bye,
+    Closed,
+    Done,
+    Fetch,
+    Hello,
+    Listen,
+    Manifest,
+    Mean,
+    Plan,
+    Push,
+    Slice,
+    Welcome,
+    digest,
+)
+from dipaco.swarm.state import StateBytes, leaves_of
+from dipaco.swarm.wire import Wire
+
+NOT_LEADING = "this backbone does not lead"
+UNKNOWN = "you are not known here (any more): say hello"
+CHUNKS_AT_ONCE = 4
+PATIENCE_SECONDS = 600.0  # with a group whose backbones are all gone
+PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
+
+
+class Peer:
+    """One session with a group.
+
+    Args:
+      wire: with a transport.
+      backbones: addresses to begin with; the board brings more.
+      holder: its state and its slices.
+      computes, bytes_per_second: what it says of itself.
+      say: told what happens, in sentences.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        backbones: tuple[str, ...],
+        holder: Holder,
+        *,
+        computes: bool,
+        bytes_per_second: float = 0.0,
+        say: Callable[[str], None] = lambda sentence: None,
+    ):
+        self.wire, self.holder, self._say = wire, holder, say
+        self._backbones = list(backbones)
+        self._computes, self._bytes_per_second = computes, bytes_per_second
+        self.leader_address = ""
+        self.board: Board | None = None
+        self._news = asyncio.Event()
+        self._fetching: dict[int, dict[int, asyncio.Task[bytes]]] = {}  # round -> start -> bytes
+        self._pushing: set[asyncio.Task[None]] = set()
+        self._begun_rounds: set[tuple[str, int]] = set()
+        self._answers = Durations()  # of short questions to the leader
+        self._chunks: dict[bytes, bytes] = {}  # digest -> chunk, of a state that is being fetched
+
+    # --- finding the leader --------------------------------------------------------------------
+
+    async def join(self) -> Welcome:
+        """Finds who leads, and is let in.
+
+        Raises:
+          SwarmRefuses: for good.
+          SwarmUnreachable: nobody has answered for `PATIENCE_SECONDS`.
+        """
+        compute = self.holder.compute
+        hello = Hello(
+            version=dipaco.__version__,
+            address=self.wire.address,
+            computes=self._computes,
+            holds_state=compute is not None,
+            config="" if compute is None else compute.settings.digest,
+            bytes_per_second=self._bytes_per_second,
+        )
+        return await self.find_leader("hello", hello)
+
+    async def find_leader(self, method: str, body: Hello | AskSettings) -> Welcome:
+        """Asks one backbone after the other. Raises as `join`."""
+        deadline, problem = time.monotonic() + PATIENCE_SECONDS, "nobody leads"
+        while time.monotonic() < deadline:
+            for address in list(self._backbones):
+                if address == self.wire.address:
+                    continue
+                try:
+                    welcome, _ = await self.wire.ask(
+                        address, method, body, Welcome, within_seconds=20.0, from_backbone=True
+                    )
+                except SwarmRefuses as error:
+                    if error.values["reason"] != NOT_LEADING:
+                        raise
+                    problem = NOT_LEADING
+                except (OSError, TimeoutError, BadMessage) as error:
+                    problem = str(error) or type(error).__name__
+                else:
+                    self.leader_address = address
+                    return welcome
+            await asyncio.sleep(random.uniform(0.2, 0.6))
+        raise SwarmUnreachable(addresses=", ".join(self._backbones), problem=problem)
+
+    # --- the board -----------------------------------------------------------------------------
+
+    async def listen_forever(self) -> None:
+        """Keeps `board` up to date, whoever leads. Ends when the run is over."""
+        while True:
+            known = self.board
+            holder, meter = self.holder, self.wire.meter
+            listen = Listen(
+                known=-1 if known is None else known.number,
+                leader="" if known is None else known.leader,
+                origin=holder.origin,
+                step=holder.step,
+                lineage=holder.lineage,
+                steps_taken=holder.steps_taken,
+                bytes_up=meter.bytes_up,
+                bytes_down=meter.bytes_down,
+                up_bytes_per_second=meter.up.per_second,
+                down_bytes_per_second=meter.down.per_second,
+            )
+            within = 15.0 + (known.refresh_seconds if known is not None else 0.0)
+            try:
+                board, _ = await self.wire.ask(
+                    self.leader_address,
+                    "listen",
+                    listen,
+                    Board,
+                    within_seconds=within,
+                    from_backbone=True,
+                )
+            except SwarmRefuses as error:
+                if error.values["reason"] not in (NOT_LEADING, UNKNOWN):
+                    raise
+                await self.join()
+                self.lost_leader()
+                continue
+            except (OSError, TimeoutError, BadMessage, MessageRefused):
+                await asyncio.sleep(0.05)
+                await self.join()
+                self.lost_leader()
+                continue
+            self._read(board)
+            if board.is_over:
+                return
+
+    def lost_leader(self) -> None:
+        """Another leads, or the same knows us no more: what was leased is nobody's."""
+
+    def _read(self, board: Board) -> None:
+        for address in board.backbones:
+            if address not in self._backbones:
+                self._backbones.append(address)
+        self.wire.verifier.revoked = frozenset(board.revoked)
+        if self.board is not None and board.leader != self.board.leader:
+            self.holder.reducer.forget()
+            self.lost_leader()
+        changed = self.board is None or (board.leader, board.number) != (
+            self.board.leader,
+            self.board.number,
+        )
+        self.board = board
+        if board.plan is not None:
+            self.holder.reducer.begin(board.plan)
+        self.holder.keep(board.keep)
+        if changed:
+            self.tell()
+
+    def tell(self) -> None:
+        """Wakes whoever waits for the board or the state to change."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def changed(self, within_seconds: float = 5.0) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_seconds):
+                await self._news.wait()
+
+    # --- following -----------------------------------------------------------------------------
+
+    async def follow_forever(self) -> None:
+        """Takes the group's steps. Ends when the run is over."""
+        while True:
+            board = self.board
+            if board is None:
+                await self.changed()
+                continue
+            if board.is_over:
+                return
+            if self.holder.compute is None or not board.lineage:
+                await self.changed()
+                continue
+            if (closed := self._next_step(board)) is not None:
+                await self._advance(closed)
+            elif self.holder.at != (board.origin, board.step, board.lineage):
+                await self._fetch_state()
+            else:
+                if board.plan is not None:
+                    self._begin_round(board.plan)
+                await self.changed()
+
+    @property
+    def is_current(self) -> bool:
+        board = self.board
+        return (
+            board is not None
+            and board.is_open
+            and self.holder.at == (board.origin, board.step, board.lineage)
+        )
+
+    def _next_step(self, board: Board) -> Closed | None:
+        here = self.holder
+        if board.origin != here.origin:
+            return None
+        for closed in board.closed:
+            if (closed.step, closed.before) == (here.step, here.lineage):
+                return closed
+        return None
+
+    def contribution(self, plan: Plan) -> np.ndarray | None:
+        """The sum that the plan expects of this peer; None where it expects, or there is, none."""
+        return None
+
+    def _begin_round(self, plan: Plan) -> None:
+        assert self.board is not None
+        key = self.board.leader, plan.number
+        if key in self._begun_rounds:
+            return
+        self._begun_rounds.add(key)
+        self._fetching = {
+            plan.number: {
+                part.start: asyncio.ensure_future(self._fetch(plan, part))
+                for part in plan.slices
+                if part.stop > part.start
+            }
+        }
+        vector = self.contribution(plan)
+        if vector is not None:
+            for part in plan.slices:
+                if part.stop > part.start:
+                    task = asyncio.ensure_future(self._push(plan, part, vector))
+                    self._pushing.add(task)
+                    task.add_done_callback(self._pushing.discard)
+
+    async def _push(self, plan: Plan, part: Slice, vector: np.ndarray) -> None:
+        values = vector[part.start : part.stop]
+        content = await asyncio.to_thread(codec_of(plan.codec).encode, values)
+        body = Push(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
+        if part.reducer == self.wire.name:
+            slot = await self.holder.reducer.slot(plan.number, part.start, part.stop)
+            with contextlib.suppress(BadMessage):
+                self.holder.reducer.push(slot, self.wire.name, content)
+            return
+        for _ in range(3):
+            try:
+                await self.wire.ask(
+                    part.address,
+                    "push",
+                    body,
+                    Done,
+                    payload=content,
+                    within_seconds=2 * plan.within_seconds,
+                )
+                return
+            except SwarmRefuses as error:
+                self._say(f"what was sent did not count: {error.values['reason']}")
+                return
+            except PEER_ERRORS:
+                await asyncio.sleep(0.05)
+
+    async def _fetch(self, plan: Plan, part: Slice) -> bytes:
+        """The mean of a slice, as it is coded; empty where its reducer does not give it."""
+        if part.reducer == self.wire.name:
+            slot = await self.holder.reducer.slot(plan.number, part.start, part.stop)
+            content, _, _ = await self.holder.reducer.outcome(slot)
+            return content
+        body = Fetch(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
+        try:
+            _, content = await self.wire.ask(
+                part.address, "fetch", body, Mean, within_seconds=4 * plan.within_seconds
+            )
+        except PEER_ERRORS:
+            return b""
+        return content
+
+    async def _advance(self, closed: Closed) -> None:
+        compute = self.holder.compute
+        assert compute is not None
+        contents = await asyncio.gather(
+            *(
+                self._mean_of(closed, part, known)
+                for part, known in zip(closed.slices, closed.digests, strict=True)
+            )
+        )
+        if any(content is None for content in contents):
+            self.holder.lineage = ""  # fetch the state instead
+            return
+        mean = np.concatenate(
+            [
+                decoded(content, closed.codec, part.stop - part.start)
+                for content, part in zip(contents, closed.slices, strict=True)
+                if content is not None
+            ]
+        )
+        await self.holder.advance(mean, closed)
+        if self.board is not None:
+            self.holder.keep(self.board.keep)
+        self.stepped(closed)
+        self.tell()
+
+    def stepped(self, closed: Closed) -> None:
+        """Told after each step of the group that this peer has taken."""
+
+    async def _mean_of(self, closed: Closed, part: Slice, known: bytes) -> bytes | None:
+        """A slice of the mean: from its reducer, else from the leader; None where it is gone."""
+        if part.stop == part.start:
+            return b""
+        task = self._fetching.get(closed.round_number, {}).get(part.start)
+        if task is not None:
+            with contextlib.suppress(TimeoutError, BadMessage):
+                # The leader has this slice already; a reducer that still has not is passed over.
+                content = await asyncio.wait_for(
+                    asyncio.shield(task), self._answers.deadline_seconds(2.0) + 1.0
+                )
+                if digest(content) == known:
+                    return content
+        body = AskMean(step=closed.step, before=closed.before, start=part.start, stop=part.stop)
+        for _ in range(3):
+            try:
+                _, content = await self.wire.ask(
+                    self.leader_address, "mean", body, Done, within_seconds=60.0
+                )
+            except SwarmRefuses:
+                return None
+            except PEER_ERRORS:
+                await asyncio.sleep(0.1)
+                continue
+            if digest(content) == known:
+                return content
+        return None
+
+    # --- state ---------------------------------------------------------------------------------
+
+    async def _fetch_state(self) -> None:
+        """The group's state, from whoever has it. On failure, the next turn tries again."""
+        try:
+            manifest, _ = await self.wire.ask(
+                self.leader_address,
+                "manifest",
+                AskManifest(),
+                Manifest,
+                within_seconds=60.0,
+                from_backbone=True,
+            )
+        except PEER_ERRORS:
+            await self.changed(0.5)
+            return
+        compute = self.holder.compute
+        assert compute is not None
+        had = self._own_chunks()
+        wanted = [d for d in manifest.digests if d not in self._chunks and d not in had]
+        donors = list(manifest.donors)
+        random.shuffle(donors)
+        missing = list(enumerate(manifest.digests))
+        missing = [(number, d) for number, d in missing if d in set(wanted)]
+        await asyncio.gather(
+            *(self._fetch_chunks(manifest, missing, donors) for _ in range(CHUNKS_AT_ONCE))
+        )
+        chunks = [self._chunks.get(d) or had.get(d) for d in manifest.digests]
+        if any(chunk is None for chunk in chunks):
+            await self.changed(0.5)
+            return
+        content = b"".join(chunk for chunk in chunks if chunk is not None)
+        like = [np.zeros(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(compute.state_like)]
+        leaves = leaves_of(content, like)
+        state = jax.tree.unflatten(jax.tree.structure(compute.state_like), leaves)
+        at = manifest.origin, manifest.step, manifest.lineage
+        self.holder.begin(state, *at, list(manifest.losses))
+        self._chunks = {}
+        fetched = len(wanted) * manifest.chunk_bytes / 1e6
+        self._say(f"has the state of step {manifest.step} ({fetched:.1f} MB fetched)")
+        self.tell()
+
+    def _own_chunks(self) -> dict[bytes, bytes]:
+        """What this peer has of any state, by digest."""
+        if self.holder.state is None:
+            return {}
+        own = StateBytes(arrays_of(self.holder.state))
+        return {digest(chunk): bytes(chunk) for chunk in map(own.chunk, range(own.num_chunks))}
+
+    async def _fetch_chunks(
+        self, manifest: Manifest, missing: list[tuple[int, bytes]], donors: list[str]
+    ) -> None:
+        """Takes chunks from the list until it is empty, or no donor is left."""
+        while missing and donors:
+            number, known = missing.pop()
+            donor = random.choice(donors)
+            body = AskChunk(step=manifest.step, lineage=manifest.lineage, number=number)
+            try:
+                _, content = await self.wire.ask(donor, "chunk", body, Done, within_seconds=30.0)
+            except PEER_ERRORS:
+                content = b""
+            if digest(content) == known:
+                self._chunks[known] = content
+                continue
+            # It has left, or its state differs in the last bits: another has the rest.
+            missing.append((number, known))
+            if donor in donors:
+                donors.remove(donor)
+
+    # --- leaving -------------------------------------------------------------------------------
+
+    async def say_goodbye(self, blocks: tuple[int, ...] = (), content: bytes = b"") -> None:
+        """Leaves; the sum over `blocks` goes along, so that it is not lost."""
+        body = Bye(step=self.holder.step, lineage=self.holder.lineage, blocks=blocks)
+        with contextlib.suppress(*PEER_ERRORS, DipacoError):
+            await self.wire.ask(
+                self.leader_address, "bye", body, Done, payload=content, within_seconds=20.0
+            )
+
+
+def settings_of(welcome: Welcome) -> Settings:
+    """Raises `BadMessage` where they are not what they are said to be."""
+    settings = Settings.from_json(welcome.settings)
+    if settings.digest != welcome.config:
+        raise BadMessage(problem="the group's settings do not have their digest")
+    return settings

@@ -1,0 +1,159 @@
+"""A reducer's part of a round: takes its slice from every sender, checks it, adds, and gives the
+mean to whoever asks.
+
+A part counts only if it is finite, as long as it should be, and no larger than the group's: its
+root mean square per target is compared with that of the others and of rounds before. Sums are
+float64, so that the order in which parts arrive does not show in the mean.
+"""
+
+import asyncio
+import collections
+import math
+import statistics
+
+import numpy as np
+
+from dipaco.errors import BadMessage
+from dipaco.swarm.codecs import codec_of
+from dipaco.swarm.messages import Plan, digest
+
+LARGEST = 30.0  # times the group's root mean square per target, before it is refused
+REMEMBERED = 32  # rounds
+KEPT_ROUNDS = 3  # whose means are still given out
+
+
+class Slot:
+    """One slice in one round."""
+
+    def __init__(self, plan: Plan, start: int, stop: int):
+        self.plan, self.start, self.stop = plan, start, stop
+        self.parts: dict[str, np.ndarray] = {}
+        self.refused: dict[str, str] = {}
+        self.mean: bytes | None = None
+        self.is_settled = asyncio.Event()  # there is a mean, or somebody was refused
+
+
+class Reducer:
+    """The slices that this peer adds up."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self._slots: dict[int, Slot] = {}
+        self._usual: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
+        self._news = asyncio.Event()
+
+    def begin(self, plan: Plan) -> None:
+        """A round of which this peer may have a slice."""
+        for part in plan.slices:
+            if part.reducer == self._name and plan.number not in self._slots:
+                self._slots[plan.number] = Slot(plan, part.start, part.stop)
+        while len(self._slots) > KEPT_ROUNDS:
+            del self._slots[min(self._slots)]
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def forget(self) -> None:
+        """Another leader counts rounds anew."""
+        self._slots.clear()
+
+    async def slot(self, round_number: int, start: int, stop: int) -> Slot:
+        """The slice of a round. Who pushes may have heard of it before we have: it is waited for,
+        as long as the caller does.
+
+        Raises:
+          BadMessage: this peer does not have that slice.
+        """
+        while round_number not in self._slots:
+            if self._slots and round_number < min(self._slots):
+                raise BadMessage(problem=f"round {round_number} is over")
+            await self._news.wait()
+        found = self._slots[round_number]
+        if (found.start, found.stop) != (start, stop):
+            problem = f"values {start} to {stop} of round {round_number} are not added up here"
+            raise BadMessage(problem=problem)
+        return found
+
+    def arrived(self, round_number: int) -> tuple[str, ...]:
+        found = self._slots.get(round_number)
+        return () if found is None else tuple(sorted(found.parts))
+
+    def push(self, slot: Slot, sender: str, content: bytes) -> None:
+        """A sender's part.
+
+        Raises:
+          BadMessage: it does not count; the reason is in it, and the leader will be told.
+        """
+        senders = {one.name: one.targets for one in slot.plan.senders}
+        if sender not in senders:
+            raise BadMessage(problem=f"{sender} has nothing to add in round {slot.plan.number}")
+        if sender in slot.parts or slot.mean is not None:
+            return  # it was sent again: an answer was lost
+        try:
+            values = codec_of(slot.plan.codec).decode(content, slot.stop - slot.start)
+            if not np.isfinite(values).all():
+                raise BadMessage(problem="the gradient holds a NaN or an infinity")
+        except BadMessage as error:
+            self._refuse(slot, sender, str(error.values["problem"]))
+            raise
+        slot.parts[sender] = values
+        if len(slot.parts) == len(senders):
+            self._add_up(slot, senders)
+
+    def _add_up(self, slot: Slot, targets_of: dict[str, float]) -> None:
+        total_targets = sum(targets_of.values())
+        scale = {name: _rms(part) / targets_of[name] for name, part in slot.parts.items()}
+        too_large = too_large_of(scale, targets_of, list(self._usual))
+        for name, times in too_large.items():
+            del slot.parts[name]
+            problem = f"the gradient is {times:.0f} times as large as the group's"
+            self._refuse(slot, name, problem)
+        if too_large:
+            return
+        total = np.zeros(slot.stop - slot.start, np.float64)
+        for name in sorted(slot.parts):
+            total += slot.parts[name]
+        mean = (total / max(total_targets, 1.0)).astype(np.float32)
+        slot.mean = codec_of(slot.plan.codec).encode(mean)
+        slot.is_settled.set()
+        slot.parts = {name: np.zeros(0, np.float32) for name in slot.parts}
+        if scale and any(scale.values()):
+            self._usual.append(statistics.median(scale.values()))
+
+    def _refuse(self, slot: Slot, sender: str, reason: str) -> None:
+        slot.refused[sender] = reason
+        slot.is_settled.set()
+
+    async def outcome(self, slot: Slot) -> tuple[bytes, bytes, dict[str, str]]:
+        """(mean as it is coded, its digest, who was refused), when either is known."""
+        await slot.is_settled.wait()
+        if slot.mean is None:
+            return b"", b"", dict(slot.refused)
+        return slot.mean, digest(slot.mean), {}
+
+
+def too_large_of(
+    scale: dict[str, float], targets: dict[str, float], usual: list[float]
+) -> dict[str, float]:
+    """Who sent far too much, and how many times the group's size.
+
+    A mean over few targets is noisier: by the root of how many fewer they are.
+
+    Args:
+      scale: root mean square of each sender's sum, per target.
+      targets: of each sender.
+      usual: that of rounds before; with nobody to compare with, nobody is refused.
+    """
+    most_targets, found = max(targets.values(), default=1.0), {}
+    for name, own in scale.items():
+        others = [value for other, value in scale.items() if other != name]
+        known = usual or others
+        if not known or not (reference := statistics.median([*usual, *others])):
+            continue
+        noise = math.sqrt(most_targets / max(targets[name], 1.0))
+        if own > LARGEST * noise * reference:
+            found[name] = own / reference
+    return found
+
+
+def _rms(values: np.ndarray) -> float:
+    return math.sqrt(float(np.mean(np.square(values, dtype=np.float64)))) if len(values) else 0.0

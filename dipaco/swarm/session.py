@@ -1,0 +1,73 @@
+"""One evening of a machine that is lent: from the pass to the goodbye."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dipaco.swarm.auxiliary import Auxiliary
+from dipaco.swarm.compute import Compute
+from dipaco.swarm.holder import Holder
+from dipaco.swarm.messages import AskSettings
+from dipaco.swarm.passes import Pass, Signer, Verifier
+from dipaco.swarm.peer import Peer, settings_of
+from dipaco.swarm.transport import start_transport
+from dipaco.swarm.volunteer import Volunteer
+from dipaco.swarm.wire import Meter, Wire
+
+
+class Lent(NamedTuple):
+    """What somebody lends, and to whom."""
+
+    address: str  # of a backbone
+    computes: bool
+    listens: bool
+    bytes_per_second: float | None  # at most, in each direction; None = what the link gives
+
+
+async def lend(
+    lent: Lent, given: Pass, stop: asyncio.Event, say: Callable[[str], None]
+) -> Volunteer | Auxiliary:
+    """Takes part until the run is over, or `stop` is set.
+
+    Raises:
+      BadAddress, ExtraMissing, SwarmRefuses, SwarmUnreachable.
+    """
+    signer = Signer(given, time.time)
+    certificate = given.certificate
+    verifier = Verifier(given.authority, certificate.group, signer.name, time.time)
+    wire = Wire(signer, verifier, 1 << 32, Meter(lent.bytes_per_second))
+    wire.transport = await start_transport(
+        lent.address, wire.serve if lent.listens else None, bootstrap=(lent.address,)
+    )
+    try:
+        speed = lent.bytes_per_second or 0.0
+        asking = Peer(wire, (lent.address,), Holder(wire), computes=False)
+        settings = settings_of(await asking.find_leader("settings", AskSettings()))
+        if lent.computes:
+            peer = Volunteer(
+                wire,
+                (lent.address,),
+                Holder(wire, Compute(settings)),
+                bytes_per_second=speed,
+                say=say,
+            )
+        else:
+            peer = Auxiliary(wire, (lent.address,), Holder(wire), bytes_per_second=speed, say=say)
+        await peer.join()
+        say(f"{signer.name} is in, until {_date(certificate.not_after)} at most; Ctrl-C leaves")
+        running, told = asyncio.ensure_future(peer.run()), asyncio.ensure_future(stop.wait())
+        await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            peer.leave()
+        told.cancel()
+        await running
+        up, down = wire.meter.bytes_up / 1e6, wire.meter.bytes_down / 1e6
+        say(f"{peer.samples:,} samples, {up:.1f} MB sent, {down:.1f} MB received. Thank you")
+        return peer
+    finally:
+        await wire.transport.close()
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(seconds))

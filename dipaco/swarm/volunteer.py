@@ -1,0 +1,189 @@
+"""A volunteer: a peer that computes gradients, at its own pace, on rows that it was lent.
+
+A block that is computed is *pending* until the leader has said that it counts; only then it is
+added to the sum. So the leader always knows exactly what is in a peer's sum, and a block that went
+to somebody else meanwhile is in nobody's twice.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dipaco.errors import SwarmRefuses
+from dipaco.swarm.compute import Compute, unpack_rows
+from dipaco.swarm.holder import Holder
+from dipaco.swarm.messages import BlockDone, Board, Closed, Leased, Plan, Work
+from dipaco.swarm.peer import PEER_ERRORS, Peer
+from dipaco.swarm.wire import Wire
+
+
+class Volunteer(Peer):
+    """A peer that computes; arguments as `Peer`."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        backbones: tuple[str, ...],
+        holder: Holder,
+        *,
+        bytes_per_second: float = 0.0,
+        say: Callable[[str], None] = lambda sentence: None,
+    ):
+        super().__init__(
+            wire, backbones, holder, computes=True, bytes_per_second=bytes_per_second, say=say
+        )
+        assert holder.compute is not None
+        self.compute: Compute = holder.compute
+        self._sum: Any | None = None
+        self._summed: set[int] = set()
+        self._pending: dict[int, Any] = {}
+        self._done: list[BlockDone] = []
+        self._is_leaving = asyncio.Event()
+        self.samples = 0  # that were computed and counted
+
+    async def run(self) -> None:
+        """Until the run is over, or `leave` is called.
+
+        Raises:
+          SwarmRefuses, SwarmUnreachable.
+        """
+        tasks = [
+            asyncio.ensure_future(turn)
+            for turn in (self.listen_forever(), self.follow_forever(), self._compute_forever())
+        ]
+        leaving = asyncio.ensure_future(self._is_leaving.wait())
+        try:
+            done, _ = await asyncio.wait([*tasks, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if leaving in done:
+                await self._go()
+            for task in done - {leaving}:
+                task.result()
+        finally:
+            for task in (*tasks, leaving):
+                task.cancel()
+            await asyncio.gather(*tasks, leaving, return_exceptions=True)
+
+    def leave(self) -> None:
+        """Soon, in order: what is summed so far is handed over."""
+        self._is_leaving.set()
+
+    async def _go(self) -> None:
+        while self.board is not None and self.board.plan is not None and self.is_current:
+            await self.changed(1.0)  # a round goes on: it gets what we have by itself
+        blocks = tuple(sorted(self._summed))
+        content = b"" if self._sum is None else np.asarray(self._sum, "<f4").tobytes()
+        await self.say_goodbye(blocks if content else (), content)
+
+    # --- the sum -------------------------------------------------------------------------------
+
+    def contribution(self, plan: Plan) -> np.ndarray | None:
+        expected = {
+            block for one in plan.senders if one.name == self.wire.name for block in one.blocks
+        }
+        if not expected:
+            return None
+        for block in expected - self._summed:
+            if block in self._pending:
+                self._count(block)  # the answer that it counts was lost
+        if self._summed != expected:
+            self._forget()
+            task = asyncio.ensure_future(self._tell_forgotten())
+            self._pushing.add(task)
+            task.add_done_callback(self._pushing.discard)
+            return None
+        return np.asarray(self._sum)
+
+    async def _tell_forgotten(self) -> None:
+        work = Work(
+            step=self.holder.step, lineage=self.holder.lineage, done=(), wants=False, forget=True
+        )
+        await self._ask_for(work)
+
+    def _count(self, block: int) -> None:
+        gradient = self._pending.pop(block)
+        self._sum = gradient if self._sum is None else self.compute.add(self._sum, gradient)
+        self._summed.add(block)
+        self.samples += self.compute.settings.block_rows
+
+    def _forget(self) -> None:
+        self._sum, self._summed, self._pending, self._done = None, set(), {}, []
+
+    def lost_leader(self) -> None:
+        self._forget()
+
+    def stepped(self, closed: Closed) -> None:
+        self._forget()
+        self._say(f"step {closed.step + 1:,}: loss {closed.loss:.3f}")
+
+    # --- computing -----------------------------------------------------------------------------
+
+    async def _compute_forever(self) -> None:
+        await asyncio.to_thread(self.compute.warm_up)
+        while True:
+            board = self.board
+            if not self.is_current or board is None or board.plan is not None:
+                await self.changed(1.0)
+                continue
+            leased, rows = await self._ask_for(self._report(wants=True))
+            if leased is None or not leased.blocks:
+                await self.changed(min(board.refresh_seconds, 1.0))
+                continue
+            await self._compute_blocks(board, leased, rows)
+
+    async def _compute_blocks(self, board: Board, leased: Leased, rows: list[dict]) -> None:
+        assert self.holder.state is not None
+        parts, at, leader = self.holder.state.parts, self.holder.at, board.leader
+        for block, of_block in zip(leased.blocks, rows, strict=True):
+            started = time.monotonic()
+            gradient, loss, targets = await asyncio.to_thread(
+                self.compute.gradient, parts, of_block
+            )
+            now = self.board
+            if self.holder.at != at or now is None or now.leader != leader:
+                return
+            self._pending[block] = gradient
+            self._done.append(
+                BlockDone(
+                    block=block, loss=loss, targets=targets, seconds=time.monotonic() - started
+                )
+            )
+            if block != leased.blocks[-1]:
+                await self._ask_for(self._report(wants=False))
+
+    def _report(self, *, wants: bool) -> Work:
+        done, self._done = tuple(self._done), []
+        return Work(step=self.holder.step, lineage=self.holder.lineage, done=done, wants=wants)
+
+    async def _ask_for(self, work: Work) -> tuple[Leased | None, list[dict]]:
+        """Reports and asks; what counts is added to the sum."""
+        at = self.holder.at
+        started = time.monotonic()
+        try:
+            leased, content = await self.wire.ask(
+                self.leader_address, "work", work, Leased, within_seconds=30.0, from_backbone=True
+            )
+        except SwarmRefuses:
+            return None, []  # the board will tell why
+        except PEER_ERRORS:
+            if self.holder.at == at:
+                self._done = [*work.done, *self._done]  # to be told again
+            await asyncio.sleep(0.05)
+            return None, []
+        self._answers.saw(time.monotonic() - started)
+        if self.holder.at != at:
+            return None, []
+        for block in leased.accepted:
+            if block in self._pending:
+                self._count(block)
+        for one in work.done:
+            if one.block not in leased.accepted:
+                self._pending.pop(one.block, None)
+        settings = self.compute.settings
+        sizes = [
+            min(settings.block_rows, settings.inner.batch_size - block * settings.block_rows)
+            for block in leased.blocks
+        ]
+        return leased, unpack_rows(content, sizes, settings.length)

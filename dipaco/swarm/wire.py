@@ -1,0 +1,256 @@
+"""Questions and answers between peers: one stream each, both sides signed.
+
+    question   length, msgpack [seal, method, body], length, payload (arrays as plain bytes)
+    answer     the same; its method is `answer` or `refusal`, and it names the question it answers
+
+A body is a msgspec struct: a field too many, one that is missing or of another type is refused
+before anybody looks at it. Nothing can be unpickled: there is nothing that does.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from dipaco.errors import BadMessage, DipacoError, MessageRefused, SwarmRefuses
+from dipaco.swarm.passes import Certificate, Seal, Signer, Verifier
+from dipaco.swarm.progress import Rate
+from dipaco.swarm.transport import Transport
+
+HEADER_BYTES = 4 << 20  # of a seal, a method and a body, at most
+CHUNK_BYTES = 128 << 10  # between two looks at the clock
+MEASURED_BYTES = 64 << 10  # smaller transfers say nothing of a link
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class _Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    seal: Seal
+    method: str
+    body: bytes
+    asked: bytes = b""  # of an answer: the number of the question
+
+
+class Question(NamedTuple):
+    """What a handler gets; who asks is beyond doubt."""
+
+    sender: str  # name/session
+    certificate: Certificate
+    payload: bytes
+
+
+Answer = tuple[msgspec.Struct, bytes | memoryview]
+Handle = Callable[[Any, Question], Awaitable[Answer]]
+
+
+class Meter:
+    """Bytes moved, how fast, and no faster than was lent.
+
+    Args:
+      most_bytes_per_second: in each direction; None = what the link gives.
+    """
+
+    def __init__(self, most_bytes_per_second: float | None = None):
+        self.bytes_up = self.bytes_down = 0
+        self.up = self.down = Rate()
+        self._most = most_bytes_per_second
+        self._free_at = {"up": 0.0, "down": 0.0}
+
+    async def wait(self, direction: str, num_bytes: int) -> None:
+        """Until that many more may go."""
+        if self._most is None:
+            return
+        now = time.monotonic()
+        start = max(now, self._free_at[direction])
+        self._free_at[direction] = start + num_bytes / self._most
+        if self._free_at[direction] > now:
+            await asyncio.sleep(self._free_at[direction] - now)
+
+    def sent(self, num_bytes: int, seconds: float) -> None:
+        self.bytes_up += num_bytes
+        if num_bytes > MEASURED_BYTES:
+            self.up = self.up.after(num_bytes, seconds)
+
+    def received(self, num_bytes: int, seconds: float) -> None:
+        self.bytes_down += num_bytes
+        if num_bytes > MEASURED_BYTES:
+            self.down = self.down.after(num_bytes, seconds)
+
+
+class Wire:
+    """Asks peers, and answers them.
+
+    Args:
+      signer, verifier: who we are, and whom we believe.
+      most_payload_bytes: what is larger is refused unread.
+      meter: counts what moves.
+    """
+
+    def __init__(
+        self,
+        signer: Signer,
+        verifier: Verifier,
+        most_payload_bytes: int,
+        meter: Meter | None = None,
+    ):
+        self.name = signer.name
+        self._signer, self.verifier = signer, verifier
+        self._most_payload_bytes = most_payload_bytes
+        self.meter = meter or Meter()
+        self._handlers: dict[str, tuple[type[msgspec.Struct], Handle]] = {}
+        self.transport: Transport | None = None
+        self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
+
+    def answers(self, method: str, body: type[msgspec.Struct], handle: Handle) -> None:
+        """From now on questions of this method go to `handle`."""
+        self._handlers[method] = body, handle
+
+    @property
+    def address(self) -> str | None:
+        return None if self.transport is None else self.transport.address
+
+    async def ask(
+        self,
+        address: str,
+        method: str,
+        body: msgspec.Struct,
+        answer: type[Body],
+        *,
+        payload: bytes | memoryview = b"",
+        within_seconds: float,
+        from_backbone: bool = False,
+    ) -> tuple[Body, bytes]:
+        """Asks, and waits for the answer.
+
+        Args:
+          address: of the peer.
+          method, body, payload: the question.
+          answer: the type that is expected.
+          within_seconds: then a peer that has not answered is given up.
+          from_backbone: an answer of anybody else is refused.
+
+        Raises:
+          OSError: nobody answers; TimeoutError (one of them): not in time.
+          SwarmRefuses: it does not want to, and says why.
+          MessageRefused, BadMessage: what came is not to be believed, or not to be understood.
+        """
+        assert self.transport is not None
+        async with asyncio.timeout(within_seconds):
+            try:
+                reader, writer = await self.transport.open(address)
+                with contextlib.closing(writer):
+                    nonce = await self._send(writer, method, body, payload, recipient="")
+                    header, content = await self._receive(reader)
+            except asyncio.IncompleteReadError as error:
+                raise ConnectionResetError("the peer hung up") from error
+        certificate = self._check(header, content)
+        if header.asked != nonce:
+            raise MessageRefused(sender=header.seal.sender, reason="it answers another question")
+        if from_backbone and certificate.role != "backbone":
+            raise MessageRefused(sender=header.seal.sender, reason="it is no backbone")
+        if header.method == "refusal":
+            raise SwarmRefuses(reason=_decode(header.body, _Refusal).reason)
+        return _decode(header.body, answer), content
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One question of a peer. When it hangs up, its question is dropped."""
+        try:
+            header, content = await self._receive(reader)
+        except (OSError, asyncio.IncompleteReadError, BadMessage):
+            return
+        answering = asyncio.ensure_future(self._answer(header, content))
+        hanging_up = asyncio.ensure_future(reader.read(1))
+        try:
+            await asyncio.wait({answering, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                method, body, payload = answering.result()
+                with contextlib.suppress(OSError):
+                    await self._send(
+                        writer, method, body, payload, header.seal.sender, header.seal.nonce
+                    )
+        finally:
+            for task in (answering, hanging_up):
+                task.cancel()
+            await asyncio.gather(answering, hanging_up, return_exceptions=True)
+
+    async def _answer(
+        self, header: _Header, content: bytes
+    ) -> tuple[str, msgspec.Struct, bytes | memoryview]:
+        try:
+            certificate = self._check(header, content)
+            if header.method not in self._handlers:
+                raise BadMessage(problem=f"nobody here answers `{header.method}`")
+            kind, handle = self._handlers[header.method]
+            question = Question(header.seal.sender, certificate, content)
+            body, payload = await handle(_decode(header.body, kind), question)
+            return "answer", body, payload
+        except DipacoError as error:
+            if isinstance(error, MessageRefused):
+                self.on_refused(header.seal.sender[:80], str(error.values["reason"]))
+            elif isinstance(error, BadMessage):
+                self.on_refused(header.seal.sender[:80], str(error))
+            reason = error.values.get("reason", str(error))
+            return "refusal", _Refusal(str(reason)), b""
+
+    def _check(self, header: _Header, content: bytes) -> Certificate:
+        signed = _to_sign(header.method, header.body, header.asked, content)
+        return self.verifier.check(header.seal, signed)
+
+    async def _send(
+        self,
+        writer: asyncio.StreamWriter,
+        method: str,
+        body: msgspec.Struct,
+        payload: bytes | memoryview,
+        recipient: str,
+        asked: bytes = b"",
+    ) -> bytes:
+        encoded = msgspec.msgpack.encode(body)
+        seal = self._signer.seal(_to_sign(method, encoded, asked, payload), recipient)
+        header = msgspec.msgpack.encode(_Header(seal, method, encoded, asked))
+        started = time.monotonic()
+        writer.write(len(header).to_bytes(4, "big") + header + len(payload).to_bytes(8, "big"))
+        for offset in range(0, len(payload), CHUNK_BYTES):
+            chunk = payload[offset : offset + CHUNK_BYTES]
+            await self.meter.wait("up", len(chunk))
+            writer.write(bytes(chunk))
+            await writer.drain()
+        await writer.drain()
+        self.meter.sent(len(header) + len(payload), time.monotonic() - started)
+        return seal.nonce
+
+    async def _receive(self, reader: asyncio.StreamReader) -> tuple[_Header, bytes]:
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        if size > HEADER_BYTES:
+            raise BadMessage(problem=f"its header has {size} bytes")
+        header = _decode(await reader.readexactly(size), _Header)
+        num_bytes = int.from_bytes(await reader.readexactly(8), "big")
+        if num_bytes > self._most_payload_bytes:
+            raise BadMessage(problem=f"it would bring {num_bytes} bytes")
+        content, started = bytearray(), time.monotonic()
+        while len(content) < num_bytes:
+            chunk = await reader.readexactly(min(CHUNK_BYTES, num_bytes - len(content)))
+            await self.meter.wait("down", len(chunk))
+            content += chunk
+        self.meter.received(size + num_bytes, time.monotonic() - started)
+        return header, bytes(content)
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    reason: str
+
+
+def _decode(content: bytes, kind: type[Body]) -> Body:
+    try:
+        return msgspec.msgpack.decode(content, type=kind)
+    except msgspec.MsgspecError as error:
+        raise BadMessage(problem=str(error)) from error
+
+
+def _to_sign(method: str, body: bytes, asked: bytes, payload: bytes | memoryview) -> bytes:
+    digest = hashlib.blake2b(payload, digest_size=32).digest()
+    return msgspec.msgpack.encode([method, body, asked, digest])

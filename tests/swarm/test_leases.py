@@ -1,0 +1,64 @@
+"""The ledger of a step under any sequence of events: no row twice, none lost."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dipaco.swarm.leases import BlockLedger, blocks_to_lease
+
+PEERS = st.sampled_from(["ana", "bo", "cy"])
+EVENTS = st.one_of(
+    st.tuples(st.just("lease"), PEERS, st.integers(1, 4)),
+    st.tuples(st.just("finish"), PEERS, st.integers(-1, 9)),
+    st.tuples(st.just("drop"), PEERS, st.just(0)),
+    st.tuples(st.just("give_back"), PEERS, st.just(0)),
+    st.tuples(st.just("expire"), PEERS, st.integers(0, 50)),
+)
+
+
+@given(st.lists(EVENTS, max_size=60))
+def test_every_block_is_in_exactly_one_place_whatever_happens(events):
+    ledger, sums = BlockLedger(7, 9), {"ana": set(), "bo": set(), "cy": set()}
+    for clock, (event, peer, number) in enumerate(events):
+        if event == "lease":
+            ledger.lease(peer, number, clock + 10.0)
+        elif event == "finish" and ledger.finish(peer, number):
+            sums[peer].add(number)  # what a peer adds to its sum
+        elif event == "drop":
+            ledger.drop(peer)
+            sums[peer].clear()  # its sum is gone
+        elif event == "give_back":
+            ledger.give_back(peer)
+        elif event == "expire":
+            ledger.expire(float(number))
+        assert ledger.contributors == {p: tuple(sorted(s)) for p, s in sums.items() if s}
+        held = sum(len(ledger.held_by(p)) for p in sums)
+        assert ledger.num_free + held + ledger.num_done == 9
+    summed = [block for blocks in sums.values() for block in blocks]
+    assert len(summed) == len(set(summed)) == ledger.num_done
+
+
+def test_a_late_block_does_not_count_for_who_lost_it():
+    ledger = BlockLedger(0, 1)
+    ledger.lease("ana", 1, until_seconds=5.0)
+    assert ledger.expire(5.1) == {"ana": (0,)}
+    ledger.lease("bo", 1, until_seconds=20.0)
+    assert not ledger.finish("ana", 0)
+    assert ledger.finish("bo", 0)
+    assert ledger.is_complete
+
+
+def test_who_dies_takes_its_sum_along_and_others_do_its_rows():
+    ledger = BlockLedger(0, 3)
+    ledger.lease("ana", 2, 9.0)
+    ledger.finish("ana", 0)
+    assert ledger.drop("ana") == (0, 1)
+    assert ledger.num_free == 3
+
+
+def test_leases_shrink_towards_the_end_and_the_fast_get_more():
+    assert blocks_to_lease(100, 3.0, [3.0, 1.0], 1 / 3, most_seconds=60.0) == 37
+    assert blocks_to_lease(100, 1.0, [3.0, 1.0], 1.0, most_seconds=60.0) == 12
+    assert blocks_to_lease(3, 1.0, [3.0, 1.0], 1.0, most_seconds=60.0) == 1
+    assert blocks_to_lease(100, 3.0, [3.0, 1.0], 1 / 3, most_seconds=2.0) == 6
+    assert blocks_to_lease(100, 0.0, [3.0], 0.0, most_seconds=2.0) == 1
+    assert blocks_to_lease(0, 1.0, [1.0], 1.0, most_seconds=60.0) == 0

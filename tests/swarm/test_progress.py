@@ -1,0 +1,74 @@
+"""Estimates, refresh times, matchmaking, deadlines: by hand."""
+
+import math
+
+import pytest
+
+from dipaco.swarm.deadlines import LEAST_SPREAD, SPREADS, deadline_seconds
+from dipaco.swarm.progress import (
+    Estimate,
+    Rate,
+    Refreshing,
+    Report,
+    estimate,
+    refresh_seconds,
+    should_match,
+)
+
+
+def report(samples, rate, at=0.0, is_current=True):
+    return Report(samples=samples, samples_per_second=rate, at_seconds=at, is_current=is_current)
+
+
+def test_progress_is_extrapolated_from_when_each_reported():
+    seen = estimate([report(10, 2.0, at=0.0), report(20, 1.0, at=5.0)], 100, now_seconds=10.0)
+    assert seen.samples == 10 + 20 + 20 + 5
+    assert seen.seconds_left == pytest.approx((100 - 55) / 3)
+
+
+def test_a_late_peers_rate_counts_and_its_samples_do_not():
+    seen = estimate([report(10, 2.0), report(50, 2.0, is_current=False)], 20, now_seconds=0.0)
+    assert seen.samples == 10
+    assert seen.seconds_left == pytest.approx(10 / 4)
+
+
+def test_with_nobody_there_the_step_never_comes_and_one_looks_seldom():
+    seen = estimate([], 20, now_seconds=0.0)
+    assert seen.seconds_left == math.inf
+    assert refresh_seconds(seen, Refreshing()) == Refreshing().longest_seconds
+
+
+def test_one_looks_sooner_where_three_more_peers_might_come():
+    seen = Estimate(samples=0, samples_per_second=1, seconds_left=8.0, num_peers=3)
+    assert refresh_seconds(seen, Refreshing()) == pytest.approx(8.0 * 3 / 6)
+    large = Estimate(samples=0, samples_per_second=1, seconds_left=8.0, num_peers=100)
+    assert refresh_seconds(large, Refreshing()) == pytest.approx(8.0 * 100 / 120)
+
+
+def test_a_round_is_prepared_before_it_is_due():
+    soon = Estimate(samples=0, samples_per_second=1, seconds_left=4.0, num_peers=3)
+    later = Estimate(samples=0, samples_per_second=1, seconds_left=6.0, num_peers=3)
+    assert should_match(soon, Refreshing())
+    assert not should_match(later, Refreshing())
+
+
+def test_a_rate_is_unbiased_from_the_first_measurement_on():
+    rate = Rate().after(10, 2.0)
+    assert rate.per_second == pytest.approx(5.0)
+    for _ in range(200):
+        rate = rate.after(1, 1.0)
+    assert rate.per_second == pytest.approx(1.0)
+
+
+def test_a_deadline_learns_and_one_stall_does_not_teach_patience():
+    regular = [1.0] * 20
+    assert deadline_seconds(regular, 1.0) == pytest.approx(1 + SPREADS * LEAST_SPREAD, rel=0.3)
+    with_a_stall = [*regular, 600.0]
+    assert deadline_seconds(with_a_stall, 1.0) < 5.0
+    irregular = [1.0, 3.0] * 10
+    assert deadline_seconds(irregular, 1.0) > deadline_seconds(regular, 1.0)
+
+
+def test_before_anything_was_seen_the_guess_decides_and_then_loses_its_say():
+    assert deadline_seconds([], 2.0) == pytest.approx(2.0 * (1 + SPREADS))
+    assert deadline_seconds([0.1] * 50, 2.0) < deadline_seconds([0.1], 2.0)
