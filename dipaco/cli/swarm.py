@@ -12,6 +12,7 @@ accelerator. Start two, and either may die. `dipaco status --run RUN` shows the 
 
 import argparse
 import asyncio
+import importlib.util
 import signal
 import time
 from collections.abc import Callable
@@ -107,12 +108,8 @@ def run(options: argparse.Namespace) -> int:
         "join": _join,
         "aux": _join,
     }
-    try:
-        import cryptography  # noqa: F401
-    except ImportError as error:
-        raise ExtraMissing(
-            feature="`dipaco swarm`", package="cryptography", extra="swarm"
-        ) from error
+    if importlib.util.find_spec("cryptography") is None:
+        raise ExtraMissing(feature="`dipaco swarm`", package="cryptography", extra="swarm")
     return verbs[options.swarm_verb](options)
 
 
