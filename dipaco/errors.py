@@ -430,7 +430,7 @@ class ContributionMissing(DipacoError):
     """Path {path} has not contributed to {module} at phase {phase} yet."""
 
 
-class BadMessage(DipacoError):
+class BadContribution(DipacoError):
     """A contribution cannot be decoded: {problem}."""
 
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dipaco import trees
-from dipaco.errors import BadMessage, NotFinite
+from dipaco.errors import BadContribution, NotFinite
 
 Tree = Mapping[str, Any]
 VERSION = 1  # of all messages that are not plain
@@ -32,7 +32,7 @@ class Codec(NamedTuple):
     """How contributions travel.
 
     `encode` takes a float32 tree, and `decode` of what it gives is a float32 tree of the same names
-    and shapes; it raises `BadMessage` for anything that no `encode` of this codec gives.
+    and shapes; it raises `BadContribution` for anything that no `encode` of this codec gives.
     """
 
     name: str
@@ -96,12 +96,12 @@ def _sealed(name: str, leaves: Mapping[str, np.ndarray]) -> Tree:
 
 
 def _opened(name: str, message: Tree) -> Tree:
-    """What lies below the name of the codec. Raises `BadMessage`."""
+    """What lies below the name of the codec. Raises `BadContribution`."""
     expected = f"{name}-{VERSION}"
     if list(message) != [expected]:
         found = ", ".join(list(message)[:3]) or "nothing"
         problem = f"it begins with {found}, and messages of this run with {expected}"
-        raise BadMessage(problem=problem)
+        raise BadContribution(problem=problem)
     return message[expected]
 
 
@@ -117,7 +117,7 @@ def _from_bfloat16(message: Tree) -> Tree:
     leaves = dict(trees.flatten(_opened("bfloat16", message)))
     for name, leaf in leaves.items():
         if leaf.dtype != jnp.bfloat16:
-            raise BadMessage(problem=f"`{name}` is {leaf.dtype}, expected bfloat16")
+            raise BadContribution(problem=f"`{name}` is {leaf.dtype}, expected bfloat16")
     return trees.unflatten({name: leaf.astype(np.float32) for name, leaf in leaves.items()})
 
 
@@ -148,19 +148,25 @@ def _from_int8(message: Tree) -> Tree:
     for name in names:
         values, scales = found.pop(f"{name}.{VALUES}", None), found.pop(f"{name}.{SCALES}", None)
         if values is None or scales is None:
-            raise BadMessage(problem=f"`{name}` has no {VALUES if values is None else SCALES}")
+            raise BadContribution(problem=f"`{name}` has no {VALUES if values is None else SCALES}")
         if values.dtype != np.int8 or scales.dtype != np.float32:
             types = f"{values.dtype} with scales of {scales.dtype}"
-            raise BadMessage(problem=f"`{name}` is {types}, expected int8 with scales of float32")
+            raise BadContribution(
+                problem=f"`{name}` is {types}, expected int8 with scales of float32"
+            )
         if scales.shape != (_num_blocks(values.size),):
             expected = f"[{_num_blocks(values.size)}]"
-            raise BadMessage(problem=f"`{name}` has scales {list(scales.shape)}, not {expected}")
+            raise BadContribution(
+                problem=f"`{name}` has scales {list(scales.shape)}, not {expected}"
+            )
         if not (np.isfinite(scales).all() and (scales >= 0).all()):
-            raise BadMessage(problem=f"a scale of `{name}` is negative, infinite or not a number")
+            raise BadContribution(
+                problem=f"a scale of `{name}` is negative, infinite or not a number"
+            )
         products = _in_blocks(values) * scales[:, None]
         leaves[name] = products.reshape(-1)[: values.size].reshape(values.shape)
     if found:
-        raise BadMessage(problem=f"`{min(found)}` was not expected")
+        raise BadContribution(problem=f"`{min(found)}` was not expected")
     return trees.unflatten(leaves)
 
 

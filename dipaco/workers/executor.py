@@ -15,7 +15,7 @@ import numpy as np
 from dipaco import trees
 from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady
 from dipaco.errors import (
-    BadMessage,
+    BadContribution,
     ContributionMissing,
     ContributionRefused,
     ModuleDiverged,
@@ -120,7 +120,7 @@ def _weighted_mean(
         for arrival, message, weight in zip(arrivals, messages, weights, strict=True):
             try:
                 contribution = decode(message)
-            except BadMessage as error:
+            except BadContribution as error:
                 _refuse(arrival, str(error))
             difference = trees.difference(before, contribution)
             if difference is not None:

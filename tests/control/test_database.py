@@ -53,14 +53,14 @@ def test_a_damaged_file_is_found_when_it_is_read(tmp_path, damage):
         use(file)
 
 
-@pytest.mark.parametrize("version", [5, 99])
+@pytest.mark.parametrize("version", [6, 99])
 def test_a_ledger_of_another_schema_version_is_refused_and_left_alone(tmp_path, version):
     file = filled(tmp_path / "ledger.sqlite")
     with sqlite3.connect(file) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     before = file.read_bytes()
-    with pytest.raises(LedgerVersion, match=f"version {version}, this program writes 4"):
+    with pytest.raises(LedgerVersion, match=f"version {version}, this program writes 5"):
         Ledger(file)
     assert file.read_bytes() == before
 

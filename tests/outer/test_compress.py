@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from dipaco import trees
-from dipaco.errors import BadMessage, NotFinite
+from dipaco.errors import BadContribution, NotFinite
 from dipaco.outer import config
 from dipaco.outer.compress import BLOCK, CODECS, codec, send
 
@@ -122,16 +122,16 @@ GOOD = CODECS["int8"].encode({"w": np.float32([1, 2, 3])})
     ],
 )
 def test_a_message_that_no_sender_of_this_run_made_is_refused_with_a_reason(message, problem):
-    with pytest.raises(BadMessage, match=problem):
+    with pytest.raises(BadContribution, match=problem):
         CODECS["int8"].decode(message)
 
 
 def test_bfloat16_refuses_other_types_and_other_codecs():
     good = CODECS["bfloat16"].encode({"w": np.float32([1])})
     assert good["bfloat16-1"]["w"].dtype == ml_dtypes.bfloat16
-    with pytest.raises(BadMessage, match="`w` is float32, expected bfloat16"):
+    with pytest.raises(BadContribution, match="`w` is float32, expected bfloat16"):
         CODECS["bfloat16"].decode({"bfloat16-1": {"w": np.float32([1])}})
-    with pytest.raises(BadMessage, match="it begins with int8-1"):
+    with pytest.raises(BadContribution, match="it begins with int8-1"):
         CODECS["bfloat16"].decode(GOOD)
 
 
