@@ -57,7 +57,7 @@ INSERT INTO refusals (what, reason, task, worker) VALUES (:what, :reason, :task,
 SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 
 -- claim_tasks: takes the most urgent ready task of some kinds (a JSON array; said so that the index
--- on priority is used, whose first row it mostly is); a path that has a swarm is its backbones'
+-- on priority is used, whose first row it mostly is), and a path that has a swarm is its backbones'
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1
 WHERE id = (SELECT id FROM tasks
             WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
