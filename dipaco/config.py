@@ -17,7 +17,7 @@ from dipaco.errors import BadSetting, SettingsDisagree
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import MeshConfig, ModelConfig, part_names
 from dipaco.outer.config import OuterSettings
-from dipaco.routing.config import RoutingConfig
+from dipaco.routing.config import RerouteConfig, RoutingConfig
 from dipaco.topology import Topology
 
 MODULAR = "modular"
@@ -61,6 +61,7 @@ class RunConfig:
     inner: InnerSettings = InnerSettings()
     outer: OuterSettings = OuterSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    reroute: RerouteConfig = RerouteConfig()
     mesh: MeshConfig = MeshConfig()
     baselines: tuple[str, ...] = BASELINES  # dense arms to train beside the modular one
 
@@ -132,6 +133,11 @@ class RunConfig:
                 problem="`routing.alternations` are set, and the topology has one path: there is "
                 "nothing to route"
             )
+        if self.reroute.every and (num_paths == 1 or not self.evaluation.best_path):
+            raise SettingsDisagree(
+                problem="`reroute.every` needs more than one path, and every document scored under "
+                "all of them: `evaluation.best_path=true`"
+            )
         share = routing.target_share
         if share is not None and len(share) != num_paths:
             raise SettingsDisagree(
@@ -191,7 +197,8 @@ class RunConfig:
                 DENSE_EQUAL_TOKENS, path_phases, every * max(1, path_phases // self.phases)
             ),
         }
-        return Plan(base=base, arms=(modular, *(dense_arms[name] for name in self.baselines)))
+        arms = (modular, *(dense_arms[name] for name in self.baselines))
+        return Plan(base=base, arms=arms, reroutes=bool(self.reroute.every))
 
     def to_json(self) -> str:
         """One line per setting, in a fixed order."""

@@ -122,6 +122,8 @@ def _read(name: str, text: str, kind: Any) -> Any:
         candidates.insert(0, json.loads(text, parse_constant=_refuse_constant))
     except ValueError:
         candidates.append([piece for piece in text.split(",") if piece])
+    with contextlib.suppress(ValueError):  # numbers: `16,32`, and a list of one
+        candidates.append(json.loads(f"[{text}]", parse_constant=_refuse_constant))
     problem: Exception | None = None
     for candidate in candidates:
         try:

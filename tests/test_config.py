@@ -16,6 +16,7 @@ from dipaco.errors import (
     BadRoutingSetting,
     BadSetting,
     BadTopology,
+    DipacoError,
     PartUnowned,
     SettingsDisagree,
     UnknownPart,
@@ -28,6 +29,7 @@ from dipaco.overrides import from_tree, load_config, override, settings
 from dipaco.routing.config import RoutingConfig
 from dipaco.topology import Level, Topology, blocks
 
+QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
 CONFIG = RunConfig(
     name="small",
     model=ModelConfig(
@@ -363,3 +365,55 @@ def test_outer_and_inner_defaults_are_the_papers():
     inner = InnerSettings()
     assert (inner.steps, inner.learning_rate, inner.weight_decay) == (150, 4e-4, 0.1)
     assert (inner.warmup_steps, inner.batch_size, inner.clip_norm) == (1000, 512, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("routing.target_share=0.5,0.4", "these sum to 0.9"),
+        ("routing.target_share=0.5,0.5", "has 2 shares, and there are 4 paths"),
+        ("routing.target_share=[1.5,-0.5,0.5,-0.5]", "above 0 for every path"),
+        ("routing.alternations=0,1", "from 1"),
+        ("routing.alternations=2,1", "rising order"),
+        ("routing.alternations=99", "there are 5 phases"),
+        ("routing.overlap=0", "at least 1"),
+        ("routing.overlap=5", "there are 4 paths"),
+        ("outer.path_share=0", "above 0 and at most 1"),
+        ("outer.path_share=1.1", "above 0 and at most 1"),
+        ("inner.hold_out=1", "below 1"),
+        ("inner.rewarm_steps=-1", "0 or more"),
+        ("reroute.every=0,16", "1 or more"),
+        ("reroute.every=32,16", "rising order"),
+        ("reroute.window=0", "1 token or more"),
+    ],
+)
+def test_settings_of_the_published_algorithm_are_refused_with_a_sentence(setting, problem):
+    with pytest.raises(DipacoError, match=problem):
+        load_config(QUICKSTART, [setting])
+
+
+def test_settings_of_the_published_algorithm_are_set_by_name():
+    config = load_config(
+        QUICKSTART,
+        [
+            *("routing.alternations=1,3", "routing.overlap=2", "outer.path_share=0.5"),
+            *("routing.target_share=0.4,0.3,0.2,0.1", "inner.hold_out=0.05"),
+            *("reroute.every=16,32,64", "reroute.window=64", "inner.rewarm_steps=5"),
+        ],
+    )
+    assert config.routing.alternations == (1, 3)
+    assert config.routing.target_share == (0.4, 0.3, 0.2, 0.1)
+    assert config.reroute.every == (16, 32, 64)
+    arm = config.plan.arm("modular")
+    assert (arm.alternations, arm.sampling, arm.stops_early) == ((1, 3), 0.5, True)
+    assert config.plan.reroutes
+    assert config.plan.arm("dense_equal_tokens").phases == 5 * 2
+
+
+def test_a_single_alternation_is_a_list_of_one():
+    assert load_config(QUICKSTART, ["routing.alternations=2"]).routing.alternations == (2,)
+
+
+def test_one_path_has_nothing_to_alternate():
+    with pytest.raises(SettingsDisagree, match="one path"):
+        load_config(QUICKSTART.with_name("baseline_dense.py"), ["routing.alternations=1"])

@@ -82,4 +82,8 @@ def add_database(parser: argparse.ArgumentParser) -> None:
 
 WORKER = RoleVerb("worker", "does whatever is due", tuple(PRIORITY))
 EXECUTOR = RoleVerb("executor", "steps modules when their contributions are in", ("outer",))
-EVALUATOR = RoleVerb("evaluator", "scores and evaluates releases", ("score", "evaluate", "report"))
+EVALUATOR = RoleVerb(
+    "evaluator",
+    "scores paths, and evaluates releases",
+    ("label", "check", "score", "evaluate", "reroute", "report"),
+)

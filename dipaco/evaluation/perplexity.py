@@ -7,7 +7,7 @@ over millions of tokens float32 would drop digits.
 Axes: N documents, T tokens of context, P paths.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -42,15 +42,45 @@ def score_documents(
       (float64 [N] sums, int64 [N] tokens summed); both 0 for a document that ends within the
       prefix.
     """
+    sum_N = np.zeros(len(tokens_NT))
+    scored = _scored(log_likelihood_fn, tokens_NT, lengths_N, prefix_tokens, batch_size)
+    for rows, values_BT in scored:
+        sum_N[rows] = values_BT.sum(axis=1)
+    return sum_N, np.clip(np.asarray(lengths_N) - prefix_tokens, 0, None).astype(np.int64)
+
+
+def score_tokens(
+    log_likelihood_fn: LogLikelihoodFunction,
+    tokens_NT: np.ndarray,
+    lengths_N: np.ndarray,
+    *,
+    prefix_tokens: int = 32,
+    batch_size: int = 32,
+) -> np.ndarray:
+    """What `score_documents` sums, token by token: float32 [N, T], 0 where nothing is predicted."""
+    value_NT = np.zeros(tokens_NT.shape, np.float32)
+    scored = _scored(log_likelihood_fn, tokens_NT, lengths_N, prefix_tokens, batch_size)
+    for rows, values_BT in scored:
+        value_NT[rows] = values_BT
+    return value_NT
+
+
+def _scored(
+    log_likelihood_fn: LogLikelihoodFunction,
+    tokens_NT: np.ndarray,
+    lengths_N: np.ndarray,
+    prefix_tokens: int,
+    batch_size: int,
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Batch by batch: which documents, and float64 [documents, T] of their tokens."""
     assert prefix_tokens >= 1
     num_documents, num_tokens = tokens_NT.shape
     index_T = np.arange(num_tokens)
-    sum_N = np.zeros(num_documents)
 
-    def collect(rows: slice, log_likelihood_BT: Any) -> None:
+    def fetched(rows: slice, log_likelihood_BT: Any) -> tuple[slice, np.ndarray]:
         values_BT = np.asarray(log_likelihood_BT, np.float64)[: rows.stop - rows.start]
         is_scored_BT = (index_T >= prefix_tokens) & (index_T < lengths_N[rows, None])
-        sum_N[rows] = np.where(is_scored_BT, values_BT, 0.0).sum(axis=1)
+        return rows, np.where(is_scored_BT, values_BT, 0.0)
 
     waiting = None
     for start in range(0, num_documents, batch_size):
@@ -62,11 +92,10 @@ def score_documents(
         started = log_likelihood_fn(tokens_BT, segments_BT)
         # One batch late: the device works on this one while the host adds up the one before.
         if waiting is not None:
-            collect(*waiting)
+            yield fetched(*waiting)
         waiting = (rows, started)
     if waiting is not None:
-        collect(*waiting)
-    return sum_N, np.clip(np.asarray(lengths_N) - prefix_tokens, 0, None).astype(np.int64)
+        yield fetched(*waiting)
 
 
 def perplexity(sum_N: np.ndarray, count_N: np.ndarray) -> float:

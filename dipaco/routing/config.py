@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dipaco.errors import BadRoutingSetting
+from dipaco.errors import BadRoutingSetting, BadSetting
 
 KINDS = ("kmeans", "product_kmeans")
 NORMALISATIONS = ("standardise", "l2", "standardise_l2", "none")
@@ -65,3 +65,38 @@ class RoutingConfig:
             "None, or a share above 0 for every path, that sum to one"
             + ("" if share is None else f": these sum to {sum(share):g}"),
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RerouteConfig:
+    """Re-routing while a document is read, at test time. DiPaCo section 2.4 and Table 3."""
+
+    # After how many tokens each the path is chosen anew; a row of the report for each number. The
+    # paper's are 16, 32, 64 and 128. `()` = never.
+    every: tuple[int, ...] = ()
+    # A target is the path that is best over so many tokens to come; None = to the document's end.
+    window: int | None = None
+    steps: int = 2000  # of fine-tuning the base model into a router; DiPaCo section 2.4
+    batch_size: int = 64  # documents a step
+    learning_rate: float = 1e-4  # peak; not stated in the paper
+
+    def __post_init__(self):
+        def expect(setting: str, is_good: bool, expected: str) -> None:
+            if not is_good:
+                raise BadSetting(
+                    name=f"reroute.{setting}",
+                    value=getattr(self, setting),
+                    expected=expected,
+                    hint="",
+                )
+
+        rises = list(self.every) == sorted(set(self.every))
+        expect(
+            "every",
+            rises and all(tokens >= 1 for tokens in self.every),
+            "numbers of tokens, 1 or more, in rising order",
+        )
+        expect("window", self.window is None or self.window >= 1, "None, or 1 token or more")
+        expect("steps", self.steps >= 1, "1 or more")
+        expect("batch_size", self.batch_size >= 1, "1 or more")
+        expect("learning_rate", self.learning_rate > 0, "above 0")

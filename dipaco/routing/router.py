@@ -24,7 +24,7 @@ from dipaco.errors import BadFeatures, BadRoutingSetting, DamagedRouter, TooFewR
 from dipaco.routing.blocks import in_blocks
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.normalise import Normaliser, fit_normaliser
-from dipaco.routing.product import Centres, fit_centres, path_costs
+from dipaco.routing.product import Centres, fit_centres, nearest_paths, path_costs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,6 +73,10 @@ class Router:
                 setting="num_choices", value=num_choices, expected=f"1 to {self.num_paths} paths"
             )
         # Float64, and of paths at the same distance the first, everywhere.
+        if num_choices == 1 and self.weight_DP is None and not self.price_P.any():
+            check_features(features_ND, self.num_dims)
+            path_N = nearest_paths(self.normaliser.apply(features_ND), self.centres)
+            return path_N[:, None].astype(np.int32)
         cost_NP = self.costs(features_ND)
         if num_choices == 1:
             return cost_NP.argmin(axis=1)[:, None].astype(np.int32)

@@ -27,7 +27,13 @@ from dipaco.control.tasks import (
 from dipaco.data.corpus import Tokens
 from dipaco.data.first_tokens import encode_first_tokens, first_tokens
 from dipaco.errors import ArmDiverged
-from dipaco.evaluation.perplexity import best_path, perplexity, routed, score_documents
+from dipaco.evaluation.perplexity import (
+    best_path,
+    perplexity,
+    routed,
+    score_documents,
+    score_tokens,
+)
 from dipaco.inner.early_stopping import Best, best_so_far
 from dipaco.runs.routing import features, router_of
 from dipaco.runs.run import Run
@@ -48,6 +54,10 @@ def score_path(run: Run, claim: Claim) -> list[Fact]:
     parts = run.path_of(release, task.path)
     sums, counts = _scored(run, parts, corpus, documents)
     scores = {"documents": documents, "sums": sums, "counts": counts}
+    if run.config.reroute.every and scores_every_path(run, task.arm, task.phase):
+        scores["values"] = _scored_tokens(run, parts, corpus, documents)
+        router_documents = run.corpus.documents("router")
+        scores["router_values"] = _scored_tokens(run, parts, run.corpus, router_documents)
     return [
         PathScored(
             arm=task.arm,
@@ -112,6 +122,18 @@ def _scored(
     """Summed log-likelihood of documents under a path, and how many tokens are counted."""
     tokens, lengths = first_tokens(tokens_of, documents, run.config.data.length)
     return score_documents(
+        run.programs.log_likelihoods(parts),
+        tokens,
+        lengths,
+        prefix_tokens=run.config.data.prefix_tokens,
+        batch_size=run.config.evaluation.batch_size,
+    )
+
+
+def _scored_tokens(run: Run, parts: Any, tokens_of: Tokens, documents: np.ndarray) -> np.ndarray:
+    """The same, token by token: float32 [documents, T]."""
+    tokens, lengths = first_tokens(tokens_of, documents, run.config.data.length)
+    return score_tokens(
         run.programs.log_likelihoods(parts),
         tokens,
         lengths,

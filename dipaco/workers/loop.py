@@ -30,6 +30,7 @@ from dipaco.workers.executor import step_module
 from dipaco.workers.heart import Heart
 from dipaco.workers.mending import mend
 from dipaco.workers.reporter import write_report
+from dipaco.workers.rerouter import StoppedTraining, reroute
 from dipaco.workers.stages import prepare_corpus, route
 from dipaco.workers.trainer import (
     StoppedPartway,
@@ -165,6 +166,8 @@ class Worker:
         except StoppedPartway as stopped:
             for claim, partway in zip(claims, stopped.partways, strict=True):
                 self._hand_on(claim, partway)
+        except StoppedTraining:
+            self._give_back(claims)
         except ClaimLost:
             self._lose(claims)
         except (ContributionRefused, ContributionMissing, ObjectDamaged, ObjectMissing) as error:
@@ -272,6 +275,7 @@ def do(
         "check": lambda: check_path(run, claim),
         "score": lambda: score_path(run, claim),
         "evaluate": lambda: evaluate_release(run, claim),
+        "reroute": lambda: reroute(run, claim, lambda *_: None, should_stop),
         "report": lambda: write_report(run, claim),
     }
     return kinds[claim.task.kind]()

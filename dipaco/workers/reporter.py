@@ -48,7 +48,7 @@ def make_report(run: Run) -> Report:
     evaluations = run.ledger.evaluations()
     rows = sorted(
         (row for arm in run.plan.arms for row in _rows(run, arm, evaluations)),
-        key=lambda row: ROW_ORDER.index(row.name),
+        key=_place_in_table,
     )
     routed = run.routing_of(MODULAR, run.config.phases).summary
     prepared = run.stage("prepare").summary
@@ -78,7 +78,7 @@ def make_report(run: Run) -> Report:
             "bytes": prepared["bytes"],
             "domains": len(prepared["domains"]),
         },
-        notes=_notes(rows, prepared, sum(routed["valid"]), run.config.data.prefix_tokens),
+        notes=_notes(run, rows, prepared, sum(routed["valid"])),
     )
 
 
@@ -103,11 +103,23 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[Row]:
         "seconds": round(base["seconds"] + totals["seconds"], 3),
     }
     rows = [Row(name=arm.name, perplexity=last.perplexity, **common)]
+    if arm.name == MODULAR and run.plan.reroutes:
+        rows += [
+            Row(name=f"{arm.name}_every_{row['every']}", perplexity=row["perplexity"], **common)
+            for row in reversed(run.stage("reroute").summary["rows"])
+            if row["every"] is not None
+        ]
     if last.best_path_perplexity is not None:
         rows.append(
             Row(name=f"{arm.name}_best_path", perplexity=last.best_path_perplexity, **common)
         )
     return rows
+
+
+def _place_in_table(row: Row) -> int:
+    """Rows of one arm stay together: what is re-routed comes after what is routed once."""
+    name = MODULAR if row.name.startswith(f"{MODULAR}_every_") else row.name
+    return ROW_ORDER.index(name)
 
 
 def _curve(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[tuple[int, float]]:
@@ -120,9 +132,22 @@ def _curve(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[tuple[int, 
     ]
 
 
-def _notes(
-    rows: list[Row], prepared: dict[str, Any], documents: int, prefix_tokens: int
-) -> list[str]:
+def _notes_on_rerouting(run: Run) -> list[str]:
+    """What changing the path on the way costs."""
+    rows = [row for row in run.stage("reroute").summary["rows"] if row["every"] is not None]
+    costs = "; ".join(
+        f"every {row['every']} tokens: {row['switches']:,} changes, "
+        f"{row['tokens_read_again'] / row['tokens']:.2f} tokens read again for each predicted"
+        for row in rows
+    )
+    return [
+        "modular_every_N asks a router anew after every N tokens; a path that takes over reads "
+        f"the text again from its beginning ({costs})."
+    ]
+
+
+def _notes(run: Run, rows: list[Row], prepared: dict[str, Any], documents: int) -> list[str]:
+    prefix_tokens = run.config.data.prefix_tokens
     by_name = {row.name: row.perplexity for row in rows}
     notes = [
         f"Perplexity of {documents:,} validation documents, each alone and cut to the context, "
@@ -145,6 +170,8 @@ def _notes(
             "dense_equal_tokens saw the tokens of all paths together, one after another, in one "
             f"model; it {verdict}."
         )
+    if run.plan.reroutes:
+        notes += _notes_on_rerouting(run)
     notes += [
         f"Left out of the corpus: {name} ({why})." for name, why in prepared["left_out"].items()
     ]

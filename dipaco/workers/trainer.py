@@ -179,8 +179,9 @@ def train_elsewhere(
             state=jax.device_get(run.programs.place(*begun.state)),
             first_step=taken,
             losses=begun.losses,
-            rates=learning_rates(run.config.inner, arm.total_steps, taken, end - taken),
-            batch_at=begun.batches.at,
+            rates=_rates(run, begun, end - taken),
+            # Steps are those of the schedule; its place in the data may be another.
+            batch_at=lambda step: begun.batches.at(begun.taken + step - taken),
             on_step=lambda _, loss: on_step(loss, tokens),
             should_stop=should_stop,
             save=save,

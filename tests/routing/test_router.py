@@ -37,6 +37,13 @@ def test_scores_and_choices_have_their_shapes_and_agree(router, heaps):
     np.testing.assert_array_equal(paths[:, 0], scores.argmax(axis=1))
 
 
+def test_the_only_choice_is_the_first_of_several(router, heaps):
+    """n = 1 overlap equals none, whichever way the one was found."""
+    features = heaps(500, seed=3)
+    several = router.assign(features, num_choices=3)
+    np.testing.assert_array_equal(router.assign(features)[:, 0], several[:, 0])
+
+
 def test_a_document_alone_gets_the_scores_it_gets_in_a_batch_bit_for_bit(router, heaps):
     features = heaps(700, seed=2)
     in_batch = router.scores(features)

@@ -1,0 +1,80 @@
+"""Perplexity when the path may change every W tokens.
+
+DiPaCo (arXiv 2403.10616) section 2.4 and Table 3: a document is cut into chunks of W tokens, and
+what has been read when a chunk ends decides who predicts the next one. The first chunk is the
+document router's; it begins where the routing prefix ends, which that router has just seen.
+
+A path that takes over must know the text so far as *it* would have read it, so it reads it again:
+token probabilities are then those of its own full forward, and nothing here is approximate. What
+that costs is counted. Without it, keys and values of another path would stand in the cache.
+
+Axes: N documents, T tokens, P paths.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from dipaco.evaluation.perplexity import perplexity
+
+
+class Rerouted(NamedTuple):
+    """What came of one W."""
+
+    perplexity: float
+    switches: int  # times that a document changed its path
+    tokens_read_again: int  # by the paths that took over
+    tokens: int  # predicted
+
+
+def path_of_tokens(
+    path_N: np.ndarray, choice_NT: np.ndarray, every: int, prefix_tokens: int
+) -> np.ndarray:
+    """The path that predicts each token: int32 [N, T].
+
+    Args:
+      path_N: the document router's choice, for the prefix and the first chunk.
+      choice_NT: whom the router would have go on after each token.
+      every: W, tokens of a chunk.
+      prefix_tokens: where the first chunk begins.
+    """
+    index_T = np.arange(choice_NT.shape[1])
+    chunk_T = np.maximum(index_T - prefix_tokens, 0) // every
+    asked_T = np.maximum(prefix_tokens + chunk_T * every - 1, 0)  # the last token read before it
+    return np.where(chunk_T == 0, path_N[:, None], choice_NT[:, asked_T]).astype(np.int32)
+
+
+def rerouted(
+    values: Iterable[np.ndarray],
+    path_NT: np.ndarray,
+    lengths_N: np.ndarray,
+    prefix_tokens: int,
+) -> Rerouted:
+    """Perplexity where every token is predicted by the path chosen for it.
+
+    Args:
+      values: under each path in turn, float32 [N, T] log-likelihoods, 0 where nothing is predicted
+        (`perplexity.score_tokens`).
+      path_NT: from `path_of_tokens`.
+      lengths_N: [N] tokens of each document.
+      prefix_tokens: tokens at the front that are not predicted.
+
+    Raises:
+      NothingToScore: no document goes on after the prefix.
+    """
+    sum_N = np.zeros(len(path_NT))
+    for path, value_NT in enumerate(values):
+        sum_N += np.where(path_NT == path, value_NT.astype(np.float64), 0.0).sum(axis=1)
+    index_T = np.arange(path_NT.shape[1])
+    is_scored_NT = (index_T >= prefix_tokens) & (index_T < lengths_N[:, None])
+    is_switch_NT = np.zeros(path_NT.shape, bool)
+    is_switch_NT[:, 1:] = path_NT[:, 1:] != path_NT[:, :-1]
+    is_switch_NT &= is_scored_NT
+    count_N = is_scored_NT.sum(axis=1)
+    return Rerouted(
+        perplexity=perplexity(sum_N, count_N),
+        switches=int(is_switch_NT.sum()),
+        tokens_read_again=int((is_switch_NT * index_T).sum()),
+        tokens=int(count_N.sum()),
+    )

@@ -1,0 +1,94 @@
+"""Routing within a document: after some tokens, which path should go on.
+
+DiPaCo (arXiv 2403.10616) section 2.4. The document router has seen a prefix and cannot know what
+comes; a path that is best for the whole is not the best for each piece. So a router is fine-tuned
+from the base model to say at *every* token which path will be likeliest over the rest of the
+document (or over a window of it). It is asked only where a chunk of W tokens ends, so one router
+serves every W.
+
+The room does not know the model: hidden states come in as a function of its parameters.
+
+Axes: N documents, B of them at once, T tokens, D dimensions, P paths.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dipaco.routing.labels import best_paths
+
+Params = Mapping[str, Any]  # `model`: of the base model, `head`: `weight` [D, P] and `bias` [P]
+HiddenOf = Callable[[Any, jax.Array], jax.Array]  # (model, int32 [B, T]) -> [B, T, D]
+
+
+def continuation_sums(
+    log_likelihood_NT: np.ndarray, lengths_N: np.ndarray, window: int | None = None
+) -> np.ndarray:
+    """What a path says of what follows each token: float64 [N, T], in nats.
+
+    Args:
+      log_likelihood_NT: of token t given those before it.
+      lengths_N: tokens of each document.
+      window: of so many tokens that follow, or as many as there are; None: to the end.
+    """
+    num_tokens = log_likelihood_NT.shape[1]
+    is_token_NT = np.arange(num_tokens) < lengths_N[:, None]
+    values_NT = np.where(is_token_NT, log_likelihood_NT.astype(np.float64), 0.0)
+    from_here_NT = np.cumsum(values_NT[:, ::-1], axis=1)[:, ::-1]
+    padded_NT = np.pad(from_here_NT, ((0, 0), (0, num_tokens + 1)))
+    after_NT = padded_NT[:, 1 : num_tokens + 1]
+    if window is None or window >= num_tokens:
+        return after_NT
+    return after_NT - padded_NT[:, 1 + window : num_tokens + 1 + window]
+
+
+def targets(
+    log_likelihoods: Iterable[np.ndarray], lengths_N: np.ndarray, window: int | None = None
+) -> np.ndarray:
+    """The path that is likeliest over what follows each token: int32 [N, T].
+
+    Args:
+      log_likelihoods: [N, T] under each path in turn; two are in memory at a time.
+      lengths_N, window: as in `continuation_sums`.
+    """
+    return best_paths(continuation_sums(path, lengths_N, window) for path in log_likelihoods)
+
+
+def fresh(model: Any, num_dims: int, num_paths: int) -> dict[str, Any]:
+    """The router that training starts from: the base model, and a head that prefers no path."""
+    head = {
+        "weight": np.zeros((num_dims, num_paths), np.float32),
+        "bias": np.zeros(num_paths, np.float32),
+    }
+    return {"model": model, "head": head}
+
+
+def path_logits(hidden_of: HiddenOf, params: Params, tokens_BT: jax.Array) -> jax.Array:
+    """Scores of every path to go on after each token, float32 [B, T, P]; the highest wins.
+
+    Hidden states are brought to one length first: those of a language model have a few dimensions
+    that would drown the rest.
+    """
+    x_BTD = hidden_of(params["model"], tokens_BT).astype(jnp.float32)
+    mean_square_BT1 = jnp.mean(jnp.square(x_BTD), axis=-1, keepdims=True)
+    x_BTD = x_BTD * jax.lax.rsqrt(mean_square_BT1 + 1e-6)
+    return x_BTD @ params["head"]["weight"] + params["head"]["bias"][None, None, :]
+
+
+def loss(
+    hidden_of: HiddenOf, params: Params, batch: Mapping[str, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Summed cross-entropy with the targets, in nats, and how many there are; float32 scalars.
+
+    Args:
+      hidden_of, params: the router.
+      batch: `tokens`, `targets`, and `is_target` where there is something left to predict; [B, T].
+    """
+    logits_BTP = path_logits(hidden_of, params, batch["tokens"])
+    entropy_BT = optax.softmax_cross_entropy_with_integer_labels(logits_BTP, batch["targets"])
+    is_target_BT = batch["is_target"].astype(jnp.float32)
+    return jnp.sum(entropy_BT * is_target_BT), jnp.sum(is_target_BT)

@@ -1,0 +1,83 @@
+"""A run that is re-routed every few tokens in the end: its router, its rows, and its law."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from dipaco.config import MODULAR
+from dipaco.data.first_tokens import first_tokens
+from dipaco.errors import SettingsDisagree
+from dipaco.evaluation.perplexity import score_tokens
+from dipaco.routing import within
+from dipaco.routing.config import RerouteConfig
+from dipaco.store.tensors import load_tree
+from dipaco.topology import Level, Topology
+from tests.workers.conftest import CONFIG, EVERYTHING, worker_of
+
+REROUTED = dataclasses.replace(
+    CONFIG,
+    phases=1,
+    evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=1),
+    reroute=RerouteConfig(every=(4, 16, 100), steps=20, batch_size=8, learning_rate=3e-3),
+)
+
+
+def test_the_rows_are_in_the_report_and_w_beyond_the_length_is_routing_once(begin, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "dipaco.routing.within.targets",
+        lambda values, *rest, targets=within.targets: (
+            asked.append(targets(values, *rest)) or asked[-1]
+        ),
+    )
+    run = begin(REROUTED)
+    worker = worker_of(run)
+    while worker.run_once():
+        pass
+    assert not run.ledger.unfinished()
+    rows = {row["every"]: row for row in run.stage("reroute").summary["rows"]}
+    assert list(rows) == [4, 16, 100, None]
+    (evaluated,) = (e for e in run.ledger.evaluations() if e.arm == MODULAR)
+    # 16 tokens are predicted: one chunk of 16 is all of them.
+    assert rows[16] | {"every": 0} == rows[100] | {"every": 0} == rows[None] | {"every": 0}
+    assert rows[None]["perplexity"] == evaluated.perplexity
+    assert rows[None]["switches"] == 0
+    assert rows[4]["tokens"] == evaluated.tokens
+
+    report = json.loads(run.layout.report("json").read_bytes())
+    names = [row["name"] for row in report["rows"]]
+    assert names == [
+        *("modular", "modular_every_100", "modular_every_16", "modular_every_4"),
+        "modular_best_path",
+    ]
+    assert any("read again for each predicted" in note for note in report["notes"])
+
+    # What the router learned from is what the paths say of its documents.
+    release, documents = run.ledger.release(MODULAR), run.corpus.documents("router")
+    tokens, lengths = first_tokens(run.corpus, documents, CONFIG.data.length)
+    values = [
+        score_tokens(run.programs.log_likelihoods(run.path_of(release, path)), tokens, lengths)
+        for path in range(4)
+    ]
+    np.testing.assert_array_equal(asked[0], within.targets(values, lengths))
+
+    router = load_tree(run.objects, run.stage("reroute").artifacts["within_router"])
+    base = run.base_parts()
+    assert abs(router["head"]["weight"]).max() > 0
+    assert router["model"].keys() == base.keys()
+    assert (router["model"]["embed"]["table"] != base["embed"]["table"]).any()
+
+
+def test_it_needs_several_paths_and_every_document_under_all_of_them():
+    every = RerouteConfig(every=(16,))
+    with pytest.raises(SettingsDisagree, match="more than one path"):
+        dataclasses.replace(
+            CONFIG,
+            topology=Topology(levels=(Level(name="all", parts=EVERYTHING),)),
+            reroute=every,
+        )
+    evaluation = dataclasses.replace(CONFIG.evaluation, best_path=False)
+    with pytest.raises(SettingsDisagree, match="best_path=true"):
+        dataclasses.replace(CONFIG, evaluation=evaluation, reroute=every)
