@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from dipaco.cli.runs import add_run
 from dipaco.control.queue import LEASE_SECONDS
-from dipaco.control.tasks import PRIORITY, Kind
+from dipaco.control.tasks import FIRST_KINDS, PRIORITY, Kind
 
 _COMMON = """
 Any number may be started and stopped at any time, here or wherever the run's folder or bucket and
@@ -83,3 +83,6 @@ def add_database(parser: argparse.ArgumentParser) -> None:
 WORKER = RoleVerb("worker", "does whatever is due", tuple(PRIORITY))
 EXECUTOR = RoleVerb("executor", "steps modules when their contributions are in", ("outer",))
 EVALUATOR = RoleVerb("evaluator", "scores and evaluates releases", ("score", "evaluate", "report"))
+PRETRAINER = RoleVerb(
+    "pretrain", "prepares the text and trains the base model, then leaves", FIRST_KINDS
+)

@@ -69,6 +69,10 @@ class Database(Protocol):
         """Where it is a file: everything is in that one file, which may be moved once closed."""
         ...
 
+    def copy_to(self, file: Path) -> None:
+        """Where it is a file: all that is committed, in another file."""
+        ...
+
     def close(self) -> None: ...
 
 

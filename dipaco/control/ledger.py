@@ -94,6 +94,18 @@ class Ledger:
             self._add_tasks([first_task()])
         self._database.fold()  # it may be put in its place now
 
+    def fork(self, file: Path, meta: dict[str, str]) -> None:
+        """Begins another run, in a file, with all that this one has recorded; `meta` says what is
+        different about it. Whether what was recorded would be the same there is the caller's to
+        know.
+        """
+        self._database.copy_to(file)
+        with open_ledger(file) as other:
+            with other._database.transaction():
+                for key, value in meta.items():
+                    other._database.change("change_meta", key=key, value=value)
+            other._database.fold()
+
     def meta(self, key: str) -> str | None:
         row = self._database.one("get_meta", key=key)
         return None if row is None else row[0]

@@ -36,6 +36,8 @@ PRIORITY: dict[Kind, int] = {
 }
 OF_A_PATH: tuple[Kind, ...] = ("train", "label", "check", "score")
 
+FIRST_KINDS: tuple[Kind, ...] = ("prepare", "pretrain")  # what runs of one base model have alike
+
 
 class Task(NamedTuple):
     """One unit of work. Two tasks with equal fields are the same task."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dipaco.control.ledger import Partway
 from dipaco.control.queue import ALL_KINDS, LATE_FACTOR, LEASE_SECONDS
-from dipaco.control.tasks import Claim, Fact, Kind
+from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind
 from dipaco.data.prepare import PrepareProgress
 from dipaco.errors import (
     ClaimLost,
@@ -98,7 +98,8 @@ class Worker:
         return self._is_told_to_stop.is_set() or self._heart.order == "drain"
 
     def run_until_finished(self) -> bool:
-        """Does tasks until the run is finished, or it is told to stop; True where it is finished.
+        """Does tasks until the run is finished, or none of its kinds can come any more; True then,
+        False where it is told to stop.
 
         Between tasks that others must do first, it waits.
         """
@@ -110,10 +111,16 @@ class Worker:
             if self._heart.order != "pause" and self.run_once():
                 wait_seconds = SHORTEST_WAIT_SECONDS
                 continue
-            if not self._run.ledger.unfinished():
+            if self._is_over():
                 return True
             self._is_told_to_stop.wait(wait_seconds * random.uniform(0.5, 1.0))
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+
+    def _is_over(self) -> bool:
+        unfinished = {task["kind"] for task in self._run.ledger.unfinished()}
+        if set(self._kinds) <= set(FIRST_KINDS):  # what follows them never leads back
+            return unfinished.isdisjoint(FIRST_KINDS)
+        return not unfinished
 
     def run_once(self) -> bool:
         """Does one task, or a stack of them (`inner.stacked_paths`); False where there is nothing
