@@ -634,6 +634,8 @@ def _digests(artifacts: Any) -> dict[str, str]:
 
 
 def _training(plan: Plan, arm: str, path: int, phase: int) -> Task:
+    if plan.arm(arm).is_synchronous:
+        path = 0  # one task trains all paths
     return Task("pretrain" if arm == plan.base.name else "train", arm, str(path), phase)
 
 

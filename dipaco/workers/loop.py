@@ -28,6 +28,7 @@ from dipaco.runs.run import Run
 from dipaco.workers.evaluator import check_path, evaluate_release, label_path, score_path
 from dipaco.workers.executor import step_module
 from dipaco.workers.heart import Heart
+from dipaco.workers.lockstep import train_together
 from dipaco.workers.mending import mend
 from dipaco.workers.reporter import write_report
 from dipaco.workers.stages import prepare_corpus, route
@@ -151,8 +152,11 @@ class Worker:
             queue.reap()
             claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims and "train" in self._kinds:
-            # What is recorded of a path that was trained in a stack is its share of the time.
-            backup = queue.claim_backup(self._name, factor=LATE_FACTOR * limit, **lease)
+            # What is recorded of a path that was trained with others is its share of the time.
+            arms = self._run.plan.arms
+            together = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
+            factor = LATE_FACTOR * max(limit, *together, 1)
+            backup = queue.claim_backup(self._name, factor=factor, **lease)
             claims = [] if backup is None else [backup]
         return claims
 
@@ -265,6 +269,8 @@ def do(
         watcher.stepped(claim, loss, tokens)
 
     def train_path() -> list[Fact]:
+        if run.plan.arm(claim.task.arm).is_synchronous:
+            return train_together(run, claim, on_step, should_stop)
         if run_elsewhere is not None and claim.task.kind == "train":
             return train_elsewhere(run, claim, run_elsewhere, on_step, should_stop)
         return train(run, claim, on_step, should_stop)

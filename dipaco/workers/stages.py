@@ -281,7 +281,7 @@ def _first_modules(run: Run, arm: Arm) -> list[Fact]:
     """Modules at phase 0: those that the run was given, or the base model's parts, one object
     for a whole level.
     """
-    given = run.given("modules") if arm.is_averaged else None
+    given = run.given("modules") if arm.is_routed else None
     if given is not None:
         receipts = {module: Receipt(*given[str(module)]) for module in arm.topology.modules}
     else:
