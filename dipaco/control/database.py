@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dipaco.errors import BadDatabase
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 
 class KeyTaken(Exception):

@@ -27,6 +27,7 @@ from dipaco.control.tasks import (
     Evaluated,
     Fact,
     ModuleReady,
+    Moves,
     PathChecked,
     PathLabelled,
     PathScored,
@@ -55,6 +56,14 @@ class StoredModule(NamedTuple):
 
     parameters: Receipt
     outer_state: Receipt | None
+
+
+class OuterStep(NamedTuple):
+    """How a module came to be as it is at the start of a phase."""
+
+    phase: int
+    gradient_norm: float | None  # of the mean outer gradient; None where nothing was averaged
+    moves: Moves | None
 
 
 class Partway(NamedTuple):
@@ -456,6 +465,17 @@ class Ledger:
         rows = self._database.rows("modules_at", arm=arm, phase=phase)
         return {ModuleId.parse(module): Receipt(*receipt) for module, *receipt in rows}
 
+    def outer_steps(self, arm: str) -> dict[ModuleId, list[OuterStep]]:
+        """How every module of an arm was moved, phase by phase."""
+        steps: dict[ModuleId, list[OuterStep]] = {}
+        for module, phase, norm, text in self._database.rows("outer_steps", arm=arm):
+            moves = None
+            if text is not None:
+                norms, cosine = json.loads(text)
+                moves = Moves({int(path): value for path, value in norms.items()}, cosine)
+            steps.setdefault(ModuleId.parse(module), []).append(OuterStep(phase, norm, moves))
+        return steps
+
     def phases_reached(self, arm: str, num_modules: int) -> int:
         """The last phase that all modules of an arm have reached."""
         row = self._database.one("phases_reached", arm=arm, num_modules=num_modules)
@@ -567,6 +587,7 @@ class Ledger:
                     state_digest=state.digest,
                     state_bytes=state.num_bytes,
                     gradient_norm=fact.gradient_norm,
+                    moves=None if fact.moves is None else json.dumps(fact.moves),
                 )
             case Arrival():
                 change(

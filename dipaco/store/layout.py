@@ -7,7 +7,7 @@ RUN/corpus/                          tokens, tokenizer, document index
 RUN/objects/modules/DIGEST.safetensors       likewise states, messages, routers, scores, shards
 RUN/snapshots/ARM/PATH/PHASE-ATTEMPT/        Orbax
 RUN/swarm/WORKER.key                 the network identity of a backbone
-RUN/report.{json,md,png}  RUN/events.jsonl  RUN/tensorboard/
+RUN/report.{json,md,png}  RUN/inspect.png  RUN/events.jsonl  RUN/tensorboard/
 
 A run in a bucket has `database`, `corpus`, `objects`, `snapshots` and `report.*` there, by the same
 names; the name of a corpus file has its digest in it, as those of objects do, so that nothing that
@@ -68,6 +68,10 @@ class Layout:
     @property
     def events(self) -> Path:
         return self.root / "events.jsonl"
+
+    @property
+    def inspection(self) -> Path:
+        return self.root / "inspect.png"
 
     @property
     def tensorboard(self) -> Path:
