@@ -23,9 +23,9 @@ from dipaco.runs.run import create_or_open, reading
 from dipaco.store.layout import Layout
 from dipaco.store.objects import flush, make_folder, place, said_plainly
 
-# Of the inner settings, those that no base model depends on: how long a phase is, and how several
-# paths train at once.
-NOT_OF_THE_BASE = ("steps", "stacked_paths", "stacking")
+# Of the inner settings, those that no base model depends on: how long a phase is, how several paths
+# train at once, and what is done about the shards of paths.
+NOT_OF_THE_BASE = ("steps", "stacked_paths", "stacking", "rewarm_steps", "hold_out")
 
 
 def corpus_digest(config: RunConfig) -> str:
