@@ -2,7 +2,7 @@
 path, on the packages corpus. In pieces of any length, into one folder:
 
     dipaco ablate configs/ablations/reproduction.py --run runs/reproduction --seeds 0,1,2 --only \\
-        "dense 1x" "diloco 4" "flat 4" "2x2" "2x2 private" "2x2 synchronous"
+        "dense 1x" "diloco 4" "flat 4" "2x2" "2x2 private" "2x2 synchronous" "2x2 discriminative"
     dipaco ablate configs/ablations/reproduction.py --run runs/reproduction
 
 The first is P = 4 with three seeds, the second every row with one; what is finished is not run
@@ -10,11 +10,10 @@ again, and the table of the second has all rows under seed 0. Dense models are t
 with 1, 4 and 16 times the steps of one, and 2 and 4 times the size, each under three peak rates.
 
 Cost on two cores, estimated from the quickstart's 44 GFLOP/s: a row of four paths 4 minutes, of 16
-paths 16; dense 1x one minute, 16x 16, each under three rates. The first command 70 minutes, the
-second 4 hours more. Documents are evaluated to their 128th token.
+paths 16; dense 1x one minute, 16x 16, each under three rates. The first command 85 minutes, the
+second 5 hours more. Documents are evaluated to their 128th token.
 """
 
-import dataclasses
 from typing import Any
 
 from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
@@ -40,7 +39,11 @@ def sweep() -> dict[str, RunConfig]:
         rows[grid] = of(shared_grid(k))
         rows[f"{grid} private"] = of(private_grid(k))
         rows[f"{grid} synchronous"] = of(shared_grid(k), outer=TOGETHER)
+        rows[f"{grid} discriminative"] = of(shared_grid(k), routing=alternating(1))
     rows["4x4 k-means"] = of(shared_grid(4), routing=RoutingConfig(kind="kmeans"))
+    rows["4x4 private stopped"] = of(private_grid(4), inner=inner(hold_out=0.05))
+    for count in (1, 2, 3):  # none: `flat 4`
+        rows[f"flat 4 alternations {count}"] = of(whole(2, PER_PATH), routing=alternating(count))
     for times in (1, 4, 16):
         for rate in (1.5e-3, 3e-3, 6e-3):
             if (times, rate) != (1, 3e-3):  # that is `dense 1x`
@@ -61,7 +64,7 @@ def of(topology: Topology, **changes: Any) -> RunConfig:
         "base": BaseSettings(steps=1000, steps_per_phase=200),
         "routing": RoutingConfig(kind="product_kmeans"),
         "phases": PHASES,
-        "inner": InnerSettings(steps=50, batch_size=16, learning_rate=3e-3, warmup_steps=50),
+        "inner": inner(),
         "evaluation": EvaluationSettings(every_phases=5),
         "baselines": (),
     }
@@ -70,9 +73,23 @@ def of(topology: Topology, **changes: Any) -> RunConfig:
 
 def dense(rate: float = 3e-3, **changes: Any) -> RunConfig:
     """One model, as a run of one path."""
-    config = of(whole(1, SHARED), routing=RoutingConfig(), outer=PLAIN, **changes)
-    inner = dataclasses.replace(config.inner, learning_rate=rate)
-    return dataclasses.replace(config, inner=inner)
+    changes = {"routing": RoutingConfig(), "outer": PLAIN, "inner": inner(rate)} | changes
+    return of(whole(1, SHARED), **changes)
+
+
+def inner(learning_rate: float = 3e-3, hold_out: float = 0.0) -> InnerSettings:
+    return InnerSettings(
+        steps=50,
+        batch_size=16,
+        learning_rate=learning_rate,
+        warmup_steps=50,
+        hold_out=hold_out,
+    )
+
+
+def alternating(count: int) -> RoutingConfig:
+    """Discriminative routing, so many times, the first in the middle."""
+    return RoutingConfig(kind="product_kmeans", alternations=(5, 7, 9)[:count])
 
 
 def sized(d_model: int, d_ff: int) -> ModelConfig:
