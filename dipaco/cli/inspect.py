@@ -4,11 +4,12 @@
   dipaco inspect --run runs/quickstart --json
   dipaco inspect --run runs/quickstart --picture inspect.png
 
-Documents and domains of every path; the sizes of the shards, and at every routing after the first
-how many documents stayed where they were; for every module and phase the norm of its mean outer
-gradient, that of each path through it, and the mean cosine between two of them: 1 where paths agree
-on where to go, 0 where they have nothing to do with each other, below 0 where they undo each
-other's work.
+Documents and domains of every path, and the sizes of the shards. At every alternation: how many of
+the router's documents each path would get without calibration and gets with it, how often the
+router agrees with what the paths say, and how many documents two routers send to the same path. For
+every module and phase the norm of its mean outer gradient, that of each path through it, and the
+mean cosine between two of them: 1 where paths agree on where to go, 0 where they have nothing to do
+with each other, below 0 where they undo each other's work.
 """
 
 import argparse
@@ -69,7 +70,7 @@ def inspection_of(opened: "Run") -> dict[str, Any]:
     opened.stage("route")
     arm = opened.plan.arm(MODULAR)
     routings = [stage for stage in opened.ledger.stages() if stage.stage == "route"]
-    routings.sort(key=_phase_of)
+    routings.sort(key=lambda stage: stage.phase)
     last = routings[-1].summary
     documents = last["documents"]
     return {
@@ -88,7 +89,7 @@ def inspection_of(opened: "Run") -> dict[str, Any]:
         ],
         "routings": [
             {
-                "phase": _phase_of(stage),
+                "phase": stage.phase,
                 "router": stage.artifacts["router"].digest,
                 **{
                     name: value
@@ -117,10 +118,6 @@ def inspection_of(opened: "Run") -> dict[str, Any]:
             for module, steps in opened.ledger.outer_steps(MODULAR).items()
         },
     }
-
-
-def _phase_of(stage: "StageDone") -> int:
-    return getattr(stage, "phase", 0)
 
 
 def _agreement(opened: "Run", before: "StageDone", after: "StageDone") -> dict[str, float]:
