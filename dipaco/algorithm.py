@@ -1,4 +1,5 @@
-"""DiPaCo's Algorithm 1, line by line, in one process and in memory. Read this first.
+"""DiPaCo's Algorithm 1, line by line, in one process and in memory. Read this first. Below it, what
+section 4.5 compares it with: paths that average their gradients at every step.
 
 No files, no database, no clock. Whatever runs the algorithm in some other way (as tasks, on many
 machines, compressed, stacked) is compared with this function, bit for bit where the order of sums
@@ -7,11 +8,13 @@ is the same.
 Source: arXiv 2403.10616, Algorithm 1 and section 2.7.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from dipaco.inner.together import add_weighted, squared_norm, weighted
 from dipaco.outer.compress import PLAIN, Codec, send
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights
@@ -120,3 +123,76 @@ def release(
         of_path = [assemble(modules, topology.modules_of(path)) for modules in history[routed_at:]]
         released.append(min(of_path, key=lambda parts: loss(path, parts)))
     return released
+
+
+def train_synchronously(
+    topology: Topology,
+    modules: Modules,
+    states: Modules,
+    gradient_of: Callable[[int, int, Any], Any],
+    update: Callable[[int, Any, Any, Any, Any], tuple[Any, Any]],
+    documents: Sequence[int],
+    *,
+    steps: Iterable[int],
+    clip_norm: float,
+    by_documents: bool = True,
+) -> Iterator[tuple[Modules, Modules]]:
+    """Yields modules and AdamW states after each step of all paths together.
+
+    A module's gradient is the mean over its paths, with the weights of lines 12-14. A path's
+    gradient is clipped as a whole, as that of a single model is, once it consists of such means;
+    where paths of a module are clipped differently, it takes their weighted mean. So one path is
+    plain AdamW, paths that share all are one model with their batches together, and paths that
+    share nothing are as many models.
+
+    Args:
+      topology: which paths go through which modules.
+      modules: parameters, given up.
+      states: one AdamW state a module (not a path), given up.
+      gradient_of: (path, step, parts) -> gradient of the path's mean loss.
+      update: (step, module's parameters, state, gradient, scale to clip it with) -> (parameters,
+        state), by AdamW.
+      documents: |D_i|.
+      steps: numbers of the inner steps to take.
+      clip_norm: of a path's gradient.
+      by_documents: weights in proportion to them; else all equal.
+
+    Source: DiPaCo section 4.5.
+    """
+    weights = {
+        module: dict(
+            zip(
+                topology.paths_through(module),
+                path_weights(
+                    [documents[path] for path in topology.paths_through(module)],
+                    by_documents=by_documents,
+                ).astype("float32"),
+                strict=True,
+            )
+        )
+        for module in topology.modules
+    }
+    for step in steps:
+        mean: Modules = {}
+        for path in range(topology.num_paths):  # in parallel on real machines, and all wait
+            parts = assemble(modules, topology.modules_of(path))
+            for module, gradient in dissect(gradient_of(path, step, parts), topology, path).items():
+                weight = weights[module][path]
+                mean[module] = (
+                    add_weighted(mean[module], gradient, weight)
+                    if module in mean
+                    else weighted(gradient, weight)
+                )
+        squares = {module: squared_norm(gradient) for module, gradient in mean.items()}
+        clip = []
+        for path in range(topology.num_paths):
+            norm = jnp.sqrt(sum(squares[module] for module in topology.modules_of(path)))
+            clip.append(jnp.minimum(1.0, clip_norm / norm))
+        stepped: Modules = {}
+        for module in topology.modules:
+            scale = sum(weight * clip[path] for path, weight in weights[module].items())
+            stepped[module], states[module] = update(
+                step, modules[module], states[module], mean.pop(module), scale
+            )
+        modules = stepped
+        yield modules, states

@@ -110,11 +110,27 @@ class RunConfig:
                     "train longer"
                 )
         self._check_paths()
+        self._check_synchronous()
         if self.routing.kind == "product_kmeans" and not self.topology.choices:
             raise SettingsDisagree(
                 problem="`routing.kind` is product_kmeans, but the topology offers no choice: use"
                 " kmeans"
             )
+
+    def _check_synchronous(self) -> None:
+        """What speaks of contributions, or of paths that go their own way, has no meaning there."""
+        together = {
+            "outer.path_share": self.outer.path_share != 1,
+            "outer.codec": self.outer.codec != "none",
+            "routing.alternations": bool(self.routing.alternations),
+            "inner.hold_out": self.inner.hold_out > 0,
+        }
+        for name, is_set in together.items():
+            if self.outer.synchronous and is_set:
+                raise SettingsDisagree(
+                    problem=f"`outer.synchronous` is on, and so is `{name}`; paths that step "
+                    "together do without it"
+                )
 
     def _check_paths(self) -> None:
         """Settings that speak of paths and phases, against how many there are."""
@@ -183,7 +199,8 @@ class RunConfig:
             topology=self.topology,
             phases=self.phases,
             total_steps=self.phases * self.inner.steps,
-            is_averaged=True,
+            is_averaged=not self.outer.synchronous,
+            is_synchronous=self.outer.synchronous,
             evaluate_every=every,
             alternations=self.routing.alternations,
             sampling=self.outer.path_share,

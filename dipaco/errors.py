@@ -458,3 +458,38 @@ class ArmDiverged(DipacoError):
 
 class NotFinite(DipacoError):
     """{what} holds a NaN or an infinity in `{name}`. Nothing was averaged. Lower `inner.learning_rate` in a new run."""
+
+
+# --- ablations --------------------------------------------------------------------------------
+
+
+class BadSweep(DipacoError):
+    """The sweep {file} cannot be used: {problem}."""
+
+
+class BadSeeds(DipacoError):
+    """`--seeds {given}`: {problem}. Give whole numbers from 0 on with commas between them, each once, as in 0,1,2."""
+
+
+class BadJobs(DipacoError):
+    """`--jobs` is {given}. Expected 1 or more."""
+
+
+class NoSuchRow(DipacoError):
+    """The sweep `{sweep}` has no row `{name}`. It has: {known}."""
+
+
+class SweepNeedsFolder(DipacoError):
+    """A sweep is kept in a folder of this machine, and {given} is in a bucket. Give a folder; single rows can be run in a bucket with `dipaco train`."""
+
+
+class NotOfThisSweep(DipacoError):
+    """{folder} holds {found}, not the sweep `{sweep}`. Nothing was changed. Give another folder."""
+
+
+class RowsChanged(DipacoError):
+    """{rows} of the sweep changed since it was run in {folder}: {difference}. Nothing was run or changed. `--redo NAME` runs such a row anew and keeps what was there under `replaced`; or give another folder, or undo the change."""
+
+
+class RowsFailed(DipacoError):
+    """{count} of the sweep's runs could not be finished: {problems} The others are whole; the same command goes on with what is left."""

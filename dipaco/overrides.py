@@ -1,11 +1,13 @@
 """`--set inner.steps=50`: settings by name, checked against the type of the field, and config
-files as functions.
+files as functions: `run()` for one run, `sweep()` for the rows of an ablation.
 """
 
+import ast
 import contextlib
 import dataclasses
 import difflib
 import json
+import re
 import runpy
 import sys
 from collections.abc import Generator, Sequence
@@ -19,6 +21,7 @@ from dipaco.errors import (
     BadConfigFile,
     BadOverride,
     BadSetting,
+    BadSweep,
     DipacoError,
     UnknownSetting,
 )
@@ -31,18 +34,7 @@ def load_config(file: Path, overrides: Sequence[str] = ()) -> RunConfig:
       BadConfigFile: no such file, it does not run, or it has no `run() -> RunConfig`.
       UnknownSetting, BadSetting, BadOverride: an override does not fit.
     """
-    if not file.is_file():
-        raise BadConfigFile(file=file, problem="there is no such file")
-    try:
-        with _importing_from(file.resolve().parent):  # a variant imports the config that it edits
-            run = runpy.run_path(str(file)).get("run")
-            config = run() if callable(run) else None
-    except DipacoError:
-        raise
-    except Exception as error:
-        raise BadConfigFile(file=file, problem=f"{type(error).__name__}: {error}") from error
-    if not callable(run):
-        raise BadConfigFile(file=file, problem="it has no function `run() -> RunConfig`")
+    config = _call(file, "run", "RunConfig")
     if not isinstance(config, RunConfig):
         raise BadConfigFile(
             file=file, problem=f"`run()` returned {type(config).__name__}, not RunConfig"
@@ -50,18 +42,109 @@ def load_config(file: Path, overrides: Sequence[str] = ()) -> RunConfig:
     return override(config, overrides)
 
 
+def load_sweep(file: Path, overrides: Sequence[str] = ()) -> dict[str, RunConfig]:
+    """Runs a file's `sweep()` and applies `NAME=VALUE` overrides to each of its rows.
+
+    Raises:
+      BadConfigFile: no such file, it does not run, or it has no `sweep()`.
+      BadSweep: it has no rows, one of them is no config or does not fit an override, a name cannot
+        name a folder, or two are equal.
+    """
+    rows = _call(file, "sweep", "dict[str, RunConfig]")
+    if not isinstance(rows, dict) or not rows:
+        what = "no rows" if isinstance(rows, dict) else type(rows).__name__
+        raise BadSweep(file=file, problem=f"`sweep()` returned {what}, not dict[str, RunConfig]")
+    if twice := _keys_written_twice(file):
+        raise BadSweep(
+            file=file,
+            problem=f"it names the row `{twice[0]}` twice, and Python keeps the last of them. "
+            "Rename one",
+        )
+    folders: dict[str, str] = {}
+    for name, config in rows.items():
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w .+-]*", name):
+            raise BadSweep(
+                file=file,
+                problem=f"`{name}` cannot name a row: use letters, digits, spaces and _ . + -, "
+                "a letter or digit first",
+            )
+        other = folders.setdefault(row_folder(name), name)
+        if other != name:
+            raise BadSweep(
+                file=file, problem=f"its rows `{other}` and `{name}` would share a folder"
+            )
+        if not isinstance(config, RunConfig):
+            raise BadSweep(
+                file=file, problem=f"its row `{name}` is {type(config).__name__}, not RunConfig"
+            )
+    return {name: _override_row(file, name, config, overrides) for name, config in rows.items()}
+
+
+def row_folder(name: str) -> str:
+    """The folder of a row; equal on file systems that know no capitals."""
+    return name.strip().replace(" ", "_").lower()
+
+
+def _override_row(file: Path, name: str, config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    try:
+        return override(config, overrides)
+    except DipacoError as error:
+        if isinstance(error, (UnknownSetting, BadOverride)):  # of the command, not of a row
+            raise
+        problem = str(error).rstrip(".")
+        raise BadSweep(file=file, problem=f"its row `{name}`: {problem}") from error
+
+
+def _keys_written_twice(file: Path) -> list[str]:
+    """Names that stand twice in one `{...}` of the file: Python drops the first in silence."""
+    twice = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Dict):
+            keys = [
+                key.value
+                for key in node.keys
+                if isinstance(key, ast.Constant) and isinstance(key.value, str)
+            ]
+            twice += [key for number, key in enumerate(keys) if key in keys[:number]]
+    return twice
+
+
+def _call(file: Path, function: str, kind: str) -> Any:
+    """What a function of a config file returns."""
+    if not file.is_file():
+        raise BadConfigFile(file=file, problem="there is no such file")
+    try:
+        with _importing_from(*_folders_of(file)):  # a variant imports the config that it edits
+            called = runpy.run_path(str(file)).get(function)
+            value = called() if callable(called) else None
+    except DipacoError:
+        raise
+    except Exception as error:
+        raise BadConfigFile(file=file, problem=f"{type(error).__name__}: {error}") from error
+    if not callable(called):
+        raise BadConfigFile(file=file, problem=f"it has no function `{function}() -> {kind}`")
+    return value
+
+
+def _folders_of(file: Path) -> tuple[Path, ...]:
+    """Where a config file finds others: beside itself and, for a sweep in `ablations`, above."""
+    folder = file.resolve().parent
+    return (folder, folder.parent) if folder.name == "ablations" else (folder,)
+
+
 @contextlib.contextmanager
-def _importing_from(folder: Path) -> Generator[None]:
-    """Modules of `folder` can be imported meanwhile, and are forgotten afterwards."""
+def _importing_from(*folders: Path) -> Generator[None]:
+    """Modules of `folders` can be imported meanwhile, and are forgotten afterwards."""
     before = set(sys.modules)
-    sys.path.insert(0, str(folder))
+    sys.path[:0] = map(str, folders)
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
+        for folder in folders:
+            sys.path.remove(str(folder))
         for name in set(sys.modules) - before:
             origin = getattr(sys.modules[name], "__file__", None)
-            if origin is not None and Path(origin).parent == folder:
+            if origin is not None and Path(origin).parent in folders:
                 del sys.modules[name]
 
 

@@ -3,6 +3,7 @@ can divide.
 """
 
 import ast
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 from dipaco.inner.optimizer import learning_rates
 from dipaco.model.config import num_parameters, part_names, part_parameters
 from dipaco.model.spec import describe
-from dipaco.overrides import from_tree, load_config, settings
+from dipaco.overrides import from_tree, load_config, load_sweep, settings
 from dipaco.topology import assemble, dissect
+from dipaco.workers.sharing import base_digest
 
 FOLDER = Path(__file__).parents[1] / "configs"
-FILES = sorted(FOLDER.rglob("*.py"))
+FILES = sorted(FOLDER.glob("*.py"))
+SWEEPS = sorted((FOLDER / "ablations").glob("*.py"))
 
 
 @pytest.fixture(scope="module", params=FILES, ids=lambda file: file.stem)
@@ -100,3 +103,43 @@ SHAPES = {  # paths, modules: the paper's
 def test_grids_have_the_papers_paths_and_modules_and_baselines_are_their_limits(name):
     topology = load_config(FOLDER / f"{name}.py").topology
     assert (topology.num_paths, len(topology.modules)) == SHAPES[name]
+
+
+@pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
+def test_a_sweep_says_what_it_costs_and_its_rows_can_be_trained_and_compared(file):
+    doc = ast.get_docstring(ast.parse(file.read_text()))
+    assert doc
+    assert f"dipaco ablate configs/ablations/{file.name}" in doc
+    assert any(word in doc for word in ("minute", "hour"))
+    rows = load_sweep(file)
+    assert len(rows) > 1
+    different = {
+        json.dumps(dataclasses.asdict(dataclasses.replace(config, name="")))
+        for config in rows.values()
+    }
+    assert len(different) == len(rows), "two rows are the same run"
+    for config in rows.values():
+        described = describe(config.model)
+        parts = {part for m in config.topology.modules for part in config.topology.parts_of(m)}
+        assert parts == set(described)
+        for arm in (config.plan.base, *config.plan.arms):
+            if arm.total_steps:
+                learning_rates(config.inner, arm.total_steps, 0, 1)
+
+
+def test_the_rows_of_sharing_differ_in_what_is_shared_and_in_nothing_else():
+    rows = load_sweep(FOLDER / "ablations" / "sharing.py")
+    assert list(rows) == ["dense", "diloco", "2x2", "2x2 private", "flat"]
+    paths = {name: (c.num_paths, len(c.topology.modules)) for name, c in rows.items()}
+    assert paths == {
+        "dense": (1, 1),
+        "diloco": (4, 1),
+        "2x2": (4, 4),
+        "2x2 private": (4, 8),
+        "flat": (4, 4),
+    }
+    assert len({base_digest(config) for config in rows.values()}) == 1
+    grid = settings(rows["2x2"])
+    for name in ("2x2 private", "flat", "diloco"):
+        changed = {key for key, value in settings(rows[name]).items() if grid[key] != value}
+        assert changed - {"name", "outer.rescale_by_fan_in"} == {"topology.levels"}

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 import dipaco
 from dipaco.cli import (
+    ablate,
     config,
     evaluate,
     export,
     generate,
+    inspect,
     monitor,
     orders,
     roles,
@@ -24,7 +26,9 @@ from dipaco.errors import DipacoError, DiskFull
 
 VERBS = {
     "train": train,
+    "ablate": ablate,
     "status": status,
+    "inspect": inspect,
     "generate": generate,
     "serve": serve,
     "evaluate": evaluate,
@@ -33,6 +37,7 @@ VERBS = {
     "worker": roles.WORKER,
     "executor": roles.EXECUTOR,
     "evaluator": roles.EVALUATOR,
+    "pretrain": roles.PRETRAINER,
     "monitor": monitor,
     "pause": orders.PAUSE,
     "resume": orders.RESUME,
@@ -48,6 +53,7 @@ Train one large modular language model as many small paths (DiPaCo, arXiv 2403.1
 
   dipaco train configs/quickstart.py --run runs/quickstart    text, training, a table at the end
   dipaco status --run runs/quickstart                         how far it is
+  dipaco ablate configs/ablations/sharing.py --run runs/sharing    many runs, one table
   dipaco generate --run runs/quickstart --prompt "In the beginning"
   dipaco serve --run runs/quickstart                          over HTTP, with a page to try it
 """

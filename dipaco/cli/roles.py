@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from dipaco.cli.runs import add_run
 from dipaco.control.queue import LEASE_SECONDS
-from dipaco.control.tasks import PRIORITY, Kind
+from dipaco.control.tasks import FIRST_KINDS, PRIORITY, Kind
 
 _COMMON = """
 Any number may be started and stopped at any time, here or wherever the run's folder or bucket and
@@ -86,4 +86,7 @@ EVALUATOR = RoleVerb(
     "evaluator",
     "scores paths, and evaluates releases",
     ("label", "check", "score", "evaluate", "reroute", "report"),
+)
+PRETRAINER = RoleVerb(
+    "pretrain", "prepares the text and trains the base model, then leaves", FIRST_KINDS
 )

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dipaco.errors import BadDatabase
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 
 class KeyTaken(Exception):
@@ -67,6 +67,10 @@ class Database(Protocol):
 
     def fold(self) -> None:
         """Where it is a file: everything is in that one file, which may be moved once closed."""
+        ...
+
+    def copy_to(self, file: Path) -> None:
+        """Where it is a file: all that is committed, in another file."""
         ...
 
     def close(self) -> None: ...

@@ -27,6 +27,7 @@ from dipaco.control.tasks import (
     Evaluated,
     Fact,
     ModuleReady,
+    Moves,
     PathChecked,
     PathLabelled,
     PathScored,
@@ -55,6 +56,14 @@ class StoredModule(NamedTuple):
 
     parameters: Receipt
     outer_state: Receipt | None
+
+
+class OuterStep(NamedTuple):
+    """How a module came to be as it is at the start of a phase."""
+
+    phase: int
+    gradient_norm: float | None  # of the mean outer gradient; None where nothing was averaged
+    moves: Moves | None
 
 
 class Partway(NamedTuple):
@@ -93,6 +102,18 @@ class Ledger:
                 self._database.change("put_meta", key=key, value=value)
             self._add_tasks([first_task()])
         self._database.fold()  # it may be put in its place now
+
+    def fork(self, file: Path, meta: dict[str, str]) -> None:
+        """Begins another run, in a file, with all that this one has recorded; `meta` says what is
+        different about it. Whether what was recorded would be the same there is the caller's to
+        know.
+        """
+        self._database.copy_to(file)
+        with open_ledger(file) as other:
+            with other._database.transaction():
+                for key, value in meta.items():
+                    other._database.change("change_meta", key=key, value=value)
+            other._database.fold()
 
     def meta(self, key: str) -> str | None:
         row = self._database.one("get_meta", key=key)
@@ -444,6 +465,17 @@ class Ledger:
         rows = self._database.rows("modules_at", arm=arm, phase=phase)
         return {ModuleId.parse(module): Receipt(*receipt) for module, *receipt in rows}
 
+    def outer_steps(self, arm: str) -> dict[ModuleId, list[OuterStep]]:
+        """How every module of an arm was moved, phase by phase."""
+        steps: dict[ModuleId, list[OuterStep]] = {}
+        for module, phase, norm, text in self._database.rows("outer_steps", arm=arm):
+            moves = None
+            if text is not None:
+                norms, cosine = json.loads(text)
+                moves = Moves({int(path): value for path, value in norms.items()}, cosine)
+            steps.setdefault(ModuleId.parse(module), []).append(OuterStep(phase, norm, moves))
+        return steps
+
     def phases_reached(self, arm: str, num_modules: int) -> int:
         """The last phase that all modules of an arm have reached."""
         row = self._database.one("phases_reached", arm=arm, num_modules=num_modules)
@@ -555,6 +587,7 @@ class Ledger:
                     state_digest=state.digest,
                     state_bytes=state.num_bytes,
                     gradient_norm=fact.gradient_norm,
+                    moves=None if fact.moves is None else json.dumps(fact.moves),
                 )
             case Arrival():
                 change(
@@ -622,6 +655,8 @@ def _digests(artifacts: Any) -> dict[str, str]:
 
 
 def _training(plan: Plan, arm: str, path: int, phase: int) -> Task:
+    if plan.arm(arm).is_synchronous:
+        path = 0  # one task trains all paths
     return Task("pretrain" if arm == plan.base.name else "train", arm, str(path), phase)
 
 

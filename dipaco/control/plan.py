@@ -28,6 +28,12 @@ class Arm:
     sampling: float = 1.0  # share of the paths that take part in a phase
     seed: int = 0  # of which they are
     stops_early: bool = False  # each path is released as it was at its best
+    is_synchronous: bool = False  # all paths step together, as one task a phase; not `is_averaged`
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether its paths have shards of their own; else its one path trains on everything."""
+        return self.is_averaged or self.is_synchronous
 
     def is_evaluated(self, phase: int) -> bool:
         """Whether the modules of `phase` (1..phases) are released and scored."""

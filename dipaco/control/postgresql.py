@@ -9,6 +9,7 @@ lock with its name, after they have recorded and before they count.
 import contextlib
 import re
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 from dipaco.control.database import SCHEMA_VERSION, KeyTaken, migrations, queries
@@ -102,6 +103,9 @@ class PostgreSQL:
 
     def fold(self) -> None:
         """A server's files are its own."""
+
+    def copy_to(self, file: Path) -> None:
+        raise AssertionError("a run whose facts are on a server is not forked")
 
     def close(self) -> None:
         if self._connection is not None:

@@ -246,9 +246,13 @@ ORDER BY priority, id;
 
 -- add_module: a module at the start of a phase
 INSERT INTO modules (arm, module, phase, name, digest, num_bytes,
-                     state_name, state_digest, state_bytes, gradient_norm)
+                     state_name, state_digest, state_bytes, gradient_norm, moves)
 VALUES (:arm, :module, :phase, :name, :digest, :num_bytes,
-        :state_name, :state_digest, :state_bytes, :gradient_norm);
+        :state_name, :state_digest, :state_bytes, :gradient_norm, :moves);
+
+-- outer_steps: how every module of an arm was moved
+SELECT module, phase, gradient_norm, moves FROM modules WHERE arm = :arm AND phase > 0
+ORDER BY module, phase;
 
 -- get_module: one module at the start of a phase
 SELECT name, digest, num_bytes, state_name, state_digest, state_bytes, gradient_norm FROM modules

@@ -115,7 +115,10 @@ def _after_module(
     if phase in arm.alternations:
         yield from _of_all_paths("label", arm, phase) if is_last else ()
         return
-    if phase < arm.phases:
+    if arm.is_synchronous:
+        if phase < arm.phases and is_last:
+            yield Task("train", arm.name, "0", phase)  # of all paths
+    elif phase < arm.phases:
         for path in whole:
             if path in arm.paths_in(phase):
                 yield Task("train", arm.name, str(path), phase)

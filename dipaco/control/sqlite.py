@@ -102,6 +102,10 @@ class SQLite:
         with self._said_plainly():
             self._connection.execute(FOLD)
 
+    def copy_to(self, file: Path) -> None:
+        with self._said_plainly(), contextlib.closing(sqlite3.connect(file)) as other:
+            self._connection.backup(other)
+
     def close(self) -> None:
         if self._log is not None:
             os.close(self._log)

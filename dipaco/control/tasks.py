@@ -36,6 +36,8 @@ PRIORITY: dict[Kind, int] = {
 }
 OF_A_PATH: tuple[Kind, ...] = ("train", "label", "check", "score")
 
+FIRST_KINDS: tuple[Kind, ...] = ("prepare", "pretrain")  # what runs of one base model have alike
+
 
 class Task(NamedTuple):
     """One unit of work. Two tasks with equal fields are the same task."""
@@ -68,6 +70,13 @@ class Claim(NamedTuple):
     worker: str  # who claimed it
 
 
+class Moves(NamedTuple):
+    """How far each path moved a module in a phase, and how much they agree on where to."""
+
+    norms: dict[int, float]  # path -> norm of its outer gradient
+    cosine: float | None  # mean over pairs of paths; None where a single path goes through
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModuleReady:
     """A module at the start of `phase`: parameters, and the state of its outer optimiser (None:
@@ -80,6 +89,7 @@ class ModuleReady:
     parameters: Receipt
     outer_state: Receipt | None
     gradient_norm: float | None  # of the mean outer gradient that made it
+    moves: Moves | None = None  # of the paths whose mean that is
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

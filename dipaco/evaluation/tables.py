@@ -70,22 +70,32 @@ class Report:
 
 def render_text(rows: Sequence[Row]) -> str:
     """The rows as aligned columns for a terminal; all are compared with the first."""
-    table = [_HEADINGS, *_cells(rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(_HEADINGS))]
-    lines = [
+    return columns_as_text(_HEADINGS, _cells(rows))
+
+
+def render_markdown(rows: Sequence[Row]) -> str:
+    """The same columns as a Markdown table."""
+    return columns_as_markdown(_HEADINGS, _cells(rows))
+
+
+def columns_as_text(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Aligned columns, the first to the left and the others to the right."""
+    table = [headings, *lines]
+    widths = [max(len(line[column]) for line in table) for column in range(len(headings))]
+    text = [
         "  ".join(
             cell.ljust(width) if column == 0 else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in table
     ]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+    return "\n".join([text[0], "-" * max(map(len, text)), *text[1:]])
 
 
-def render_markdown(rows: Sequence[Row]) -> str:
-    """The same columns as a Markdown table."""
-    rule = [":--", *["--:"] * (len(_HEADINGS) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [_HEADINGS, rule, *_cells(rows)])
+def columns_as_markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """The same as a Markdown table."""
+    rule = [":--", *["--:"] * (len(headings) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [headings, rule, *lines])
 
 
 def quantity(value: float) -> str:

@@ -15,8 +15,16 @@ from dipaco.inner.config import InnerSettings
 
 def adamw(settings: InnerSettings) -> optax.GradientTransformation:
     """Turns gradients into *directions*; a step is `parameters - learning_rate * direction`."""
-    return optax.chain(
-        optax.clip_by_global_norm(settings.clip_norm),
+    return optax.chain(optax.clip_by_global_norm(settings.clip_norm), *_after_clipping(settings))
+
+
+def adamw_of_clipped(settings: InnerSettings) -> optax.GradientTransformation:
+    """The same for gradients that are clipped already."""
+    return optax.chain(*_after_clipping(settings))
+
+
+def _after_clipping(settings: InnerSettings) -> tuple[optax.GradientTransformation, ...]:
+    return (
         optax.scale_by_adam(b1=settings.beta1, b2=settings.beta2, eps=settings.epsilon),
         optax.add_decayed_weights(
             settings.weight_decay,

@@ -39,7 +39,19 @@ def make_step(
     gradients are added, so that the result is that of the whole batch up to rounding, at the memory
     of one piece. `state_shardings` says where on a mesh the new state goes: where the old one was.
     """
-    optimizer = adamw(settings)
+    optimizer, mean_gradient = adamw(settings), gradient_function(loss_fn, settings)
+
+    def step(state: PathState, batch: Batch, learning_rate: jax.Array):
+        gradient, metrics = mean_gradient(state.parts, batch)
+        return _descend(optimizer, state, gradient, learning_rate), metrics
+
+    return jax.jit(step, donate_argnums=0, out_shardings=(state_shardings, None))
+
+
+def gradient_function(
+    loss_fn: LossFn, settings: InnerSettings
+) -> Callable[[Any, Batch], tuple[Any, StepMetrics]]:
+    """(parts, batch) -> (gradient of the mean loss per target, metrics); not compiled."""
     pieces = settings.accumulation_steps
 
     def summed_gradient(parts, batch):
@@ -61,15 +73,14 @@ def make_step(
         zero = jax.tree.map(jnp.zeros_like, parts), jnp.zeros(()), jnp.zeros(())
         return jax.lax.scan(add, zero, dealt)[0]
 
-    def step(state: PathState, batch: Batch, learning_rate: jax.Array):
-        gradient, loss_sum, targets = accumulated_gradient(state.parts, batch)
+    def mean_gradient(parts, batch):
+        gradient, loss_sum, targets = accumulated_gradient(parts, batch)
         # A batch without any target (rows of one token) must not divide by zero.
         scale = 1.0 / jnp.maximum(targets, 1.0)
         gradient = jax.tree.map(lambda leaf: leaf * scale, gradient)
-        after = _descend(optimizer, state, gradient, learning_rate)
-        return after, StepMetrics(loss_sum * scale, optax.tree.norm(gradient), targets)
+        return gradient, StepMetrics(loss_sum * scale, optax.tree.norm(gradient), targets)
 
-    return jax.jit(step, donate_argnums=0, out_shardings=(state_shardings, None))
+    return mean_gradient
 
 
 def make_gradient(

@@ -37,6 +37,13 @@ SENTENCES = {
     "worker_started": "worker {worker} started, process {pid}",
     "worker_ended": "worker {worker} ended ({how}), {tasks_returned} tasks went back; "
     "the next one starts in {wait_seconds:.0f} s",
+    "row_begun": "{row} begins with the base model {shared}",
+    "base_begun": "base model {shared} begins, for {row}",
+    "row_goes_on": "{row} goes on from {done:.0%}",
+    "row_finished": "{row} finished: perplexity {perplexity:.2f}; {finished} of {total} runs",
+    "row_failed": "{row} could not be finished: {problem}",
+    "row_ended": "{row}: its process ended ({how}) and is started again",
+    "row_adopted": "{row}: another process works on it already; waiting for that one",
     "resumed": "resumed: {done:,} of {total:,} steps were done",
 }
 

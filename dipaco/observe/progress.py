@@ -23,6 +23,7 @@ class Progress:
       title: of the stage, "base model".
       total_steps: of the whole stage.
       done_steps: of an interrupted run that goes on; they do not count as speed.
+      unit: what is counted, where it is not steps.
       stream: where it is told; a bar when it is a terminal.
       clock: seconds that only go forward.
     """
@@ -33,10 +34,11 @@ class Progress:
         total_steps: int,
         *,
         done_steps: int = 0,
+        unit: str = "steps",
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._title, self._total_steps = title, total_steps
+        self._title, self._total_steps, self._unit = title, total_steps, unit
         self._first_step = self._done_steps = done_steps
         self._busy_seconds = 0.0  # between `begin` and the last `advance`
         self._tokens = self._bytes_sent = 0
@@ -95,7 +97,7 @@ class Progress:
 
     def _tell(self) -> None:
         share = self._done_steps / max(self._total_steps, 1)
-        steps = f"{self._done_steps} of {self._total_steps} steps ({share:.0%})"
+        steps = f"{self._done_steps} of {self._total_steps} {self._unit} ({share:.0%})"
         print(f"{self._title}: {', '.join([steps, *self._facts()])}", file=self._stream, flush=True)
         self._told_seconds, self._told_step = self._clock(), self._done_steps
 

@@ -19,6 +19,9 @@ class OuterSettings:
     # Path sampling, DiPaCo section 3: the share of the paths that take part in a phase, drawn by
     # seed and phase. Weights and fan-in are of those that do.
     path_share: float = 1.0
+    # Gradients are averaged per module at every inner step, and each module has one AdamW; there is
+    # no outer step, so rate, momentum and rescale are not looked at. DiPaCo 4.5, to compare with.
+    synchronous: bool = False
 
     def __post_init__(self):
         if not self.learning_rate > 0:

@@ -10,6 +10,8 @@ all documents at once, and needs no learning rate. (SciPy's, with the gradient o
 optax's takes seven seconds to compile.)
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,35 +46,43 @@ def fit_discriminative(
 
     Source: DiPaCo section 2.4.
     """
+    classifier = fit_classifier(config, features_ND, label_N, num_paths)
+    return calibrated(classifier, config, features_ND, label_N)
+
+
+def fit_classifier(
+    config: RoutingConfig, features_ND: np.ndarray, label_N: np.ndarray, num_paths: int
+) -> Router:
+    """The first half of `fit_discriminative`: right most often, whatever share a path gets."""
     check_features(features_ND, features_ND.shape[1])
     if len(features_ND) < num_paths:
         raise TooFewRouterDocuments(documents=len(features_ND), paths=num_paths)
-    share_P = target_share(
-        label_N,
-        num_paths,
-        given=config.target_share,
-        floor=config.floor,
-        capacity=config.capacity,
-    )
     normaliser = fit_normaliser(features_ND, config.normalise)
     x_ND = normaliser.apply(features_ND)
     weight_DP, bias_P = logistic_regression(x_ND, label_N, num_paths, config.regularisation)
-    fitted = Router(
+    return Router(
         kind=KIND,
         normaliser=normaliser,
         centres=(),
         price_P=-bias_P.astype(np.float64),
         weight_DP=weight_DP,
     )
-    # The shares are those of what the router itself will say, to the last bit.
-    moved_P = calibrate(-fitted.costs(features_ND), share_P)
-    return Router(
-        kind=KIND,
-        normaliser=normaliser,
-        centres=(),
-        price_P=fitted.price_P - moved_P,
-        weight_DP=weight_DP,
+
+
+def calibrated(
+    classifier: Router, config: RoutingConfig, features_ND: np.ndarray, label_N: np.ndarray
+) -> Router:
+    """The second half: the same with biases that give every path its share."""
+    share_P = target_share(
+        label_N,
+        classifier.num_paths,
+        given=config.target_share,
+        floor=config.floor,
+        capacity=config.capacity,
     )
+    # The shares are those of what the router itself will say, to the last bit.
+    moved_P = calibrate(-classifier.costs(features_ND), share_P)
+    return dataclasses.replace(classifier, price_P=classifier.price_P - moved_P)
 
 
 def logistic_regression(

@@ -16,10 +16,11 @@ import optax
 
 from dipaco.config import RunConfig
 from dipaco.errors import SettingsDisagree
-from dipaco.inner.optimizer import adamw
+from dipaco.inner.optimizer import adamw, adamw_of_clipped
 from dipaco.inner.stacked import make_stacked_step, stack
 from dipaco.inner.state import PathState, fresh
-from dipaco.inner.step import make_step
+from dipaco.inner.step import gradient_function, make_step
+from dipaco.inner.together import make_module_update
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import forward, hidden_states, training_loss
 from dipaco.model.loss import token_log_likelihoods
@@ -117,6 +118,40 @@ class Programs:
             model = dataclasses.replace(model, attention_kernel="plain")  # see `attend_fused`
         step = make_step(functools.partial(self._loss, model), inner)
         return make_stacked_step(step, inner.stacking)
+
+    @functools.cached_property
+    def gradient(self) -> Any:
+        """(parts, batch) -> (gradient, metrics) of a path that steps together with others."""
+        loss = functools.partial(self._loss, self.config.model)
+        return jax.jit(gradient_function(loss, self.config.inner))
+
+    @functools.cached_property
+    def update(self) -> Any:
+        """One step of a module, with the mean of its paths' gradients; see `inner.together`."""
+        return make_module_update(self.config.inner)
+
+    def module_state_like(self, parts: Any) -> Any:
+        """Shapes and types of the one AdamW state that a module has where its paths step
+        together.
+        """
+        like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), parts)
+        return jax.eval_shape(adamw_of_clipped(self.config.inner).init, like)
+
+    def place_module(self, parts: Any, optimizer_state: Any | None) -> tuple[Any, Any]:
+        """A module and its AdamW state on the mesh; without a state, it starts at zero."""
+        like = self.module_state_like(parts)
+        if optimizer_state is None:
+            optimizer_state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+        shardings = {name: self._parts_shardings[name] for name in parts}
+        replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+        of_state = optax.tree_map_params(
+            adamw_of_clipped(self.config.inner),
+            lambda _, sharding: sharding,
+            like,
+            shardings,
+            transform_non_params=lambda _: replicated,
+        )
+        return jax.device_put(parts, shardings), jax.device_put(optimizer_state, of_state)
 
     def _loss(self, model: ModelConfig, parts: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
         inner = self.config.inner

@@ -230,7 +230,7 @@ def create_or_open(
         has_facts = run.ledger.stages()
         run.ledger.close()
         if has_facts or run.place.is_server:
-            raise RunOfOtherConfig(folder=address, difference=_difference(run.asked, config))
+            raise RunOfOtherConfig(folder=address, difference=difference(run.asked, config))
         # It could not even read its text: a corrected config begins anew.
     _begin(address, config, given or {}, database)
     return open_run(address, database), True
@@ -376,6 +376,15 @@ def taking_part(where: Path | Address) -> Generator[Part]:
         yield Part(stream, is_alone=is_alone)
 
 
+def is_worked_on(where: Path | Address) -> bool:
+    """Whether a process works on a run from this folder at this moment."""
+    lock = Layout(Address.of(where).folder).lock
+    if not lock.exists():
+        return False
+    with lock.open("a") as stream:
+        return not _locked(stream, fcntl.LOCK_EX)
+
+
 def _locked(stream: Any, kind: int) -> bool:
     """Takes a lock of this kind where that is possible at once."""
     try:
@@ -385,7 +394,8 @@ def _locked(stream: Any, kind: int) -> bool:
     return True
 
 
-def _difference(there: RunConfig, here: RunConfig) -> str:
+def difference(there: RunConfig, here: RunConfig) -> str:
+    """The settings that differ, as a phrase."""
     before, now = overrides.settings(there), overrides.settings(here)
     changed = [
         f"`{name}` was {before.get(name)} and is {now.get(name)}"

@@ -7,14 +7,20 @@ RUN/corpus/                          tokens, tokenizer, document index
 RUN/objects/modules/DIGEST.safetensors       likewise states, messages, routers, scores, shards
 RUN/snapshots/ARM/PATH/PHASE-ATTEMPT/        Orbax
 RUN/swarm/WORKER.key                 the network identity of a backbone
-RUN/report.{json,md,png}  RUN/events.jsonl  RUN/tensorboard/
+RUN/report.{json,md,png}  RUN/inspect.png  RUN/events.jsonl  RUN/tensorboard/
 
 A run in a bucket has `database`, `corpus`, `objects`, `snapshots` and `report.*` there, by the same
 names; the name of a corpus file has its digest in it, as those of objects do, so that nothing that
 is read by the run is ever changed. It also has `tokens/DIGEST/`, the documents of one shard.
+
+SWEEP/rows/NAME/SEED/                a run, as above
+SWEEP/shared/DIGEST/                 a run as far as its base model: what rows begin with
+SWEEP/replaced/NAME-SEED-N/          a run that `--redo` has put aside
+SWEEP/sweep.json  SWEEP/table.{md,json}  SWEEP/plot.png
 """
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 from dipaco.receipt import Receipt
@@ -64,6 +70,10 @@ class Layout:
         return self.root / "events.jsonl"
 
     @property
+    def inspection(self) -> Path:
+        return self.root / "inspect.png"
+
+    @property
     def tensorboard(self) -> Path:
         return self.root / "tensorboard"
 
@@ -82,6 +92,44 @@ class Layout:
         """
         of_step = "" if step is None else f"-{step}"
         return f"snapshots/{arm}/{path:04d}/{phase:06d}-{attempt}{of_step}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepLayout:
+    """Where everything of one sweep lies."""
+
+    root: Path
+
+    @property
+    def sweep(self) -> Path:
+        """Says whose folder this is."""
+        return self.root / "sweep.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "sweep.lock"
+
+    def row(self, name: str, seed: int) -> Path:
+        return self.root / "rows" / name / str(seed)
+
+    def shared(self, digest: str) -> Path:
+        return self.root / "shared" / digest
+
+    def replaced(self, name: str, seed: int) -> Path:
+        """A new name for a run that is put aside."""
+        numbers = itertools.count(1)
+        return next(
+            folder
+            for number in numbers
+            if not (folder := self.root / "replaced" / f"{name}-{seed}-{number}").exists()
+        )
+
+    def table(self, suffix: str) -> Path:
+        return self.root / f"table.{suffix}"
+
+    @property
+    def plot(self) -> Path:
+        return self.root / "plot.png"
 
 
 def remote_name(receipt: Receipt) -> str:

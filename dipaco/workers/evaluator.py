@@ -175,7 +175,7 @@ def evaluate_release(run: Run, claim: Claim) -> list[Fact]:
 def validation(run: Run, arm: str, phase: int) -> tuple[np.ndarray, np.ndarray]:
     """The documents that are evaluated and the path of each in this arm: int64 [N], int32 [N]."""
     valid = load_tree(run.objects, run.routing_of(arm, phase).artifacts["valid"])
-    is_routed = run.plan.arm(arm).is_averaged
+    is_routed = run.plan.arm(arm).is_routed
     return valid["documents"], valid["paths"] if is_routed else np.zeros_like(valid["paths"])
 
 
@@ -184,7 +184,7 @@ def scores_every_path(run: Run, arm: str, phase: int) -> bool:
     fact.
     """
     is_last = phase == run.plan.arm(arm).phases
-    return is_last and run.plan.arm(arm).is_averaged and run.config.evaluation.best_path
+    return is_last and run.plan.arm(arm).is_routed and run.config.evaluation.best_path
 
 
 def evaluate_texts(

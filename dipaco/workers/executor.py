@@ -5,6 +5,7 @@ bits of the sum do not depend on who came first. While one is added, the next is
 in a thread. DiPaCo Algorithm 1, lines 11-15.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dipaco import trees
-from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady
+from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady, Moves
 from dipaco.errors import (
     BadEncoding,
     ContributionMissing,
@@ -22,7 +23,7 @@ from dipaco.errors import (
     NotFinite,
 )
 from dipaco.outer.compress import Codec, codec
-from dipaco.outer.gradient import WeightedMean, path_weights
+from dipaco.outer.gradient import WeightedMean, mean_cosine, path_weights
 from dipaco.outer.step import fresh, outer_step
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_state, map_tree, save_state, save_tree
@@ -60,7 +61,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
             _refuse(arrival, "It started from other parameters than the module's.")
     before = map_tree(run.objects, stored.parameters)
     try:
-        mean = _weighted_mean(run, arrivals, weights, before)
+        mean, norms = _weighted_mean(run, arrivals, weights, before)
     except NotFinite:
         _find_culprit(run, arrivals, codec(settings.codec))
         raise
@@ -79,8 +80,19 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
             parameters=save_tree(run.objects, "modules", after),
             outer_state=save_state(run.objects, momentum),
             gradient_norm=norm,
+            moves=_moves(arrivals, weights, norms, norm),
         )
     ]
+
+
+def _moves(
+    arrivals: list[Arrival], weights: np.ndarray, norms: list[float], norm_of_mean: float
+) -> Moves:
+    cosine = mean_cosine(weights.tolist(), norms, norm_of_mean)
+    by_path = zip(arrivals, norms, strict=True)
+    return Moves(
+        {arrival.path: norm for arrival, norm in by_path}, None if math.isnan(cosine) else cosine
+    )
 
 
 def _check_complete(run: Run, claim: Claim, arrivals: list[Arrival]) -> None:
@@ -109,14 +121,16 @@ def _refuse(arrival: Arrival, reason: str) -> NoReturn:
 
 def _weighted_mean(
     run: Run, arrivals: list[Arrival], weights: np.ndarray, before: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Of all contributions, read once, in the order given; decoded one at a time."""
+) -> tuple[dict[str, Any], list[float]]:
+    """Of all contributions, read once, in the order given, decoded one at a time; and the norm of
+    each.
+    """
     decode = codec(run.config.outer.codec).decode
     with (
         ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="sum") as threads,
         one_ahead(lambda arrival: map_tree(run.objects, arrival.message), arrivals) as messages,
     ):
-        mean = WeightedMean(threads)
+        mean, norms = WeightedMean(threads), []
         for arrival, message, weight in zip(arrivals, messages, weights, strict=True):
             try:
                 contribution = decode(message)
@@ -125,5 +139,5 @@ def _weighted_mean(
             difference = trees.difference(before, contribution)
             if difference is not None:
                 _refuse(arrival, f"Its {difference}.")
-            mean.add(contribution, weight)
-        return mean.take()
+            norms.append(mean.add(contribution, weight))
+        return mean.take(), norms

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dipaco.control.ledger import Partway
 from dipaco.control.queue import ALL_KINDS, LATE_FACTOR, LEASE_SECONDS
-from dipaco.control.tasks import Claim, Fact, Kind
+from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind
 from dipaco.data.prepare import PrepareProgress
 from dipaco.errors import (
     ClaimLost,
@@ -28,6 +28,7 @@ from dipaco.runs.run import Run
 from dipaco.workers.evaluator import check_path, evaluate_release, label_path, score_path
 from dipaco.workers.executor import step_module
 from dipaco.workers.heart import Heart
+from dipaco.workers.lockstep import train_together
 from dipaco.workers.mending import mend
 from dipaco.workers.reporter import write_report
 from dipaco.workers.rerouter import StoppedTraining, reroute
@@ -99,7 +100,8 @@ class Worker:
         return self._is_told_to_stop.is_set() or self._heart.order == "drain"
 
     def run_until_finished(self) -> bool:
-        """Does tasks until the run is finished, or it is told to stop; True where it is finished.
+        """Does tasks until the run is finished, or none of its kinds can come any more; True then,
+        False where it is told to stop.
 
         Between tasks that others must do first, it waits.
         """
@@ -111,10 +113,16 @@ class Worker:
             if self._heart.order != "pause" and self.run_once():
                 wait_seconds = SHORTEST_WAIT_SECONDS
                 continue
-            if not self._run.ledger.unfinished():
+            if self._is_over():
                 return True
             self._is_told_to_stop.wait(wait_seconds * random.uniform(0.5, 1.0))
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+
+    def _is_over(self) -> bool:
+        unfinished = {task["kind"] for task in self._run.ledger.unfinished()}
+        if set(self._kinds) <= set(FIRST_KINDS):  # what follows them never leads back
+            return unfinished.isdisjoint(FIRST_KINDS)
+        return not unfinished
 
     def run_once(self) -> bool:
         """Does one task, or a stack of them (`inner.stacked_paths`); False where there is nothing
@@ -145,8 +153,11 @@ class Worker:
             queue.reap()
             claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims and "train" in self._kinds:
-            # What is recorded of a path that was trained in a stack is its share of the time.
-            backup = queue.claim_backup(self._name, factor=LATE_FACTOR * limit, **lease)
+            # What is recorded of a path that was trained with others is its share of the time.
+            arms = self._run.plan.arms
+            together = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
+            factor = LATE_FACTOR * max(limit, *together, 1)
+            backup = queue.claim_backup(self._name, factor=factor, **lease)
             claims = [] if backup is None else [backup]
         return claims
 
@@ -261,6 +272,8 @@ def do(
         watcher.stepped(claim, loss, tokens)
 
     def train_path() -> list[Fact]:
+        if run.plan.arm(claim.task.arm).is_synchronous:
+            return train_together(run, claim, on_step, should_stop)
         if run_elsewhere is not None and claim.task.kind == "train":
             return train_elsewhere(run, claim, run_elsewhere, on_step, should_stop)
         return train(run, claim, on_step, should_stop)

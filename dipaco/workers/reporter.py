@@ -99,7 +99,8 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[Row]:
         "steps": run.plan.base.total_steps + round(arm.path_steps / arm.topology.num_paths),
         "tokens": tokens,
         "flops": float(tokens * flops_per_token(model, run.config.data.length)),
-        "bytes_sent": totals["bytes_sent"],
+        # A single path has nobody to exchange anything with.
+        "bytes_sent": totals["bytes_sent"] if arm.topology.num_paths > 1 else 0,
         "seconds": round(base["seconds"] + totals["seconds"], 3),
     }
     rows = [Row(name=arm.name, perplexity=last.perplexity, **common)]

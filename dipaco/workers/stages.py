@@ -28,7 +28,7 @@ from dipaco.data.shards import Shard, build_shard, domain_table, hold_out
 from dipaco.errors import EmptyHoldOut
 from dipaco.receipt import Receipt
 from dipaco.routing.calibration import is_near
-from dipaco.routing.discriminative import fit_discriminative
+from dipaco.routing.discriminative import calibrated, fit_classifier
 from dipaco.routing.labels import best_paths
 from dipaco.routing.router import Router, fit_router, load, save
 from dipaco.runs.routing import features, route_documents
@@ -217,14 +217,20 @@ def _refitted(run: Run, phase: int) -> dict[str, Any]:
     is_right_N = assigned_N == label_N
     share = config.routing.target_share
     counts_P = np.bincount(assigned_N, minlength=config.num_paths)
-    router = before
+    classifier = router = before
     if not (is_right_N.all() and (share is None or is_near(counts_P, np.array(share)))):
-        router = fit_discriminative(config.routing, features_ND, label_N, config.num_paths)
+        classifier = fit_classifier(config.routing, features_ND, label_N, config.num_paths)
+        router = calibrated(classifier, config.routing, features_ND, label_N)
+    calibrated_N = router.assign(features_ND)[:, 0]
     return {
         "router": router,
         "labels": {"documents": run.corpus.documents("router"), "paths": label_N},
         "agreement": float(is_right_N.mean()),
-        "agreement_after": float((router.assign(features_ND)[:, 0] == label_N).mean()),
+        "agreement_after": float((calibrated_N == label_N).mean()),
+        "before_calibration": np.bincount(
+            classifier.assign(features_ND)[:, 0], minlength=config.num_paths
+        ).tolist(),
+        "after_calibration": np.bincount(calibrated_N, minlength=config.num_paths).tolist(),
     }
 
 
@@ -241,6 +247,9 @@ def _what_changed(run: Run, phase: int, shards: list[Shard], found: dict[str, An
     labels = np.bincount(found["labels"]["paths"], minlength=run.config.num_paths)
     return {
         "labels": labels.tolist(),
+        # Of the router's documents, how many each path would get and gets.
+        "before_calibration": found["before_calibration"],
+        "after_calibration": found["after_calibration"],
         "agreement": found["agreement"],
         "agreement_after": found["agreement_after"],
         "moved": 1 - stayed / documents,
@@ -281,7 +290,7 @@ def _first_modules(run: Run, arm: Arm) -> list[Fact]:
     """Modules at phase 0: those that the run was given, or the base model's parts, one object
     for a whole level.
     """
-    given = run.given("modules") if arm.is_averaged else None
+    given = run.given("modules") if arm.is_routed else None
     if given is not None:
         receipts = {module: Receipt(*given[str(module)]) for module in arm.topology.modules}
     else:

@@ -377,7 +377,7 @@ def batches_for(run: Run, arm: Arm, path: int, phase: int) -> Batches:
     """The endless batches of one path of an arm in a phase; equal shards give equal batches."""
     plan = _row_plan(run, arm, path, phase)
     return Batches(
-        run.tokens_of(plan.documents) if arm.is_averaged else run.corpus,
+        run.tokens_of(plan.documents) if arm.is_routed else run.corpus,
         plan,
         run.config.inner.batch_size,
         run.seed_for("batches", arm.name, path),
@@ -385,8 +385,8 @@ def batches_for(run: Run, arm: Arm, path: int, phase: int) -> Batches:
 
 
 def _row_plan(run: Run, arm: Arm, path: int, phase: int) -> RowPlan:
-    """Dense arms train on everything, the paths of an averaged arm each on its shard."""
-    if arm.is_averaged:
+    """Dense arms train on everything, the paths of other arms each on its shard."""
+    if arm.is_routed:
         receipt = run.shards_of(run.routing_of(arm.name, phase)).plans[path]
     else:
         receipt = run.stage("prepare").artifacts["everything"]

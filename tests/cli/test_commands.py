@@ -15,6 +15,7 @@ from dipaco.config import MODULAR
 from dipaco.data.toy import toy_documents
 from dipaco.model.lm import forward
 from dipaco.runs.run import reading
+from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId
 
 PROMPT = next(toy_documents(documents=1, words=4, seed=7)).text.strip()
@@ -65,6 +66,55 @@ def test_status_of_a_run_on_its_way_says_what_is_to_do(dipaco, half):
     assert status["finished"] is False
     assert {task["state"] for task in status["unfinished"]} == {"ready", "claimed"}
     assert status["modules"]["early/0000"]["phase"] == 1
+
+
+# --- inspect ----------------------------------------------------------------------------------
+
+
+def test_inspect_tells_what_paths_were_given_and_how_modules_were_moved(
+    dipaco, tiny, opened, tmp_path
+):
+    picture = tmp_path / "inspect.png"
+    inspection = as_json(dipaco("inspect", "--run", tiny.folder, "--json", "--picture", picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    shards = opened.stage("route").summary
+    assert [at["documents"] for at in inspection["paths"]] == shards["documents"]
+    for at in inspection["paths"]:
+        assert sum(at["domains"].values()) == at["documents"]
+        assert len(at["modules"]) == 2
+    assert sum(at["share"] for at in inspection["paths"]) == pytest.approx(1)
+    (routing,) = inspection["routings"]
+    assert (routing["phase"], routing["documents"]) == (0, shards["documents"])
+
+    # Of the last phase, the contributions are still there.
+    arrivals = {
+        module: opened.ledger.arrivals(MODULAR, module, 1)
+        for module in opened.config.topology.modules
+    }
+    for module, sent in arrivals.items():
+        at = inspection["modules"][str(module)]
+        assert at["paths"] == [arrival.path for arrival in sent]
+        assert [step["phase"] for step in at["steps"]] == [1, 2]
+        vectors = [
+            np.concatenate([leaf.reshape(-1) for _, leaf in trees.flatten(message)])
+            for message in (load_tree(opened.objects, arrival.message) for arrival in sent)
+        ]
+        norms = [float(np.linalg.norm(vector)) for vector in vectors]
+        last = at["steps"][-1]
+        assert list(last["norms"].values()) == pytest.approx(norms, rel=1e-5)
+        cosine = float(vectors[0] @ vectors[1]) / (norms[0] * norms[1])
+        assert last["cosine"] == pytest.approx(cosine, abs=1e-4)
+    shown = dipaco("inspect", "--run", tiny.folder, "--picture", picture)
+    assert f"path   0  {shards['documents'][0]} documents" in shown.out
+    assert "module late/0001  fan-in 2, phases 1 to 2" in shown.out
+
+
+def test_inspect_before_anything_is_routed_says_so(dipaco, config_file, tmp_path):
+    command = ("train", config_file, "--run", tmp_path / "run")
+    assert dipaco(*command, fault=Fault("after record", "prepare")).fired
+    ended = dipaco("inspect", "--run", tmp_path / "run")
+    assert ended.code == 2
+    assert "NotYet: This run has no stage `route` yet" in ended.err
 
 
 # --- generate ---------------------------------------------------------------------------------

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from dipaco import trees
 from dipaco.errors import NotFinite, StructureMismatch
-from dipaco.outer.gradient import PIECE_VALUES, WeightedMean, outer_gradient, path_weights
+from dipaco.outer.gradient import (
+    PIECE_VALUES,
+    WeightedMean,
+    mean_cosine,
+    outer_gradient,
+    path_weights,
+)
 
 
 def tree(*values, dtype=np.float32):
@@ -152,3 +158,29 @@ def test_a_gradient_of_other_parts_is_refused_and_leaves_the_sum_as_it_was():
         with pytest.raises(StructureMismatch, match="An outer gradient"):
             mean.add(other, 1.0)
     assert trees.digest(mean.take()) == trees.digest(tree(1.0))
+
+
+@pytest.mark.parametrize("paths", [2, 3, 5])
+def test_the_mean_cosine_is_that_of_all_pairs(paths):
+    """Written out over pairs, from gradients that were added one by one."""
+    rng = np.random.default_rng(paths)
+    gradients = rng.normal(0.3, 1, (paths, 2 * PIECE_VALUES + 7)).astype(np.float32)
+    weights = path_weights(list(range(1, paths + 1)))
+    mean = WeightedMean()
+    norms = [mean.add({"block": {"w": g}}, w) for g, w in zip(gradients, weights, strict=True)]
+    np.testing.assert_allclose(norms, np.linalg.norm(gradients, axis=1), rtol=1e-5)
+    got = mean_cosine(weights.tolist(), norms, float(np.linalg.norm(mean.take()["block"]["w"])))
+    total = parts = 0.0
+    for i in range(paths):
+        for j in set(range(paths)) - {i}:
+            pair = weights[i] * weights[j] * norms[i] * norms[j]
+            total += pair * float(gradients[i] @ gradients[j]) / (norms[i] * norms[j])
+            parts += pair
+    assert got == pytest.approx(total / parts, abs=1e-4)
+
+
+def test_cosines_at_the_ends():
+    assert mean_cosine([0.5, 0.5], [1.0, 3.0], 2.0) == pytest.approx(1.0)
+    assert mean_cosine([0.5, 0.5], [1.0, 1.0], 0.0) == pytest.approx(-1.0)
+    assert np.isnan(mean_cosine([1.0], [1.0], 1.0))
+    assert np.isnan(mean_cosine([0.5, 0.5], [0.0, 0.0], 0.0))

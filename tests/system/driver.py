@@ -11,7 +11,9 @@ import json
 import os
 import resource
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from dipaco.control.sqlite import SQLite
 from dipaco.data import packages, prepare, staging
 from dipaco.data.token_files import TokenWriter
 from dipaco.evaluation import plots
+from dipaco.launch import crew
 from dipaco.model import huggingface
 from dipaco.runs import programs
 from dipaco.serving import dispatch, loop
@@ -87,6 +90,7 @@ class Fault:
             "save",
             after=lambda _: self.passed("inside snapshot"),
         )
+        wrap(crew.LocalEngine, "start", after=lambda _: self.passed("after start"))
         wrap(staging, "write_arrays", before=lambda: self.passed("inside staging"))
         wrap(TokenWriter, "write", after=lambda _: self.passed("inside tokens"))
         wrap(prepare, "_finish", before=lambda: self.passed("before manifest"))
@@ -122,6 +126,50 @@ def keep_all_compiled() -> None:
     wrap(programs, "keep_compiled", after=update)
 
 
+class Forked:
+    """What the product asks of `subprocess.Popen` for a process of its own command line; forked."""
+
+    def __init__(self, command: list[str], *, stdin: int, stdout: Any, stderr: Any, **_: Any):
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid:
+            return
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.dup2(stdout.fileno(), 1)
+        os.dup2(stderr.fileno(), 2)
+        os.closerange(3, 1024)  # locks of the parent among them
+        code = 1
+        try:
+            code = dipaco.cli.main.main(command[command.index("dipaco.cli.main") + 1 :])
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            process, status = os.waitpid(self.pid, os.WNOHANG)
+            if process:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (timeout or 60.0)
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("forked", timeout or 60.0)
+            time.sleep(0.02)
+        assert self.returncode is not None
+        return self.returncode
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
 def child(request: dict[str, Any], folder: Path) -> None:
     """Becomes the process of one command line; ends it."""
     null = os.open(os.devnull, os.O_RDONLY)
@@ -134,6 +182,8 @@ def child(request: dict[str, Any], folder: Path) -> None:
     if fault := request.get("fault"):
         Fault(**fault, marker=folder / "fired").put_in()
     keep_all_compiled()
+    if request.get("forks"):  # its own processes as well
+        subprocess.Popen = Forked  # ty: ignore[invalid-assignment]
     sys.exit(dipaco.cli.main.main(request["arguments"]))
 
 

@@ -1,0 +1,42 @@
+"""Early stopping of each path on a hold-out of its own shard, where shards are small enough to be
+over-fitted: a tenth of the quickstart's text and twice its phases (DiPaCo section 2.7).
+
+    dipaco ablate configs/ablations/early_stopping.py --run runs/early --seeds 0,1,2 --jobs 2
+
+A path that holds out a twentieth of its documents does not train on them, so a little is paid
+before anything is gained. The paper: flat mixtures with many paths over-fit (256 experts: 14.2, 16
+experts: 13.9), and early stopping repairs that; 16x16 goes from 12.39 to 12.22.
+
+Cost on two cores: text 10 s; a base model 32 s, once a seed; each of the five rows 3.5 minutes.
+With three seeds 55 minutes of work one after another.
+"""
+
+import dataclasses
+
+import baseline_diloco
+import baseline_flat_moe
+import quickstart
+
+from dipaco.config import RunConfig
+
+
+def sweep() -> dict[str, RunConfig]:
+    flat = with_little_text(baseline_flat_moe.run())
+    grid = with_little_text(dataclasses.replace(quickstart.run(), baselines=()))
+    return {
+        "diloco": with_little_text(baseline_diloco.run()),
+        "flat": flat,
+        "flat stopped": stopping(flat),
+        "2x2": grid,
+        "2x2 stopped": stopping(grid),
+    }
+
+
+def with_little_text(config: RunConfig) -> RunConfig:
+    data = dataclasses.replace(config.data, max_bytes_per_domain=150_000, router_fraction=0.15)
+    return dataclasses.replace(config, data=data, phases=10)
+
+
+def stopping(config: RunConfig) -> RunConfig:
+    """The same with a twentieth of each shard held out, to stop by."""
+    return dataclasses.replace(config, inner=dataclasses.replace(config.inner, hold_out=0.05))

@@ -1,0 +1,345 @@
+"""Run a sweep: named rows under several seeds, as runs of their own, and one table of them all.
+
+  dipaco ablate configs/ablations/sharing.py --run runs/sharing
+  dipaco ablate configs/ablations/sharing.py --run runs/sharing --seeds 0,1,2 --jobs 2
+  dipaco ablate SWEEP --run DIR --only 2x2 diloco         these rows; the others stay as they are
+  dipaco ablate SWEEP --run DIR --redo 2x2                a row whose settings have changed, anew
+
+A sweep is a file with a function `sweep() -> dict[str, RunConfig]`. Rows that agree on it share
+text, tokens and base model, which is made once. Interrupted at any point (Ctrl-C, kill -9, power),
+the same command goes on from there; what is finished is never run again, and a new row or seed runs
+alone. Writes table.md, table.json and plot.png whenever a run is finished.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import json
+import signal
+import sys
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dipaco.cli.config import add_set
+from dipaco.cli.runs import add_run
+from dipaco.errors import (
+    BadJobs,
+    NotOfThisSweep,
+    RowsChanged,
+    RowsFailed,
+    RunBusy,
+    SweepNeedsFolder,
+)
+
+if TYPE_CHECKING:
+    from dipaco.evaluation.ablation import SweepTable, Trial
+    from dipaco.launch.crew import Job
+    from dipaco.observe.events import Event
+    from dipaco.store.layout import SweepLayout
+
+HELP = "run a sweep of configs, and compare its rows"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sweep", type=Path, metavar="SWEEP", help="a file with a function `sweep()`"
+    )
+    add_run(parser)
+    parser.add_argument(
+        "--seeds", default="0", metavar="N,N,...", help="run every row under each (default: 0)"
+    )
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these rows")
+    parser.add_argument(
+        "--redo",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="rows that have changed, to be run anew; what was there is kept under `replaced`",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="runs at once (default: 1)"
+    )
+    add_set(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from dipaco.evaluation.ablation import seeds_of, trials_of
+    from dipaco.overrides import load_sweep, row_folder
+    from dipaco.store.layout import SweepLayout
+
+    # Everything that a person may have got wrong, before anything is written.
+    name, seeds = options.sweep.stem, seeds_of(options.seeds)
+    rows = load_sweep(options.sweep, options.overrides)
+    trials = trials_of(name, rows, seeds, options.only)
+    trials_of(name, rows, seeds, options.redo)
+    if options.jobs < 1:
+        raise BadJobs(given=options.jobs)
+    if options.run.url is not None:
+        raise SweepNeedsFolder(given=options.run)
+    layout = SweepLayout(options.run.folder)
+    with _alone_at(layout, name):
+        folders = {trial: layout.row(row_folder(trial.row), trial.seed) for trial in trials}
+        _put_changed_aside(layout, trials, folders, options.redo)
+        _Sweep(name, layout, trials, folders).work(options.jobs)
+    return 0
+
+
+class _Sweep:
+    """The runs of a sweep that are asked for."""
+
+    def __init__(
+        self,
+        name: str,
+        layout: "SweepLayout",
+        trials: Sequence["Trial"],
+        folders: dict["Trial", Path],
+    ):
+        self._name, self._layout, self._trials, self._folders = name, layout, trials, folders
+        self._finished = {trial for trial in trials if is_finished(folders[trial])}
+
+    def work(self, at_once: int) -> None:
+        """Until every run is finished or has failed.
+
+        Raises:
+          RowsFailed: some have.
+        """
+        from dipaco.cli.sweep_progress import SweepProgress
+        from dipaco.launch.crew import Crew
+        from dipaco.runs.run import is_worked_on
+
+        jobs = self._jobs()
+        with SweepProgress(self._name, self._trials, self._folders, self._layout) as progress:
+            if not jobs:
+                progress.say(f"all {len(self._trials)} runs of {self._name} are finished")
+            crew = Crew(
+                jobs,
+                at_once,
+                is_worked_on,
+                progress.tell,
+                lambda job: job.folder / "logs" / f"{job.verb}.log",
+            )
+
+            def look() -> None:
+                progress.look([job.folder for job in crew.active])
+                self._tell_finished(progress.tell)
+
+            with _ended_by_sigterm(crew.end):
+                is_over = crew.work(look)
+            look()
+        table = self.write_table()
+        _print(table, self._layout)
+        if not is_over:
+            print("Stopped in order. The same command goes on from here.", flush=True)
+        if crew.failed:
+            problems = " ".join(f"{title}: {words}" for title, words in crew.failed.items())
+            raise RowsFailed(count=len(crew.failed), problems=problems)
+
+    def write_table(self) -> "SweepTable":
+        """Of what is finished."""
+        from dipaco.evaluation.ablation import make_table, render_sweep_markdown
+        from dipaco.evaluation.sweep_plot import draw_sweep
+        from dipaco.runs.run import reading
+        from dipaco.store.objects import said_plainly, write_atomically
+        from dipaco.workers.reporter import make_report
+
+        results = {}
+        for trial in self._trials:
+            if trial in self._finished:
+                with reading(self._folders[trial]) as opened:
+                    results[trial] = make_report(opened).rows
+        table = make_table(self._name, self._trials, results)
+        if results:
+            write_atomically(self._layout.table("json"), table.to_json())
+            write_atomically(self._layout.table("md"), render_sweep_markdown(table).encode())
+            with said_plainly(self._layout.plot):
+                draw_sweep(table, self._layout.plot)
+        return table
+
+    def _tell_finished(self, tell: Callable[["Event"], None]) -> None:
+        """Looks for runs that have been finished since, and takes them into the table."""
+        from dipaco.observe.events import Event
+
+        for trial in self._trials:
+            if trial in self._finished or not is_finished(self._folders[trial]):
+                continue
+            self._finished.add(trial)
+            table = self.write_table()
+            perplexity = next(
+                row.perplexity
+                for row in table.runs
+                if (row.name, row.seed) == (trial.row, trial.seed)
+            )
+            fields = {
+                "row": str(trial),
+                "perplexity": perplexity,
+                "finished": len(self._finished),
+                "total": len(self._trials),
+            }
+            tell(Event("row_finished", fields))
+
+    def _jobs(self) -> list["Job"]:
+        """What is left to do: rows, and before them the base models that they begin with."""
+        from dipaco.launch.crew import Job
+        from dipaco.store.layout import Layout
+        from dipaco.workers.sharing import base_digest, corpus_digest, has_base_model
+
+        jobs: dict[str, Job] = {}
+        prepares: dict[str, tuple[str, Path]] = {}  # text -> who prepares it first
+        for trial in self._trials:
+            folder = self._folders[trial]
+            if trial in self._finished:
+                continue
+            digest = base_digest(trial.config)
+            shared, title = self._layout.shared(digest), f"base model {digest}"
+            if not Layout(folder).ledger.exists() and title not in jobs:
+                text = corpus_digest(trial.config)
+                before, prepared = prepares.setdefault(text, (title, shared))
+                if not has_base_model(shared):
+                    jobs[title] = Job(
+                        title,
+                        shared,
+                        "pretrain",
+                        before if before in jobs else None,
+                        _begin_shared(trial, shared, None if prepared == shared else prepared),
+                        lambda shared=shared: has_base_model(shared),
+                    )
+            jobs[str(trial)] = Job(
+                str(trial),
+                folder,
+                "worker",
+                title if title in jobs else None,
+                _begin_row(trial, folder, shared),
+                lambda folder=folder: is_finished(folder),
+            )
+        return list(jobs.values())
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run in a folder is finished."""
+    from dipaco.runs.run import reading
+    from dipaco.store.layout import Layout
+
+    if not Layout(folder).ledger.exists():
+        return False
+    with reading(folder) as run:
+        return not run.ledger.unfinished()
+
+
+def _begin_shared(trial: "Trial", shared: Path, prepared: Path | None) -> Callable[[], "Event"]:
+    def begin() -> "Event":
+        from dipaco.observe.events import Event
+        from dipaco.workers.sharing import begin_shared
+
+        begin_shared(shared, trial.config, prepared)
+        return Event("base_begun", {"shared": shared.name, "row": str(trial)})
+
+    return begin
+
+
+def _begin_row(trial: "Trial", folder: Path, shared: Path) -> Callable[[], "Event"]:
+    def begin() -> "Event":
+        from dipaco.observe.events import Event
+        from dipaco.runs.run import reading
+        from dipaco.store.layout import Layout
+        from dipaco.workers.loop import progress_of
+        from dipaco.workers.sharing import begin_row
+
+        if not Layout(folder).ledger.exists():
+            begin_row(folder, trial.config, shared)
+            return Event("row_begun", {"row": str(trial), "shared": shared.name})
+        with reading(folder) as run:
+            done, total = progress_of(run)
+        return Event("row_goes_on", {"row": str(trial), "done": done / max(total, 1)})
+
+    return begin
+
+
+def _put_changed_aside(
+    layout: "SweepLayout",
+    trials: Sequence["Trial"],
+    folders: dict["Trial", Path],
+    redo: Sequence[str],
+) -> None:
+    """Runs of another config than their row has now: named and left alone, or, where that was asked
+    for, moved away.
+
+    Raises:
+      RowsChanged, RunBusy.
+    """
+    from dipaco.overrides import row_folder
+    from dipaco.runs.run import difference, is_worked_on, reading
+    from dipaco.store.layout import Layout
+
+    changed: dict[Trial, str] = {}
+    for trial in trials:
+        if Layout(folders[trial]).ledger.exists():
+            with reading(folders[trial]) as run:
+                if run.asked != trial.config:
+                    changed[trial] = difference(run.asked, trial.config)
+    left = [trial for trial in changed if trial.row not in redo]
+    if left:
+        names = dict.fromkeys(trial.row for trial in left)
+        raise RowsChanged(
+            rows=", ".join(f"`{name}`" for name in names),
+            folder=layout.root,
+            difference=f"in `{left[0].row}`, {changed[left[0]]}",
+        )
+    for trial in changed:
+        if is_worked_on(folders[trial]):
+            raise RunBusy(folder=folders[trial])
+        aside = layout.replaced(row_folder(trial.row), trial.seed)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        folders[trial].rename(aside)
+
+
+@contextlib.contextmanager
+def _alone_at(layout: "SweepLayout", name: str) -> Generator[None]:
+    """Takes the folder for this sweep, and for this process.
+
+    Raises:
+      NotOfThisSweep: it holds something else.
+      RunBusy: another process works on the sweep.
+    """
+    from dipaco.store.layout import Layout
+    from dipaco.store.objects import said_plainly, write_atomically
+
+    if layout.sweep.exists():
+        found = json.loads(layout.sweep.read_bytes())["sweep"]
+        if found != name:
+            raise NotOfThisSweep(folder=layout.root, found=f"the sweep `{found}`", sweep=name)
+    elif Layout(layout.root).ledger.exists():
+        raise NotOfThisSweep(folder=layout.root, found="a single run", sweep=name)
+    with said_plainly(layout.root):
+        layout.root.mkdir(parents=True, exist_ok=True)
+        lock = layout.lock.open("a")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunBusy(folder=layout.root) from error
+        write_atomically(layout.sweep, json.dumps({"sweep": name}).encode())
+        yield
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm(end: Callable[[], None]) -> Generator[None]:
+    before = signal.signal(signal.SIGTERM, lambda *_: end())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _print(table: "SweepTable", layout: "SweepLayout") -> None:
+    from dipaco.evaluation.ablation import render_sweep_text
+
+    if table.rows:
+        print(f"\n{render_sweep_text(table)}\n")
+        for note in table.notes:
+            print(f"- {note}")
+    if table.missing:
+        print(f"Not finished: {'; '.join(table.missing)}.")
+    if table.rows:
+        print(f"\nWritten: {layout.table('md')}, {layout.table('json')}, {layout.plot}")
+    sys.stdout.flush()

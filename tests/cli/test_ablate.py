@@ -1,0 +1,191 @@
+"""`dipaco ablate`, as a user runs it: killed, gone on with, changed; and what it refuses."""
+
+import hashlib
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from tiny_run import CONFIG, Fault, facts, report
+
+SWEEP = (
+    CONFIG.replace("def run()", "def tiny()")
+    + """
+
+import dataclasses
+
+from dipaco.outer.config import OuterSettings
+
+
+def diloco():
+    base = tiny()
+    parts = tuple(part for level in base.topology.levels for part in level.parts)
+    return dataclasses.replace(
+        base,
+        topology=Topology(
+            levels=(
+                Level(name="all", parts=parts),
+                Level(name="first", experts=2),
+                Level(name="second", experts=2),
+            )
+        ),
+        outer=OuterSettings(rescale_by_fan_in=False),
+        baselines=(),
+    )
+
+
+def sweep():
+    return {ROWS}
+"""
+)
+
+
+def sweep_file(folder: Path, rows: str, name: str = "little") -> Path:
+    file = folder / f"{name}.py"
+    file.write_text(SWEEP.replace("ROWS", rows))
+    return file
+
+
+def content_of(folder: Path) -> dict[str, str]:
+    """Digests of all files of a run but its locks and the lists of names that SQLite keeps."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not file.name.endswith(("-wal", "-shm"))
+    }
+
+
+def test_a_sweep_that_is_killed_goes_on_and_each_row_is_the_run_that_it_would_be_alone(
+    dipaco, tiny, tmp_path
+):
+    sweep = sweep_file(tmp_path, '"2x2": tiny()')
+    folder = tmp_path / "sweep"
+    command = ("ablate", sweep, "--run", folder)
+
+    # Killed when it has started the base model's process, which goes on alone; then when it has
+    # started the row's.
+    for _ in range(2):
+        ended = dipaco(*command, fault=Fault("after start"), forks=True)
+        assert (ended.code, ended.fired) == (-signal.SIGKILL, "after start None"), ended.err
+    ended = dipaco(*command, forks=True)
+    assert ended.code == 0, ended.err
+    row = folder / "rows" / "2x2" / "0"
+    assert facts(row) == facts(tiny.folder)
+    assert report(row)["rows"] == report(tiny.folder)["rows"]
+
+    table = json.loads((folder / "table.json").read_bytes())
+    assert [row["name"] for row in table["rows"]] == [
+        "2x2/dense",
+        "2x2/dense_equal_tokens",
+        "2x2",
+        "2x2_best_path",
+    ]
+    assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
+    before = content_of(row)
+
+    # Once more: nothing is run. With one more row: that one alone, on the same base model.
+    ended = dipaco(*command, forks=True)
+    assert ended.code == 0
+    assert "all 1 runs of little are finished" in ended.err
+    sweep_file(tmp_path, '"2x2": tiny(), "diloco": diloco()')
+    ended = dipaco(*command, forks=True)
+    assert ended.code == 0, ended.err
+    assert "base model" not in ended.err.replace("begins with the base model", "")
+    assert "diloco, seed 0 finished" in ended.err
+    assert "2x2, seed 0 " not in ended.err
+    assert len(list((folder / "shared").iterdir())) == 1
+    table = json.loads((folder / "table.json").read_bytes())
+    assert list(table["to_diloco"]) == ["2x2"]
+    assert table["to_diloco"]["2x2"]["held_equal"] == [
+        "steps",
+        "tokens",
+        "parameters_per_path",
+        "flops",
+    ]
+    assert content_of(row) == before
+
+    # A changed row is named, and nothing is run; asked for, the old run is kept and a new one made.
+    sweep_file(tmp_path, '"2x2": tiny(), "diloco": dataclasses.replace(diloco(), phases=1)')
+    ended = dipaco(*command, forks=True)
+    assert ended.code == 2
+    assert "RowsChanged: `diloco` of the sweep changed" in ended.err
+    assert "`phases` was 2 and is 1" in ended.err
+    ended = dipaco(*command, "--redo", "diloco", forks=True)
+    assert ended.code == 0, ended.err
+    assert (folder / "replaced" / "diloco-0-1" / "report.json").exists()
+    assert content_of(row) == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "problem"),
+    [
+        ('"a": tiny(), "a": diloco()', (), "BadSweep: .*names the row `a` twice"),
+        ('"a b": tiny(), "A_b": diloco()', (), "rows `a b` and `A_b` would share a folder"),
+        ('"a/b": tiny()', (), "`a/b` cannot name a row"),
+        ('"a": 3', (), "its row `a` is int, not RunConfig"),
+        ("", (), r"`sweep\(\)` returned no rows"),
+        ('"a": tiny()', ("--seeds", "0,1,0"), "BadSeeds: .*0 is there twice"),
+        ('"a": tiny()', ("--seeds", "0,x"), "BadSeeds: .*`x` is no seed"),
+        ('"a": tiny()', ("--jobs", "0"), "BadJobs: `--jobs` is 0"),
+        ('"a": tiny()', ("--only", "b"), r"NoSuchRow: .*no row `b`\. It has: a"),
+        ('"a": tiny()', ("--redo", "b"), r"NoSuchRow: .*no row `b`"),
+        ('"a": tiny()', ("--set", "inner.step=3"), "UnknownSetting: `inner.step`"),
+        (
+            '"a": tiny(), "b": diloco()',
+            ("--set", "model.num_layers=3"),
+            "BadSweep: .*its row `a`: No level owns `block_02`",
+        ),
+        (
+            '"a": dataclasses.replace(tiny(), '
+            "model=dataclasses.replace(tiny().model, num_layers=1))",
+            (),
+            "UnknownPart: Level `late` owns `block_01`",
+        ),
+    ],
+)
+def test_what_is_no_sweep_is_refused_before_anything_is_written(
+    dipaco, tmp_path, rows, arguments, problem
+):
+    folder = tmp_path / "sweep"
+    sweep = sweep_file(tmp_path, rows)
+    ended = dipaco("ablate", sweep, "--run", folder, *arguments)
+    assert ended.code == 2
+    assert len(ended.err.strip().splitlines()) == 1
+    assert re.search(problem, ended.err), ended.err
+    assert not folder.exists()
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(dipaco, tiny, tmp_path):
+    sweep = sweep_file(tmp_path, '"a": tiny()')
+    before = content_of(tiny.folder)
+    ended = dipaco("ablate", sweep, "--run", tiny.folder)
+    assert ended.code == 2
+    assert "holds a single run, not the sweep `little`" in ended.err
+    assert content_of(tiny.folder) == before
+
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "sweep.json").write_text('{"sweep": "sharing"}')
+    ended = dipaco("ablate", sweep, "--run", folder)
+    assert ended.code == 2
+    assert "holds the sweep `sharing`, not the sweep `little`" in ended.err
+    assert [file.name for file in folder.iterdir()] == ["sweep.json"]
+
+    ended = dipaco("ablate", sweep, "--run", "s3://bucket/sweep")
+    assert ended.code == 2
+    assert "SweepNeedsFolder" in ended.err
+
+
+def test_a_row_that_fails_is_named_and_the_others_are_done(dipaco, tmp_path):
+    """48 router documents for 256 paths: only routing finds that out."""
+    many = 'Topology(levels=(*diloco().topology.levels, Level(name="more", experts=64)))'
+    rows = f'"many": dataclasses.replace(diloco(), topology={many}), "diloco": diloco()'
+    sweep = sweep_file(tmp_path, rows)
+    ended = dipaco("ablate", sweep, "--run", tmp_path / "sweep", forks=True)
+    assert ended.code == 2
+    assert "RowsFailed: 1 of the sweep's runs could not be finished: many, seed 0: " in ended.err
+    assert "TooFewRouterDocuments" in ended.err
+    table = json.loads((tmp_path / "sweep" / "table.json").read_bytes())
+    assert [row["name"] for row in table["rows"]] == ["diloco", "diloco_best_path"]
+    assert table["missing"] == ["many, seed 0"]

@@ -1,0 +1,43 @@
+"""What `dipaco inspect` says of a run whose documents were routed anew."""
+
+import dataclasses
+
+import numpy as np
+
+from dipaco.cli.inspect import inspection_of
+from dipaco.config import MODULAR
+from dipaco.evaluation.inspection_plot import draw_inspection
+from dipaco.store.tensors import load_tree
+from tests.workers.conftest import CONFIG, work_until
+
+
+def test_an_alternation_is_shown_with_what_calibration_and_the_new_router_changed(begin, tmp_path):
+    routing = dataclasses.replace(CONFIG.routing, alternations=(1,), target_share=(0.25,) * 4)
+    run = begin(dataclasses.replace(CONFIG, routing=routing))
+    work_until(run, CONFIG.phases)
+    inspection = inspection_of(run)
+    first, second = inspection["routings"]
+    assert (first["phase"], second["phase"]) == (0, 1)
+    assert first["router"] != second["router"]
+
+    documents = len(run.corpus.documents("router"))
+    for of_router in ("labels", "before_calibration", "after_calibration"):
+        assert sum(second[of_router]) == documents
+    assert max(second["after_calibration"]) - min(second["after_calibration"]) <= 3
+    old, new = (
+        load_tree(run.objects, run.stage("route", phase).artifacts["valid"])["paths"]
+        for phase in (0, 1)
+    )
+    assert second["same_path_validation"] == float(np.mean(old == new)) < 1
+    assert abs(second["same_path_training"] + second["moved"] - 1) < 1e-9
+    assert [at["documents"] for at in inspection["paths"]] == second["documents"]
+
+    for module in run.config.topology.modules:
+        steps = inspection["modules"][str(module)]["steps"]
+        assert [step["phase"] for step in steps] == [1, 2, 3]
+        assert all(-1 <= step["cosine"] <= 1 for step in steps)
+        assert set(steps[0]["norms"]) == {
+            str(path) for path in run.plan.arm(MODULAR).topology.paths_through(module)
+        }
+    draw_inspection(inspection, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
