@@ -1,41 +1,52 @@
 """Engines to be tested: processes of this machine, and a Ray cluster of three nodes."""
 
 import contextlib
+import importlib.util
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 
+NODES = Path(__file__).parent / "nodes.py"
+
+
+class Nodes:
+    """A cluster of three nodes on this machine: a head, and two with two CPUs each."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, str(NODES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._ask, self._answers = self._process.stdin, self._process.stdout
+        self.address = self._answers.readline().strip()
+        assert self.address, "there is no cluster"
+
+    def tell(self, *words: object) -> None:
+        print(*words, file=self._ask, flush=True)
+        assert self._answers.readline() == "done\n"
+
+    def shutdown(self) -> None:
+        self._ask.close()
+        self._process.wait(timeout=60)
+        self._answers.close()
+
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
-    """A cluster of three nodes on this machine: a head, and two with two CPUs each."""
-    ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    from ray.cluster_utils import Cluster
-
-    before = dict(os.environ)
-    os.environ |= {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        "XLA_FLAGS": "",  # its workers are as a user's are: no fake devices
-    }
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 << 20},
-    )
-    try:
-        for _ in range(2):
-            cluster.add_node(num_cpus=2, object_store_memory=80 << 20, wait=False)
-        yield cluster
-    finally:
-        if ray.is_initialized():
-            ray.shutdown()
-        cluster.shutdown()
-        os.environ.clear()
-        os.environ.update(before)
+def cluster() -> Iterator[Nodes]:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("the extra `ray` is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        nodes = Nodes()
+        yield nodes
+        nodes.shutdown()
 
 
 def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 60.0) -> None:

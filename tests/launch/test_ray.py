@@ -77,13 +77,8 @@ def test_a_node_lost_in_the_middle_of_a_run_costs_time_and_nothing_else(
     launcher = launch(cluster.address, "--workers", 1, "--executors", 1, "--monitor")
     worker = held_training(run, launcher)
     raylet = parent_of(parent_of(worker))
-    (node,) = [
-        node
-        for node in cluster.worker_nodes
-        if node.all_processes["raylet"][0].process.pid == raylet
-    ]
-    cluster.remove_node(node, allow_graceful=False)
-    cluster.add_node(num_cpus=2, object_store_memory=80 << 20, wait=False)
+    cluster.tell("lose", raylet)
+    cluster.tell("add")
     assert launcher.wait(timeout=120) == 0, (tmp_path / "launcher.log").read_text()
     assert facts(run) == facts(tiny.folder)
     with reading(run) as opened:
