@@ -367,6 +367,30 @@ class BadWorkers(DipacoError):
     """`--workers` is {given}. Expected 1 or more."""
 
 
+class BadCount(DipacoError):
+    """`{option}` is {given}. Expected {expected}."""
+
+
+class TooFewDevices(DipacoError):
+    """Workers want {asked} devices here, and {there} of kind {kind} can be seen. Ask for fewer: `--devices-per-worker`, `--workers`."""
+
+
+class NoCluster(DipacoError):
+    """There is no Ray cluster at `{address}`: {problem}. Start one (`ray start --head`), or give `--address HOST:PORT`; `--address local` makes one of this machine."""
+
+
+class ClusterNeedsServer(DipacoError):
+    """The run {run} has its facts in SQLite, which serves the processes of one machine, and the cluster has {machines}. Begin the run with --database postgresql://HOST/NAME, or env:VARIABLE."""
+
+
+class BadHosts(DipacoError):
+    """{problem}. A worker of several hosts is started on each of them with the same `--hosts H` and `--coordinator HOST:PORT`, and `--host-index` 0 to H-1."""
+
+
+class HostsApart(DipacoError):
+    """Host {host} of this worker has not answered for {seconds:.0f} s. The worker ends here; its task goes back when its lease ends."""
+
+
 class WorkersEnded(DipacoError):
     """Worker {worker} ended, and another would end like it. Its last words: {words}"""
 

@@ -37,6 +37,8 @@ class RoleVerb:
             help=f"how long it may be silent before its task is another's "
             f"(default: {LEASE_SECONDS:.0f})",
         )
+        if self._name == "worker":
+            add_hosts(parser)
 
     def run(self, options: argparse.Namespace) -> int:
         from dipaco.runs.allocator import keep_freed_memory
@@ -45,11 +47,18 @@ class RoleVerb:
 
         from dipaco.caches import cache_folder
         from dipaco.cli.narrator import Narrator
-        from dipaco.cli.working import own_name, work
+        from dipaco.cli.working import dying_together, own_name, work
         from dipaco.runs.programs import keep_compiled
         from dipaco.runs.run import open_run, taking_part
-        from dipaco.workers.loop import recover
+        from dipaco.workers.hosts import Meeting, meet
+        from dipaco.workers.loop import follow, recover
 
+        asked = vars(options)
+        meeting = Meeting(
+            asked.get("hosts", 1), asked.get("host_index", 0), asked.get("coordinator")
+        )
+        meeting.check()
+        hosts = meet(meeting)
         keep_compiled(cache_folder() / "compiled")
         open_run(options.run, options.database).ledger.close()  # before a lock is put there
         with taking_part(options.run) as part:
@@ -58,17 +67,35 @@ class RoleVerb:
                 if part.is_alone:
                     recover(run)
                 part.let_others_in()
-                with Narrator(run) as narrator:
-                    work(
-                        run,
-                        options.name or own_name(),
-                        narrator,
-                        kinds=self._kinds,
-                        lease_seconds=options.lease_seconds,
-                    )
+                with dying_together(hosts):
+                    if not hosts.is_first:
+                        follow(run, hosts)
+                        return 0
+                    with Narrator(run) as narrator:
+                        work(
+                            run,
+                            options.name or own_name(),
+                            narrator,
+                            kinds=self._kinds,
+                            lease_seconds=options.lease_seconds,
+                            hosts=hosts,
+                        )
             finally:
                 run.ledger.close()
         return 0
+
+
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+    """The options of a worker that is one program over several machines."""
+    parser.add_argument(
+        "--hosts", type=int, default=1, metavar="H", help="machines of this one worker (default: 1)"
+    )
+    parser.add_argument(
+        "--host-index", type=int, default=0, metavar="I", help="which of them this is: 0 to H-1"
+    )
+    parser.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="of the first host, where they meet"
+    )
 
 
 def add_database(parser: argparse.ArgumentParser) -> None:

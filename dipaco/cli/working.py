@@ -4,16 +4,20 @@ import contextlib
 import os
 import signal
 import socket
+import sys
+import traceback
 from collections.abc import Collection, Generator
 
 import dipaco
 from dipaco.cli.narrator import Narrator
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Kind
+from dipaco.errors import DipacoError
 from dipaco.inner.elsewhere import PhaseRunner
 from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
 from dipaco.workers.heart import Heart
+from dipaco.workers.hosts import ALONE, Alone, Hosts
 from dipaco.workers.loop import Worker
 from dipaco.workers.stages import restore_corpus
 
@@ -31,10 +35,16 @@ def work(
     kinds: Collection[Kind] = ALL_KINDS,
     lease_seconds: float = LEASE_SECONDS,
     run_elsewhere: PhaseRunner | None = None,
+    hosts: Hosts = ALONE,
 ) -> bool:
-    """Works until the run is finished (True), or until SIGTERM, which saves a phase part-way."""
-    narrator.compare_machines(run.ledger.remember("machine", machine()), machine())
+    """Works until the run is finished (True), or until SIGTERM, which saves a phase part-way. The
+    other hosts of this worker then end as well.
+    """
+    if "train" in kinds:
+        narrator.compare_machines(run.ledger.remember("machine", machine()), machine())
     restore_corpus(run, narrator.prepared)
+    # One of this name is dead, or as good as: what it held is another's at once.
+    run.ledger.queue.give_back_of(name)
     roster = run.ledger.roster
     roster.join(
         name,
@@ -52,11 +62,35 @@ def work(
             kinds=kinds,
             lease_seconds=lease_seconds,
             run_elsewhere=run_elsewhere,
+            hosts=hosts,
         )
         with _stopped_by_sigterm(worker):
             is_finished = worker.run_until_finished()
         roster.leave(name)
+    hosts.tell(None)
     return is_finished
+
+
+@contextlib.contextmanager
+def dying_together(hosts: Hosts) -> Generator[None]:
+    """For a host of several: where it fails, it ends at once, and does not wait for the others at
+    the door; they are ended by JAX, which no longer hears of it.
+    """
+    if isinstance(hosts, Alone):
+        yield
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):  # `work` listens to it, on the first host
+        signal.signal(number, signal.SIG_IGN if hosts.is_first else hosts.leave)
+    try:
+        yield
+        hosts.part()
+    except BaseException as error:
+        if isinstance(error, DipacoError):
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(2 if isinstance(error, DipacoError) else 1)
 
 
 @contextlib.contextmanager

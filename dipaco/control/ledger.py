@@ -8,6 +8,7 @@ a row are swept later.
 import contextlib
 import dataclasses
 import json
+import uuid
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,6 +77,13 @@ class Partway(NamedTuple):
     seconds: float
 
 
+class Wish(NamedTuple):
+    """How many workers somebody wants a launcher to keep."""
+
+    workers: int
+    identity: str
+
+
 class Ledger:
     """The memory of one run.
 
@@ -130,6 +138,18 @@ class Ledger:
         """What everybody who works on this run should do from now on: `run`, `pause`, `drain`."""
         with self._database.transaction():
             self._database.change("change_meta", key="order", value=order)
+
+    @patient
+    def want_workers(self, count: int, launcher: str | None = None) -> None:
+        """How many workers one launcher, or each of all, should keep from now on."""
+        wish = f"{count} {uuid.uuid4().hex}"  # the same number again is another wish
+        with self._database.transaction():
+            self._database.change("change_meta", key=_workers_of(launcher), value=wish)
+
+    def wishes(self, launcher: str) -> list[Wish]:
+        """What was wanted last of all launchers and, after it, of this one."""
+        texts = [self.meta(_workers_of(None)), self.meta(_workers_of(launcher))]
+        return [Wish(int(text.split()[0]), text) for text in texts if text is not None]
 
     @contextlib.contextmanager
     def at_one_moment(self) -> Generator[None]:
@@ -648,6 +668,10 @@ class Ledger:
                     tokens=fact.tokens,
                     seconds=fact.seconds,
                 )
+
+
+def _workers_of(launcher: str | None) -> str:
+    return "workers" if launcher is None else f"workers {launcher}"
 
 
 def _digests(artifacts: Any) -> dict[str, str]:

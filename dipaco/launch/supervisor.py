@@ -1,16 +1,17 @@
-"""Keeps a number of workers alive until the run is finished.
+"""Keeps as many workers alive as are wanted, until the run is finished.
 
 A worker that was killed is started again, later each time it happens again soon; one that ended
-with a sentence for a person ends the launch, since another would meet the same.
+with a sentence for a person ends the launch, since another would meet the same. How many are wanted
+may change meanwhile: `dipaco scale` writes it into the ledger, from wherever that can be reached.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from dipaco.control.ledger import Ledger
 from dipaco.errors import WorkersEnded
-from dipaco.launch.engine import Ended, Engine
-from dipaco.launch.roles import Role
+from dipaco.launch.engine import Command, Ended, Engine
 from dipaco.observe.events import Event
 
 POLL_SECONDS = 0.2
@@ -20,34 +21,46 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
 STEADY_SECONDS = 120.0  # a worker that lived that long did not fail at once
 
 
+class Crew(NamedTuple):
+    """Workers of one role, `PREFIX-0`, `PREFIX-1`, ..."""
+
+    role: Command
+    prefix: str
+    count: int
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{self.prefix}-{number}" for number in range(self.count)]
+
+
 class Supervisor:
-    """Starts workers, and starts them again.
+    """Starts workers, starts them again, and lets go of those that are no longer wanted.
 
     Args:
       engine: that holds them.
-      role: what each of them is.
-      names: of the workers; as many are kept alive.
+      crews: what is wanted; the size of the first may be changed by `dipaco scale`.
       ledger: where a dead worker's tasks are given back at once, before its leases end.
       tell: is told what happened.
-      log_of: where a worker's last words are.
+      launcher: the name that `dipaco scale --launcher` may speak to.
     """
 
     def __init__(
         self,
         engine: Engine,
-        role: Role,
-        names: list[str],
+        crews: Sequence[Crew],
         ledger: Ledger,
         tell: Callable[[Event], None],
-        log_of: Callable[[str], str],
+        launcher: str,
     ):
-        self._engine, self._role, self._ledger = engine, role, ledger
-        self._tell, self._log_of = tell, log_of
+        self._engine, self._ledger, self._tell = engine, ledger, tell
+        self._launcher = launcher
         self._is_over = False
         self._alive: set[str] = set()
-        self._due_seconds = dict.fromkeys(names, 0.0)  # when to start those that are not alive
+        self._elastic, *self._others = crews
+        self._heard = set(ledger.wishes(launcher))  # the command line is newer than these
+        self._due_seconds: dict[str, float] = {}  # when to start those that are not alive
         self._started_seconds: dict[str, float] = {}
-        self._wait_seconds = dict.fromkeys(names, FIRST_WAIT_SECONDS)
+        self._wait_seconds: dict[str, float] = {}
 
     def end(self) -> None:
         """`keep_until_finished` returns soon. May be called by a signal handler."""
@@ -64,6 +77,7 @@ class Supervisor:
             is_draining = self._ledger.meta("order") == "drain"
             if self._is_over or (is_draining and not self._alive):
                 return False
+            self._hear_wishes()
             if not is_draining:
                 self._start_due()
             for ended in self._engine.poll():
@@ -77,26 +91,45 @@ class Supervisor:
         for ended in self._engine.stop(GRACE_SECONDS):
             self._ledger.queue.give_back_of(ended.name)
 
+    @property
+    def _wanted(self) -> dict[str, Command]:
+        return {name: crew.role for crew in (self._elastic, *self._others) for name in crew.names}
+
+    def _hear_wishes(self) -> None:
+        new = [wish for wish in self._ledger.wishes(self._launcher) if wish not in self._heard]
+        if not new:
+            return
+        self._heard.update(new)
+        before, now = self._elastic.count, new[-1].workers
+        self._elastic = self._elastic._replace(count=now)
+        self._tell(Event("workers_wanted", {"now": now, "before": before}))
+        for name in self._alive - self._wanted.keys():
+            self._engine.end(name)
+
     def _start_due(self) -> None:
         now = time.monotonic()
-        for name in [name for name, due in self._due_seconds.items() if due <= now]:
-            del self._due_seconds[name]
+        for name, role in self._wanted.items():
+            if name in self._alive or self._due_seconds.get(name, now) > now:
+                continue
             self._started_seconds[name] = now
-            pid = self._engine.start(self._role, name)
+            self._engine.start(role, name)
             self._alive.add(name)
-            self._tell(Event("worker_started", {"worker": name, "pid": pid}))
+            self._tell(Event("worker_started", {"worker": name}))
 
     def _bury(self, ended: Ended) -> None:
         now = time.monotonic()
         self._alive.discard(ended.name)
         returned = self._ledger.queue.give_back_of(ended.name)
         if ended.code == BAD_INPUT:
-            raise WorkersEnded(worker=ended.name, words=self._log_of(ended.name))
+            raise WorkersEnded(worker=ended.name, words=ended.words)
+        if ended.name not in self._wanted:
+            self._tell(Event("worker_let_go", {"worker": ended.name}))
+            return
         if ended.code == 0 and not self._ledger.unfinished():
             return
         if now - self._started_seconds[ended.name] > STEADY_SECONDS:
-            self._wait_seconds[ended.name] = FIRST_WAIT_SECONDS
-        wait_seconds = self._wait_seconds[ended.name]
+            self._wait_seconds.pop(ended.name, None)
+        wait_seconds = self._wait_seconds.get(ended.name, FIRST_WAIT_SECONDS)
         self._wait_seconds[ended.name] = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
         self._due_seconds[ended.name] = now + wait_seconds
         fields = {

@@ -34,7 +34,9 @@ SENTENCES = {
     "worker_silent": "worker {worker} has been silent for {seconds:.0f} s",
     "worker_back": "worker {worker} is back, or has left",
     "refused": "{what} refused by {worker}: {reason} Done again: {task}",
-    "worker_started": "worker {worker} started, process {pid}",
+    "worker_started": "worker {worker} started",
+    "worker_let_go": "worker {worker} has left: it is no longer wanted",
+    "workers_wanted": "{now} workers are wanted now; it was {before}",
     "worker_ended": "worker {worker} ended ({how}), {tasks_returned} tasks went back; "
     "the next one starts in {wait_seconds:.0f} s",
     "row_begun": "{row} begins with the base model {shared}",

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jax.experimental import multihost_utils
 
 from dipaco.config import RunConfig
 from dipaco.errors import SettingsDisagree
@@ -49,6 +50,14 @@ class Programs:
                 problem=f"`inner.stacked_paths` is {config.inner.stacked_paths}, but paths are "
                 f"stacked on one device, and the mesh has {self.mesh.size}"
             )
+        if jax.process_count() > 1 and self.mesh.size < len(jax.devices()):
+            raise SettingsDisagree(
+                problem=f"the hosts of this worker have {len(jax.devices())} devices together, and "
+                f"the mesh takes {self.mesh.size}; one axis of `mesh` may be -1, the rest"
+            )
+        # What the host looks at must be whole on each, where devices are shared with other hosts.
+        replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+        self._everywhere = replicated if self.mesh.size > 1 else None
         self._optimizer = adamw(config.inner)
 
     def initial_parts(self) -> Any:
@@ -66,7 +75,7 @@ class Programs:
 
     def place(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
         """A path's state on the mesh; without an optimizer state, AdamW starts at zero."""
-        return jax.device_put(self._state(parts, optimizer_state, step), self._state_shardings)
+        return _put(self._state(parts, optimizer_state, step), self._state_shardings)
 
     def place_stacked(self, paths: Sequence[tuple[Any, Any | None, int]]) -> PathState:
         """The states of several paths, each as `place` takes it, stacked on the one device."""
@@ -90,7 +99,13 @@ class Programs:
 
     def place_batch(self, batch: Any) -> Any:
         """A batch on the mesh, rows divided over the data axes."""
-        return jax.device_put(batch, self._batch_sharding)
+        return _put(batch, self._batch_sharding)
+
+    def gather(self, tree: Any) -> Any:
+        """The arrays of a mesh that several hosts share, whole, on each of them, leaf by leaf: on
+        the devices there is room for one besides the state.
+        """
+        return multihost_utils.process_allgather(tree, tiled=True)
 
     @functools.cached_property
     def _state_shardings(self) -> PathState:
@@ -168,17 +183,18 @@ class Programs:
 
     def hidden(self, parts: Any) -> Any:
         """tokens [B, T] -> the last block's hidden states [B, T, D] under `parts`."""
-        return functools.partial(self._hidden, jax.device_put(parts, self._parts_shardings))
+        return functools.partial(self._hidden, _put(parts, self._parts_shardings))
 
     @functools.cached_property
     def _hidden(self) -> Any:
-        return jax.jit(lambda parts, tokens_BT: hidden_states(self.config.model, parts, tokens_BT))
+        return jax.jit(
+            lambda parts, tokens_BT: hidden_states(self.config.model, parts, tokens_BT),
+            out_shardings=self._everywhere,
+        )
 
     def log_likelihoods(self, parts: Any) -> Any:
         """(tokens, segments) [B, T] -> log-likelihood of each token [B, T] under `parts`."""
-        return functools.partial(
-            self._log_likelihoods, jax.device_put(parts, self._parts_shardings)
-        )
+        return functools.partial(self._log_likelihoods, _put(parts, self._parts_shardings))
 
     @functools.cached_property
     def _log_likelihoods(self) -> Any:
@@ -186,7 +202,21 @@ class Programs:
             logits, _ = forward(self.config.model, parts, tokens_BT, segments=segments_BT)
             return token_log_likelihoods(logits, tokens_BT, segments_BT)
 
-        return jax.jit(log_likelihoods)
+        return jax.jit(log_likelihoods, out_shardings=self._everywhere)
+
+
+def _put(tree: Any, shardings: Any) -> Any:
+    """Arrays of the host on a mesh; where it has devices of several hosts, each puts its own share
+    of what all of them have.
+    """
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+
+    def put(sharding, leaf):
+        whole = np.asarray(leaf)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+    return jax.tree.map(put, jax.tree.broadcast(shardings, tree), tree)
 
 
 def machine() -> str:

@@ -87,6 +87,12 @@ class Run:
         return self.asked
 
     @property
+    def database(self) -> str | None:
+        """Where its facts are, as it was begun with: fit to be shown. None = in its folder."""
+        begun = _begun(self.address)
+        return None if begun is None else begun.database
+
+    @property
     def plan(self) -> Plan:
         return self.config.plan
 

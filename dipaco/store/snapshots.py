@@ -22,13 +22,11 @@ from dipaco.store.objects import Objects
 
 def save_snapshot(objects: Objects, name: str, state: Any) -> Receipt:
     """Writes a tree (any that JAX knows) as a folder; its receipt holds the digest of the tree."""
-    import orbax.checkpoint as ocp
-
     _quiet()
     leaves = _named_leaves(state)
 
     def write(folder: Path) -> None:
-        with ocp.StandardCheckpointer() as checkpointer:
+        with _checkpointer() as checkpointer:
             checkpointer.save(folder.absolute(), leaves)
 
     objects.write_folder(name, write)
@@ -41,19 +39,17 @@ def load_snapshot(objects: Objects, receipt: Receipt, like: Any) -> Any:
     Raises:
       ObjectMissing, ObjectDamaged.
     """
-    import orbax.checkpoint as ocp
-
     _quiet()
     name, digest, _ = receipt
     folder = objects.folder(name)
     wanted, structure = jax.tree.flatten(like)
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     template = {
         f"{i:04d}": jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
         for i, leaf in enumerate(wanted)
     }
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
+        with _checkpointer() as checkpointer:
             leaves = checkpointer.restore(folder.absolute(), template)
     except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
         problem = str(error).partition("\n")[0][:200]
@@ -63,6 +59,20 @@ def load_snapshot(objects: Objects, receipt: Receipt, like: Any) -> Any:
         problem = f"its digest is {trees.digest(leaves)}, not {digest}"
         raise ObjectDamaged(file=folder, name=name, problem=problem)
     return jax.tree.unflatten(structure, [leaves[key] for key in sorted(leaves)])
+
+
+def _checkpointer() -> Any:
+    """Orbax's, for this process alone: left to itself, it would wait for the other hosts."""
+    import orbax.checkpoint as ocp
+
+    if jax.process_count() == 1:
+        return ocp.StandardCheckpointer()
+    here = jax.process_index()
+    return ocp.StandardCheckpointer(
+        multiprocessing_options=ocp.options.MultiprocessingOptions(
+            primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"host{here}"
+        )
+    )
 
 
 def _named_leaves(state: Any) -> dict[str, np.ndarray]:

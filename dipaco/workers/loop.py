@@ -28,6 +28,7 @@ from dipaco.runs.run import Run
 from dipaco.workers.evaluator import check_path, evaluate_release, label_path, score_path
 from dipaco.workers.executor import step_module
 from dipaco.workers.heart import Heart
+from dipaco.workers.hosts import ALONE, Hosts, claim_from, words_of
 from dipaco.workers.lockstep import train_together
 from dipaco.workers.mending import mend
 from dipaco.workers.reporter import write_report
@@ -41,11 +42,30 @@ from dipaco.workers.trainer import (
     train_stacked,
 )
 
+DONE_BY_ONE = ("prepare", "outer", "evaluate", "report")  # the first of the hosts of a worker
 SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.02, 1.0  # between two looks for a task
 
 
 class Watcher(Protocol):
     """Is told what the loop does; decides nothing."""
+
+    def began(self, claim: Claim) -> None: ...
+
+    def prepared(self, progress: PrepareProgress) -> None: ...
+
+    def stepped(self, claim: Claim, loss: float, tokens: int) -> None: ...
+
+    def finished(self, claim: Claim, facts: list[Fact]) -> None: ...
+
+    def lost(self, claim: Claim) -> None: ...
+
+    def handed_on(self, claim: Claim, step: int) -> None: ...
+
+    def mended(self, claim: Claim, error: DipacoError) -> None: ...
+
+
+class Unheard:
+    """A watcher who tells nobody."""
 
     def began(self, claim: Claim) -> None: ...
 
@@ -73,6 +93,7 @@ class Worker:
       kinds: of tasks that it takes.
       lease_seconds: how long it may be silent before its task is another's.
       run_elsewhere: who takes the steps of `train` tasks, where this process does not: a swarm.
+      hosts: that do its tasks together, where this is the first of several.
     """
 
     def __init__(
@@ -85,10 +106,11 @@ class Worker:
         kinds: Collection[Kind] = ALL_KINDS,
         lease_seconds: float = LEASE_SECONDS,
         run_elsewhere: PhaseRunner | None = None,
+        hosts: Hosts = ALONE,
     ):
         self._run_elsewhere = run_elsewhere
         self._run, self._name, self._watcher, self._heart = run, name, watcher, heart
-        self._kinds, self._lease_seconds = kinds, lease_seconds
+        self._kinds, self._lease_seconds, self._hosts = kinds, lease_seconds, hosts
         self._is_told_to_stop = threading.Event()
 
     def stop(self) -> None:
@@ -97,7 +119,8 @@ class Worker:
 
     @property
     def _should_stop(self) -> bool:
-        return self._is_told_to_stop.is_set() or self._heart.order == "drain"
+        is_told = self._is_told_to_stop.is_set() or self._hosts.is_asked_to_leave
+        return is_told or self._heart.order == "drain"
 
     def run_until_finished(self) -> bool:
         """Does tasks until the run is finished, or none of its kinds can come any more; True then,
@@ -170,8 +193,8 @@ class Worker:
             if others:
                 facts_of = train_stacked(run, claims, self._watcher.stepped, should_stop)
             else:
-                elsewhere = self._run_elsewhere
-                facts_of = [do(run, first, self._watcher, should_stop, elsewhere)]
+                elsewhere, hosts = self._run_elsewhere, self._hosts
+                facts_of = [do(run, first, self._watcher, should_stop, elsewhere, hosts)]
             for claim, facts in zip(claims, facts_of, strict=True):
                 self._finish(claim, facts)
         except StoppedPartway as stopped:
@@ -265,8 +288,11 @@ def do(
     watcher: Watcher,
     should_stop: Callable[[], bool],
     run_elsewhere: PhaseRunner | None = None,
+    hosts: Hosts = ALONE,
 ) -> list[Fact]:
-    """Does one task of any kind; returns the facts to record."""
+    """Does one task of any kind; returns the facts to record. What takes devices is done by all
+    `hosts`, of which the first tells the others; the rest by the first alone.
+    """
 
     def on_step(loss: float, tokens: int) -> None:
         watcher.stepped(claim, loss, tokens)
@@ -276,22 +302,56 @@ def do(
             return train_together(run, claim, on_step, should_stop)
         if run_elsewhere is not None and claim.task.kind == "train":
             return train_elsewhere(run, claim, run_elsewhere, on_step, should_stop)
-        return train(run, claim, on_step, should_stop)
+        return train(run, claim, on_step, telling(should_stop, hosts), hosts)
 
     kinds: dict[str, Callable[[], list[Fact]]] = {
         "prepare": lambda: prepare_corpus(run, claim, watcher.prepared),
         "pretrain": train_path,
-        "route": lambda: route(run, claim),
+        "route": lambda: hosts.together(lambda: route(run, claim, is_first=hosts.is_first)),
         "train": train_path,
         "outer": lambda: step_module(run, claim),
-        "label": lambda: label_path(run, claim),
-        "check": lambda: check_path(run, claim),
-        "score": lambda: score_path(run, claim),
+        "label": lambda: hosts.together(lambda: label_path(run, claim)),
+        "check": lambda: hosts.together(lambda: check_path(run, claim)),
+        "score": lambda: hosts.together(lambda: score_path(run, claim)),
         "evaluate": lambda: evaluate_release(run, claim),
         "reroute": lambda: reroute(run, claim, lambda *_: None, should_stop),
         "report": lambda: write_report(run, claim),
     }
+    if hosts.is_first and claim.task.kind not in DONE_BY_ONE:
+        hosts.tell(words_of(claim))
     return kinds[claim.task.kind]()
+
+
+def telling(should_stop: Callable[[], bool], hosts: Hosts) -> Callable[[], bool]:
+    """The first host decides, before each step, and tells the others; they hear it."""
+    if hosts.count == 1:
+        return should_stop
+
+    def decide() -> bool:
+        if not hosts.is_first:
+            word = hosts.tell()
+            if word == "lost":
+                raise ClaimLost(task="of this worker")
+            return word == "stop"
+        try:
+            is_over = should_stop()
+        except ClaimLost:
+            hosts.tell("lost")
+            raise
+        hosts.tell("stop" if is_over else "go")
+        return is_over
+
+    return decide
+
+
+def follow(run: Run, hosts: Hosts) -> None:
+    """What a host does that is not the first: takes part in task after task, and knows of no queue,
+    until it is told that there are no more.
+    """
+    while (told := hosts.tell()) is not None:
+        # What else went wrong, the first host knows as well: `together` has told it.
+        with contextlib.suppress(StoppedPartway, DipacoError):
+            do(run, claim_from(told), Unheard(), lambda: False, hosts=hosts)
 
 
 def _left_behind(run: Run, claim: Claim) -> list[str]:

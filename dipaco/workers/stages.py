@@ -129,11 +129,12 @@ def _data_config(run: Run) -> DataConfig:
     return dataclasses.replace(run.config.data, tokenizer=str(file))
 
 
-def route(run: Run, claim: Claim) -> list[Fact]:
+def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
     """Features, router, shards; and, the first time, every arm's modules, cut from the base model.
 
     At an alternation the router is fitted to what the paths have said of its documents, and
-    everything is routed anew; what was made before stays. DiPaCo section 2.4.
+    everything is routed anew; what was made before stays. Of several hosts that do it together, the
+    first gathers the tokens of each shard. DiPaCo section 2.4.
     """
     started = time.monotonic()
     config, corpus, phase = run.config, run.corpus, claim.task.phase
@@ -143,7 +144,7 @@ def route(run: Run, claim: Claim) -> list[Fact]:
     valid = _validation_documents(run)
     valid_paths = route_documents(run, router, corpus, valid)[:, 0]
     table = domain_table(corpus, shards)
-    if run.address.url is not None:
+    if run.address.url is not None and is_first:
         for documents in (*(shard.plan.documents for shard in shards), *held_out, valid):
             name = tokens_folder(name_of(corpus.digest, documents))
             run.objects.write_folder(name, functools.partial(gather, corpus, documents))

@@ -31,6 +31,7 @@ from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import ModuleId, assemble, dissect
+from dipaco.workers.hosts import ALONE, Hosts
 
 OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
 
@@ -74,15 +75,20 @@ class _Begun(NamedTuple):
 
 
 def train(
-    run: Run, claim: Claim, on_step: OnStep, should_stop: Callable[[], bool] = lambda: False
+    run: Run,
+    claim: Claim,
+    on_step: OnStep,
+    should_stop: Callable[[], bool] = lambda: False,
+    hosts: Hosts = ALONE,
 ) -> list[Fact]:
-    """Does the task; its facts are true only once they are recorded.
+    """Does the task; its facts are true only once they are recorded. Of several hosts that do it
+    together, the first saves it and has facts.
 
     Raises:
       StoppedPartway: `should_stop` said so.
     """
-    (facts,) = train_stacked(run, [claim], lambda _, *step: on_step(*step), should_stop)
-    return facts
+    facts = train_stacked(run, [claim], lambda _, *step: on_step(*step), should_stop, hosts)
+    return facts[0] if facts else []
 
 
 def train_stacked(
@@ -90,6 +96,7 @@ def train_stacked(
     claims: Sequence[Claim],
     on_step: Callable[[Claim, float, int], None],
     should_stop: Callable[[], bool] = lambda: False,
+    hosts: Hosts = ALONE,
 ) -> list[list[Fact]]:
     """Trains several small paths of an arm through the same phase, in one program: the facts of
     each claim. With `inner.stacking` = "map", they are those of one by one, bit for bit.
@@ -99,6 +106,7 @@ def train_stacked(
       claims: one of what `stacks_of` makes.
       on_step: told (claim, loss, tokens) for each step of each.
       should_stop: asked before each step.
+      hosts: that train them together.
 
     Raises:
       StoppedPartway: `should_stop` said so.
@@ -106,7 +114,7 @@ def train_stacked(
     """
     started = time.monotonic()
     inner, count = run.config.inner, len(claims)
-    begun = [_begin(run, claim) for claim in claims]
+    begun = hosts.together(lambda: [_begin(run, claim) for claim in claims], _where)
     ((taken, end),) = {(path.state[2], path.steps[1]) for path in begun}
     tokens = inner.batch_size * run.config.data.length
 
@@ -123,9 +131,14 @@ def train_stacked(
         on_step=tell,
         should_stop=should_stop,
     )
+    after = result.state
+    if hosts.count > 1:
+        after = run.programs.gather(after)
+        if not hosts.is_first:
+            return []
     ended = zip(
         begun,
-        [result.state] if count == 1 else (unstack(result.state, i) for i in range(count)),
+        [after] if count == 1 else (unstack(after, i) for i in range(count)),
         result.losses.reshape(-1, count).T.tolist(),
         # Each is debited its share of the time that they took together.
         (path.seconds + (time.monotonic() - started) / count for path in begun),
@@ -260,6 +273,13 @@ def _has_had_other_data(run: Run, begun: _Begun) -> bool:
     arm, path = begun.arm, begun.claim.task.path
     took_part = (at for at in range(begun.claim.task.phase) if path in arm.paths_in(at))
     return begun.position < sum(arm.steps_before(at + 1) - arm.steps_before(at) for at in took_part)
+
+
+def _where(begun: list[_Begun]) -> str:
+    """Where they begin: hosts that read the ledger at different moments may have found different
+    things.
+    """
+    return ", ".join(f"{path.claim.task} at {path.state[2]}" for path in begun)
 
 
 def _placed(run: Run, begun: list[_Begun], count: int) -> tuple[PathState, Iterator, Any]:

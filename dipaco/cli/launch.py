@@ -1,0 +1,145 @@
+"""Do a run with many workers, on this machine or on a cluster.
+
+  dipaco launch CONFIG --run runs/big --workers 4
+      processes of this machine, as `train --workers`
+  dipaco launch CONFIG --run runs/big --workers 8 --devices-per-worker 1
+      each has a device of its own; where there are fewer, several share one and its memory
+  dipaco launch CONFIG --run s3://BUCKET/big --database env:DIPACO_DATABASE \\
+      --engine ray --address HOST:6379 --workers 64 --devices-per-worker 8 --executors 4 --monitor
+      actors on a Ray cluster (extra `ray`), each in a placement group with its GPUs, TPUs or CPUs
+  dipaco launch CONFIG --run ... --engine ray --workers 8 --hosts-per-worker 2
+      each worker is one program over two machines
+  dipaco scale --run s3://BUCKET/big --workers 32
+      from anywhere, while it runs
+
+The launcher starts workers again that died, and ends them in order when it is told to (Ctrl-C,
+SIGTERM). What counts is in the ledger and the store: a launcher, a machine or a whole cluster that
+dies costs time and nothing else, and the same command goes on. A second launch, on another
+cluster, helps the same run.
+"""
+
+import argparse
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from dipaco.cli.beginning import add_beginning, begun, how_to_go_on, leave_devices_alone
+from dipaco.errors import BadCount
+
+if TYPE_CHECKING:
+    from dipaco.launch.engine import Engine
+    from dipaco.launch.supervisor import Crew
+    from dipaco.runs.run import Run
+
+HELP = "do a run with many workers, here or on a Ray cluster"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_beginning(parser)
+    add = parser.add_argument
+    add("--engine", choices=("local", "ray"), default="local", help="default: local")
+    add("--address", metavar="A", help="of the Ray cluster; default: that of this machine")
+    add("--workers", type=int, required=True, metavar="N", help="how many to keep alive")
+    add("--devices-per-worker", type=int, metavar="K", help="of each of its hosts; default: all")
+    add("--hosts-per-worker", type=int, default=1, metavar="H", help="machines of one worker")
+    add("--cpus-per-worker", type=int, default=1, metavar="C", help="that Ray sets aside for each")
+    add(
+        "--memory-fraction",
+        type=float,
+        metavar="F",
+        help="of a GPU, for each of the workers that share it; default: equal parts",
+    )
+    add("--executors", type=int, default=0, metavar="N", help="processes that only step modules")
+    add("--evaluators", type=int, default=0, metavar="N", help="processes that only evaluate")
+    add("--monitor", action="store_true", help="and one that tells who fell silent")
+    add("--name", help="for `dipaco scale --launcher`; default: host and process number")
+
+
+def run(options: argparse.Namespace) -> int:
+    from dipaco.overrides import load_config
+
+    config = load_config(options.config, options.overrides)
+    _check_counts(options)
+    leave_devices_alone()
+
+    from dipaco.cli.narrator import print_results, title_of
+    from dipaco.cli.supervising import supervise
+
+    name = options.name or f"{socket.gethostname()}-{os.getpid()}"
+    with begun(options, config) as (opened, is_new):
+        if not opened.ledger.unfinished():
+            print_results(opened)
+            return 0
+        engine = _engine(opened, options)
+        if is_new:
+            print(title_of(opened.config), flush=True)
+        print(f"launcher {name}: {options.workers} workers on {options.engine}", flush=True)
+        crews = _crews(opened, options, name)
+        if not supervise(opened, engine, crews, name, tensorboard=options.tensorboard):
+            print(f"Stopped in order. {how_to_go_on(opened)}")
+            return 0
+        print_results(opened)
+    return 0
+
+
+def _check_counts(options: argparse.Namespace) -> None:
+    least = {
+        "workers": 0,  # `dipaco scale` may want some later
+        "devices_per_worker": 1,
+        "hosts_per_worker": 1,
+        "cpus_per_worker": 1,
+        "executors": 0,
+        "evaluators": 0,
+    }
+    for option, at_least in least.items():
+        value = getattr(options, option)
+        if value is not None and value < at_least:
+            name = f"--{option.replace('_', '-')}"
+            raise BadCount(option=name, given=value, expected=f"{at_least} or more")
+    fraction = options.memory_fraction
+    if fraction is not None and not 0 < fraction <= 1:
+        raise BadCount(
+            option="--memory-fraction", given=fraction, expected="above 0, and at most 1"
+        )
+
+
+def _crews(opened: "Run", options: argparse.Namespace, name: str) -> list["Crew"]:
+    from dipaco.launch.roles import Role, variables_for
+    from dipaco.launch.supervisor import Crew
+
+    # Others stand elsewhere: a relative folder would be another one there.
+    where = opened.address.identity
+    variables = variables_for(where, opened.database)
+    counts = {
+        "worker": options.workers,
+        "executor": options.executors,
+        "evaluator": options.evaluators,
+        "monitor": int(options.monitor),
+    }
+    return [
+        Crew(
+            Role(verb, where, options.hosts_per_worker if verb == "worker" else 1, variables),
+            f"{name}-{verb}",
+            count,
+        )
+        for verb, count in counts.items()
+    ]
+
+
+def _engine(opened: "Run", options: argparse.Namespace) -> "Engine":
+    if options.engine == "ray":
+        from dipaco.launch.ray import RayEngine, Shape
+
+        shape = Shape(options.devices_per_worker, options.cpus_per_worker, options.memory_fraction)
+        place = None if opened.place.is_server else str(opened.address)
+        return RayEngine(options.address, shape, opened.address.identity, on_one_machine=place)
+    from dipaco.launch.devices import devices_of, visible_devices
+    from dipaco.launch.local import LocalEngine
+
+    devices = devices_of(
+        visible_devices(),
+        options.devices_per_worker,
+        options.workers * options.hosts_per_worker,
+        options.memory_fraction,
+    )
+    return LocalEngine(opened.layout.log, devices)

@@ -1,0 +1,29 @@
+"""Workers on an engine, kept until the run is finished, and a person told about it: what `train
+--workers` and `launch` share.
+"""
+
+import signal
+from collections.abc import Sequence
+
+from dipaco.cli.onlooker import Onlooker
+from dipaco.launch.engine import Engine
+from dipaco.launch.supervisor import Crew, Supervisor
+from dipaco.runs.run import Run
+
+
+def supervise(
+    opened: Run, engine: Engine, crews: Sequence[Crew], launcher: str, *, tensorboard: bool = False
+) -> bool:
+    """True when the run is finished, False where it was told to stop; then all workers have left.
+
+    Raises:
+      WorkersEnded: a person must put something right.
+    """
+    with Onlooker(opened, tensorboard=tensorboard) as onlooker:
+        supervisor = Supervisor(engine, crews, opened.ledger, onlooker.tell, launcher)
+        before = signal.signal(signal.SIGTERM, lambda *_: supervisor.end())
+        try:
+            return supervisor.keep_until_finished(onlooker.look)
+        finally:
+            supervisor.stop()
+            signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,89 @@
+"""A run on a Ray cluster, of which a node dies in the middle of a task, ends with the facts of one
+that nobody disturbed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_run import facts
+
+from dipaco.runs.run import reading
+from tests.launch.conftest import is_alive, wait_until
+
+pytest.importorskip("ray", reason="the extra `ray` is not installed")
+
+
+@pytest.fixture
+def launch(tiny, command_cache, tmp_path):
+    """`launch(address, ...)` -> the launcher's process; its run is in `tmp_path / "run"`."""
+    processes = []
+
+    def start(address, *more, **environment):
+        words = ["launch", tiny.config, "--run", tmp_path / "run", "--engine", "ray"]
+        words += ["--address", address, *more]
+        with (tmp_path / "launcher.log").open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dipaco.cli.main", *map(str, words)],
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"DIPACO_CACHE": str(command_cache), **environment},
+            )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def held_training(folder, launcher):
+    """Waits until a worker has a path in hand; its process number, stopped there."""
+    found = []
+
+    def look():
+        assert launcher.poll() is None, (folder.parent / "launcher.log").read_text()
+        if not (folder / "ledger.sqlite").exists():
+            return False
+        with reading(folder) as run:
+            claims = [h for h in run.ledger.queue.held() if h.task.kind == "train"]
+            pids = {member.name: member.pid for member in run.ledger.roster.members()}
+        for claim in claims:
+            os.kill(pids[claim.worker], signal.SIGSTOP)
+            with reading(folder) as run:  # is it still what it does?
+                if claim.attempt in {h.attempt for h in run.ledger.queue.held()}:
+                    found.append(pids[claim.worker])
+                    return True
+            os.kill(pids[claim.worker], signal.SIGCONT)
+        return False
+
+    wait_until(look, "a path is being trained", 90)
+    return found[0]
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_node_lost_in_the_middle_of_a_run_costs_time_and_nothing_else(
+    cluster, launch, tiny, tmp_path
+):
+    """Ray starts its worker again elsewhere, and that takes up at once what the old one held."""
+    run = tmp_path / "run"
+    launcher = launch(cluster.address, "--workers", 1, "--executors", 1, "--monitor")
+    worker = held_training(run, launcher)
+    raylet = parent_of(parent_of(worker))
+    cluster.tell("lose", raylet)
+    cluster.tell("add")
+    assert launcher.wait(timeout=120) == 0, (tmp_path / "launcher.log").read_text()
+    assert facts(run) == facts(tiny.folder)
+    with reading(run) as opened:
+        members = opened.ledger.roster.members()
+    assert len(members) == 2
+    assert worker not in {member.pid for member in members}, "it was not started again"
+
+    wait_until(lambda: not is_alive(worker), "the old one is gone")

@@ -1,0 +1,154 @@
+"""The supervisor keeps as many workers as are wanted, whoever wants them, and gives back at once
+what a dead one held.
+"""
+
+import pytest
+
+from dipaco.control.ledger import open_ledger
+from dipaco.errors import WorkersEnded
+from dipaco.launch import supervisor as file
+from dipaco.launch.engine import Ended
+from dipaco.launch.roles import Role, variables_for
+from dipaco.launch.supervisor import Crew, Supervisor
+
+WORKER, EXECUTOR = Role("worker", "runs/one"), Role("executor", "runs/one")
+
+
+class Notebook:
+    """An engine that writes down what it is told, and tells what it was told to."""
+
+    def __init__(self):
+        self.alive, self.to_tell = [], []
+
+    def start(self, role, name):
+        self.alive.append(name)
+
+    def end(self, name):
+        self.die(name, 0)
+
+    def poll(self):
+        told, self.to_tell = self.to_tell, []
+        return told
+
+    def die(self, name, code, words=""):
+        self.alive.remove(name)
+        self.to_tell.append(Ended(name, code, words))
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.start({})
+        yield ledger
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Moves on by itself where somebody sleeps."""
+    now = [1000.0]
+    monkeypatch.setattr(file.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(file.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+@pytest.fixture
+def watched(ledger, clock):
+    """`watched(crews, what_happens)`: looks again and again, until nothing more happens."""
+
+    def watch(crews, *happenings, name="here"):
+        engine, told = Notebook(), []
+        boss = Supervisor(engine, crews, ledger, told.append, name)
+        turns = iter(happenings)
+
+        def meanwhile():
+            turn = next(turns, None)
+            if turn is None:
+                boss.end()
+            else:
+                turn(engine)
+
+        assert not boss.keep_until_finished(meanwhile)
+        return engine, [event.name for event in told]
+
+    return watch
+
+
+def nothing(engine):
+    pass
+
+
+def test_every_crew_has_its_workers(watched):
+    engine, told = watched([Crew(WORKER, "w", 2), Crew(EXECUTOR, "e", 1)])
+    assert engine.alive == ["w-0", "w-1", "e-0"]
+    assert told == ["worker_started"] * 3
+
+
+def test_a_dead_one_gives_its_task_back_and_is_started_again_after_a_while(ledger, watched):
+    def die(engine):
+        assert ledger.queue.claim("w-1") is not None
+        engine.die("w-1", -9)
+
+    def look(engine):
+        assert engine.alive == ["w-0"]
+        assert not ledger.queue.held()
+
+    later = [nothing] * 5  # a second, in looks of a fifth
+    engine, told = watched([Crew(WORKER, "w", 2)], die, look, *later)
+    assert engine.alive == ["w-0", "w-1"]
+    assert told == ["worker_started", "worker_started", "worker_ended", "worker_started"]
+
+
+def test_one_that_ended_with_a_sentence_ends_the_launch(watched):
+    with pytest.raises(WorkersEnded, match="Its last words: NoSuchRun: there is none"):
+        watched(
+            [Crew(WORKER, "w", 1)], lambda engine: engine.die("w-0", 2, "NoSuchRun: there is none")
+        )
+
+
+def test_more_and_fewer_while_it_runs(ledger, watched):
+    seen = []
+
+    def want(number, launcher=None):
+        return lambda engine: ledger.want_workers(number, launcher)
+
+    def look(engine):
+        seen.append(list(engine.alive))
+
+    wishes = [want(3), want(1), want(0, "elsewhere"), want(2, "here"), want(0)]
+    happenings = [each for wish in wishes for each in (wish, look)]
+    watched([Crew(WORKER, "w", 2), Crew(EXECUTOR, "e", 1)], *happenings)
+    assert seen == [
+        ["w-0", "w-1", "e-0", "w-2"],
+        ["w-0", "e-0"],
+        ["w-0", "e-0"],  # that was for another launcher
+        ["w-0", "e-0", "w-1"],
+        ["e-0"],
+    ]
+
+
+def test_one_that_is_no_longer_wanted_is_not_started_again(ledger, watched):
+    later = [nothing] * 10
+    engine, told = watched([Crew(WORKER, "w", 2)], lambda engine: ledger.want_workers(1), *later)
+    assert engine.alive == ["w-0"]
+    assert told[-2:] == ["workers_wanted", "worker_let_go"]
+
+
+def test_the_command_line_is_newer_than_an_older_wish(ledger, watched):
+    ledger.want_workers(5)
+    engine, _ = watched([Crew(WORKER, "w", 1)], nothing)
+    assert engine.alive == ["w-0"]
+
+
+def test_what_another_machine_needs_is_taken_along_by_name_and_never_said_aloud(monkeypatch):
+    monkeypatch.setenv("RUNS", "postgresql://ana:secret@db/runs")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    variables = variables_for("s3://bucket/one", "env:RUNS")
+    assert "AWS_SECRET_ACCESS_KEY" in variables
+    assert "AWS_SESSION_TOKEN" not in variables
+    role = Role("worker", "s3://bucket/one", variables=variables)
+    assert role.environment["RUNS"].endswith("secret@db/runs")
+    assert role.environment["AWS_SECRET_ACCESS_KEY"] == "hush"
+    assert not {word for word in role.command("w-0") if "secret" in word or "hush" in word}
+    assert variables_for("runs/one", None) == ()
+    assert variables_for("runs/one", "postgresql://ana@db/runs") == ()

@@ -1,0 +1,257 @@
+"""Hosts of one worker: what they tell each other, and that two processes of four devices do what
+one process of eight does, whoever of them is killed.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from tiny_run import facts
+
+from dipaco.control.tasks import Claim, Task
+from dipaco.errors import BadHosts, ObjectDamaged, SettingsDisagree
+from dipaco.launch.devices import fake_cpus
+from dipaco.launch.local import LocalEngine
+from dipaco.model.config import MeshConfig
+from dipaco.runs import programs as programs_file
+from dipaco.runs.programs import Programs
+from dipaco.runs.run import create_or_open, reading
+from dipaco.workers import hosts as hosts_file
+from dipaco.workers.hosts import Group, HostsApart, Meeting, claim_from, words_of
+from tests.workers.conftest import CONFIG, work_until, worker_of
+
+
+class Service:
+    """JAX's coordination service, in memory."""
+
+    def __init__(self):
+        self.values, self._changed = {}, threading.Condition()
+
+    def key_value_set(self, key, value):
+        with self._changed:
+            assert key not in self.values
+            self.values[key] = value
+            self._changed.notify_all()
+
+    def blocking_key_value_get(self, key, timeout_in_ms):
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self.values, timeout_in_ms / 1000):
+                raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: no such key")
+            return self.values[key]
+
+    def key_value_delete(self, key):
+        with self._changed:
+            del self.values[key]
+
+    def key_value_dir_get(self, folder):
+        return [pair for pair in self.values.items() if pair[0].startswith(folder)]
+
+
+@pytest.fixture
+def service(monkeypatch):
+    monkeypatch.setattr(hosts_file, "LISTEN_SECONDS", 0.01)
+    monkeypatch.setattr(hosts_file, "LOOK_SECONDS", 0.0)
+    return Service()
+
+
+def on_each(service, act, count=3):
+    """What `act(host)` returns or raises on every host, in their order."""
+
+    def guarded(index):
+        try:
+            return act(Group(service, index, count))
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(guarded, range(count)))
+
+
+def test_all_hear_what_the_first_says_in_its_order(service):
+    def act(host):
+        return [host.tell(word if host.is_first else None) for word in ("one", [2, 3], None)]
+
+    assert on_each(service, act) == [["one", [2, 3], None]] * 3
+
+
+def test_what_all_have_done_is_done_and_what_was_said_before_is_forgotten(service):
+    def act(host):
+        for number in range(20):
+            host.tell(number)
+        return [host.together(lambda: host.index, lambda _: "the same") for _ in range(2)]
+
+    assert on_each(service, act) == [[0, 0], [1, 1], [2, 2]]
+    assert len(service.values) <= 2 * 3
+
+
+def test_an_error_of_one_is_met_by_all_and_they_go_on(service):
+    def act(host):
+        def read():
+            if host.index == 1:
+                raise ObjectDamaged(file=os.devnull, name="objects/x", problem="it is short")
+
+        with pytest.raises(ObjectDamaged, match="it is short") as met:
+            host.together(read)
+        return met.value.values["name"], host.together(lambda: "next")
+
+    assert on_each(service, act) == [("objects/x", "next")] * 3
+
+
+def test_hosts_that_come_to_different_things_part(service):
+    ends = on_each(service, lambda host: host.together(lambda: host.index, str))
+    assert all(isinstance(end, HostsApart) for end in ends)
+    assert "they came to 0, 1, 2" in str(ends[0])
+
+
+def test_a_silent_host_is_not_waited_for_for_ever(service, monkeypatch):
+    monkeypatch.setattr(hosts_file, "PATIENCE_SECONDS", 0.05)
+    with pytest.raises(HostsApart, match="nothing at dipaco/did/0/1 for 0 s"):
+        Group(service, 0, 2).together(lambda: "here")
+
+
+def test_a_host_that_is_told_to_leave_lets_the_first_know(service):
+    first, second = Group(service, 0, 2), Group(service, 1, 2)
+    assert not first.is_asked_to_leave
+    second.leave()
+    with ThreadPoolExecutor(1) as thread:
+        heard = thread.submit(second.tell)
+        deadline = time.monotonic() + 10
+        while not first.is_asked_to_leave:
+            assert time.monotonic() < deadline
+        first.tell("stop")
+        assert heard.result(timeout=10) == "stop"
+
+
+def test_a_claim_is_told_whole():
+    claim = Claim(Task("train", "modular", "2", 5), 17, 3, "ana")
+    assert claim_from(words_of(claim)) == claim
+    with pytest.raises(HostsApart, match="no task"):
+        claim_from("go")
+
+
+@pytest.mark.parametrize(
+    ("meeting", "says"),
+    [
+        (Meeting(0, 0, None), "`--hosts` is 0"),
+        (Meeting(2, 2, "a:1"), "`--host-index` is 2, of 2 hosts"),
+        (Meeting(2, 0, None), "`--coordinator` is None"),
+        (Meeting(2, 0, "here"), "`--coordinator` is here; expected HOST:PORT"),
+    ],
+)
+def test_where_they_meet_must_make_sense(meeting, says):
+    with pytest.raises(BadHosts, match=says):
+        meeting.check()
+
+
+def test_a_mesh_that_leaves_devices_of_other_hosts_out_is_refused(monkeypatch):
+    monkeypatch.setattr(programs_file.jax, "process_count", lambda: 2)
+    config = dataclasses.replace(CONFIG, mesh=MeshConfig(data=2))
+    with pytest.raises(SettingsDisagree, match="have 8 devices together, and the mesh takes 2"):
+        Programs(config)
+
+
+# --- real processes ---------------------------------------------------------------------------
+
+MESH = dataclasses.replace(
+    CONFIG, mesh=MeshConfig(data=2, fsdp=2, tensor=2), phases=2,
+    evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=2),
+)  # fmt: skip
+
+
+class Pair(NamedTuple):
+    """A worker of two hosts, by the command that a person would give."""
+
+    run: str
+    takes_devices = True
+    hosts = 2
+
+    def command(self, name, host, coordinator):
+        words = ["worker", "--run", self.run, "--name", name, "--lease-seconds", "4"]
+        words += ["--hosts", "2", "--host-index", str(host), "--coordinator", coordinator]
+        return [sys.executable, "-m", "dipaco.cli.main", *words]
+
+    @property
+    def environment(self):
+        return {}
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """An engine whose groups have two processes of four devices each."""
+    engine = LocalEngine(lambda name: tmp_path / "logs" / f"{name}.log", lambda _: fake_cpus(4))
+    yield engine
+    engine.stop(grace_seconds=5)
+
+
+def logs(folder):
+    return "\n".join(f"{f.name}: {f.read_text()[-1500:]}" for f in sorted(folder.glob("*.log")))
+
+
+def wait_for(look, folder, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, logs(folder)
+        time.sleep(0.02)
+    return found
+
+
+def test_two_hosts_of_four_devices_do_what_one_of_eight_does_whoever_is_killed(
+    corpus, tmp_path, command_cache, pair, monkeypatch
+):
+    """Modules, contributions, scores: the same bits. The loss that is shown is one sum over all
+    eight devices, whose order is another: within a millionth.
+    """
+    monkeypatch.setenv("DIPACO_CACHE", str(command_cache))
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    shutil.copytree(corpus, alone / "corpus")
+    run, _ = create_or_open(alone, MESH)
+    with contextlib.closing(run.ledger):
+        run.programs = Programs(MESH)
+        work_until(run, 0)
+        shutil.copytree(alone, shared)
+        worker_of(run).run_until_finished()
+
+    def held():
+        with reading(shared) as opened:
+            opened.ledger.queue.reap()
+            return [h for h in opened.ledger.queue.held() if h.task.kind == "train"]
+
+    for victim in (1, 0):
+        pair.start(Pair(str(shared)), "pair")
+        processes = pair.group("pair")
+        wait_for(held, tmp_path / "logs")
+        os.kill(processes[victim].pid, signal.SIGKILL)
+        (ended,) = wait_for(pair.poll, tmp_path / "logs")
+        assert (ended.name, ended.how) == ("pair", "signal 9")
+        assert None not in [process.poll() for process in processes]
+        wait_for(lambda: not held(), tmp_path / "logs", 10)
+
+    pair.start(Pair(str(shared)), "pair")
+    (ended,) = wait_for(pair.poll, tmp_path / "logs")
+    assert ended.code == 0, logs(tmp_path / "logs")
+
+    ours, theirs = facts(shared), facts(alone)
+    for table in facts(alone):
+        if table != "trained":
+            assert ours[table] == theirs[table], table
+    assert all_but_losses(ours["trained"]) == all_but_losses(theirs["trained"])
+    np.testing.assert_allclose(losses(ours["trained"]), losses(theirs["trained"]), rtol=1e-6)
+
+
+def all_but_losses(trained):
+    return {(*row[:7], *row[8:]) for row in trained}
+
+
+def losses(trained):
+    return [loss for row in sorted(trained) for loss in json.loads(row[7])]
