@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dipaco.cli.runs import add_run
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import FIRST_KINDS, PRIORITY, Kind
+from dipaco.errors import BadHosts
 
 _COMMON = """
 Any number may be started and stopped at any time, here or wherever the run's folder or bucket and
@@ -58,9 +59,15 @@ class RoleVerb:
             asked.get("hosts", 1), asked.get("host_index", 0), asked.get("coordinator")
         )
         meeting.check()
+        run = open_run(options.run, options.database)  # before a lock is put there
+        is_synchronous = run.config.outer.synchronous
+        run.ledger.close()
+        if meeting.hosts > 1 and is_synchronous:
+            raise BadHosts(problem="`outer.synchronous` steps all paths in one process of one host")
         hosts = meet(meeting)
+        # Re-routing is for who has one host, an evaluator for instance.
+        kinds = [kind for kind in self._kinds if hosts.count == 1 or kind != "reroute"]
         keep_compiled(cache_folder() / "compiled")
-        open_run(options.run, options.database).ledger.close()  # before a lock is put there
         with taking_part(options.run) as part:
             run = open_run(options.run, options.database)
             try:
@@ -76,7 +83,7 @@ class RoleVerb:
                             run,
                             options.name or own_name(),
                             narrator,
-                            kinds=self._kinds,
+                            kinds=kinds,
                             lease_seconds=options.lease_seconds,
                             hosts=hosts,
                         )
