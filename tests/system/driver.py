@@ -164,10 +164,14 @@ class Forked:
         return self.returncode
 
     def terminate(self) -> None:
-        os.kill(self.pid, signal.SIGTERM)
+        self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        if self.poll() is None:  # what has ended is not asked again, as there
+            os.kill(self.pid, number)
 
 
 def child(request: dict[str, Any], folder: Path) -> None:
