@@ -1,5 +1,5 @@
-"""A run with every setting of the published algorithm, killed at tasks that only such a run has, and
-robbed of what they made, ends with the facts of one that nobody disturbed.
+"""A run with every setting of the published algorithm, killed at tasks that only such a run has,
+and robbed of what they made, ends with the facts of one that nobody disturbed.
 """
 
 import contextlib
