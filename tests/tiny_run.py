@@ -179,6 +179,8 @@ FACTS = {
     "trained": "SELECT arm, path, phase, digest, num_bytes, step, batches, losses, tokens,"
     " bytes_down, bytes_up FROM trained",
     "scores": "SELECT arm, path, phase, name, digest, num_bytes FROM scores",
+    "labels": "SELECT arm, path, phase, name, digest, num_bytes FROM labels",
+    "checks": "SELECT arm, path, phase, loss, best_phase FROM checks",
     "releases": "SELECT * FROM releases",
     "evaluations": "SELECT arm, phase, perplexity, best_path_perplexity, documents, tokens"
     " FROM evaluations",

@@ -25,7 +25,7 @@ from dipaco.routing.config import RoutingConfig
 from dipaco.routing.router import Router, fit_router
 
 CHUNK = 16_384  # documents at once, as `runs/routing.py`
-SIDES = (4, 8, 16, 32, 64)  # experts of each of two levels
+SIDES = (4, 8, 16, 32)  # experts of each of two levels
 DEFAULT_SIDE = 16
 
 
@@ -46,7 +46,7 @@ def router_of(side: int, num_dims: int, capacity: float | None) -> Router:
         restarts=1,
         iterations=5,
     )
-    fitted_on = features(max(4096, 4 * side * side), num_dims, seed=1)
+    fitted_on = features(max(4096, 2 * side * side), num_dims, seed=1)
     return fit_router(config, fitted_on, (side, side), seed=0)
 
 

@@ -92,7 +92,10 @@ class Narrator:
                 case StageDone(stage="prepare"):
                     self._tell_corpus(fact)
                 case StageDone(stage="route"):
+                    self._tell_alternation(fact)
                     self._tell_shards(fact)
+                case StageDone(stage="reroute"):
+                    self._tell_rerouting(fact)
                 case PathTrained():
                     self._bar.advance(0, bytes_sent=fact.bytes_down + fact.bytes_up)
                     self._tell_path(fact)
@@ -139,6 +142,17 @@ class Narrator:
                 )
             )
 
+    def _tell_alternation(self, fact: StageDone) -> None:
+        if fact.phase:
+            told = ("agreement", "agreement_after", "moved")
+            fields = {name: fact.summary[name] for name in told}
+            self._tell(Event("routed_anew", {"phase": fact.phase + 1, **fields}))
+
+    def _tell_rerouting(self, fact: StageDone) -> None:
+        for row in fact.summary["rows"]:
+            if row["every"] is not None:
+                self._tell(Event("rerouted", row))
+
     def _tell_path(self, fact: PathTrained) -> None:
         fields: dict[str, Value] = {
             "arm": fact.arm,
@@ -157,13 +171,16 @@ class Narrator:
         self._tell(Event("path_trained", fields))
 
     def _tell_module(self, fact: ModuleReady) -> None:
-        fan_in = self._run.plan.arm(fact.arm).topology.fan_in(fact.module)
+        if fact.gradient_norm is None:
+            self._tell(Event("module_waited", {"phase": fact.phase, "module": str(fact.module)}))
+            return
+        arm = self._run.plan.arm(fact.arm)
         fields: dict[str, Value] = {
             "arm": fact.arm,
             "module": str(fact.module),
             "phase": fact.phase,
-            "arrived": fan_in,
-            "fan_in": fan_in,
+            "arrived": len(arm.paths_through(fact.module, fact.phase - 1)),
+            "fan_in": arm.topology.fan_in(fact.module),
             "norm": fact.gradient_norm,
             "seconds": time.monotonic() - self._began_seconds,
         }

@@ -23,6 +23,11 @@ SENTENCES = {
     "{tokens_per_second:,.0f} tokens/s, {megabytes_sent:.1f} MB exchanged, {seconds:.1f} s",
     "module_updated": "phase {phase} {module} updated: {arrived} of {fan_in} paths, "
     "norm {norm:.2f}, {seconds:.1f} s",
+    "module_waited": "phase {phase} {module} stays as it is: none of its paths took part",
+    "routed_anew": "documents routed anew before phase {phase}: the router met {agreement:.0%} of "
+    "the labels and meets {agreement_after:.0%}; {moved:.0%} of the documents changed their path",
+    "rerouted": "re-routed every {every} tokens: perplexity {perplexity:.2f}, {switches:,} changes "
+    "of path, {tokens_read_again:,} tokens read again for {tokens:,} predicted",
     "evaluated": "{arm} evaluated after {step} steps: perplexity {perplexity:.2f} on "
     "{documents:,} documents",
     "machine_changed": "this run began on {then} and goes on here, on {now}: the last bits of its "

@@ -314,7 +314,7 @@ def do(
         "check": lambda: hosts.together(lambda: check_path(run, claim)),
         "score": lambda: hosts.together(lambda: score_path(run, claim)),
         "evaluate": lambda: evaluate_release(run, claim),
-        "reroute": lambda: reroute(run, claim, lambda *_: None, should_stop),
+        "reroute": lambda: reroute(run, claim, on_step, should_stop),
         "report": lambda: write_report(run, claim),
     }
     if hosts.is_first and claim.task.kind not in DONE_BY_ONE:
@@ -395,11 +395,15 @@ def recover(run: Run) -> None:
 
 
 def progress_of(run: Run) -> tuple[int, int]:
-    """Inner steps done and in all, over every path of every arm: what most of the time goes
-    into.
+    """Inner steps done and in all, over every path of every arm, and of the router for every few
+    tokens: what most of the time goes into.
     """
     done = total = 0
     for arm in (run.plan.base, *run.plan.arms):
         total += arm.path_steps
         done += sum(len(losses) for losses in run.ledger.losses(arm.name).values())
+    if run.plan.reroutes:
+        total += run.config.reroute.steps
+        is_done = any(stage.stage == "reroute" for stage in run.ledger.stages())
+        done += run.config.reroute.steps if is_done else 0
     return done, total

@@ -1,0 +1,87 @@
+"""A run with every setting of the published algorithm, killed at tasks that only such a run has,
+and robbed of what they made, ends with the facts of one that nobody disturbed.
+"""
+
+import contextlib
+import json
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tiny_run import Fault, facts, report
+
+SETTINGS = [
+    *("phases=2", "routing.alternations=1", "routing.overlap=2", "outer.path_share=0.5"),
+    *("inner.hold_out=0.1", "reroute.every=8", "reroute.steps=6", "baselines=[]"),
+]
+FAULTS = [
+    Fault("after claim", "check"),
+    Fault("before record", "label", nth=2),
+    Fault("inside save", "route", nth=2),
+    Fault("inside record", "route"),
+    Fault("before record", "reroute"),
+]
+
+
+def arguments(config, folder):
+    return ["train", config, "--run", folder, *(f"--set={setting}" for setting in SETTINGS)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(dipaco, config_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    ended = dipaco(*arguments(config_file, folder))
+    assert ended.code == 0, ended.err
+    for sentence in ("stays as it is", "routed anew before phase 2", "re-routed every 8 tokens"):
+        assert sentence in ended.err
+    return folder
+
+
+def test_killed_again_and_again_it_ends_like_one_that_was_not(
+    dipaco, config_file, undisturbed, tmp_path
+):
+    folder, expected = tmp_path / "run", facts(undisturbed)
+    # Until the first shards are there, it is a run as any other.
+    ended = dipaco(*arguments(config_file, folder), fault=Fault("after record", "route"))
+    assert ended.fired == "after record route", ended.err
+    for fault in FAULTS:
+        ended = dipaco(*arguments(config_file, folder), fault=fault)
+        assert ended.fired == f"{fault.where} {fault.kind}", ended
+        assert ended.code == -signal.SIGKILL, ended
+        for table, rows in facts(folder).items():
+            assert rows <= expected[table], f"{fault} left another {table}"
+    ended = dipaco(*arguments(config_file, folder))
+    assert ended.code == 0, ended.err
+    assert facts(folder) == expected
+    assert report(folder) == report(undisturbed)
+
+
+def test_what_an_alternation_made_is_made_again_where_it_is_lost(
+    dipaco, config_file, undisturbed, tmp_path
+):
+    folder = tmp_path / "run"
+    ended = dipaco(*arguments(config_file, folder), fault=Fault("before record", "label", nth=4))
+    assert ended.fired == "before record label", ended.err
+    lost_label = names(folder, "SELECT name FROM labels ORDER BY path")[0]
+    (folder / lost_label).unlink()
+    # It is missed when the documents are routed; then a plan of the new shards is lost.
+    fault = Fault("after record", "route")
+    ended = dipaco(*arguments(config_file, folder), fault=fault)
+    assert ended.fired == "after record route", ended.err
+    assert (folder / lost_label).exists()
+    (index,) = names(folder, "SELECT artifacts FROM stages WHERE stage = 'route' AND phase = 1")
+    shards = json.loads((folder / json.loads(index)["shards"][0]).read_bytes())
+    for plan, *_ in shards["plans"]:
+        (folder / plan).unlink(missing_ok=True)
+    ended = dipaco(*arguments(config_file, folder))
+    assert ended.code == 0, ended.err
+    assert (facts(folder)["modules"], report(folder)) == (
+        facts(undisturbed)["modules"],
+        report(undisturbed),
+    )
+
+
+def names(folder: Path, query: str) -> list[str]:
+    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
+        return [name for (name,) in ledger.execute(query)]
