@@ -118,9 +118,10 @@ def seeds_of(text: str) -> list[int]:
 
 
 def is_diloco(config: RunConfig) -> bool:
-    """Several paths that share every part."""
+    """Several paths that share every part, and meet at outer steps."""
     owning = [level for level in config.topology.levels if level.parts]
-    return config.num_paths > 1 and all(level.experts == SHARED for level in owning)
+    all_is_shared = all(level.experts == SHARED for level in owning)
+    return config.num_paths > 1 and all_is_shared and not config.outer.synchronous
 
 
 def make_table(

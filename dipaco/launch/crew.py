@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dipaco.launch.engine import Ended
+from dipaco.launch.engine import Ended, Engine
 from dipaco.launch.local import LocalEngine
 from dipaco.launch.roles import Role
 from dipaco.launch.supervisor import BAD_INPUT, GRACE_SECONDS, POLL_SECONDS
@@ -39,6 +39,8 @@ class Crew:
       is_worked_on: whether a process of somebody else works on the run in a folder.
       tell: is told what happened.
       log_of: where a process's output goes, by job.
+      make_engine: what holds the processes, given the log of each by its name.
+      poll_seconds: between two looks.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class Crew:
         is_worked_on: Callable[[Path], bool],
         tell: Callable[[Event], None],
         log_of: Callable[[Job], Path],
+        make_engine: Callable[[Callable[[str], Path]], Engine] = LocalEngine,
+        poll_seconds: float = POLL_SECONDS,
     ):
         self._jobs = {job.title: job for job in jobs}
         self._at_once, self._is_worked_on, self._tell = at_once, is_worked_on, tell
@@ -56,7 +60,8 @@ class Crew:
         self._running: dict[str, Job] = {}  # by process name
         self._adopted: list[Job] = []
         self._deaths: dict[str, int] = {}
-        self._engine = LocalEngine(lambda name: log_of(self._running[name]))
+        self._engine = make_engine(lambda name: log_of(self._running[name]))
+        self._poll_seconds = poll_seconds
         self._is_over = False
         self._started = 0
         self.failed: dict[str, str] = {}  # title -> sentence
@@ -83,7 +88,7 @@ class Crew:
                     self._bury(ended)
                 self._let_go()
                 meanwhile()
-                time.sleep(POLL_SECONDS)
+                time.sleep(self._poll_seconds)
             return True
         finally:
             self._engine.stop(GRACE_SECONDS)

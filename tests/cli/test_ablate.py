@@ -5,6 +5,7 @@ import json
 import re
 import signal
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from tiny_run import CONFIG, Fault, facts, report
@@ -56,65 +57,84 @@ def content_of(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_sweep_that_is_killed_goes_on_and_each_row_is_the_run_that_it_would_be_alone(
-    dipaco, tiny, tmp_path
-):
-    sweep = sweep_file(tmp_path, '"2x2": tiny()')
-    folder = tmp_path / "sweep"
-    command = ("ablate", sweep, "--run", folder)
+class Sweep(NamedTuple):
+    """A sweep's file, its folder, and its first row."""
 
-    # Killed when it has started the base model's process, which goes on alone; then when it has
-    # started the row's.
+    file: Path
+    folder: Path
+    row: Path
+
+
+@pytest.fixture(scope="module")
+def little(dipaco, tmp_path_factory) -> Sweep:
+    """A sweep of one row, killed twice and then finished; later tests add rows to it.
+
+    It is killed when it has started the base model's process, which goes on alone, and when it has
+    started the row's.
+    """
+    place = tmp_path_factory.mktemp("little")
+    file, folder = sweep_file(place, '"2x2": tiny()'), place / "sweep"
+    command = ("ablate", file, "--run", folder)
     for _ in range(2):
         ended = dipaco(*command, fault=Fault("after start"), forks=True)
         assert (ended.code, ended.fired) == (-signal.SIGKILL, "after start None"), ended.err
     ended = dipaco(*command, forks=True)
     assert ended.code == 0, ended.err
-    row = folder / "rows" / "2x2" / "0"
-    assert facts(row) == facts(tiny.folder)
-    assert report(row)["rows"] == report(tiny.folder)["rows"]
+    return Sweep(file, folder, folder / "rows" / "2x2" / "0")
 
-    table = json.loads((folder / "table.json").read_bytes())
+
+def test_a_row_is_the_run_that_it_would_be_alone_also_after_kills(tiny, little):
+    assert facts(little.row) == facts(tiny.folder)
+    assert report(little.row)["rows"] == report(tiny.folder)["rows"]
+    table = json.loads((little.folder / "table.json").read_bytes())
     assert [row["name"] for row in table["rows"]] == [
         "2x2/dense",
         "2x2/dense_equal_tokens",
         "2x2",
         "2x2_best_path",
     ]
-    assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
-    before = content_of(row)
+    assert (little.folder / "plot.png").read_bytes().startswith(b"\x89PNG")
 
-    # Once more: nothing is run. With one more row: that one alone, on the same base model.
+
+def test_what_is_finished_is_not_run_again_and_a_new_row_runs_alone(dipaco, little):
+    before = content_of(little.row)
+    command = ("ablate", little.file, "--run", little.folder)
     ended = dipaco(*command, forks=True)
     assert ended.code == 0
     assert "all 1 runs of little are finished" in ended.err
-    sweep_file(tmp_path, '"2x2": tiny(), "diloco": diloco()')
+    sweep_file(little.file.parent, '"2x2": tiny(), "diloco": diloco()')
     ended = dipaco(*command, forks=True)
     assert ended.code == 0, ended.err
     assert "base model" not in ended.err.replace("begins with the base model", "")
     assert "diloco, seed 0 finished" in ended.err
     assert "2x2, seed 0 " not in ended.err
-    assert len(list((folder / "shared").iterdir())) == 1
-    table = json.loads((folder / "table.json").read_bytes())
+    assert len(list((little.folder / "shared").iterdir())) == 1
+    table = json.loads((little.folder / "table.json").read_bytes())
     assert list(table["to_diloco"]) == ["2x2"]
-    assert table["to_diloco"]["2x2"]["held_equal"] == [
-        "steps",
-        "tokens",
-        "parameters_per_path",
-        "flops",
-    ]
-    assert content_of(row) == before
+    costs = ["steps", "tokens", "parameters_per_path", "flops"]
+    assert table["to_diloco"]["2x2"]["held_equal"] == costs
+    assert content_of(little.row) == before
 
-    # A changed row is named, and nothing is run; asked for, the old run is kept and a new one made.
-    sweep_file(tmp_path, '"2x2": tiny(), "diloco": dataclasses.replace(diloco(), phases=1)')
+
+def test_a_changed_row_is_named_and_run_anew_where_that_is_asked_for(dipaco, little):
+    before = content_of(little.row)
+    command = ("ablate", little.file, "--run", little.folder)
+    diloco = little.folder / "rows" / "diloco" / "0"
+    if not diloco.exists():  # this test alone
+        sweep_file(little.file.parent, '"2x2": tiny(), "diloco": diloco()')
+        assert dipaco(*command, forks=True).code == 0
+    kept = content_of(diloco)
+    changed = '"2x2": tiny(), "diloco": dataclasses.replace(diloco(), phases=1)'
+    sweep_file(little.file.parent, changed)
     ended = dipaco(*command, forks=True)
     assert ended.code == 2
     assert "RowsChanged: `diloco` of the sweep changed" in ended.err
     assert "`phases` was 2 and is 1" in ended.err
+    assert content_of(diloco) == kept
     ended = dipaco(*command, "--redo", "diloco", forks=True)
     assert ended.code == 0, ended.err
-    assert (folder / "replaced" / "diloco-0-1" / "report.json").exists()
-    assert content_of(row) == before
+    assert content_of(little.folder / "replaced" / "diloco-0-1") == kept
+    assert content_of(little.row) == before
 
 
 @pytest.mark.parametrize(
