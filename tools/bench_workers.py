@@ -5,23 +5,29 @@
 Each pair is `dipaco train CONFIG` and `dipaco train CONFIG --workers N`, in turn, in folders of
 their own, programs compiled before. What is compared is the time from the moment when all paths
 have been trained through the first `--warm` phases, and all workers are there, to the last phase of
-the last path: no process starts in it, and nothing is compiled. Then the digest of every module at
-every phase, which must be equal. The last line is one JSON object.
+the last path: no process starts in it, and nothing is compiled. CPU seconds of all processes stand
+beside it, since other work on the machine slows one process more than four. Then the digest of
+every module at every phase, which must be equal. The last line is one JSON object.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 from pairs import median_and_interval
 
 from dipaco.config import MODULAR
 from dipaco.runs.run import reading
 
+PATHS = 4
+LOOK_SECONDS = 0.1
 CONFIG = '''"""2x2 paths on the toy corpus, a phase of a path takes some seconds."""
 
 from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
@@ -67,27 +73,32 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="workers-") as folder:
         config = Path(folder, "config.py")
         config.write_text(CONFIG.format(phases=options.phases, steps=options.steps))
-        train(config, Path(folder, "warm"), 1, "--set", "phases=1", "--set", "inner.steps=1")
+        train(config, Path(folder, "warm"), 1, 1, "--set", "phases=1", "--set", "inner.steps=1")
         pairs = []
         for number in range(options.pairs):
-            runs = [Path(folder, f"{number}-{workers}") for workers in (1, options.workers)]
-            for run, workers in zip(runs, (1, options.workers), strict=True):
-                train(config, run, workers)
-            one, several = (steady_seconds(run, options.warm) for run in runs)
-            is_equal = digests(runs[0]) == digests(runs[1])
+            runs = {n: Path(folder, f"{number}-{n}") for n in (1, options.workers)}
+            one, several = (train(config, run, n, options.warm) for n, run in runs.items())
+            is_equal = digests(runs[1]) == digests(runs[options.workers])
             pairs.append((one, several, is_equal))
             print(
-                f"one process {one:.1f} s, {options.workers} workers {several:.1f} s: "
-                f"{several / one:.2f}; digests {'equal' if is_equal else 'DIFFER'}",
+                f"one process {one.seconds:.1f} s ({one.cpu_seconds:.1f} s of CPU), "
+                f"{options.workers} workers {several.seconds:.1f} s ({several.cpu_seconds:.1f}): "
+                f"{several.seconds / one.seconds:.2f}; digests {'equal' if is_equal else 'DIFFER'}",
                 flush=True,
             )
-    ratio, low, high = median_and_interval([several / one for one, several, _ in pairs])
+    ratio, low, high = median_and_interval(
+        [several.seconds / one.seconds for one, several, _ in pairs]
+    )
+    cpu_ratio, *_ = median_and_interval(
+        [several.cpu_seconds / one.cpu_seconds for one, several, _ in pairs]
+    )
     answer = {
         "workers": options.workers,
         "cpus": len(os.sched_getaffinity(0)),
         "phases": options.phases - options.warm,
         "ratio": round(ratio, 3),
         "interval": [round(low, 3), round(high, 3)],
+        "cpu_ratio": round(cpu_ratio, 3),
         "pairs": len(pairs),
         "digest_equal": all(is_equal for *_, is_equal in pairs),
     }
@@ -104,28 +115,67 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--warm", type=int, default=3, help="phases that do not count")
     parser.add_argument("--steps", type=int, default=15, help="inner steps of a phase")
     options = parser.parse_args()
+    if options.workers < 2:
+        parser.error(f"--workers is {options.workers}; expected 2 or more")
     if not 0 < options.warm < options.phases:
         parser.error(f"--warm is {options.warm}; expected 1 to {options.phases - 1}")
     return options
 
 
-def train(config: Path, run: Path, workers: int, *more: str) -> None:
+class Cost(NamedTuple):
+    """What the steady part of a training took."""
+
+    seconds: float
+    cpu_seconds: float  # of all its processes
+
+
+def train(config: Path, run: Path, workers: int, warm: int, *more: str) -> Cost:
+    """Does a run; what it took from the last end of a path's phase `warm` to the last of all."""
     words = ["train", str(config), "--run", str(run), "--workers", str(workers), *more]
-    done = subprocess.run(
-        [sys.executable, "-m", "dipaco.cli.main", *words], capture_output=True, text=True
-    )
-    if done.returncode:
-        sys.exit(done.stdout + done.stderr)
+    log = run.with_suffix(".log")
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dipaco.cli.main", *words], stdout=stream, stderr=stream
+        )
+    cpu_at: dict[int, float] = {}  # phase -> when the last path of it was seen to have ended
+    ends: dict[int, list[float]] = {}
+    while process.poll() is None:
+        ends = ends_of_phases(run / "events.jsonl")
+        for phase, times in ends.items():
+            if len(times) == PATHS and phase not in cpu_at:
+                cpu_at[phase] = cpu_seconds_of(process.pid)
+        time.sleep(LOOK_SECONDS)
+    if process.returncode:
+        sys.exit(log.read_text())
+    last = max(ends)
+    return Cost(max(ends[last]) - max(ends[warm]), cpu_at[last] - cpu_at[warm])
 
 
-def steady_seconds(run: Path, warm: int) -> float:
-    """From the last path's end of phase `warm` to the last path's end of the last phase."""
-    ends: dict[int, float] = {}
-    for line in (run / "events.jsonl").read_text().splitlines():
+def ends_of_phases(events: Path) -> dict[int, list[float]]:
+    """Phase, counted from one -> when each of its paths ended."""
+    ends: dict[int, list[float]] = {}
+    for line in events.read_text().splitlines(keepends=True) if events.exists() else ():
+        if not line.endswith("\n"):
+            break  # somebody is writing it
         event = json.loads(line)
         if event["event"] == "path_trained" and event["arm"] == MODULAR:
-            ends[event["phase"]] = max(ends.get(event["phase"], 0.0), event["time"])
-    return ends[max(ends)] - ends[warm]
+            ends.setdefault(event["phase"], []).append(event["time"])
+    return ends
+
+
+def cpu_seconds_of(process: int) -> float:
+    """That a process and its children have used so far."""
+    total, parents = 0.0, {process}
+    rows = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            rows.append((int(stat.parent.name), int(fields[1]), int(fields[11]) + int(fields[12])))
+    for pid, parent, ticks in sorted(rows):
+        if pid == process or parent in parents:
+            parents.add(pid)
+            total += ticks / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -96,6 +96,12 @@ def _check_counts(options: argparse.Namespace) -> None:
         if value is not None and value < at_least:
             name = f"--{option.replace('_', '-')}"
             raise BadCount(option=name, given=value, expected=f"{at_least} or more")
+    several, each = options.hosts_per_worker > 1, options.devices_per_worker
+    if several and options.engine == "local" and each is None:
+        expected = (
+            "a number: here the hosts of a worker are one machine, and must not share devices"
+        )
+        raise BadCount(option="--devices-per-worker", given="left out", expected=expected)
     fraction = options.memory_fraction
     if fraction is not None and not 0 < fraction <= 1:
         raise BadCount(

@@ -79,8 +79,11 @@ def dying_together(hosts: Hosts) -> Generator[None]:
     if isinstance(hosts, Alone):
         yield
         return
-    for number in (signal.SIGTERM, signal.SIGINT):  # `work` listens to it, on the first host
-        signal.signal(number, signal.SIG_IGN if hosts.is_first else hosts.leave)
+    if hosts.is_first:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # but while `work` listens to it
+    else:
+        signal.signal(signal.SIGTERM, hosts.leave)
+        signal.signal(signal.SIGINT, hosts.leave)
     try:
         yield
         hosts.part()

@@ -54,7 +54,7 @@ def test_two_launchers_help_one_run_and_no_work_is_counted_twice(dipaco, launch,
     assert "Launcher second keeps 1" in told.out
 
     for process, log in ((first, first_log), (second, second_log)):
-        assert process.wait(timeout=120) == 0, log.read_text()
+        assert process.wait(timeout=240) == 0, log.read_text()
         assert "modular_best_path" in log.read_text()
     assert "first-worker-0 ended (signal 9)" in first_log.read_text()
     assert "second-worker-0 started" in second_log.read_text()
@@ -66,6 +66,7 @@ def test_two_launchers_help_one_run_and_no_work_is_counted_twice(dipaco, launch,
     [
         (("--workers", "-1"), "BadCount: `--workers` is -1. Expected 0 or more."),
         (("--workers", "1", "--hosts-per-worker", "0"), "`--hosts-per-worker` is 0."),
+        (("--workers", "1", "--hosts-per-worker", "2"), "`--devices-per-worker` is left out."),
         (("--workers", "1", "--memory-fraction", "1.5"), "`--memory-fraction` is 1.5."),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tiny_run import facts
 
+from dipaco.launch.devices import FAKE_DEVICES
 from dipaco.runs.run import reading
 from tests.launch.conftest import is_alive, wait_until
 
@@ -61,7 +62,7 @@ def held_training(folder, launcher):
             os.kill(pids[claim.worker], signal.SIGCONT)
         return False
 
-    wait_until(look, "a path is being trained", 90)
+    wait_until(look, "a path is being trained", 240)
     return found[0]
 
 
@@ -69,6 +70,26 @@ def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.parametrize(
+    ("shape", "kind", "resources", "environment"),
+    [
+        ((None, 1, None), "cpu", {"CPU": 1}, {}),
+        ((4, 2, None), "cpu", {"CPU": 2}, {"XLA_FLAGS": f"{FAKE_DEVICES}=4"}),
+        ((None, 1, None), "gpu", {"CPU": 1, "GPU": 1.0}, {}),
+        ((8, 4, None), "gpu", {"CPU": 4, "GPU": 8.0}, {}),
+        ((1, 1, 0.25), "gpu", {"CPU": 1, "GPU": 0.25}, {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.250"}),
+        ((4, 1, None), "tpu", {"CPU": 1, "TPU": 4.0}, {}),
+    ],
+)
+def test_what_a_worker_takes_of_the_cluster(shape, kind, resources, environment, monkeypatch):
+    from dipaco.launch.ray import Shape
+
+    monkeypatch.delenv("XLA_FLAGS")
+    assert Shape(*shape).resources(kind) == resources
+    assert Shape(*shape).environment(kind) == environment
+
+
+@pytest.mark.timeout(900)  # as long as the waits in it
 def test_a_node_lost_in_the_middle_of_a_run_costs_time_and_nothing_else(
     cluster, launch, tiny, tmp_path
 ):
@@ -79,7 +100,7 @@ def test_a_node_lost_in_the_middle_of_a_run_costs_time_and_nothing_else(
     raylet = parent_of(parent_of(worker))
     cluster.tell("lose", raylet)
     cluster.tell("add")
-    assert launcher.wait(timeout=120) == 0, (tmp_path / "launcher.log").read_text()
+    assert launcher.wait(timeout=240) == 0, (tmp_path / "launcher.log").read_text()
     assert facts(run) == facts(tiny.folder)
     with reading(run) as opened:
         members = opened.ledger.roster.members()

@@ -198,7 +198,7 @@ def logs(folder):
     return "\n".join(f"{f.name}: {f.read_text()[-1500:]}" for f in sorted(folder.glob("*.log")))
 
 
-def wait_for(look, folder, seconds=90):
+def wait_for(look, folder, seconds=240):
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, logs(folder)
@@ -206,6 +206,7 @@ def wait_for(look, folder, seconds=90):
     return found
 
 
+@pytest.mark.timeout(900)  # it starts six processes that compile, on machines that may be busy
 def test_two_hosts_of_four_devices_do_what_one_of_eight_does_whoever_is_killed(
     corpus, tmp_path, command_cache, pair, monkeypatch
 ):
