@@ -97,6 +97,7 @@ class Leader:
         self.members: dict[str, Member] = {}
         self.gone: dict[str, str] = {}  # who left, and how
         self.is_leading = False
+        self._backbones: tuple[str, ...] = ()
         self._banned: dict[str, str] = {}  # session -> why
         self._poor_reducers: set[str] = set()  # took a slice once and did not give it
         self._slowed: dict[str, float] = {}  # so much slower than it says, since it was late
@@ -141,7 +142,7 @@ class Leader:
 
     def begin_phase(self, backbones: tuple[str, ...]) -> None:
         """The holder has the state that the phase begins, or goes on, with."""
-        self.is_leading = True
+        self.is_leading, self._backbones = True, backbones
         here = self._holder
         self._publish(
             origin=here.origin,
@@ -161,6 +162,9 @@ class Leader:
 
     def knows_backbones(self, addresses: tuple[str, ...], revoked: tuple[str, ...]) -> None:
         """What the run's ledger says by now."""
+        self._backbones = addresses
+        if not self.is_leading:
+            return
         if (addresses, revoked) != (self._board.backbones, self._board.revoked):
             self._publish(backbones=addresses, revoked=revoked)
         self._wire.verifier.revoked = frozenset(revoked)
@@ -521,7 +525,7 @@ class Leader:
 
     async def _hello(self, body: Hello, question: Question) -> Answer:
         if not self.is_leading:
-            raise SwarmRefuses(reason=NOT_LEADING)
+            return self._welcome(), b""
         if question.sender in self._banned:
             raise SwarmRefuses(reason=self._banned[question.sender])
         settings = self._compute.settings
@@ -540,12 +544,17 @@ class Leader:
         return self._welcome(), b""
 
     def _welcome(self) -> Welcome:
+        if not self.is_leading:
+            return Welcome(leader="", backbones=self._backbones)
         settings = self._compute.settings
-        return Welcome(leader=self._wire.name, settings=settings.to_json(), config=settings.digest)
+        return Welcome(
+            leader=self._wire.name,
+            settings=settings.to_json(),
+            config=settings.digest,
+            backbones=self._backbones,
+        )
 
     async def _settings(self, body: AskSettings, question: Question) -> Answer:
-        if not self.is_leading:
-            raise SwarmRefuses(reason=NOT_LEADING)
         return self._welcome(), b""
 
     def _member(self, question: Question) -> Member:
