@@ -368,7 +368,6 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
 
     arm, inner = run.plan.arm("modular"), run.config.inner
     (path,) = range(arm.topology.num_paths)
-    batches = batches_for(run, arm, path)
     modules = arm.topology.modules_of(path)
     optimizer, largest, losses = None, 0.0, []
     swarm_losses = run.ledger.losses("modular")[path]
@@ -378,6 +377,7 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
         first, end = arm.steps_before(phase), arm.steps_before(phase + 1)
         state = run.programs.place(parts, optimizer, first)
         rates = learning_rates(inner, arm.total_steps, first, end - first)
+        batches = batches_for(run, arm, path, phase)
         for step, rate in zip(range(first, end), rates, strict=True):
             batch = run.programs.place_batch(batches.at(step))
             state, metrics = run.programs.step(state, batch, rate)
