@@ -199,8 +199,7 @@ class Backbone:
         self._backbones = tuple(
             self._ledger.swarms.backbones(self._place.arm, self._place.path).values()
         ) or (self.address,)
-        if self._leader.is_leading:
-            self._leader.knows_backbones(self._backbones, tuple(sorted(verifier.revoked)))
+        self._leader.knows_backbones(self._backbones, tuple(sorted(verifier.revoked)))
 
     async def _look_forever(self) -> None:
         while True:

@@ -97,7 +97,10 @@ class Leader:
         self.members: dict[str, Member] = {}
         self.gone: dict[str, str] = {}  # who left, and how
         self.is_leading = False
+        self._backbones: tuple[str, ...] = ()
         self._banned: dict[str, str] = {}  # session -> why
+        self._poor_reducers: set[str] = set()  # took a slice once and did not give it
+        self._slowed: dict[str, float] = {}  # so much slower than it says, since it was late
         self._ledger = BlockLedger(-1, 0)
         self._was_lent: set[tuple[str, int]] = set()  # in this step, to whom
         self._has_woken = False
@@ -139,7 +142,7 @@ class Leader:
 
     def begin_phase(self, backbones: tuple[str, ...]) -> None:
         """The holder has the state that the phase begins, or goes on, with."""
-        self.is_leading = True
+        self.is_leading, self._backbones = True, backbones
         here = self._holder
         self._publish(
             origin=here.origin,
@@ -159,6 +162,9 @@ class Leader:
 
     def knows_backbones(self, addresses: tuple[str, ...], revoked: tuple[str, ...]) -> None:
         """What the run's ledger says by now."""
+        self._backbones = addresses
+        if not self.is_leading:
+            return
         if (addresses, revoked) != (self._board.backbones, self._board.revoked):
             self._publish(backbones=addresses, revoked=revoked)
         self._wire.verifier.revoked = frozenset(revoked)
@@ -381,7 +387,11 @@ class Leader:
         if name in self.members:
             member = self.members[name]
             is_ready = member.is_at(here) or not member.hello.holds_state
-            return member.link(sends=sends, can_reduce=is_ready)
+            return member.link(
+                sends=sends,
+                can_reduce=is_ready and name not in self._poor_reducers,
+                slowed=self._slowed.get(name, 1.0),
+            )
         own = Member(
             name,
             certificate=None,  # ty: ignore[invalid-argument-type]
@@ -428,6 +438,7 @@ class Leader:
         for part in plan.slices:
             task = gathering[part.reducer]
             if task.done() and (error := task.exception()) is not None:
+                self._poor_reducers.add(part.reducer)
                 failed.setdefault(part.reducer, f"it does not add up its slice: {error}")
             elif task.done():
                 for sender, reason in task.result()[1].items():
@@ -477,13 +488,14 @@ class Leader:
                     )
                     arrived = answer.senders
                 except PEER_ERRORS:
+                    self._poor_reducers.add(part.reducer)
                     late[part.reducer] = "it took a slice and does not answer"
                     continue
             for name in expected - set(arrived):
                 late[name] = f"its part did not arrive within {plan.within_seconds:.1f} s"
-                if name in self.members:
-                    self.members[name].slowed *= 2.0
+                self._slowed[name] = 2.0 * self._slowed.get(name, 1.0)
             if not expected - set(arrived):
+                self._poor_reducers.add(part.reducer)
                 late[part.reducer] = "it took a slice and does not give the sum"
         return late
 
@@ -513,7 +525,7 @@ class Leader:
 
     async def _hello(self, body: Hello, question: Question) -> Answer:
         if not self.is_leading:
-            raise SwarmRefuses(reason=NOT_LEADING)
+            return self._welcome(), b""
         if question.sender in self._banned:
             raise SwarmRefuses(reason=self._banned[question.sender])
         settings = self._compute.settings
@@ -532,12 +544,17 @@ class Leader:
         return self._welcome(), b""
 
     def _welcome(self) -> Welcome:
+        if not self.is_leading:
+            return Welcome(leader="", backbones=self._backbones)
         settings = self._compute.settings
-        return Welcome(leader=self._wire.name, settings=settings.to_json(), config=settings.digest)
+        return Welcome(
+            leader=self._wire.name,
+            settings=settings.to_json(),
+            config=settings.digest,
+            backbones=self._backbones,
+        )
 
     async def _settings(self, body: AskSettings, question: Question) -> Answer:
-        if not self.is_leading:
-            raise SwarmRefuses(reason=NOT_LEADING)
         return self._welcome(), b""
 
     def _member(self, question: Question) -> Member:
@@ -681,8 +698,9 @@ class Leader:
         is_ours = (body.step, body.lineage) == (here.step, here.lineage)
         if question.payload and is_ours and not is_in_round:
             values = decoded(question.payload, "none", self._compute.num_values)
-            if np.isfinite(values).all() and body.blocks == self._ledger.done_by(name):
-                self._ledger.hand_over(name, self._wire.name)
+            # What it reported meanwhile may not be in its sum any more, but nothing else is.
+            if np.isfinite(values).all() and set(body.blocks) <= set(self._ledger.done_by(name)):
+                self._ledger.hand_over(name, body.blocks, self._wire.name)
                 self._gift = values if self._gift is None else self._gift + values
         self._lose(name, "it has left")
         return Done(), b""

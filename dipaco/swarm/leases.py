@@ -6,7 +6,7 @@ done, is free again when it goes before the step is closed. Time is any clock in
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -71,11 +71,14 @@ class BlockLedger:
             self._blocks[block] = _Block()
         return open_blocks
 
-    def hand_over(self, peer: str, to: str) -> None:
-        """Who leaves has given its sum away: what it has done is in another's, the rest is free."""
-        self.give_back(peer)
-        for block in self._of(peer, done=True):
+    def hand_over(self, peer: str, blocks: Iterable[int], to: str) -> None:
+        """Who leaves has given away its sum over some blocks: they are in another's now, and what
+        else it had is free.
+        """
+        given = set(blocks) & set(self._of(peer, done=True))
+        for block in given:
             self._blocks[block].holder = to
+        self.drop(peer)
 
     def expire(self, now_seconds: float) -> dict[str, tuple[int, ...]]:
         """Leases that ran out: their blocks are free again. Peer -> blocks."""

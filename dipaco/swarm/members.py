@@ -30,7 +30,6 @@ class Member:
     blocks_done: int = 0
     counted: int = 0  # blocks that went into a step
     reduced: int = 0  # slices that it added up
-    slowed: float = 1.0  # its link is believed to be so much slower, since it was late
 
     @property
     def address(self) -> str | None:
@@ -53,15 +52,17 @@ class Member:
         said = self.said
         return said is not None and (said.origin, said.step, said.lineage) == at
 
-    def link(self, *, sends: bool, can_reduce: bool) -> Link:
-        """What was measured; before that, what it says; before that, what is common."""
+    def link(self, *, sends: bool, can_reduce: bool, slowed: float = 1.0) -> Link:
+        """What was measured; before that, what it says; before that, what is common. `slowed`: it
+        was late, and is believed to be that much slower.
+        """
         declared = self.hello.bytes_per_second or UNKNOWN_BYTES_PER_SECOND
         up = down = 0.0
         if self.said is not None:
             up, down = self.said.up_bytes_per_second, self.said.down_bytes_per_second
         return Link(
-            up=max((up or declared) / self.slowed, LEAST_BYTES_PER_SECOND),
-            down=max((down or declared) / self.slowed, LEAST_BYTES_PER_SECOND),
+            up=max((up or declared) / slowed, LEAST_BYTES_PER_SECOND),
+            down=max((down or declared) / slowed, LEAST_BYTES_PER_SECOND),
             can_reduce=can_reduce and self.address is not None,
             sends=sends,
             receives=self.hello.holds_state,

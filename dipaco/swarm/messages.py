@@ -34,9 +34,10 @@ class AskSettings(Message):
 class Welcome(Message):
     """What one must know to take part."""
 
-    leader: str
-    settings: str  # JSON: model, inner settings, block size, codec
-    config: str  # its digest
+    leader: str  # empty: this backbone does not lead; ask the others
+    settings: str = ""  # JSON: model, inner settings, block size, codec
+    config: str = ""  # its digest
+    backbones: tuple[str, ...] = ()  # addresses
 
 
 class Bye(Message):

@@ -121,13 +121,11 @@ class Peer:
                     welcome, _ = await self.wire.ask(
                         address, method, body, Welcome, within_seconds=20.0, from_backbone=True
                     )
-                except SwarmRefuses as error:
-                    if error.values["reason"] != NOT_LEADING:
-                        raise
-                    problem = NOT_LEADING
                 except (OSError, TimeoutError, BadMessage) as error:
                     problem = str(error) or type(error).__name__
-                else:
+                    continue
+                self._learn(welcome.backbones)
+                if welcome.leader:
                     self.leader_address = address
                     return welcome
             await asyncio.sleep(random.uniform(0.2, 0.6))
@@ -181,9 +179,7 @@ class Peer:
         """Another leads, or the same knows us no more: what was leased is nobody's."""
 
     def _read(self, board: Board) -> None:
-        for address in board.backbones:
-            if address not in self._backbones:
-                self._backbones.append(address)
+        self._learn(board.backbones)
         self.wire.verifier.revoked = frozenset(board.revoked)
         if self.board is not None and board.leader != self.board.leader:
             self.holder.reducer.forget()
@@ -198,6 +194,11 @@ class Peer:
         self.holder.keep(board.keep)
         if changed:
             self.tell()
+
+    def _learn(self, backbones: tuple[str, ...]) -> None:
+        for address in backbones:
+            if address not in self._backbones:
+                self._backbones.append(address)
 
     def tell(self) -> None:
         """Wakes whoever waits for the board or the state to change."""

@@ -25,9 +25,7 @@ class Lent(NamedTuple):
     bytes_per_second: float | None  # at most, in each direction; None = what the link gives
 
 
-async def lend(
-    lent: Lent, given: Pass, stop: asyncio.Event, say: Callable[[str], None]
-) -> Volunteer | Auxiliary:
+async def lend(lent: Lent, given: Pass, stop: asyncio.Event, say: Callable[[str], None]) -> None:
     """Takes part until the run is over, or `stop` is set.
 
     Raises:
@@ -41,32 +39,38 @@ async def lend(
         lent.address, wire.serve if lent.listens else None, bootstrap=(lent.address,)
     )
     try:
-        speed = lent.bytes_per_second or 0.0
-        asking = Peer(wire, (lent.address,), Holder(wire), computes=False)
-        settings = settings_of(await asking.find_leader("settings", AskSettings()))
-        if lent.computes:
-            peer = Volunteer(
-                wire,
-                (lent.address,),
-                Holder(wire, Compute(settings)),
-                bytes_per_second=speed,
-                say=say,
-            )
-        else:
-            peer = Auxiliary(wire, (lent.address,), Holder(wire), bytes_per_second=speed, say=say)
-        await peer.join()
+        joining = asyncio.ensure_future(_join(lent, wire, say))
+        told = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([joining, told], return_when=asyncio.FIRST_COMPLETED)
+        if not joining.done():
+            joining.cancel()  # nobody knows us yet
+            return
+        peer = joining.result()
         say(f"{signer.name} is in, until {_date(certificate.not_after)} at most; Ctrl-C leaves")
-        running, told = asyncio.ensure_future(peer.run()), asyncio.ensure_future(stop.wait())
+        running = asyncio.ensure_future(peer.run())
         await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
         if not running.done():
             peer.leave()
-        told.cancel()
         await running
         up, down = wire.meter.bytes_up / 1e6, wire.meter.bytes_down / 1e6
         say(f"{peer.samples:,} samples, {up:.1f} MB sent, {down:.1f} MB received. Thank you")
-        return peer
     finally:
         await wire.transport.close()
+
+
+async def _join(lent: Lent, wire: Wire, say: Callable[[str], None]) -> Volunteer | Auxiliary:
+    """Asks what is trained here, and is let in."""
+    speed = lent.bytes_per_second or 0.0
+    asking = Peer(wire, (lent.address,), Holder(wire), computes=False)
+    settings = settings_of(await asking.find_leader("settings", AskSettings()))
+    if lent.computes:
+        holder = Holder(wire, Compute(settings))
+        peer = Volunteer(wire, (lent.address,), holder, bytes_per_second=speed, say=say)
+    else:
+        peer = Auxiliary(wire, (lent.address,), Holder(wire), bytes_per_second=speed, say=say)
+    await peer.join()
+    return peer
 
 
 def _date(seconds: float) -> str:

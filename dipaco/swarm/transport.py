@@ -56,6 +56,8 @@ class Tcp:
                 self._writers.add(writer)
                 try:
                     await serve(reader, writer)
+                except asyncio.CancelledError:
+                    pass  # the loop ends; asyncio would complain of it
                 finally:
                     self._writers.discard(writer)
                     writer.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import time
 
 import jax
@@ -14,6 +15,7 @@ from dipaco.inner.step import make_step
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
+from dipaco.swarm.auxiliary import Auxiliary
 from dipaco.swarm.compute import Compute, Settings
 from dipaco.swarm.holder import Holder
 from dipaco.swarm.leader import Leader
@@ -40,18 +42,23 @@ def batch_of(step):
     }
 
 
+@functools.cache
 def first_state():
     parts = jax.device_get(initialise(MODEL, jax.random.key(0)))
     return jax.device_get(fresh(parts, adamw(INNER)))
 
 
-def plain_states(count):
-    """The states after 0, 1, ... steps of plain large-batch AdamW in one process."""
-
+@functools.cache
+def plain_step():
     def loss(parts, batch):
         return training_loss(MODEL, parts, batch["tokens"], batch["segments"], batch["positions"])
 
-    step, state = make_step(loss, INNER), jax.device_put(first_state())
+    return make_step(loss, INNER)
+
+
+def plain_states(count):
+    """The states after 0, 1, ... steps of plain large-batch AdamW in one process."""
+    step, state = plain_step(), jax.device_put(first_state())
     states = [jax.device_get(state)]
     for number in range(count):
         state, _ = step(state, batch_of(number), RATES[number])
@@ -112,7 +119,7 @@ class Group:
     async def join(self, name, *, kind=Volunteer, slow=0.0, listens=True, most=None, **more):
         """One more volunteer, which needs `slow` seconds more for each block."""
         wire = await wire_of(issue(name), listens=listens, meter=Meter(most))
-        holder = Holder(wire, Slow(self.compute, slow))
+        holder = Holder(wire, Slow(self.compute, slow) if kind is not Auxiliary else None)
         volunteer = kind(wire, (self.wire.address,), holder, **more)
         await volunteer.join()
         self.volunteers[name] = volunteer, asyncio.ensure_future(volunteer.run())

@@ -1,19 +1,30 @@
-"""A group of peers takes exactly the steps of one large machine."""
+"""A group of peers takes exactly the steps of one large machine, whoever comes, goes and dies."""
 
 import asyncio
+import dataclasses
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 sys.path.append(str(Path(__file__).parent))
 
-from rig import Group, assert_replayed
+from rig import SETTINGS, Group, assert_replayed, largest_difference, plain_states
+
+from dipaco.swarm.auxiliary import Auxiliary
+from dipaco.swarm.volunteer import Volunteer
 
 
 def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario, 100))
+    return asyncio.run(asyncio.wait_for(scenario(), 100))
+
+
+async def until(condition, seconds=20.0):
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 def test_peers_of_different_speeds_take_the_steps_of_one_machine():
@@ -24,10 +35,162 @@ def test_peers_of_different_speeds_take_the_steps_of_one_machine():
             for _ in range(6):
                 await group.step()
             assert_replayed(group)
-            shares = dict.fromkeys(group.volunteers, 0)
+            blocks = dict.fromkeys(group.volunteers, 0)
             for closing in group.closings[1:]:
-                for sender, blocks in closing.rows.items():
-                    shares[sender.partition("/")[0]] += len(blocks)
-            assert shares["ana"] > shares["cy"] > 0
+                for sender, done in closing.rows.items():
+                    blocks[sender.partition("/")[0]] += len(done)
+            assert blocks["ana"] > blocks["cy"]
 
-    run(scenario())
+    run(scenario)
+
+
+def test_who_dies_with_rows_in_its_sum_takes_them_back_to_the_others():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.05)
+            await group.join("bo", slow=0.05)
+            await group.step()
+            step = asyncio.ensure_future(group.step())
+            bo = group.volunteers["bo"][0].wire.name
+            await until(lambda: group.leader._ledger.done_by(bo))
+            await group.kill("bo")
+            await step
+            assert set(group.closings[-1].rows) == {group.volunteers["ana"][0].wire.name}
+            await group.step()
+            assert_replayed(group)
+
+    run(scenario)
+
+
+class DiesAtPush(Volunteer):
+    """Falls dead when it should send its sum, and with it the slice that it adds up."""
+
+    async def _push(self, plan, part, vector):
+        await self.wire.transport.close()
+        raise asyncio.CancelledError
+
+    async def _fetch(self, plan, part):
+        return b""
+
+
+def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_no_step():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana")
+            await group.step()
+            await group.join("bo", kind=DiesAtPush, slow=0.01)
+            bo = group.volunteers["bo"][0]
+            await until(lambda: bo.is_current)
+            step = asyncio.ensure_future(group.step())
+            await until(lambda: group.leader._board.plan is not None)
+            await asyncio.sleep(0.05)
+            await group.kill("bo")
+            await step
+            await group.step()
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_who_joins_late_gets_the_state_in_chunks_and_then_takes_part():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.03)
+            for _ in range(3):
+                await group.step()
+            await group.join("bo")
+            bo = group.volunteers["bo"][0]
+            while not any(bo.wire.name in closing.rows for closing in group.closings):
+                await group.step()
+                assert len(group.closings) < 30
+            assert_replayed(group)
+            await until(lambda: bo.holder.at == group.holder.at)
+            assert largest_difference(bo.holder.state, group.holder.state) == 0.0
+
+    run(scenario)
+
+
+def test_who_leaves_hands_over_what_it_has_summed():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.1)
+            await group.join("bo", slow=0.1)
+            await group.step()
+            step = asyncio.ensure_future(group.step())
+            bo, task = group.volunteers["bo"]
+            await until(lambda: bo.holder.at == group.holder.at and bo._summed)
+            bo.leave()
+            await task
+            await step
+            assert group.wire.name in group.closings[-1].rows, "the leader sends what bo had"
+            await group.step()
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_clients_and_an_auxiliary_only_dial_out_or_only_add_up():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", listens=False)
+            await group.join("bo", listens=False, slow=0.01)
+            await group.join("aux", kind=Auxiliary)
+            for _ in range(3):
+                await group.step()
+            adding = {part.reducer for closing in group.closings for part in closing.closed.slices}
+            assert {name.partition("/")[0] for name in adding} == {"back", "aux"}
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_a_peer_that_missed_steps_catches_up_by_their_means():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana")
+            await group.step()
+            late = group.volunteers["ana"][0]
+            await group.join("bo")
+            states = []
+            late._say = states.append
+            held = asyncio.Event()
+            advance = late._advance
+
+            async def slow_advance(closed):
+                await held.wait()
+                await advance(closed)
+
+            late._advance = slow_advance
+            for _ in range(3):
+                await group.step()
+            held.set()
+            await until(lambda: late.holder.at == group.holder.at)
+            assert not any("state" in sentence for sentence in states)
+            assert largest_difference(late.holder.state, group.holder.state) == 0.0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("codec", "tolerance"), [("float16", 2e-3), ("int8", 1e-2)])
+def test_codecs_send_fewer_bytes_and_all_peers_stay_equal(codec, tolerance):
+    async def scenario():
+        settings = dataclasses.replace(SETTINGS, codec=codec)
+        async with Group(settings) as group:
+            ana, _ = await group.join("ana"), await group.join("bo")
+            for _ in range(2):
+                await group.step()
+            await until(lambda: ana.holder.at == group.holder.at)
+            assert largest_difference(ana.holder.state, group.holder.state) == 0.0
+            plain = plain_states(2)[-1]
+            # AdamW's first steps are signs: a value near zero may turn round.
+            difference = [
+                np.mean(np.abs(x - y))
+                for x, y in zip(
+                    plain.parts["embed"].values(),
+                    group.states[-1].parts["embed"].values(),
+                    strict=True,
+                )
+            ]
+            assert max(difference) < tolerance
+
+    run(scenario)

@@ -11,6 +11,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("finish"), PEERS, st.integers(-1, 9)),
     st.tuples(st.just("drop"), PEERS, st.just(0)),
     st.tuples(st.just("give_back"), PEERS, st.just(0)),
+    st.tuples(st.just("hand_over"), PEERS, st.just(0)),
     st.tuples(st.just("expire"), PEERS, st.integers(0, 50)),
 )
 
@@ -26,6 +27,10 @@ def test_every_block_is_in_exactly_one_place_whatever_happens(events):
         elif event == "drop":
             ledger.drop(peer)
             sums[peer].clear()  # its sum is gone
+        elif event == "hand_over" and peer != "ana":
+            ledger.hand_over(peer, sums[peer], "ana")
+            sums["ana"] |= sums[peer]
+            sums[peer].clear()
         elif event == "give_back":
             ledger.give_back(peer)
         elif event == "expire":

@@ -1,0 +1,208 @@
+"""Wrong and hostile peers: refused or outlived, with a sentence, and the group goes on unharmed."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+sys.path.append(str(Path(__file__).parent))
+
+from rig import AUTHORITY, Group, assert_replayed, issue, wire_of
+
+import dipaco
+from dipaco.errors import SwarmRefuses
+from dipaco.swarm.holder import Holder
+from dipaco.swarm.messages import BlockDone, Done, Hello, Leased, Push, Welcome, Work
+from dipaco.swarm.passes import DAY_SECONDS, Authority
+from dipaco.swarm.volunteer import Volunteer
+
+
+def run(scenario):
+    return asyncio.run(asyncio.wait_for(scenario(), 100))
+
+
+async def refused_at_the_door(group, given, why, **hello):
+    wire = await wire_of(given)
+    body = Hello(
+        version=hello.get("version", dipaco.__version__),
+        address=wire.address,
+        computes=True,
+        holds_state=True,
+        config=hello.get("config", ""),
+    )
+    with pytest.raises(SwarmRefuses, match=why):
+        await wire.ask(group.wire.address, "hello", body, Welcome, within_seconds=5.0)
+    assert not any(name.startswith(given.certificate.name) for name in group.leader.members)
+    assert any(why in reason for _, reason in group.refused), "it is shown"
+    await wire.transport.close()
+
+
+def test_bad_passes_other_versions_and_other_configs_do_not_get_in():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana")
+            long_ago = time.time() - 30 * DAY_SECONDS
+            await refused_at_the_door(group, issue("old", now=long_ago), "expired")
+            forged = issue("forger", authority=Authority(bytes(32), "run"))
+            believing = msgspec.structs.replace(forged, authority=AUTHORITY.public_key)
+            await refused_at_the_door(group, believing, "not issued by this run")
+            revoked = issue("gone")
+            group.wire.verifier.revoked = {revoked.certificate.serial}
+            await refused_at_the_door(group, revoked, "revoked")
+            await refused_at_the_door(group, issue("new"), "runs dipaco 9.9", version="9.9")
+            await refused_at_the_door(group, issue("odd"), "another config", config="abc")
+            await group.step()
+            await group.step()
+            assert_replayed(group)
+
+    run(scenario)
+
+
+class Spoils(Volunteer):
+    """Sends another gradient than it has computed."""
+
+    spoil = staticmethod(lambda vector: vector)
+
+    def contribution(self, plan):
+        vector = super().contribution(plan)
+        return None if vector is None else self.spoil(np.array(vector))
+
+
+def spoiling(function):
+    return type("Spoiling", (Spoils,), {"spoil": staticmethod(function)})
+
+
+def with_a_nan(vector):
+    vector[7] = np.nan
+    return vector
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (with_a_nan, "NaN"),
+        (lambda vector: 1e6 * vector, "times as large as the group's"),
+        (lambda vector: vector[: len(vector) // 2], "bytes of values"),
+    ],
+    ids=["nan", "huge", "wrong shape"],
+)
+def test_a_spoilt_gradient_is_refused_and_its_rows_are_done_by_others(spoil, why):
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.02)
+            await group.join("bo", slow=0.02)
+            for _ in range(2):
+                await group.step()
+            await group.join("eve", kind=spoiling(spoil))
+            eve = group.volunteers["eve"][0]
+            for _ in range(20):
+                await group.step()
+                if group.leader._banned:
+                    break
+            (name,) = group.leader._banned
+            assert name == eve.wire.name
+            assert why in group.leader._banned[name]
+            await group.step()
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_rows_that_were_never_leased_cannot_be_claimed():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.05)
+            wire = await wire_of(issue("eve"))
+            liar = Volunteer(wire, (group.wire.address,), Holder(wire, group.compute))
+            await liar.join()
+            step = asyncio.ensure_future(group.step())
+            await asyncio.sleep(0.02)
+            done = tuple(BlockDone(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in (5, 6))
+            work = Work(step=0, lineage="root", done=done, wants=False)
+            with pytest.raises(SwarmRefuses, match="which it never had"):
+                await wire.ask(group.wire.address, "work", work, Leased, within_seconds=5.0)
+            with pytest.raises(SwarmRefuses, match="which it never had"):
+                await liar.join()
+            await step
+            assert_replayed(group)
+            await wire.transport.close()
+
+    run(scenario)
+
+
+def test_who_has_nothing_to_add_cannot_push_into_a_round():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.02)
+            await group.step()
+            wire = await wire_of(issue("eve"))
+            closed = group.closings[-1].closed
+            part = closed.slices[0]
+            body = Push(round_number=closed.round_number, step=0, start=part.start, stop=part.stop)
+            with pytest.raises(SwarmRefuses, match="has nothing to add"):
+                await wire.ask(part.address, "push", body, Done, payload=b"", within_seconds=5.0)
+            await wire.transport.close()
+
+    run(scenario)
+
+
+class NeverGives(Volunteer):
+    """Takes a slice, and answers no question about it."""
+
+    def __init__(self, wire, *arguments, **settings):
+        super().__init__(wire, *arguments, **settings)
+
+        async def silence(body, question):
+            await asyncio.sleep(1000)
+
+        for method in ("fetch", "arrived", "push"):
+            kind, _ = wire._handlers[method]
+            wire.answers(method, kind, silence)
+
+
+def test_a_reducer_that_never_answers_is_outlived():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana")
+            await group.step()
+            await group.join("eve", kind=NeverGives, bytes_per_second=1e9, slow=0.01)
+            eve = group.volunteers["eve"][0]
+            for _ in range(10):
+                await group.step()
+                if any("does not answer" in sentence for sentence in group.said):
+                    break
+            assert f"{eve.wire.name} is gone: it took a slice and does not answer" in "".join(
+                group.said
+            )
+            started = time.monotonic()
+            for _ in range(3):
+                await group.step()
+            assert time.monotonic() - started < 5.0, "it gets no slice any more"
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_a_peer_that_is_stopped_in_a_block_loses_its_rows_to_others():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana")
+            for _ in range(2):
+                await group.step()
+            await group.join("slug")
+            slug = group.volunteers["slug"][0]
+            while slug.wire.name not in group.closings[-1].rows:
+                await group.step()
+            slug.compute._seconds = 15.0  # far beyond what it was seen to take
+            started = time.monotonic()
+            await group.step()
+            assert time.monotonic() - started < 12.0
+            assert any("late with" in sentence for sentence in group.said)
+            assert_replayed(group)
+
+    run(scenario)

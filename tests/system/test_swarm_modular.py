@@ -1,0 +1,136 @@
+"""2x2 paths, one of them trained by a swarm and the others by a plain worker: the modules are those
+of a run without volunteers. And the verbs, as far as they need no group.
+"""
+
+import asyncio
+import dataclasses
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+
+from dipaco import trees
+from dipaco.config import MODULAR
+from dipaco.runs.run import create_or_open, reading
+from dipaco.swarm.backbone import Backbone, Place
+from dipaco.swarm.compute import Settings
+from dipaco.swarm.passes import Authority
+from dipaco.swarm.session import Lent, lend
+from dipaco.workers.heart import Heart
+from dipaco.workers.loop import Worker
+from tests.workers.conftest import CONFIG, Silent
+
+CONFIG = dataclasses.replace(CONFIG, phases=2)
+PATH = 1
+
+
+def worker_of(run, name, **settings):
+    run.ledger.roster.join(name, host="here", pid=1, machine="one", version="0")
+    return Worker(run, name, Silent(), Heart(run.open_ledger, name, 60.0), **settings)
+
+
+def finish(run, *workers):
+    while run.ledger.unfinished():
+        done = [worker.run_once() for worker in workers]
+        assert any(done)
+
+
+def lend_for_a_while(backbone, given, computes, stop):
+    lent = Lent(backbone.address, computes=computes, listens=True, bytes_per_second=None)
+
+    async def evening():
+        leaving = asyncio.Event()
+
+        async def look():
+            while not stop.is_set():
+                await asyncio.sleep(0.05)
+            leaving.set()
+
+        looking = asyncio.ensure_future(look())
+        await lend(lent, given, leaving, lambda sentence: None)
+        looking.cancel()
+
+    thread = threading.Thread(target=lambda: asyncio.run(evening()), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_path):
+    plain, _ = create_or_open(tmp_path / "plain", CONFIG)
+    finish(plain, worker_of(plain, "plain"))
+    run, _ = create_or_open(tmp_path / "swarm", CONFIG)
+    run.programs = plain.programs  # compiled once
+    authority = Authority(Authority.new_key(), run.address.identity)
+    passes = [authority.issue(name, "volunteer", time.time(), 1.0) for name in ("ana", "bo")]
+    own = authority.issue("back", "backbone", time.time(), 1.0)
+    for given in (*passes, own):
+        certificate = given.certificate
+        run.ledger.swarms.issue(certificate.serial, certificate.name, certificate.role, 2e9)
+    run.ledger.roster.join("back", host="here", pid=1, machine="one", version="0")
+    settings = Settings(
+        model=CONFIG.model, inner=CONFIG.inner, length=CONFIG.data.length, block_rows=1
+    )
+    backbone = Backbone(
+        run.open_ledger,
+        Place(MODULAR, PATH, "back"),
+        settings,
+        own,
+        listen="tcp://127.0.0.1:0",
+        save_seconds=0.0,
+    )
+    backbone.start()
+    stop = threading.Event()
+    lenders = [lend_for_a_while(backbone, given, True, stop) for given in passes]
+    try:
+        leading = worker_of(run, "back", run_elsewhere=backbone.run_phase, kinds=("train",))
+        finish(run, worker_of(run, "plain"), leading)
+        assert {row["phase"] for row in run.ledger.newest_trained()} == {0, CONFIG.phases - 1}
+    finally:
+        stop.set()
+        for thread in lenders:
+            thread.join(timeout=30)
+        backbone.close(is_finished=True)
+    steps = run.ledger.swarms.steps(MODULAR, PATH)
+    assert [one.step for one in steps] == list(range(CONFIG.phases * CONFIG.inner.steps))
+    senders = {name.partition("/")[0] for one in steps for name in one.blocks}
+    assert senders <= {"ana", "bo", "back"}
+    for module in CONFIG.topology.modules:
+        ours = dict(trees.flatten(run.parameters(MODULAR, module, CONFIG.phases)))
+        theirs = dict(trees.flatten(plain.parameters(MODULAR, module, CONFIG.phases)))
+        for name, leaf in ours.items():
+            np.testing.assert_allclose(leaf, theirs[name], atol=2e-5)
+    for opened in (plain, run):
+        opened.ledger.close()
+
+
+def test_tokens_are_made_and_revoked_and_wrong_ones_are_said_plainly(
+    dipaco, tiny, copy_of, tmp_path
+):
+    run = copy_of(tiny)
+    file = tmp_path / "ana.pass"
+    made = dipaco("swarm", "token", "--run", run.folder, "--name", "ANA", "--out", file)
+    assert (made.code, file.exists()) == (0, True), made.err
+    assert "ANA may take part until" in made.out
+    with reading(run.folder) as opened:
+        assert [(one.name, one.is_revoked) for one in opened.ledger.swarms.passes()] == [
+            ("ANA", False)
+        ]
+    nobody = dipaco("swarm", "revoke", "EVE", "--run", run.folder)
+    assert nobody.code == 2
+    assert "passes for: ANA" in nobody.err
+    assert dipaco("swarm", "revoke", "ANA", "--run", run.folder).code == 0
+    with reading(run.folder) as opened:
+        assert [one.is_revoked for one in opened.ledger.swarms.passes()] == [True]
+    several = dipaco("swarm", "start", run.config, "--run", run.folder)
+    assert several.code == 2
+    assert "--path 0 to 3" in several.err
+    (tmp_path / "bad.pass").write_text("hello")
+    bad = dipaco("swarm", "join", "tcp://127.0.0.1:1", "--token", tmp_path / "bad.pass")
+    assert bad.code == 2
+    assert "is not a pass" in bad.err
+    wrong = dipaco("swarm", "join", "somewhere", "--token", file)
+    assert wrong.code == 2
+    assert "is no address of a swarm" in wrong.err

@@ -1,0 +1,59 @@
+"""Runs a `dipaco` command line as a slower machine: every block takes at least so long. For
+`swarm_storm.py`, whose volunteers share one machine.
+
+    python tools/swarm_slow.py SECONDS FILE swarm join ...
+
+FILE says what it does (computing, averaging, waiting), when its first and its last moment of work
+were, and the seconds that a block really took.
+"""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from dipaco.cli.main import main
+from dipaco.swarm.compute import Compute
+from dipaco.swarm.volunteer import Volunteer
+
+
+def slow_down(seconds_per_block: float, file: Path) -> None:
+    """Wraps what a volunteer computes; the product has no such dial."""
+    gradient, compute_blocks, push = Compute.gradient, Volunteer._compute_blocks, Volunteer._push
+    began: list[float] = []
+    seen: list[float] = []
+
+    def note(doing: str) -> None:
+        now = time.time()
+        if not began:
+            began.append(now)
+        usual = statistics.median(seen[-50:]) if seen else seconds_per_block
+        temporary = file.with_suffix(".new")
+        temporary.write_text(f"{doing}\n{began[0]}\n{now}\n{usual}\n")
+        temporary.replace(file)
+
+    def slow_gradient(self, parts, rows):
+        started = time.monotonic()
+        found = gradient(self, parts, rows)
+        if self._is_warm:
+            time.sleep(max(0.0, seconds_per_block - (time.monotonic() - started)))
+            seen.append(time.monotonic() - started)
+        return found
+
+    async def told_compute_blocks(self, *arguments):
+        note("computing")
+        await compute_blocks(self, *arguments)
+        note("waiting")
+
+    async def told_push(self, *arguments):
+        note("averaging")
+        await push(self, *arguments)
+
+    setattr(Compute, "gradient", slow_gradient)  # noqa: B010
+    setattr(Volunteer, "_compute_blocks", told_compute_blocks)  # noqa: B010
+    setattr(Volunteer, "_push", told_push)  # noqa: B010
+
+
+if __name__ == "__main__":
+    slow_down(float(sys.argv[1]), Path(sys.argv[2]))
+    sys.exit(main(sys.argv[3:]))

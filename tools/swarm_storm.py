@@ -1,0 +1,467 @@
+"""A swarm in a storm: real processes lend themselves to one path of a real run, come, go and are
+killed; the result must be that of one machine that was never disturbed.
+
+    python tools/swarm_storm.py --minutes 10
+    python tools/swarm_storm.py --minutes 0.3 --volunteers 2 --events 4        the suite's form
+
+Two backbones, volunteers of different speeds (some of them clients), one auxiliary. Events come in
+turn: a volunteer joins, leaves by Ctrl-C, is killed by SIGKILL at random, while it computes, or in
+the middle of an averaging, is stopped and goes on later (SIGSTOP); the leading backbone is killed,
+and started again. Then the rows in the ledger are replayed by plain AdamW in this process, one
+large batch after the other, and compared: parameters at the end of every phase, and the loss of
+every step.
+
+Machines of other speeds are made of this one: each volunteer waits after every block, so that
+together they need no more than this machine has (`--seconds-per-block`). `efficiency` is the rows
+that counted, over what all who were here could have computed alone: the sum over volunteers of
+their own speed times the time from their first block to their last. The last line is one JSON
+object.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dipaco.runs.run import Run, open_run
+
+SLOW = Path(__file__).with_name("swarm_slow.py")
+CONFIG = '''"""One path on the toy corpus, for a swarm."""
+
+from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
+from dipaco.data.config import DataConfig
+from dipaco.inner.config import InnerSettings
+from dipaco.model.config import ModelConfig, part_names
+from dipaco.outer.config import OuterSettings
+from dipaco.routing.config import RoutingConfig
+from dipaco.topology import Level, Topology
+
+MODEL = ModelConfig(
+    vocab_size=300, d_model=32, num_layers=2, num_heads=2, d_ff=48, max_length=64
+)
+
+
+def run() -> RunConfig:
+    return RunConfig(
+        name="swarm storm",
+        model=MODEL,
+        topology=Topology(levels=(Level(name="all", parts=part_names(MODEL)),)),
+        data=DataConfig(
+            sources=("toy:?clusters=4&documents=400&words=60",),
+            vocab_size=300,
+            length=64,
+            valid_fraction=0.1,
+            router_fraction=0.2,
+            processes=1,
+        ),
+        base=BaseSettings(steps=0),
+        phases={phases},
+        routing=RoutingConfig(kind="kmeans"),
+        outer=OuterSettings(learning_rate=1.0, momentum=0.0),
+        inner=InnerSettings(steps={steps}, batch_size={batch}, learning_rate=1e-3, warmup_steps=2),
+        evaluation=EvaluationSettings(batch_size=16, every_phases={phases}),
+        baselines=(),
+    )
+'''
+
+
+def main() -> None:
+    options = parse()
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="swarm-storm-") as folder:
+        storm = Storm(Path(folder), options)
+        try:
+            storm.blow()
+        finally:
+            storm.end()
+        print(report(storm))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=1.0, help="about how long the swarm trains"
+    )
+    parser.add_argument("--volunteers", type=int, default=5, help="at a time, about")
+    parser.add_argument("--clients", type=int, default=2, help="of them")
+    parser.add_argument("--auxiliaries", type=int, default=1)
+    parser.add_argument("--backbones", type=int, default=2)
+    parser.add_argument("--events", type=int, default=40, help="joins, leaves and deaths")
+    parser.add_argument("--seconds-per-block", type=float, default=0.4, help="of the fastest")
+    parser.add_argument("--steps", type=int, help="of a phase; else as fits the minutes")
+    parser.add_argument("--phases", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--block-rows", type=int, default=2)
+    parser.add_argument("--lease-seconds", type=float, default=5.0)
+    parser.add_argument("--transport", choices=("tcp", "libp2p"), default="tcp")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="both loss curves, as a picture")
+    parser.add_argument("--folder", help="where the run is put, and removed afterwards")
+    options = parser.parse_args()
+    if options.steps is None:
+        rate = sum(options.block_rows / (options.seconds_per_block * (1 + i % 3)) for i in
+                   range(options.volunteers))  # fmt: skip
+        options.steps = max(
+            4, round(options.minutes * 60 * 0.8 * rate / options.batch / options.phases)
+        )
+    return options
+
+
+class Lender:
+    """A volunteer's process."""
+
+    def __init__(self, name: str, process: subprocess.Popen, log: Path, seconds_per_block: float):
+        self.name, self.process, self.log = name, process, log
+        self.seconds_per_block = seconds_per_block
+        self.is_client = False
+
+
+class Storm:
+    """One run, its swarm, and what is done to it."""
+
+    def __init__(self, folder: Path, options: argparse.Namespace):
+        self.folder, self.options = folder, options
+        self.run_folder = folder / "run"
+        self.config_file = folder / "config.py"
+        self.config_file.write_text(
+            CONFIG.format(phases=options.phases, steps=options.steps, batch=options.batch)
+        )
+        self.dice = random.Random(options.seed)
+        self.faults: Counter[str] = Counter()
+        self.backbones: dict[str, subprocess.Popen] = {}
+        self.lenders: dict[str, Lender] = {}
+        self.gone: list[Lender] = []
+        self.others: list[subprocess.Popen] = []
+        self.ports = {f"back-{n}": _free_port() for n in range(options.backbones)}
+        self.number = 0
+        self.seconds = 0.0
+        self.events = 0
+
+    # --- processes ----------------------------------------------------------------------------
+
+    def blow(self) -> None:
+        """Until the run is finished."""
+        first, *others = self.ports
+        self.start_backbone(first)
+        self.wait_for(lambda: "swarm join" in self.said(first))
+        for name in others:
+            self.start_backbone(name)
+        self.pass_file = self.folder / "ana.pass"
+        subprocess.run(
+            [*_dipaco(), "swarm", "token", "--run", str(self.run_folder), "--name", "ANA",
+             "--out", str(self.pass_file)],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        for _ in range(self.options.auxiliaries):
+            self.start_aux()
+        for number in range(self.options.volunteers):
+            self.join(is_client=number < self.options.clients)
+        run = open_run(self.run_folder)
+        self.wait_for(lambda: bool(run.ledger.swarms.steps("modular", 0)), 300)
+        began = time.monotonic()
+        total = self.options.phases * self.options.steps
+        kinds = list(self._events())
+        try:
+            while run.ledger.unfinished():
+                self.look_after()
+                steps = len(run.ledger.swarms.steps("modular", 0))
+                due = (self.events + 1) * total / (self.options.events + 2)
+                if self.events < self.options.events and steps >= due:
+                    name, happen = kinds[self.events % len(kinds)]
+                    if happen():
+                        self.faults[name] += 1
+                        seconds = time.monotonic() - began
+                        print(f"  {seconds:6.1f} s  step {steps:4}  {name}", flush=True)
+                    self.events += 1
+                if steps >= total and not self.seconds:
+                    self.seconds = time.monotonic() - began
+                time.sleep(0.05)
+        finally:
+            run.ledger.close()
+        self.seconds = self.seconds or time.monotonic() - began
+
+    def _events(self) -> Any:
+        kill = signal.SIGKILL
+        yield "joined", lambda: self.join() is not None
+        yield "SIGKILL", lambda: self.hit(kill)
+        yield "left by Ctrl-C", lambda: self.hit(signal.SIGINT)
+        yield "SIGKILL of the leading backbone", self.kill_leader
+        yield "joined", lambda: self.join() is not None
+        yield "SIGKILL in the middle of an averaging", lambda: self.hit(kill, "averaging")
+        yield "SIGSTOP for a while", self.stop_for_a_while
+        yield "joined as a client", lambda: self.join(is_client=True) is not None
+        yield "SIGKILL while it computes", lambda: self.hit(kill, "computing")
+
+    def start_backbone(self, name: str) -> None:
+        options = self.options
+        listen = f"tcp://127.0.0.1:{self.ports[name]}"
+        if options.transport == "libp2p":
+            listen = f"/ip4/127.0.0.1/tcp/{self.ports[name]}"
+        words = ["swarm", "start", str(self.config_file), "--run", str(self.run_folder)]
+        words += ["--listen", listen, "--name", name, "--block-rows", str(options.block_rows)]
+        words += ["--lease-seconds", str(options.lease_seconds), "--save-seconds", "5"]
+        self.backbones[name] = self.start([*_dipaco(), *words], name)
+
+    def start_aux(self) -> None:
+        words = ["swarm", "aux", self.address(), "--token", str(self.pass_file)]
+        self.others.append(self.start([*_dipaco(), *words], f"aux-{len(self.others)}"))
+
+    def join(self, is_client: bool = False) -> Lender | None:
+        """One more volunteer; speeds are 1, 1/2, 1/3 of the fastest in turn."""
+        self.number += 1
+        name = f"lender-{self.number}"
+        seconds = self.options.seconds_per_block * (1 + self.number % 3)
+        marker = self.folder / f"{name}.doing"
+        words = [sys.executable, str(SLOW), str(seconds), str(marker), "swarm", "join"]
+        words += [self.address(), "--token", str(self.pass_file)]
+        words += ["--client"] if is_client else []
+        lender = Lender(name, self.start(words, name), marker, seconds)
+        lender.is_client = is_client
+        self.lenders[name] = lender
+        return lender
+
+    def start(self, words: list[str], name: str) -> subprocess.Popen:
+        environment = {**os.environ, "DIPACO_CACHE": str(self.folder / "cache")}
+        environment |= {"OMP_NUM_THREADS": "1"}
+        with (self.folder / f"{name}.log").open("a") as log:
+            return subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+
+    def address(self) -> str:
+        """Any backbone that is there."""
+        for name, process in self.backbones.items():
+            said = self.said(name)
+            if process.poll() is None and "swarm join" in said:
+                return said.rpartition("dipaco swarm join ")[2].split()[0]
+        raise SystemExit("no backbone is there:\n" + self.said(next(iter(self.backbones))))
+
+    def said(self, name: str) -> str:
+        file = self.folder / f"{name}.log"
+        return file.read_text() if file.exists() else ""
+
+    def wait_for(self, condition: Any, seconds: float = 120.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.look_after()
+            if time.monotonic() > deadline:
+                raise SystemExit("it does not begin:\n" + self.all_said())
+            time.sleep(0.1)
+
+    def all_said(self) -> str:
+        logs = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"== {log.name}\n{log.read_text()[-1500:]}" for log in logs)
+
+    def look_after(self) -> None:
+        """Backbones that died are started again; nobody may end with an error."""
+        for name, process in list(self.backbones.items()):
+            code = process.poll()
+            if code == -signal.SIGKILL:
+                self.start_backbone(name)
+            elif code not in (None, 0):
+                raise SystemExit(f"{name} ended with {code}:\n{self.said(name)[-3000:]}")
+        for name, lender in list(self.lenders.items()):
+            code = lender.process.poll()
+            if code not in (None, 0, -signal.SIGKILL):
+                raise SystemExit(f"{name} ended with {code}:\n{self.said(name)[-3000:]}")
+            if code is not None:
+                self.gone.append(self.lenders.pop(name))
+
+    def end(self) -> None:
+        for process in (
+            *self.backbones.values(),
+            *self.others,
+            *(lender.process for lender in self.lenders.values()),
+        ):
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)
+            process.kill()
+            process.wait()
+
+    # --- events -------------------------------------------------------------------------------
+
+    def hit(self, number: int, doing: str | None = None) -> bool:
+        """A signal to a volunteer, at random or when it does something."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            able = [one for one in self.lenders.values() if one.process.poll() is None]
+            working = [one for one in able if _doing(one.log)]
+            if len(working) < 2:
+                return False  # somebody must be left
+            fitting = [one for one in working if doing in (None, _doing(one.log))]
+            if fitting:
+                victim = self.dice.choice(fitting)
+                victim.process.send_signal(number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    victim.process.wait(timeout=20)
+                return victim.process.poll() == (-number if number == signal.SIGKILL else 0)
+            time.sleep(0.002)
+        return False
+
+    def stop_for_a_while(self) -> bool:
+        working = [one for one in self.lenders.values() if _doing(one.log)]
+        if len(working) < 2:
+            return False
+        victim = self.dice.choice(working)
+        victim.process.send_signal(signal.SIGSTOP)
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            self.look_after()
+            time.sleep(0.1)
+        victim.process.send_signal(signal.SIGCONT)
+        return True
+
+    def kill_leader(self) -> bool:
+        if len(self.backbones) < 2:
+            return False
+        run = open_run(self.run_folder)
+        with contextlib.closing(run.ledger) as ledger:
+            (status,) = ledger.swarms.statuses()
+        process = self.backbones.get(status["leader"])
+        if process is None or process.poll() is not None:
+            return False
+        process.kill()
+        return process.wait() == -signal.SIGKILL
+
+
+def _doing(marker: Path) -> str:
+    with contextlib.suppress(OSError):
+        return marker.read_text().partition("\n")[0]
+    return ""
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def _dipaco() -> list[str]:
+    return [sys.executable, "-m", "dipaco.cli.main"]
+
+
+# --- the checker ------------------------------------------------------------------------------
+
+
+def replay(run: Run) -> tuple[float, list[float], list[float]]:
+    """Plain AdamW in this process, one large batch after the other: the largest difference of any
+    parameter at the end of any phase, and the losses of the swarm and of the replay.
+    """
+    import jax
+
+    from dipaco.inner.optimizer import learning_rates
+    from dipaco.topology import assemble
+    from dipaco.workers.trainer import batches_for
+
+    arm, inner = run.plan.arm("modular"), run.config.inner
+    (path,) = range(arm.topology.num_paths)
+    modules = arm.topology.modules_of(path)
+    optimizer, largest, losses = None, 0.0, []
+    swarm_losses = run.ledger.losses("modular")[path]
+    for phase in range(arm.phases):
+        # Every phase begins with what the run has; within it, nothing comes from the swarm.
+        parts = assemble({m: run.parameters("modular", m, phase) for m in modules}, modules)
+        first, end = arm.steps_before(phase), arm.steps_before(phase + 1)
+        state = run.programs.place(parts, optimizer, first)
+        rates = learning_rates(inner, arm.total_steps, first, end - first)
+        batches = batches_for(run, arm, path, phase)
+        for step, rate in zip(range(first, end), rates, strict=True):
+            batch = run.programs.place_batch(batches.at(step))
+            state, metrics = run.programs.step(state, batch, rate)
+            losses.append(float(metrics.loss))
+        after = assemble({m: run.parameters("modular", m, phase + 1) for m in modules}, modules)
+        ours = jax.device_get(state)
+        optimizer = ours.optimizer
+        pairs = zip(jax.tree.leaves(ours.parts), jax.tree.leaves(after), strict=True)
+        largest = max(largest, *(float(np.max(np.abs(a - b))) for a, b in pairs))
+    return largest, swarm_losses, losses
+
+
+def rows_lost_and_twice(run: Run, block_rows: int) -> tuple[int, int, int]:
+    """(steps, rows lost, rows twice), by the ledger of who computed what."""
+    arm, batch = run.plan.arm("modular"), run.config.inner.batch_size
+    num_blocks = -(-batch // block_rows)
+    steps = {one.step: one for one in run.ledger.swarms.steps("modular", 0)}
+    lost = twice = 0
+    for step in range(arm.total_steps):
+        counted: Counter[int] = Counter()
+        if step in steps:
+            for blocks in steps[step].blocks.values():
+                counted.update(blocks)
+        lost += sum(block_rows for block in range(num_blocks) if not counted[block])
+        twice += sum(block_rows * (times - 1) for times in counted.values() if times > 1)
+    return len(steps), lost, twice
+
+
+def could_alone(storm: Storm, run: Run) -> float:
+    """Rows that all volunteers could have computed in the time that they were here, each at its
+    own speed, had nobody waited for anybody.
+    """
+    rows = 0.0
+    for lender in (*storm.gone, *storm.lenders.values()):
+        with contextlib.suppress(OSError, ValueError):
+            _, began, ended, seconds = lender.log.read_text().split("\n")[:4]
+            rows += (float(ended) - float(began)) / float(seconds) * storm.options.block_rows
+    return rows
+
+
+def report(storm: Storm) -> str:
+    """What a person reads; the last line is JSON."""
+    run = open_run(storm.run_folder)
+    with contextlib.closing(run.ledger):
+        difference, ours, plain = replay(run)
+        steps, lost, twice = rows_lost_and_twice(run, storm.options.block_rows)
+        could = could_alone(storm, run)
+        counted = steps * storm.options.batch
+        (status,) = run.ledger.swarms.statuses()
+    if storm.options.plot is not None:
+        plot(ours, plain, storm.options.plot)
+    answer = {
+        "replay_max_difference": difference,
+        "loss_max_difference": float(np.max(np.abs(np.array(ours) - np.array(plain)))),
+        "steps": steps,
+        "rows_twice": twice,
+        "rows_lost": lost,
+        "efficiency": round(counted / could, 3) if could else None,
+        "faults": dict(storm.faults),
+        "events": storm.faults.total(),
+        "volunteers": storm.number,
+        "seconds": round(storm.seconds, 1),
+        "refused": status["refused"],
+    }
+    lines = [f"{number:4} x {name}" for name, number in sorted(storm.faults.items())]
+    return "\n".join([*lines, json.dumps(answer)])
+
+
+def plot(ours: list[float], plain: list[float], file: Path) -> None:
+    """Both loss curves; that of the swarm should cover the other."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    axes.plot(plain, linewidth=5, alpha=0.35, label="one machine, undisturbed")
+    axes.plot(ours, linewidth=1, label="the swarm, in a storm")
+    axes.set_xlabel("group step")
+    axes.set_ylabel("training loss (nats)")
+    axes.legend()
+    figure.savefig(file, dpi=120, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()
