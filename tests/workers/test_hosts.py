@@ -4,7 +4,6 @@ one process of eight does, whoever of them is killed.
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 import signal
@@ -210,16 +209,17 @@ def wait_for(look, folder, seconds=240):
 def test_two_hosts_of_four_devices_do_what_one_of_eight_does_whoever_is_killed(
     corpus, tmp_path, command_cache, pair, monkeypatch
 ):
-    """Modules, contributions, scores: the same bits. The loss that is shown is one sum over all
-    eight devices, whose order is another: within a millionth.
+    """The same bits as two hosts in peace, row for row; and within rounding those of one process:
+    between processes, devices add in another order.
     """
     monkeypatch.setenv("DIPACO_CACHE", str(command_cache))
-    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    alone, calm, shared = (tmp_path / name for name in ("alone", "calm", "shared"))
     shutil.copytree(corpus, alone / "corpus")
     run, _ = create_or_open(alone, MESH)
     with contextlib.closing(run.ledger):
         run.programs = Programs(MESH)
         work_until(run, 0)
+        shutil.copytree(alone, calm)
         shutil.copytree(alone, shared)
         worker_of(run).run_until_finished()
 
@@ -238,21 +238,18 @@ def test_two_hosts_of_four_devices_do_what_one_of_eight_does_whoever_is_killed(
         assert None not in [process.poll() for process in processes]
         wait_for(lambda: not held(), tmp_path / "logs", 10)
 
-    pair.start(Pair(str(shared)), "pair")
-    (ended,) = wait_for(pair.poll, tmp_path / "logs")
-    assert ended.code == 0, logs(tmp_path / "logs")
+    for folder in (shared, calm):
+        pair.start(Pair(str(folder)), "pair")
+        (ended,) = wait_for(pair.poll, tmp_path / "logs")
+        assert ended.code == 0, logs(tmp_path / "logs")
 
-    ours, theirs = facts(shared), facts(alone)
-    for table in facts(alone):
-        if table != "trained":
-            assert ours[table] == theirs[table], table
-    assert all_but_losses(ours["trained"]) == all_but_losses(theirs["trained"])
-    np.testing.assert_allclose(losses(ours["trained"]), losses(theirs["trained"]), rtol=1e-6)
+    assert facts(shared) == facts(calm)
+    together, by_one = released(calm), released(alone)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), together, by_one)
 
 
-def all_but_losses(trained):
-    return {(*row[:7], *row[8:]) for row in trained}
-
-
-def losses(trained):
-    return [loss for row in sorted(trained) for loss in json.loads(row[7])]
+def released(folder):
+    """The parameters of every path in the end."""
+    with reading(folder) as run:
+        release = run.ledger.release("modular", None)
+        return [run.path_of(release, path) for path in range(len(release.paths))]
