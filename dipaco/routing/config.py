@@ -23,7 +23,7 @@ class RoutingConfig:
     iterations: int = 50  # rounds of assign and move at most, each restart
     interleave_pca: bool = True  # deal principal axes out to the parts of a product in turn
     overlap: int = 1  # a document trains its n best paths, and is evaluated by one; DiPaCo 2.4
-    # Discriminative routing, DiPaCo 2.4: before each of these phases all paths are scored on the
+    # Discriminative routing, DiPaCo 2.4: after so many phases each, all paths are scored on the
     # router's documents, the router is fitted again to which of them is best, and every document
     # goes where it says. `()` = never.
     alternations: tuple[int, ...] = ()
