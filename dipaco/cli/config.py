@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     )
     tokens_per_step = config.inner.batch_size * config.data.length
     for arm in (config.plan.base, *config.plan.arms):
-        tokens = arm.total_steps * arm.topology.num_paths * tokens_per_step
+        tokens = arm.path_steps * tokens_per_step
         print(
             f"arm {arm.name}: {arm.total_steps:,} steps a path in {arm.phases} phases, "
             f"{tokens:,} tokens"

@@ -17,8 +17,9 @@ from dipaco.data.pack import load_plan
 from dipaco.errors import ReleaseMixed, ReleaseOfOtherRouter
 from dipaco.evaluation.perplexity import score_documents
 from dipaco.inner.optimizer import learning_rates
-from dipaco.runs.routing import features, router_of
+from dipaco.runs.routing import features, prefix_of, router_of
 from dipaco.runs.run import create_or_open
+from dipaco.serving.dispatch import Dispatcher
 from dipaco.serving.releases import check_is_one_set
 from dipaco.store.tensors import load_tree
 from dipaco.workers.trainer import batches_for
@@ -218,6 +219,21 @@ def test_a_release_with_the_router_of_another_version_is_refused(alternated):
     with pytest.raises(ReleaseMixed, match="made with another router"):
         check_is_one_set(run, mixed)
     check_is_one_set(run, new)
+
+
+def test_a_server_asks_the_router_of_the_release_that_it_serves(alternated):
+    run, prompt = alternated, np.arange(40, dtype=np.int32)
+    releases = [run.ledger.release(MODULAR, phase) for phase in (1, 3)]
+    dispatcher = Dispatcher(run, releases[0])
+    dispatcher.learn(run, releases[1])
+    told = []
+    for release in releases:
+        path, scores = dispatcher.ask(prompt, release)
+        (expected,) = router_of(run, release).scores(features(run, *prefix_of(run, prompt)))
+        np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
+        assert path == scores.argmax()
+        told.append(scores)
+    assert abs(told[0] - told[1]).max() > 0.1
 
 
 def test_a_lost_label_and_a_lost_shard_of_an_alternation_are_made_again(alternated):
