@@ -21,6 +21,10 @@ from dipaco.swarm.transport import start_transport
 from dipaco.swarm.wire import Meter, Wire
 
 
+# hivemind finds its daemon by a function that Python will drop.
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
+
+
 @pytest.fixture(params=["tcp://127.0.0.1:0", "/ip4/127.0.0.1/tcp/0"], ids=["tcp", "libp2p"])
 def like(request):
     if request.param.startswith("/"):
