@@ -20,7 +20,6 @@ from dipaco.swarm.passes import Signer, Verifier
 from dipaco.swarm.transport import start_transport
 from dipaco.swarm.wire import Meter, Wire
 
-
 # hivemind finds its daemon by a function that Python will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 
