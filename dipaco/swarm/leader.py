@@ -110,6 +110,7 @@ class Leader:
         self._round_number = 0
         self._patience = Durations()  # how long rounds took, over what was expected of them
         self._expected_seconds = 1.0  # of the round that is held
+        self._looked_at = time.monotonic()  # for who is silent
         self._manifest_given: Manifest | None = None
         self._means: dict[tuple[int, str], list[tuple[int, int, bytes]]] = {}
         self._board = Board(
@@ -282,7 +283,15 @@ class Leader:
             self._wake_idle()
 
     def _silent(self) -> list[str]:
-        found = []
+        """Who has not been heard of for longer than one may expect; not counting the time that
+        this process itself was kept from listening.
+        """
+        now = time.monotonic()
+        away_seconds = now - self._looked_at - 2 * TICK_SECONDS
+        self._looked_at, found = now, []
+        if away_seconds > 0:
+            for member in self.members.values():
+                member.silent_since = min(now, member.silent_since + away_seconds)
         for name, member in self.members.items():
             patience = max(LEAST_PATIENCE_SECONDS, member.silences.deadline_seconds(0.3))
             if member.silent_seconds() > patience:
