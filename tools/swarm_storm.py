@@ -170,7 +170,7 @@ class Storm:
         for number in range(self.options.volunteers):
             self.join(is_client=number < self.options.clients)
         run = open_run(self.run_folder)
-        self.wait_for(lambda: bool(run.ledger.swarms.steps("modular", 0)), 300)
+        self.wait_for(lambda: bool(run.ledger.swarms.steps("modular", 0)), 900)
         began = time.monotonic()
         total = self.options.phases * self.options.steps
         kinds = list(self._events())
@@ -251,7 +251,7 @@ class Storm:
         file = self.folder / f"{name}.log"
         return file.read_text() if file.exists() else ""
 
-    def wait_for(self, condition: Any, seconds: float = 120.0) -> None:
+    def wait_for(self, condition: Any, seconds: float = 600.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             self.look_after()

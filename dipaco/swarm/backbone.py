@@ -108,6 +108,8 @@ class Backbone:
             self._do(self._stop(is_finished))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10.0)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def run_phase(self, work: PhaseWork) -> PhaseResult:
         """Has the group take the steps of a phase; see `PhaseRunner`.

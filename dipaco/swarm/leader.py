@@ -109,6 +109,9 @@ class Leader:
         self._gift: np.ndarray | None = None  # sums of who has left
         self._round_number = 0
         self._patience = Durations()  # how long rounds took, over what was expected of them
+        self._expected_seconds = 1.0  # of the round that is held
+        self._looked_at = time.monotonic()  # for who is silent
+        self._manifest_given: Manifest | None = None
         self._means: dict[tuple[int, str], list[tuple[int, int, bytes]]] = {}
         self._board = Board(
             number=0,
@@ -205,7 +208,7 @@ class Leader:
             for name, reason in failed.items():
                 self._lose(name, reason)
             self._publish(plan=None)
-        self._patience.saw((time.monotonic() - round_started) / plan.within_seconds)
+        self._patience.saw((time.monotonic() - round_started) / self._expected_seconds)
         rows = self._ledger.contributors
         for name, blocks in rows.items():
             if name in self.members:
@@ -280,7 +283,15 @@ class Leader:
             self._wake_idle()
 
     def _silent(self) -> list[str]:
-        found = []
+        """Who has not been heard of for longer than one may expect; not counting the time that
+        this process itself was kept from listening.
+        """
+        now = time.monotonic()
+        away_seconds = now - self._looked_at - 2 * TICK_SECONDS
+        self._looked_at, found = now, []
+        if away_seconds > 0:
+            for member in self.members.values():
+                member.silent_since = min(now, member.silent_since + away_seconds)
         for name, member in self.members.items():
             patience = max(LEAST_PATIENCE_SECONDS, member.silences.deadline_seconds(0.3))
             if member.silent_seconds() > patience:
@@ -372,6 +383,7 @@ class Leader:
         # Every link in turn has to move at most two vectors for itself and what it adds up.
         slowest = min(min(link.up, link.down) for link in links)
         guess = LEAST_PATIENCE_SECONDS + 4.0 * num_values * (2 + len(links)) / slowest
+        self._expected_seconds = guess
         return Plan(
             number=self._round_number,
             step=self._holder.step,
@@ -658,7 +670,13 @@ class Leader:
 
     async def _manifest(self, body: AskManifest, question: Question) -> Answer:
         self._member(question)
-        here = self._holder
+        here, given = self._holder, self._manifest_given
+        if given is not None and given.origin == here.origin:
+            # Those who fetch the state of some steps ago are not made to begin anew: whoever has
+            # it catches up by the means of the steps since.
+            is_within_reach = (given.step, given.lineage) in self._means
+            if is_within_reach or (given.step, given.lineage) == (here.step, here.lineage):
+                return given, b""
         at, losses = here.at, tuple(here.losses)
         here.keep(here.step)
         self._publish(keep=here.step)
@@ -682,6 +700,7 @@ class Leader:
             donors=(*donors, self._wire.address or ""),
             losses=losses,
         )
+        self._manifest_given = manifest
         return manifest, b""
 
     async def _mean(self, body: AskMean, question: Question) -> Answer:

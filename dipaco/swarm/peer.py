@@ -392,11 +392,10 @@ class Peer:
         compute = self.holder.compute
         assert compute is not None
         had = self._own_chunks()
-        wanted = [d for d in manifest.digests if d not in self._chunks and d not in had]
-        donors = list(manifest.donors)
-        random.shuffle(donors)
-        missing = list(enumerate(manifest.digests))
-        missing = [(number, d) for number, d in missing if d in set(wanted)]
+        # Equal chunks (moments that are zero still) are fetched once.
+        wanted = {d: number for number, d in enumerate(manifest.digests)}
+        missing = [(n, d) for d, n in wanted.items() if d not in self._chunks and d not in had]
+        num_missing, donors = len(missing), list(manifest.donors)
         await asyncio.gather(
             *(self._fetch_chunks(manifest, missing, donors) for _ in range(CHUNKS_AT_ONCE))
         )
@@ -411,7 +410,7 @@ class Peer:
         at = manifest.origin, manifest.step, manifest.lineage
         self.holder.begin(state, *at, list(manifest.losses))
         self._chunks = {}
-        fetched = len(wanted) * manifest.chunk_bytes / 1e6
+        fetched = num_missing * manifest.chunk_bytes / 1e6
         self._say(f"has the state of step {manifest.step} ({fetched:.1f} MB fetched)")
         self.tell()
 

@@ -140,7 +140,9 @@ class Libp2p:
                     await serve(reader, writer)
 
             await daemon.add_binary_stream_handler(PROTOCOL, accept)
-            self.address = str((await daemon.get_visible_maddrs())[0])
+            seen = [str(address) for address in await daemon.get_visible_maddrs()]
+            elsewhere = [address for address in seen if not address.startswith("/ip4/127.")]
+            self.address = (elsewhere or seen)[0]
         return self
 
     async def open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -87,7 +87,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     try:
         leading = worker_of(run, "back", run_elsewhere=backbone.run_phase, kinds=("train",))
         finish(run, worker_of(run, "plain"), leading)
-        assert {row["phase"] for row in run.ledger.newest_trained()} == {0, CONFIG.phases - 1}
+        assert {row["phase"] for row in run.ledger.newest_trained()} == {CONFIG.phases - 1}
     finally:
         stop.set()
         for thread in lenders:

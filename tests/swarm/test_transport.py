@@ -1,0 +1,134 @@
+"""One contract for both transports: questions get their answers, and a peer that hangs up is
+noticed. libp2p is hivemind's daemon, really run.
+"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+sys.path.append(str(Path(__file__).parent))
+
+from rig import issue
+
+from dipaco.errors import BadAddress, MessageRefused, SwarmRefuses
+from dipaco.swarm.messages import AskArrived, Done, Fetch, Mean
+from dipaco.swarm.passes import Signer, Verifier
+from dipaco.swarm.transport import start_transport
+from dipaco.swarm.wire import Meter, Wire
+
+# hivemind finds its daemon by a function that Python will drop.
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
+
+
+@pytest.fixture(params=["tcp://127.0.0.1:0", "/ip4/127.0.0.1/tcp/0"], ids=["tcp", "libp2p"])
+def like(request):
+    if request.param.startswith("/"):
+        pytest.importorskip("hivemind", reason="the extra `swarm` is not installed")
+    return request.param
+
+
+def wire_for(name, role="volunteer", meter=None):
+    given = issue(name, role)
+    signer = Signer(given, time.time)
+    return Wire(signer, Verifier(given.authority, "run", signer.name, time.time), 1 << 24, meter)
+
+
+def run(scenario):
+    return asyncio.run(asyncio.wait_for(scenario, 120))
+
+
+async def pair(like):
+    """A backbone that echoes, and a client."""
+    back, ana = wire_for("back", "backbone"), wire_for("ana")
+    hung_up = asyncio.Event()
+
+    async def echo(body, question):
+        return Mean(digest=question.sender.encode()), question.payload[::-1]
+
+    async def never(body, question):
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            hung_up.set()
+
+    back.answers("fetch", Fetch, echo)
+    back.answers("arrived", AskArrived, never)
+    back.transport = await start_transport(like, back.serve)
+    ana.transport = await start_transport(back.address, None, bootstrap=(back.address,))
+    return back, ana, hung_up
+
+
+def test_questions_are_answered_and_who_hangs_up_is_noticed(like):
+    async def scenario():
+        back, ana, hung_up = await pair(like)
+        assert ana.address is None, "a client only dials out"
+        fetch = Fetch(round_number=1, step=2, start=3, stop=4)
+        content = bytes(range(256)) * 2000
+        mean, got = await ana.ask(
+            back.address, "fetch", fetch, Mean, payload=content, within_seconds=60.0
+        )
+        assert (mean.digest.decode(), got) == (ana.name, content[::-1])
+        assert ana.meter.bytes_up > len(content) < back.meter.bytes_down
+        with pytest.raises(SwarmRefuses, match="nobody here answers `nonsense`"):
+            await ana.ask(back.address, "nonsense", Done(), Done, within_seconds=60.0)
+        asking = AskArrived(round_number=1)
+        with pytest.raises(TimeoutError):
+            await ana.ask(back.address, "arrived", asking, Done, within_seconds=1.0)
+        async with asyncio.timeout(10):
+            await hung_up.wait()
+        await ana.transport.close()
+        await back.transport.close()
+
+    run(scenario())
+
+
+def test_an_answer_of_somebody_who_is_no_backbone_is_not_believed():
+    async def scenario():
+        eve, ana = wire_for("eve"), wire_for("ana")
+
+        async def answer(body, question):
+            return Done(), b""
+
+        eve.answers("fetch", Fetch, answer)
+        eve.transport = await start_transport("tcp://127.0.0.1:0", eve.serve)
+        ana.transport = await start_transport(eve.address, None)
+        fetch = Fetch(round_number=1, step=2, start=3, stop=4)
+        with pytest.raises(MessageRefused, match="is no backbone"):
+            await ana.ask(
+                eve.address, "fetch", fetch, Done, within_seconds=10.0, from_backbone=True
+            )
+        await eve.transport.close()
+
+    run(scenario())
+
+
+def test_no_more_is_used_than_was_lent():
+    async def scenario():
+        back, ana, _ = await pair("tcp://127.0.0.1:0")
+        ana.meter = Meter(1e6)
+        fetch = Fetch(round_number=1, step=2, start=3, stop=4)
+        started = time.monotonic()
+        await ana.ask(
+            back.address, "fetch", fetch, Mean, payload=bytes(500_000), within_seconds=30.0
+        )
+        assert time.monotonic() - started > 0.9, "half a megabyte each way at one a second"
+        await back.transport.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("given", ["somewhere", "tcp://host", "/ip4/1.2.3.4/tcp/5"])
+def test_what_is_no_address_is_said_plainly(given):
+    if given.startswith("/"):
+        pytest.importorskip("hivemind", reason="the extra `swarm` is not installed")
+    with pytest.raises(BadAddress, match="dipaco swarm start"):
+        run(_open(given))
+
+
+async def _open(given):
+    transport = await start_transport(given, None, bootstrap=(given,))
+    await transport.open(given)

@@ -1,0 +1,138 @@
+"""How long a round of averaging takes on throttled links, by how the gradient is shared out.
+
+    python tools/bench_shares.py
+    python tools/bench_shares.py --links 100 100 10 10 10 10 --clients 3 --megabytes 1
+
+Peers of one process send real messages, signed, over TCP of this machine, each no faster than its
+link (Mbit/s, in each direction). `bound` is what the model of DeDLOC section 3.2 says: the slowest
+link, nothing else. The ring is not run, since clients cannot take part in one: its row is the
+bound, 2 (N - 1) / N vectors over the slowest link. The time of the closed form is of 64 peers.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+
+import numpy as np
+
+from dipaco.errors import DipacoError
+from dipaco.swarm.codecs import codec_of
+from dipaco.swarm.holder import Holder
+from dipaco.swarm.messages import Done, Fetch, Mean, Plan, Push, Sender, Slice
+from dipaco.swarm.passes import Authority, Signer, Verifier
+from dipaco.swarm.shares import Link, cut, shares, shares_of_links
+from dipaco.swarm.transport import Tcp
+from dipaco.swarm.wire import Meter, Wire
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--links", type=float, nargs="+", default=[100, 100, 10, 10, 10, 10])
+    parser.add_argument("--clients", type=int, default=3, help="the last so many only dial out")
+    parser.add_argument("--megabytes", type=float, default=1.0, help="of gradient")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    speeds = np.array(options.links) * 125_000.0
+    can_reduce = np.arange(len(speeds)) < len(speeds) - options.clients
+    links = [
+        Link(up=speed, down=speed, can_reduce=bool(can))
+        for speed, can in zip(speeds, can_reduce, strict=True)
+    ]
+    policies = {
+        "shares of links": shares_of_links(links),
+        "equal shares": can_reduce / can_reduce.sum(),
+        "parameter server": (np.arange(len(speeds)) == 0).astype(float),
+    }
+    size = int(options.megabytes * 250_000)
+    answer: dict[str, dict[str, float]] = {}
+    for name, share in policies.items():
+        seconds = min(asyncio.run(one_round(speeds, share, size)) for _ in range(options.rounds))
+        answer[name] = {"seconds": round(seconds, 2), "bound": round(bound(speeds, share, size), 2)}
+    ring = 2 * (len(speeds) - 1) / len(speeds) * 4 * size / speeds.min()
+    answer["ring (bound only)"] = {"bound": round(ring, 2)}
+    answer["closed form, 64 peers"] = {"microseconds": round(closed_form_microseconds(), 1)}
+    for name, row in answer.items():
+        print(f"{name:24}", *(f"{what} {value}" for what, value in row.items()))
+    print(json.dumps(answer))
+
+
+def bound(speeds: np.ndarray, share: np.ndarray, size: int) -> float:
+    load = 1.0 + (len(speeds) - 2) * share
+    return float(np.max(load / speeds) * 4 * size)
+
+
+def closed_form_microseconds() -> float:
+    b = np.exp(np.random.default_rng(0).normal(size=64))
+    times = []
+    for _ in range(200):
+        started = time.perf_counter()
+        shares(b)
+        times.append(time.perf_counter() - started)
+    return float(np.median(times)) * 1e6
+
+
+async def one_round(speeds: np.ndarray, share: np.ndarray, size: int) -> float:
+    """Seconds from the plan to the last peer's last slice."""
+    authority = Authority(bytes(32), "bench")
+    wires, holders = [], []
+    for number, speed in enumerate(speeds):
+        given = authority.issue(f"peer-{number}", "volunteer", time.time(), 1.0)
+        signer = Signer(given, time.time)
+        verifier = Verifier(given.authority, "bench", signer.name, time.time)
+        wire = Wire(signer, verifier, 1 << 28, Meter(float(speed)))
+        wire.transport = await Tcp.start(wire.serve)
+        wires.append(wire)
+        holders.append(Holder(wire))
+    plan = Plan(
+        number=1,
+        step=0,
+        senders=tuple(Sender(name=wire.name, blocks=(0,), targets=1.0) for wire in wires),
+        slices=tuple(
+            Slice(start=p.start, stop=p.stop, reducer=w.name, address=w.address or "")
+            for w, p in zip(wires, cut(share, size), strict=True)
+            if p.stop > p.start
+        ),
+        codec="none",
+        within_seconds=300.0,
+    )
+    vector = np.ones(size, np.float32)
+    for holder in holders:
+        holder.reducer.begin(plan)
+    started = time.monotonic()
+    await asyncio.gather(
+        *(
+            turn(wire, holder, plan, part, vector)
+            for wire, holder in zip(wires, holders, strict=True)
+            for part in plan.slices
+        )
+    )
+    seconds = time.monotonic() - started
+    for wire in wires:
+        if wire.transport is not None:
+            await wire.transport.close()
+    return seconds
+
+
+async def turn(wire: Wire, holder: Holder, plan: Plan, part: Slice, vector: np.ndarray) -> None:
+    """One peer's business with one slice: sends its part, gets the mean."""
+    content = codec_of("none").encode(vector[part.start : part.stop])
+    if part.reducer == wire.name:
+        slot = await holder.reducer.slot(1, part.start, part.stop)
+        holder.reducer.push(slot, wire.name, content)
+        return
+    at = {"round_number": 1, "step": 0, "start": part.start, "stop": part.stop}
+    await wire.ask(
+        part.address, "push", Push(**at), Done, payload=content, within_seconds=plan.within_seconds
+    )
+    _, mean = await wire.ask(
+        part.address, "fetch", Fetch(**at), Mean, within_seconds=plan.within_seconds
+    )
+    if len(mean) != len(content):
+        raise DipacoError
+
+
+if __name__ == "__main__":
+    main()
