@@ -90,19 +90,18 @@ class WeightedMean:
                 name: np.multiply(leaf, np.float32(weight), out=np.empty(leaf.shape, np.float32))
                 for name, leaf in leaves.items()
             }
-            return math.sqrt(sum(_squares(np.asarray(leaf)) for leaf in leaves.values()))
+            return _norm(sum(map(_squares, self._sum.values())), leaves, weight)
         difference = trees.difference(trees.unflatten(self._sum), gradient)
         if difference is not None:
             raise StructureMismatch(what="An outer gradient", difference=difference)
-        return math.sqrt(
-            sum(
-                self._add_leaf(self._sum[name].reshape(-1), np.asarray(leaf).reshape(-1), weight)
-                for name, leaf in leaves.items()
-            )
+        squares = sum(
+            self._add_leaf(self._sum[name].reshape(-1), np.asarray(leaf).reshape(-1), weight)
+            for name, leaf in leaves.items()
         )
+        return _norm(squares, leaves, weight)
 
     def _add_leaf(self, total: np.ndarray, leaf: np.ndarray, weight: float) -> float:
-        """Returns the sum of the leaf's squares."""
+        """Returns the sum of the squares of what was added."""
         pieces = [slice(i, i + PIECE_VALUES) for i in range(0, total.size, PIECE_VALUES)]
         add = lambda piece: _add_scaled(total[piece], leaf[piece], np.float32(weight))  # noqa: E731
         alone = self._threads is None or len(pieces) == 1
@@ -143,7 +142,8 @@ def mean_cosine(weights: Sequence[float], norms: Sequence[float], norm_of_mean: 
 def _add_scaled(total: np.ndarray, leaf: np.ndarray, weight: np.float32) -> float:
     """total += weight * leaf, a block at a time: products that stay in the processor's cache cost
     no memory traffic, 4.2 GB/s of `leaf` against 2.3 in one go. Equal bit for bit. Returns the sum
-    of the squares of `leaf`.
+    of the squares of the products, which are in that cache: a seventh more time, where the squares
+    of `leaf` take a quarter.
     """
     squares = 0.0
     products = np.empty(min(BLOCK_VALUES, total.size), np.float32)
@@ -152,12 +152,19 @@ def _add_scaled(total: np.ndarray, leaf: np.ndarray, weight: np.float32) -> floa
         product = products[: block.size]
         np.multiply(leaf[start : start + BLOCK_VALUES], weight, out=product)
         np.add(block, product, out=block)
-        squares += _squares(leaf[start : start + BLOCK_VALUES])
+        squares += _squares(product)
     return squares
 
 
 def _squares(values: np.ndarray) -> float:
     return float(np.vdot(values, values))
+
+
+def _norm(weighted_squares: float, leaves: Mapping[str, Any], weight: float) -> float:
+    """Of the leaves, from the squares of what they are times the weight."""
+    if not weight:
+        return math.sqrt(sum(_squares(np.asarray(leaf, np.float32)) for leaf in leaves.values()))
+    return math.sqrt(weighted_squares) / float(weight)
 
 
 def _check_finite(what: str, leaves: Mapping[str, np.ndarray]) -> None:

@@ -10,6 +10,7 @@ from dipaco.data.first_tokens import first_tokens
 from dipaco.errors import ReleaseOfOtherRouter
 from dipaco.routing.features import document_features
 from dipaco.routing.router import Router
+from dipaco.runs.kept_features import kept_features
 from dipaco.runs.run import Run
 
 BATCH = 256  # documents whose features are computed at once
@@ -45,11 +46,17 @@ def route_documents(
         return np.zeros((len(documents), 1), np.int32)
     paths = [np.zeros((0, num_choices), np.int32)]
     for start in range(0, len(documents), CHUNK):
-        prefix = first_tokens(
-            corpus, documents[start : start + CHUNK], run.config.routing.prefix_tokens
-        )
-        paths.append(router.assign(features(run, *prefix), num_choices))
+        chunk = documents[start : start + CHUNK]
+        paths.append(router.assign(features_of(run, corpus, chunk), num_choices))
     return np.concatenate(paths)
+
+
+def features_of(run: Run, corpus: Corpus, documents: np.ndarray) -> np.ndarray:
+    """float32 [N, D] of documents of a corpus; those that another run of this base model has
+    computed are not computed again, where both are rows of a sweep.
+    """
+    prefix = first_tokens(corpus, documents, run.config.routing.prefix_tokens)
+    return kept_features(run, *prefix, lambda: features(run, *prefix))
 
 
 def prefix_of(run: Run, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

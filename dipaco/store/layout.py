@@ -14,7 +14,8 @@ names; the name of a corpus file has its digest in it, as those of objects do, s
 is read by the run is ever changed. It also has `tokens/DIGEST/`, the documents of one shard.
 
 SWEEP/rows/NAME/SEED/                a run, as above
-SWEEP/shared/DIGEST/                 a run as far as its base model: what rows begin with
+SWEEP/shared/DIGEST/                 a run as far as its base model: what rows begin with; and
+SWEEP/shared/DIGEST/features/KEY-DIGEST.npy  that it gives documents, which rows have a link to
 SWEEP/replaced/NAME-SEED-N/          a run that `--redo` has put aside
 SWEEP/sweep.json  SWEEP/table.{md,json}  SWEEP/plot.png
 """
@@ -68,6 +69,11 @@ class Layout:
     @property
     def events(self) -> Path:
         return self.root / "events.jsonl"
+
+    @property
+    def features(self) -> Path:
+        """A link to a folder that rows of a sweep have in common; other runs have none."""
+        return self.root / "features"
 
     @property
     def inspection(self) -> Path:

@@ -1,4 +1,4 @@
-"""What the rows of a sweep have alike is made once: text, tokens and base model.
+"""What the rows of a sweep have alike is made once: text, tokens, base model and features.
 
 A *shared* run goes as far as its base model. Rows that agree with it on everything that such a
 model depends on begin with its ledger, and with its objects as links to the same bytes; from there
@@ -70,6 +70,9 @@ def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
         make_folder(folder)
         for name in ("corpus", "objects", "snapshots"):
             _link_folder(source.root / name, target.root / name)
+        source.features.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            target.features.symlink_to(source.features.absolute())
         # The ledger last: a run exists when it does, and begins whole or not at all.
         partial = target.ledger.with_name(f"{target.ledger.name}.partial")
         partial.unlink(missing_ok=True)

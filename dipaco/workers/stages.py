@@ -20,7 +20,6 @@ from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.config import DataConfig
 from dipaco.data.corpus import Corpus
-from dipaco.data.first_tokens import first_tokens
 from dipaco.data.gathered import gather, name_of
 from dipaco.data.pack import RowPlan, load_plan, save_plan
 from dipaco.data.prepare import PrepareProgress, prepare
@@ -31,7 +30,7 @@ from dipaco.routing.calibration import is_near
 from dipaco.routing.discriminative import calibrated, fit_classifier
 from dipaco.routing.labels import best_paths
 from dipaco.routing.router import Router, fit_router, load, save
-from dipaco.runs.routing import features, route_documents
+from dipaco.runs.routing import features_of, route_documents
 from dipaco.runs.run import Run
 from dipaco.store.layout import remote_name, tokens_folder
 from dipaco.store.tensors import load_tree, save_tree
@@ -200,8 +199,7 @@ def _router(run: Run) -> Router:
 
 
 def _router_features(run: Run) -> np.ndarray:
-    documents, prefix_tokens = run.corpus.documents("router"), run.config.routing.prefix_tokens
-    return features(run, *first_tokens(run.corpus, documents, prefix_tokens))
+    return features_of(run, run.corpus, run.corpus.documents("router"))
 
 
 def _refitted(run: Run, phase: int) -> dict[str, Any]:

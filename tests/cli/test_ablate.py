@@ -98,6 +98,8 @@ def test_a_row_is_the_run_that_it_would_be_alone_also_after_kills(tiny, little):
 
 def test_what_is_finished_is_not_run_again_and_a_new_row_runs_alone(dipaco, little):
     before = content_of(little.row)
+    features = set((little.folder / "shared").glob("*/features/*"))
+    assert len(features) == 3  # of the documents for the router, for training, for validation
     command = ("ablate", little.file, "--run", little.folder)
     ended = dipaco(*command, forks=True)
     assert ended.code == 0
@@ -109,6 +111,7 @@ def test_what_is_finished_is_not_run_again_and_a_new_row_runs_alone(dipaco, litt
     assert "diloco, seed 0 finished" in ended.err
     assert "2x2, seed 0 " not in ended.err
     assert len(list((little.folder / "shared").iterdir())) == 1
+    assert set((little.folder / "shared").glob("*/features/*")) == features  # used again
     table = json.loads((little.folder / "table.json").read_bytes())
     assert list(table["to_diloco"]) == ["2x2"]
     costs = ["steps", "tokens", "parameters_per_path", "flops"]
