@@ -52,7 +52,8 @@ class Onlooker:
                     loss=fields["loss"],
                 )
 
-        if time.monotonic() - self._looked_seconds > LEDGER_SECONDS:
+        is_late = time.monotonic() - self._looked_seconds > LEDGER_SECONDS
+        if is_late and self._run.address.url is not None:  # in a folder, all write into one file
             self._looked_seconds = time.monotonic()
             done, _ = progress_of(self._run)
             if done > self._done:
