@@ -73,7 +73,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="workers-") as folder:
         config = Path(folder, "config.py")
         config.write_text(CONFIG.format(phases=options.phases, steps=options.steps))
-        train(config, Path(folder, "warm"), 1, 1, "--set", "phases=1", "--set", "inner.steps=1")
+        train(config, Path(folder, "warm"), 1, 1, "--set", "phases=1", "--set", "inner.steps=2")
         pairs = []
         for number in range(options.pairs):
             runs = {n: Path(folder, f"{number}-{n}") for n in (1, options.workers)}

@@ -220,15 +220,16 @@ def _put(tree: Any, shardings: Any) -> Any:
 
 
 def machine() -> str:
-    """What the bits of a result depend on: the kind of device, how many, how many CPUs, and the
-    compiler.
+    """What the bits of a result depend on: the kind of device, how many on how many hosts, how many
+    CPUs, and the compiler.
     """
     devices = jax.devices()
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     kind = devices[0].device_kind
     if devices[0].platform == "cpu":
         kind = _cpu_model()
-    return f"{len(devices)} x {kind}, {cpus} CPUs, jaxlib {jax.lib.__version__}"
+    where = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
+    return f"{len(devices)} x {kind}{where}, {cpus} CPUs, jaxlib {jax.lib.__version__}"
 
 
 def keep_compiled(folder: Path) -> None:

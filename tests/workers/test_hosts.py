@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from tiny_run import facts
 
+from dipaco.config import MODULAR
 from dipaco.control.tasks import Claim, Task
 from dipaco.errors import BadHosts, ObjectDamaged, SettingsDisagree
 from dipaco.launch.devices import fake_cpus
@@ -205,51 +206,69 @@ def wait_for(look, folder, seconds=240):
     return found
 
 
-@pytest.mark.timeout(900)  # it starts six processes that compile, on machines that may be busy
+@pytest.fixture
+def finish(pair, tmp_path):
+    """`finish(folder)`: a worker of two hosts, until the run is finished. Where one host is so slow
+    that the other gives it up, the worker is started again, as a launcher does.
+    """
+
+    def finish(folder):
+        for _ in range(5):
+            pair.start(Pair(str(folder)), "pair")
+            (ended,) = wait_for(pair.poll, tmp_path / "logs")
+            if ended.code == 0:
+                return
+        raise AssertionError(logs(tmp_path / "logs"))
+
+    return finish
+
+
+@pytest.mark.timeout(1200)  # it starts eight processes that compile, on machines that may be busy
 def test_two_hosts_of_four_devices_do_what_one_of_eight_does_whoever_is_killed(
-    corpus, tmp_path, command_cache, pair, monkeypatch
+    corpus, tmp_path, command_cache, pair, finish, monkeypatch
 ):
-    """The same bits as two hosts in peace, row for row; and within rounding those of one process:
-    between processes, devices add in another order.
+    """Killed or not: the same facts, bit for bit. Against one process, whose devices add in another
+    order than two hosts do: within a millionth.
     """
     monkeypatch.setenv("DIPACO_CACHE", str(command_cache))
-    alone, calm, shared = (tmp_path / name for name in ("alone", "calm", "shared"))
+    alone, calm, storm = (tmp_path / name for name in ("alone", "calm", "storm"))
     shutil.copytree(corpus, alone / "corpus")
     run, _ = create_or_open(alone, MESH)
     with contextlib.closing(run.ledger):
         run.programs = Programs(MESH)
         work_until(run, 0)
-        shutil.copytree(alone, calm)
-        shutil.copytree(alone, shared)
+        for folder in (calm, storm):
+            shutil.copytree(alone, folder)
         worker_of(run).run_until_finished()
+    finish(calm)
+    for victim in (1, 0):
+        kill_while_training(pair, storm, victim, tmp_path / "logs")
+    finish(storm)
+
+    assert facts(storm) == facts(calm)
+    with reading(alone) as there, reading(calm) as here:
+        assert len(here.ledger.machines()) == 2, "the base model was trained by one process"
+        for phase in (1, 2):
+            for module in MESH.topology.modules:
+                ours = jax.tree.leaves(here.parameters(MODULAR, module, phase))
+                theirs = jax.tree.leaves(there.parameters(MODULAR, module, phase))
+                for one, other in zip(ours, theirs, strict=True):
+                    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+def kill_while_training(pair, folder, victim, log_folder):
+    """One host is killed while the worker has a path in hand: the other ends, the lease returns."""
 
     def held():
-        with reading(shared) as opened:
-            opened.ledger.queue.reap()
-            return [h for h in opened.ledger.queue.held() if h.task.kind == "train"]
+        with reading(folder) as run:
+            run.ledger.queue.reap()
+            return [h for h in run.ledger.queue.held() if h.task.kind == "train"]
 
-    for victim in (1, 0):
-        pair.start(Pair(str(shared)), "pair")
-        processes = pair.group("pair")
-        wait_for(held, tmp_path / "logs")
-        os.kill(processes[victim].pid, signal.SIGKILL)
-        (ended,) = wait_for(pair.poll, tmp_path / "logs")
-        assert (ended.name, ended.how) == ("pair", "signal 9")
-        assert None not in [process.poll() for process in processes]
-        wait_for(lambda: not held(), tmp_path / "logs", 10)
-
-    for folder in (shared, calm):
-        pair.start(Pair(str(folder)), "pair")
-        (ended,) = wait_for(pair.poll, tmp_path / "logs")
-        assert ended.code == 0, logs(tmp_path / "logs")
-
-    assert facts(shared) == facts(calm)
-    together, by_one = released(calm), released(alone)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), together, by_one)
-
-
-def released(folder):
-    """The parameters of every path in the end."""
-    with reading(folder) as run:
-        release = run.ledger.release("modular", None)
-        return [run.path_of(release, path) for path in range(len(release.paths))]
+    pair.start(Pair(str(folder)), "pair")
+    processes = pair.group("pair")
+    wait_for(held, log_folder)
+    os.kill(processes[victim].pid, signal.SIGKILL)
+    (ended,) = wait_for(pair.poll, log_folder)
+    assert (ended.name, ended.how) == ("pair", "signal 9")
+    assert None not in [process.poll() for process in processes]
+    wait_for(lambda: not held(), log_folder)
