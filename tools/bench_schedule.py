@@ -289,8 +289,8 @@ def facts_of(plan: Plan, task: Task) -> list[Fact]:
     path, arm = task.path, plan.arm(task.arm)
     trained = PathTrained(
         arm=arm.name, path=path, phase=task.phase, snapshot=receipt("snapshot", task), step=0,
-        batches="rows", losses=(1.0, 0.9), tokens=1, seconds=1.0, bytes_down=1, bytes_up=1,
-        machine="virtual",
+        position=0, batches="rows", losses=(1.0, 0.9), tokens=1, seconds=1.0, bytes_down=1,
+        bytes_up=1, machine="virtual",
     )  # fmt: skip
     if not arm.is_averaged:
         return [trained, *(ready(arm.name, m, task.phase + 1) for m in arm.topology.modules)]
