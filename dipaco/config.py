@@ -18,6 +18,7 @@ from dipaco.inner.config import InnerSettings
 from dipaco.model.config import MeshConfig, ModelConfig, part_names
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RerouteConfig, RoutingConfig
+from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Topology
 
 MODULAR = "modular"
@@ -63,6 +64,7 @@ class RunConfig:
     evaluation: EvaluationSettings = EvaluationSettings()
     reroute: RerouteConfig = RerouteConfig()
     mesh: MeshConfig = MeshConfig()
+    retention: RetentionSettings = RetentionSettings()
     baselines: tuple[str, ...] = BASELINES  # dense arms to train beside the modular one
 
     def __post_init__(self):

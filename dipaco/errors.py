@@ -214,6 +214,10 @@ class LedgerVersion(DipacoError):
     """
 
 
+class LedgerOlder(DipacoError):
+    """The ledger {file} has schema version {found}, and this program works with {expected}. `dipaco upgrade --run RUN` brings it there, when the run's workers have left. Nothing was changed."""
+
+
 class BadDatabase(DipacoError):
     """`{given}` is no database. Give postgresql://HOST/NAME, or env:VARIABLE with such a URL in it; leave it out for SQLite in the run's folder."""
 
@@ -431,9 +435,17 @@ class RunOfOtherDatabase(DipacoError):
 
 
 class RunOfOtherVersion(DipacoError):
-    """{folder} holds a run begun by dipaco {found}; this is {here}. Nothing was changed.
-    Go on with version {found}, or start a new run folder.
+    """{folder} is a run of dipaco {found}; this is {here}. Nothing was changed.
+    Go on with version {found}; or `dipaco upgrade --run RUN` makes it one of {here}, for all its workers.
     """
+
+
+class WorkersHere(DipacoError):
+    """{what} needs a run that nobody works on: {who}. `dipaco drain --run RUN` sends them away in order; then try again. Nothing was changed."""
+
+
+class CannotRollBack(DipacoError):
+    """The run cannot go back to phase {phase}: {problem} Nothing was changed."""
 
 
 class RunBegunOtherwise(DipacoError):

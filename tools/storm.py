@@ -355,7 +355,7 @@ def report(calm: Weather, storm: Weather, calm_seconds: float, storm_seconds: fl
         lost, twice = rows_lost_and_twice(here)
         tokens = here.ledger.training_totals("modular")["tokens"]
         members = here.ledger.roster.members()
-        refusals = len(here.ledger.refusals())
+        refusals = len(here.ledger.mends.refusals())
     live = sum(member.live_seconds for member in members)
     committed = sum(member.committed_seconds for member in members)
     goodput = calm_seconds / storm_seconds

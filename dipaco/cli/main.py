@@ -18,11 +18,13 @@ from dipaco.cli import (
     monitor,
     orders,
     roles,
+    rollback,
     scale,
     serve,
     status,
     swarm,
     train,
+    upgrade,
 )
 from dipaco.errors import DipacoError, DiskFull
 
@@ -47,6 +49,8 @@ VERBS = {
     "resume": orders.RESUME,
     "drain": orders.DRAIN,
     "swarm": swarm,
+    "rollback": rollback,
+    "upgrade": upgrade,
 }
 
 EXIT_BAD_INPUT = 2

@@ -9,6 +9,7 @@ without a monitor; with one, it is told. Ends when the run is finished.
 
 import argparse
 
+from dipaco.cli.metrics import add_metrics, counted
 from dipaco.cli.runs import add_run
 
 HELP = "watch over the workers of a run"
@@ -17,6 +18,7 @@ LOOK_SECONDS = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
+    add_metrics(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -30,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     with reading(options.run) as run:
         log = Several(Lines(sys.stdout), JsonLines(run.layout.events, clock=time.time))
         monitor = Monitor(run.ledger)
-        with log:
+        with log, counted(run, options, None):
             while run.ledger.unfinished():
                 for event in monitor.look():
                     log.write(event)

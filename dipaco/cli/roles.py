@@ -5,6 +5,7 @@ start them by these very command lines.
 import argparse
 from collections.abc import Collection
 
+from dipaco.cli.metrics import add_metrics, counted
 from dipaco.cli.runs import add_run
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import FIRST_KINDS, PRIORITY, Kind
@@ -29,6 +30,7 @@ class RoleVerb:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_run(parser)
         add_database(parser)
+        add_metrics(parser)
         parser.add_argument("--name", help="in the roster; else host and process number")
         parser.add_argument(
             "--lease-seconds",
@@ -78,11 +80,11 @@ class RoleVerb:
                     if not hosts.is_first:
                         follow(run, hosts)
                         return 0
-                    with Narrator(run) as narrator:
+                    with Narrator(run) as narrator, counted(run, options, narrator) as watcher:
                         work(
                             run,
                             options.name or own_name(),
-                            narrator,
+                            watcher,
                             kinds=kinds,
                             lease_seconds=options.lease_seconds,
                             hosts=hosts,

@@ -142,8 +142,27 @@ def _status_of_work(opened: Any) -> dict[str, Any]:
         "bits": "the same whoever does what: all workers are of one kind"
         if len(machines) <= 1
         else "within a tolerance: workers of several kinds took part",
-        "refusals": ledger.refusals(),
+        "refusals": ledger.mends.refusals(),
         "swarms": ledger.swarms.statuses(),
+        "num_refusals": ledger.mends.num_refusals(),
+        "rollbacks": ledger.rollbacks.list(),
+        "bytes": ledger.bytes_by_kind(),
+        "goodput": goodput_of(ledger),
+    }
+
+
+def goodput_of(ledger: Any) -> dict[str, float]:
+    """What came of the time of all workers: only what was recorded counts."""
+    members = ledger.roster.members()
+    live = sum(member.live_seconds for member in members)
+    committed = sum(member.committed_seconds for member in members)
+    tokens = sum(ledger.tokens_by_arm().values())
+    return {
+        "tokens": tokens,
+        "worker_seconds": live,
+        "committed_seconds": committed,
+        "participation": min(1.0, committed / max(live, 1e-9)),
+        "tokens_per_worker_second": tokens / max(live, 1e-9),
     }
 
 
@@ -179,6 +198,8 @@ def _print(status: dict[str, Any]) -> None:
 
 
 def _print_work(status: dict[str, Any]) -> None:
+    from rich.filesize import decimal
+
     if status["order"] != "run":
         print(f"\norder: {status['order']}")
     here = {name: at for name, at in status["workers"].items() if at["state"] == "here"}
@@ -192,6 +213,20 @@ def _print_work(status: dict[str, Any]) -> None:
             f"  {name}  {doing}  participation {at['participation']:.0%}, "
             f"{at['committed_tasks']} tasks, {at['lost_tasks']} lost{silent}"
         )
+    if any(status["bytes"].values()):
+        kinds = ", ".join(
+            f"{decimal(num)} {kind.replace('_', ' ')}" for kind, num in status["bytes"].items()
+        )
+        print(f"bytes: {kinds}")
+    at = status["goodput"]
+    if at["worker_seconds"]:
+        print(
+            f"goodput: {at['tokens']:,} tokens, {at['tokens_per_worker_second']:,.0f} a second of "
+            f"a worker; participation {at['participation']:.0%}"
+        )
+    for number, rollback in enumerate(status["rollbacks"], start=1):
+        aside = ", ".join(f"{n} {kind}" for kind, n in rollback["set_aside"].items())
+        print(f"rollback {number}: to phase {rollback['phase']}, set aside: {aside}")
     for refusal in status["refusals"][:5]:
         print(f"refused: {refusal['what']}: {refusal['reason']} Again: {refusal['task']}")
 

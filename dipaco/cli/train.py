@@ -24,6 +24,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dipaco.cli.beginning import add_beginning, begun, how_to_go_on, leave_devices_alone
+from dipaco.cli.metrics import add_metrics, counted
 from dipaco.errors import BadWorkers
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that share the work (default: 1)",
     )
+    add_metrics(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,7 +82,8 @@ def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
 
     with Narrator(opened, tensorboard=options.tensorboard) as narrator:
         narrator.greet(is_new=is_new)
-        return work(opened, own_name(), narrator)
+        with counted(opened, options, narrator) as watcher:
+            return work(opened, own_name(), watcher)
 
 
 def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
@@ -98,4 +101,5 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
         print(title_of(opened.config), flush=True)
     crew = Crew(Role("worker", str(options.run)), f"local-{os.getpid()}", options.workers)
     engine = LocalEngine(opened.layout.log)
-    return supervise(opened, engine, [crew], own_name(), tensorboard=options.tensorboard)
+    with counted(opened, options, None):
+        return supervise(opened, engine, [crew], own_name(), tensorboard=options.tensorboard)

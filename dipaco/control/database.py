@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 from typing import Any, Protocol
 
-from dipaco.errors import BadDatabase
+from dipaco.errors import BadDatabase, LedgerOlder, LedgerVersion
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 
 class KeyTaken(Exception):
@@ -45,6 +45,23 @@ class Database(Protocol):
         """
         ...
 
+    @property
+    def is_far(self) -> bool:
+        """Whether what is asked often is to be asked in one statement: `claim_tasks` and
+        `claim_alike` then note who holds what they take, and there is `finish_training`.
+        """
+        ...
+
+    def turns(self, *subjects: str) -> list[str]:
+        """The names of the locks that `wait_for_others` takes, in its order; none where it takes
+        none.
+        """
+        ...
+
+    def flush(self) -> None:
+        """What was committed outlives a power cut from now on; `transaction` sees to it itself."""
+        ...
+
     def snapshot(self) -> contextlib.AbstractContextManager[None]:
         """All queries inside see the database as it is at the first of them; nothing is changed."""
         ...
@@ -53,12 +70,22 @@ class Database(Protocol):
         """Runs a named query; all its rows. `:now` is given: seconds of the database's clock."""
         ...
 
+    def once(self, query: str, **values: Any) -> list[tuple]:
+        """As `rows`, for what must not be done twice: a transaction of its own, and a connection
+        that is lost is told, whether it was committed or not.
+        """
+        ...
+
     def one(self, query: str, **values: Any) -> tuple | None:
         """Its first row, or None."""
         ...
 
     def change(self, query: str, **values: Any) -> int:
         """Runs a named statement; how many rows it changed. Raises `KeyTaken`."""
+        ...
+
+    def upgrade(self) -> tuple[int, int]:
+        """Brings tables of an older version to this program's; both versions."""
         ...
 
     def reconnect(self) -> None:
@@ -76,21 +103,26 @@ class Database(Protocol):
     def close(self) -> None: ...
 
 
-def open_database(place: Path | str, schema: str = "") -> Database:
-    """The database at a place: a file, or `postgresql://...` with the schema that one run has.
+def open_database(place: Path | str, schema: str = "", *, is_older_fine: bool = False) -> Database:
+    """The database at a place: a file, or `postgresql://...` with the schema that one run has. An
+    empty one is given its tables.
+
+    Args:
+      is_older_fine: its tables may be those of an older version of this program.
 
     Raises:
       BadDatabase: neither of these.
+      LedgerOlder: its tables are older, and others may still be using them as they are.
       LedgerDamaged, LedgerVersion, NotWritable, DiskFull, RunBusy, DatabaseUnreachable.
     """
     if isinstance(place, Path):
         from dipaco.control.sqlite import SQLite
 
-        return SQLite(place)
+        return SQLite(place, is_older_fine=is_older_fine)
     if place.startswith(("postgresql://", "postgres://")):
         from dipaco.control.postgresql import PostgreSQL
 
-        return PostgreSQL(place, schema)
+        return PostgreSQL(place, schema, is_older_fine=is_older_fine)
     raise BadDatabase(given=place)
 
 
@@ -103,6 +135,14 @@ def queries(dialect: str) -> dict[str, str]:
         if only_for in (None, dialect):
             statements[name] = text.strip()
     return statements
+
+
+def check_version(found: int, place: object, *, is_older_fine: bool) -> None:
+    """Raises `LedgerVersion`, `LedgerOlder`; 0 is a database without tables."""
+    if found > SCHEMA_VERSION:
+        raise LedgerVersion(file=place, found=found, expected=SCHEMA_VERSION)
+    if 0 < found < SCHEMA_VERSION and not is_older_fine:
+        raise LedgerOlder(file=place, found=found, expected=SCHEMA_VERSION)
 
 
 def migrations(dialect: str) -> dict[int, str]:

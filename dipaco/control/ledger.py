@@ -6,20 +6,29 @@ a row are swept later.
 """
 
 import contextlib
-import dataclasses
 import json
 import uuid
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dipaco.control.database import KeyTaken, open_database
-from dipaco.control.patience import patient
+from dipaco.control.facts import (
+    counted_with,
+    is_known,
+    record,
+    row_of_arrival,
+    row_of_trained,
+    stage_done,
+)
+from dipaco.control.mends import Mends
+from dipaco.control.patience import patient, patiently
 from dipaco.control.plan import Plan
 from dipaco.control.queue import Queue
 from dipaco.control.release import Release, make_release
+from dipaco.control.rollback import Rollbacks
 from dipaco.control.roster import Roster
-from dipaco.control.scheduler import due, first_task
+from dipaco.control.scheduler import due, first_task, gathering
 from dipaco.control.swarms import Swarms
 from dipaco.control.tasks import (
     PRIORITY,
@@ -27,20 +36,22 @@ from dipaco.control.tasks import (
     Claim,
     Evaluated,
     Fact,
-    ModuleReady,
     Moves,
     PathChecked,
-    PathLabelled,
-    PathScored,
     PathTrained,
     StageDone,
     Task,
 )
-from dipaco.errors import ClaimLost, KeepsFailing, NotYet, OtherBytes
+from dipaco.errors import ClaimLost, NotYet
 from dipaco.receipt import Receipt
 from dipaco.topology import ModuleId
 
-MOST_REDOS = 3  # the same task, before a person must look
+
+class Orders(NamedTuple):
+    """To everybody who works on a run."""
+
+    order: str  # run, pause, drain
+    version: str | None  # of the program
 
 
 class Snapshot(NamedTuple):
@@ -90,13 +101,16 @@ class Ledger:
     Args:
       place: a file, or the URL of a database server.
       schema: the run's own name there.
+      is_older_fine: its tables may be of an older version of this program; see `upgrade`.
     """
 
-    def __init__(self, place: Path | str, schema: str = ""):
-        self._database = open_database(place, schema)
+    def __init__(self, place: Path | str, schema: str = "", *, is_older_fine: bool = False):
+        self._database = open_database(place, schema, is_older_fine=is_older_fine)
         self.queue = Queue(self._database)
         self.roster = Roster(self._database)
         self.swarms = Swarms(self._database)
+        self.mends = Mends(self._database, self.queue)
+        self.rollbacks = Rollbacks(self._database)
 
     def close(self) -> None:
         self._database.close()
@@ -151,6 +165,23 @@ class Ledger:
         texts = [self.meta(_workers_of(None)), self.meta(_workers_of(launcher))]
         return [Wish(int(text.split()[0]), text) for text in texts if text is not None]
 
+    @patient
+    def orders(self) -> Orders:
+        """What everybody should do, and which version of this program they should be."""
+        found = dict(self._database.rows("orders"))
+        return Orders(found.get("order", "run"), found.get("version"))
+
+    @patient
+    def upgrade(self, version: str) -> tuple[int, int]:
+        """Brings the tables to this program's, and says that from now on the run is of `version`;
+        the versions of the tables, before and now.
+        """
+        before, now = self._database.upgrade()
+        with self._database.transaction():
+            self._database.change("change_meta", key="version", value=version)
+            self._database.change("change_meta", key="order", value="run")
+        return before, now
+
     @contextlib.contextmanager
     def at_one_moment(self) -> Generator[None]:
         """What is read inside is of one moment, whatever others write meanwhile."""
@@ -162,132 +193,75 @@ class Ledger:
     def finish(self, plan: Plan, claim: Claim, facts: Iterable[Fact]) -> list[Task]:
         """Records the facts of a finished task, and makes due what they make due. All or nothing.
 
+        Returns:
+          What is due now, outer steps aside: the database alone knows whether they are.
+
         Raises:
           ClaimLost: somebody else holds the task by now, or has finished it. Nothing was recorded.
         """
-        tries = iter(range(1_000_000))
-        return self._finish(plan, claim, list(facts), tries)
+        facts, has_tried = list(facts), False
 
-    @patient
-    def _finish(
-        self, plan: Plan, claim: Claim, facts: list[Fact], tries: Iterator[int]
-    ) -> list[Task]:
-        """`tries` counts: a connection that broke during the commit may have committed."""
-        key = {"task_id": claim.task_id, "attempt": claim.attempt}
-        if next(tries) and self._database.one("is_finished_by", **key):
-            return []
-        with self._database.transaction():
-            seconds = self._end_claims(claim)
-            finished = self._database.one("finish_task", task_id=claim.task_id)
-            if finished is None:
-                raise ClaimLost(task=claim.task)
-            (redone,) = finished
-            try:
-                for fact in facts:
-                    if not (redone and self._is_known(claim.task, fact)):
-                        self._record(fact)
-            except KeyTaken as error:
-                raise ClaimLost(task=claim.task) from error
-            if redone:  # whoever waited looks again; what is still missing is found again
-                self._database.change("wake_tasks")
-            self._database.wait_for_others(*(s for fact in facts for s in _counted_with(fact)))
-            tasks = due(plan, facts, self)
-            for arm, phase in dict.fromkeys((t.arm, t.phase) for t in tasks if t.kind == "score"):
-                self._release(plan, arm, phase)
-            self._add_tasks(tasks)
-            self._database.change("credit_worker", name=claim.worker, seconds=seconds)
-        return tasks
+        def record() -> list[Task]:
+            nonlocal has_tried
+            if has_tried and self.queue.is_finished_by(claim):
+                return []  # the connection broke during the commit, which went through
+            has_tried = True
+            if self._database.is_far and self._finish_training(plan, claim, facts):
+                return []
+            return self._finish(plan, claim, facts)
 
-    def _end_claims(self, claim: Claim) -> float:
-        """Inside a transaction: nobody holds the task any more, whoever else tried it; for how long
-        `claim` held it. Raises `ClaimLost`.
+        return patiently(record, self._database.reconnect)
+
+    def _finish_training(self, plan: Plan, claim: Claim, facts: list[Fact]) -> bool:
+        """In one statement, as it happens most often. False where these are other facts, or come a
+        second time: nothing was changed.
         """
-        rows = self._database.rows("drop_claims_of_task", task_id=claim.task_id)
-        held_seconds = {(attempt, worker): seconds for attempt, worker, seconds in rows}
-        if (claim.attempt, claim.worker) not in held_seconds:
-            raise ClaimLost(task=claim.task)
-        return held_seconds[claim.attempt, claim.worker]
-
-    @patient
-    def redo(
-        self, claim: Claim, cause: Task, what: str, reason: str, refused: Arrival | None = None
-    ) -> None:
-        """What `claim` needs is lost: the task that made it is done again, and this one waits.
-
-        Args:
-          claim: is given up.
-          cause: the task that made it.
-          what: the object that is damaged, or was refused.
-          reason: what is wrong with it; `status` shows it.
-          refused: a contribution to take out.
-
-        Raises:
-          ClaimLost: nothing was changed.
-          KeepsFailing: that has been tried `MOST_REDOS` times.
-        """
-        with self._database.transaction():
-            self._end_claims(claim)
-            key = cause._asdict()
-            found = self._database.one("get_task", **key)
-            assert found is not None, cause
-            state, redone = found
-            if redone >= MOST_REDOS:
-                raise KeepsFailing(task=cause, what=what, reason=reason, times=redone)
-            self._database.change("wait_task", task_id=claim.task_id)
-            if state == "done":
-                self._database.change("redo_task", **key)
-            if refused is not None:
-                self._database.change(
-                    "drop_arrival",
-                    arm=refused.arm,
-                    module=str(refused.module),
-                    phase=refused.phase,
-                    path=refused.path,
-                )
-            self._database.change(
-                "put_refusal", what=what, reason=reason, task=str(cause), worker=claim.worker
+        if not all(isinstance(fact, PathTrained | Arrival) for fact in facts):
+            return False
+        outer = [
+            {**task._asdict(), "priority": PRIORITY[task.kind], "awaited": awaited}
+            for task, awaited in gathering(plan, facts)
+        ]
+        trained = [row_of_trained(fact) for fact in facts if isinstance(fact, PathTrained)]
+        arrivals = [row_of_arrival(fact) for fact in facts if isinstance(fact, Arrival)]
+        try:
+            ((done,),) = self._database.once(
+                "finish_training",
+                task_id=claim.task_id,
+                attempt=claim.attempt,
+                worker=claim.worker,
+                trained=json.dumps(trained),
+                arrivals=json.dumps(arrivals),
+                turns=self._database.turns(*_counted_with_any(facts)),
+                outer=json.dumps(outer),
             )
+            self._database.flush()
+        except KeyTaken as error:
+            raise ClaimLost(task=claim.task) from error
+        return done == "done"
 
-    def refuse(self, claim: Claim, arrival: Arrival, reason: str) -> None:
-        """A contribution is wrong: it is taken out, and its path is trained again. Raises as
-        `redo`.
-        """
-        cause = Task("train", arrival.arm, str(arrival.path), arrival.phase)
-        self.redo(claim, cause, arrival.message.name, reason, refused=arrival)
-
-    def refusals(self) -> list[dict[str, str]]:
-        """What was refused or found damaged, the newest first."""
-        names = ("what", "reason", "task", "worker")
-        return [dict(zip(names, row, strict=True)) for row in self._database.rows("refusals")]
-
-    def maker_of(self, plan: Plan, name: str) -> Task | None:
-        """The task that made an object; None where its loss costs nothing but time."""
-        one = self._database.one
-        if row := one("maker_of_snapshot", name=name):
-            return _training(plan, *row)
-        if row := one("maker_of_message", name=name):
-            return _training(plan, *row)
-        if rows := self._database.rows("maker_of_module", name=name):
-            # Equal parameters are one object: a dense arm begins with the base model's. Who made
-            # them first makes them again.
-            makers = [_maker_of_module(plan, *row) for row in rows]
-            return min(makers, key=lambda task: (PRIORITY[task.kind], task.phase))
-        if row := one("maker_of_scores", name=name):
-            arm, path, phase = row
-            return Task("score", arm, str(path), phase)
-        if row := one("maker_of_labels", name=name):
-            arm, path, phase = row
-            return Task("label", arm, str(path), phase)
-        for stage in self.stages():
-            if name in {receipt.name for receipt in stage.artifacts.values()}:
-                return Task(stage.stage, phase=stage.phase)
-        return None
-
-    @patient
-    def forget_partway(self, name: str) -> bool:
-        """Drops what a path had of a phase, where `name` is that; True where it is."""
-        with self._database.transaction():
-            return bool(self._database.change("drop_partway_named", name=name))
+    def _finish(self, plan: Plan, claim: Claim, facts: list[Fact]) -> list[Task]:
+        database = self._database
+        try:
+            with database.transaction():
+                seconds, redone = self.queue.end_finished(claim)
+                for fact in facts:
+                    if not (redone and is_known(database, claim.task, fact)):
+                        record(database, fact)
+                if redone:  # whoever waited looks again; what is still missing is found again
+                    database.change("wake_tasks")
+                database.wait_for_others(*_counted_with_any(facts))
+                for task, awaited in gathering(plan, facts):
+                    self._add_task("add_outer_task", task, awaited=awaited)
+                tasks = due(plan, facts, self)
+                scored = [(t.arm, t.phase) for t in tasks if t.kind == "score"]
+                for arm, phase in dict.fromkeys(scored):
+                    self._release(plan, arm, phase)
+                self._add_tasks(tasks)
+                database.change("credit_worker", name=claim.worker, seconds=seconds)
+        except KeyTaken as error:
+            raise ClaimLost(task=claim.task) from error
+        return tasks
 
     @patient
     def hand_on(self, claim: Claim, partway: Partway) -> None:
@@ -343,11 +317,11 @@ class Ledger:
         row = self._database.one("get_stage", stage=stage, phase=phase)
         if row is None:
             raise NotYet(what=f"stage `{stage}`" + (f" at phase {phase}" if phase else ""))
-        return _stage(stage, phase, *row)
+        return stage_done(stage, phase, *row)
 
     def stages(self) -> list[StageDone]:
         """All that are done, in the order of their work."""
-        facts = (_stage(*row) for row in self._database.rows("list_stages"))
+        facts = (stage_done(*row) for row in self._database.rows("list_stages"))
         return sorted(facts, key=lambda fact: (PRIORITY[fact.stage], fact.phase))
 
     def module(self, arm: str, module: ModuleId, phase: int) -> StoredModule:
@@ -459,21 +433,41 @@ class Ledger:
             for row in self._database.rows("newest_trained")
         ]
 
-    def superseded_messages(self, arm: str, module: ModuleId, phase: int) -> list[str]:
-        """Names of contributions that have been averaged."""
-        rows = self._database.rows("superseded_arrivals", arm=arm, module=str(module), phase=phase)
-        return [name for (name,) in rows]
-
-    def superseded_snapshots(self, arm: str, path: int, phase: int) -> list[str]:
-        """Name of a path's snapshot of the phase before `phase`."""
-        rows = self._database.rows("superseded_snapshots", arm=arm, path=path, phase=phase)
-        return [name for (name,) in rows]
-
-    def live_names(self) -> set[str]:
-        """Names of what will be read again: the last snapshot of every path, and contributions
-        that wait for their module to step.
+    def superseded_messages(self, arm: str, module: ModuleId, newest: int, keep: int) -> list[str]:
+        """Names of the contributions that a module at phase `newest` leaves behind, where those of
+        `keep` phases are kept, the one that is being gathered included.
         """
-        return {name for (name,) in self._database.rows("live_names")}
+        of = {"arm": arm, "module": str(module), "newest": newest, "keep": keep}
+        return [name for (name,) in self._database.rows("superseded_arrivals", **of)]
+
+    def superseded_snapshots(self, arm: str, path: int, newest: int, keep: int) -> list[str]:
+        """Names of the snapshots that a path's snapshot after phase `newest` leaves behind, where
+        `keep` are kept.
+        """
+        of = {"arm": arm, "path": path, "newest": newest, "keep": keep}
+        return [name for (name,) in self._database.rows("superseded_snapshots", **of)]
+
+    def superseded_modules(self, arm: str, module: ModuleId, phase: int) -> list[str]:
+        """Names of a module's parameters and outer state at a phase, where no other fact has
+        them.
+        """
+        of = {"arm": arm, "module": str(module), "phase": phase}
+        return [name for (name,) in self._database.rows("superseded_modules", **of)]
+
+    def live_names(self, *, snapshots: int, contributions: int) -> set[str]:
+        """Names of the newest snapshots of every path and of the newest phases of contributions,
+        so many of each, and of what stopped part-way.
+        """
+        keep = {"snapshots": snapshots, "contributions": contributions}
+        return {name for (name,) in self._database.rows("live_names", **keep)}
+
+    def bytes_by_kind(self) -> dict[str, int]:
+        """What was exchanged and what was written, over the whole run."""
+        return dict(self._database.rows("bytes_by_kind"))
+
+    def tokens_by_arm(self) -> dict[str, int]:
+        """Tokens that were trained on and recorded."""
+        return dict(self._database.rows("tokens_by_arm"))
 
     # --- the frontier, as the scheduler asks for it ----------------------------------------------
 
@@ -501,11 +495,6 @@ class Ledger:
         row = self._database.one("phases_reached", arm=arm, num_modules=num_modules)
         return -1 if row is None else row[0]
 
-    def num_arrivals(self, arm: str, module: ModuleId, phase: int) -> int:
-        row = self._database.one("num_arrivals", arm=arm, module=str(module), phase=phase)
-        assert row is not None
-        return row[0]
-
     def num_labelled(self, arm: str, phase: int) -> int:
         return len(self.labels(arm, phase))
 
@@ -520,60 +509,14 @@ class Ledger:
     def evaluated(self) -> set[tuple[str, int]]:
         return {(fact.arm, fact.phase) for fact in self.evaluations()}
 
-    # --- facts that come a second time -----------------------------------------------------------
-
-    def _is_known(self, task: Task, fact: Fact) -> bool:
-        """Whether the fact of a task that was done again is recorded already, with the same bytes.
-
-        Raises:
-          OtherBytes: it is recorded with others.
-        """
-        match fact:
-            case ModuleReady():
-                what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
-                row = self._database.one("get_module", **what)
-                known = None if row is None else row[1]
-                new = fact.parameters.digest
-            case Arrival():
-                what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
-                row = self._database.one("get_arrival", **what, path=fact.path)
-                known = None if row is None else row[0]
-                new = fact.message.digest
-            case PathTrained():
-                what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-                row = self._database.one("get_trained", **what)
-                known = None if row is None else row[1]
-                new = fact.snapshot.digest
-                # The snapshot of another attempt lies in another folder.
-                self._database.change("move_snapshot", **what, name=fact.snapshot.name)
-            case StageDone():
-                row = self._database.one("get_stage", stage=fact.stage, phase=fact.phase)
-                known = None if row is None else _digests(json.loads(row[0]))
-                new = _digests(fact.artifacts)
-                if fact.stage == "report":
-                    new = known
-            case PathScored() | PathLabelled():
-                query = "get_score" if isinstance(fact, PathScored) else "get_label"
-                what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-                row = self._database.one(query, **what)
-                known = None if row is None else row[0]
-                new = fact.scores.digest
-            case PathChecked():
-                what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-                row = self._database.one("get_check", **what)
-                known = new = None
-            case Evaluated():
-                row = self._database.one("get_evaluation", arm=fact.arm, phase=fact.phase)
-                known = new = None
-        if row is not None and known != new:
-            raise OtherBytes(task=task, known=known, new=new)
-        return row is not None
-
-    # --- how each fact is written ----------------------------------------------------------------
+    # --- what follows from facts -----------------------------------------------------------------
 
     def _add_tasks(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
-            self._database.change("add_task", **task._asdict(), priority=PRIORITY[task.kind])
+            self._add_task("add_task", task)
+
+    def _add_task(self, query: str, task: Task, **values: Any) -> None:
+        self._database.change(query, **task._asdict(), priority=PRIORITY[task.kind], **values)
 
     def _release(self, plan: Plan, arm: str, phase: int) -> None:
         routed_at, topology = plan.arm(arm).routed_at(phase), plan.arm(arm).topology
@@ -592,132 +535,13 @@ class Ledger:
             "add_release", arm=arm, phase=phase, digest=release.digest, body=release.to_json()
         )
 
-    def _record(self, fact: Fact) -> None:
-        change = self._database.change
-        match fact:
-            case ModuleReady():
-                state = fact.outer_state or Receipt(None, None, None)  # ty: ignore[invalid-argument-type]
-                change(
-                    "add_module",
-                    arm=fact.arm,
-                    module=str(fact.module),
-                    phase=fact.phase,
-                    **fact.parameters._asdict(),
-                    state_name=state.name,
-                    state_digest=state.digest,
-                    state_bytes=state.num_bytes,
-                    gradient_norm=fact.gradient_norm,
-                    moves=None if fact.moves is None else json.dumps(fact.moves),
-                )
-            case Arrival():
-                change(
-                    "add_arrival",
-                    arm=fact.arm,
-                    module=str(fact.module),
-                    phase=fact.phase,
-                    path=fact.path,
-                    base_digest=fact.base_digest,
-                    **fact.message._asdict(),
-                )
-            case PathTrained():
-                change(
-                    "add_trained",
-                    arm=fact.arm,
-                    path=fact.path,
-                    phase=fact.phase,
-                    **fact.snapshot._asdict(),
-                    step=fact.step,
-                    position=fact.position,
-                    batches=fact.batches,
-                    losses=json.dumps(fact.losses),
-                    tokens=fact.tokens,
-                    seconds=fact.seconds,
-                    bytes_down=fact.bytes_down,
-                    bytes_up=fact.bytes_up,
-                    machine=fact.machine,
-                )
-                change("drop_partway", arm=fact.arm, path=fact.path, phase=fact.phase)
-            case StageDone():
-                change(
-                    "add_stage",
-                    stage=fact.stage,
-                    phase=fact.phase,
-                    artifacts=json.dumps(fact.artifacts),
-                    summary=json.dumps(fact.summary),
-                    seconds=fact.seconds,
-                )
-            case PathChecked():
-                change("add_check", **dataclasses.asdict(fact))
-            case PathScored() | PathLabelled():
-                change(
-                    "add_score" if isinstance(fact, PathScored) else "add_label",
-                    arm=fact.arm,
-                    path=fact.path,
-                    phase=fact.phase,
-                    **fact.scores._asdict(),
-                    seconds=fact.seconds,
-                )
-            case Evaluated():
-                change(
-                    "add_evaluation",
-                    arm=fact.arm,
-                    phase=fact.phase,
-                    perplexity=fact.perplexity,
-                    best_path_perplexity=fact.best_path_perplexity,
-                    documents=fact.documents,
-                    tokens=fact.tokens,
-                    seconds=fact.seconds,
-                )
-
 
 def _workers_of(launcher: str | None) -> str:
     return "workers" if launcher is None else f"workers {launcher}"
 
 
-def _digests(artifacts: Any) -> dict[str, str]:
-    return {name: receipt[1] for name, receipt in artifacts.items()}
-
-
-def _training(plan: Plan, arm: str, path: int, phase: int) -> Task:
-    if plan.arm(arm).is_synchronous:
-        path = 0  # one task trains all paths
-    return Task("pretrain" if arm == plan.base.name else "train", arm, str(path), phase)
-
-
-def _maker_of_module(plan: Plan, arm: str, module: str, phase: int) -> Task:
-    if phase == 0:
-        return Task("route")
-    if plan.arm(arm).is_averaged:
-        return Task("outer", arm, module, phase - 1)
-    return _training(plan, arm, 0, phase - 1)
-
-
-def _counted_with(fact: Fact) -> tuple[str, ...]:
-    """What the scheduler counts when a fact comes: two facts of one name must not be recorded side
-    by side, or neither would see that it was the last.
-    """
-    match fact:
-        case Arrival():
-            return (f"Arrival {fact.arm} {fact.module} {fact.phase}",)
-        case ModuleReady() | PathScored() | PathLabelled():
-            return (f"{type(fact).__name__} {fact.arm} {fact.phase}",)
-        case PathChecked():  # the next check waits for this one and for the path's modules
-            return (
-                f"PathChecked {fact.arm} {fact.phase}",
-                f"ModuleReady {fact.arm} {fact.phase + 1}",
-            )
-        case _:
-            return (type(fact).__name__,)
-
-
-def _stage(stage: Any, phase: int, artifacts: str, summary: str, seconds: float) -> StageDone:
-    return StageDone(
-        stage=stage,
-        phase=phase,
-        artifacts={name: Receipt(*values) for name, values in json.loads(artifacts).items()},
-        summary=json.loads(summary),
-        seconds=seconds,
-    )
+def _counted_with_any(facts: list[Fact]) -> list[str]:
+    return [subject for fact in facts for subject in counted_with(fact)]
 
 
 @contextlib.contextmanager

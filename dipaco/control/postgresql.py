@@ -4,21 +4,31 @@ Leases are measured by the server's clock, so no two machines need agree on the 
 transaction counts (arrivals of a module, say) it must see whole, and at READ COMMITTED it does not
 see what others are about to commit: so transactions that count the same thing queue at an advisory
 lock with its name, after they have recorded and before they count.
+
+What happens for every path and phase is one statement each: a claim, and what is recorded of a
+phase (`finish_training`, a function of the schema). Between taking a lock and letting go of it
+nobody then waits for a client to get its turn on a busy machine.
 """
 
 import contextlib
+import functools
 import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from dipaco.control.database import SCHEMA_VERSION, KeyTaken, migrations, queries
+from dipaco.control.database import (
+    SCHEMA_VERSION,
+    KeyTaken,
+    check_version,
+    migrations,
+    queries,
+)
 from dipaco.control.patience import ConnectionLost, patiently
 from dipaco.errors import (
     DatabaseRefuses,
     DiskFull,
     ExtraMissing,
-    LedgerVersion,
     PasswordOnCommandLine,
 )
 
@@ -30,8 +40,9 @@ class PostgreSQL:
     """A `Database` on a server."""
 
     epoch = "server"  # one clock, whoever asks
+    is_far = True
 
-    def __init__(self, url: str, schema: str):
+    def __init__(self, url: str, schema: str, *, is_older_fine: bool = False):
         try:
             import psycopg
         except ImportError as error:
@@ -43,12 +54,13 @@ class PostgreSQL:
         self.place = without_password(url)
         self._connection: Any = None
         self._is_inside = False  # a transaction
+        self._is_older_fine = is_older_fine
         patiently(self._begin, lambda: None)
 
     def _begin(self) -> None:
         self.reconnect()
-        with self._said_plainly():
-            self._migrate()
+        with self._inside():
+            self._lay_tables()
 
     def reconnect(self) -> None:
         self.close()
@@ -70,14 +82,22 @@ class PostgreSQL:
     def transaction(self, *, is_durable: bool = True) -> Generator[None]:
         with self._inside():
             yield
-        # Committed first, and flushed now, when nobody waits for our locks any more: the server
-        # flushes the commits of many at once.
         if is_durable:
-            self._execute("flush", {})
+            self.flush()
+
+    def flush(self) -> None:
+        """What was committed outlives a power cut. Committed first, and flushed then, when nobody
+        waits for our locks any more: the server flushes the commits of many at once.
+        """
+        self._execute("flush", {})
 
     def wait_for_others(self, *subjects: str) -> None:
-        for subject in sorted(set(subjects)):  # one order, so that no two wait for each other
-            self.rows("wait_for_turn", subject=f"{self._schema} {subject}")
+        for turn in self.turns(*subjects):
+            self.rows("wait_for_turn", subject=turn)
+
+    def turns(self, *subjects: str) -> list[str]:
+        """The names of the locks to take, in an order in which no two wait for each other."""
+        return sorted({f"{self._schema} {subject}" for subject in subjects})
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[None]:
@@ -91,15 +111,22 @@ class PostgreSQL:
             return self._execute(query, values).fetchall()
         return patiently(lambda: self._execute(query, values).fetchall(), self.reconnect)
 
+    def once(self, query: str, **values: Any) -> list[tuple]:
+        return self._execute(query, values).fetchall()
+
     def one(self, query: str, **values: Any) -> tuple | None:
         rows = self.rows(query, **values)
         return rows[0] if rows else None
 
     def change(self, query: str, **values: Any) -> int:
-        try:
-            return self._execute(query, values).rowcount
-        except self._psycopg.errors.UniqueViolation as error:
-            raise KeyTaken(str(error)) from error
+        return self._execute(query, values).rowcount
+
+    def upgrade(self) -> tuple[int, int]:
+        with self._inside():
+            self.wait_for_others("schema")
+            before = self._version()
+            self._migrate(before)
+        return before, SCHEMA_VERSION
 
     def fold(self) -> None:
         """A server's files are its own."""
@@ -122,24 +149,28 @@ class PostgreSQL:
 
     def _execute(self, query: str, values: dict[str, Any]) -> Any:
         with self._said_plainly():
-            return self._connection.execute(_statement(queries("postgresql")[query]), values)
+            return self._connection.execute(_named(query), values)
 
-    def _migrate(self) -> None:
-        with self._inside():
-            self.wait_for_others("schema")
-            # Its name is ours (places.py): letters, digits and underlines.
-            self._connection.execute(
-                queries("postgresql")["create_schema"].format(schema=self._schema)
-            )
-            self.change("create_schema_version")
-            found = self.one("get_schema_version")
-            version = 0 if found is None else found[0]
-            if version > SCHEMA_VERSION:
-                raise LedgerVersion(file=self.place, found=version, expected=SCHEMA_VERSION)
-            for number, script in migrations("postgresql").items():
-                if number > version:
-                    self._connection.execute(script)
-                    self.change("put_schema_version", version=number)
+    def _lay_tables(self) -> None:
+        """Where there are none yet."""
+        self.wait_for_others("schema")
+        # Its name is ours (places.py): letters, digits and underlines.
+        self._connection.execute(queries("postgresql")["create_schema"].format(schema=self._schema))
+        self.change("create_schema_version")
+        version = self._version()
+        check_version(version, self.place, is_older_fine=self._is_older_fine)
+        if not version:
+            self._migrate(version)
+
+    def _version(self) -> int:
+        found = self.one("get_schema_version")
+        return 0 if found is None else found[0]
+
+    def _migrate(self, version: int) -> None:
+        for number, script in migrations("postgresql").items():
+            if number > version:
+                self._connection.execute(script)
+                self.change("put_schema_version", version=number)
 
     @contextlib.contextmanager
     def _said_plainly(self) -> Generator[None]:
@@ -150,6 +181,8 @@ class PostgreSQL:
             raise DiskFull(file=f"the database {self.place}") from error
         except (errors.InsufficientPrivilege, errors.InvalidAuthorizationSpecification) as error:
             raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
+        except errors.UniqueViolation as error:
+            raise KeyTaken(_line(error)) from error
         except errors.InvalidCatalogName as error:
             raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
         except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:
@@ -168,6 +201,11 @@ def refuse_password(url: str) -> None:
     """Raises `PasswordOnCommandLine`: every user of the machine can read command lines."""
     if without_password(url) != url or re.search(r"[?&]password=", url):
         raise PasswordOnCommandLine(place=without_password(url).partition("?")[0])
+
+
+@functools.cache
+def _named(query: str) -> str:
+    return _statement(queries("postgresql")[query])
 
 
 def _statement(text: str) -> str:

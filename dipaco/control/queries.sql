@@ -13,10 +13,20 @@ INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING
 INSERT INTO meta (key, value) VALUES (:key, :value)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
--- add_task: makes a task due; one that waited for this goes on, any other stays as it is
+-- add_task: makes a task due; one that waited for this, or was set aside, goes on; any other stays
+-- as it is
 INSERT INTO tasks (kind, arm, subject, phase, priority)
 VALUES (:kind, :arm, :subject, :phase, :priority)
-ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready' WHERE tasks.state = 'waiting';
+ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
+WHERE tasks.state IN ('waiting', 'aside');
+
+-- add_outer_task: as above, where all contributions to the module are in
+INSERT INTO tasks (kind, arm, subject, phase, priority)
+SELECT 'outer', :arm, :subject, :phase, :priority
+WHERE (SELECT count(*) FROM arrivals
+       WHERE arm = :arm AND module = :subject AND phase = :phase) = :awaited
+ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
+WHERE tasks.state IN ('waiting', 'aside');
 
 -- wait_task: it cannot be done before another was done again
 UPDATE tasks SET state = 'waiting' WHERE id = :task_id AND state = 'claimed';
@@ -71,7 +81,8 @@ WHERE id = (SELECT id FROM tasks
             ORDER BY priority, id LIMIT 1)
 RETURNING id, kind, arm, subject, phase, attempt;
 
--- claim_tasks@postgresql: as above; who claims at the same moment takes the next one
+-- claim_tasks@postgresql: as above; who claims at the same moment takes the next one. Who holds it
+-- is noted as well, where SQLite needs `add_claim`
 WITH next AS MATERIALIZED
   (SELECT id FROM tasks
    WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
@@ -82,9 +93,14 @@ WITH next AS MATERIALIZED
          OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
            AND w.beat > :now - :patience_seconds
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
-   ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED)
-UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
-RETURNING id, kind, arm, subject, phase, attempt;
+   ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED),
+taken AS
+  (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
+   RETURNING id, kind, arm, subject, phase, attempt),
+held AS
+  (INSERT INTO claims (task_id, attempt, worker, epoch, since, lease_until)
+   SELECT id, attempt, :worker, :epoch, :now, :now + :lease_seconds FROM taken)
+SELECT id, kind, arm, subject, phase, attempt FROM taken;
 
 -- claim_alike: ready tasks of one kind, arm and phase, to be done together
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1
@@ -111,9 +127,14 @@ WITH next AS MATERIALIZED
          OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
            AND w.beat > :now - :patience_seconds
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
-   ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED)
-UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
-RETURNING id, kind, arm, subject, phase, attempt;
+   ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED),
+taken AS
+  (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
+   RETURNING id, kind, arm, subject, phase, attempt),
+held AS
+  (INSERT INTO claims (task_id, attempt, worker, epoch, since, lease_until)
+   SELECT id, attempt, :worker, :epoch, :now, :now + :lease_seconds FROM taken)
+SELECT id, kind, arm, subject, phase, attempt FROM taken;
 
 -- late_tasks: claimed tasks of some kinds that one other worker holds, with how long it has
 SELECT t.id, t.kind, t.arm, min(:now - c.since) FROM claims c JOIN tasks t ON t.id = c.task_id
@@ -217,8 +238,12 @@ WHERE arm = :arm AND path = :path AND phase = :phase;
 -- drop_partway: the phase is recorded whole
 DELETE FROM partway WHERE arm = :arm AND path = :path AND phase = :phase;
 
+-- finish_training@postgresql: everything that a path's phase leads to, with its facts; see the schema
+SELECT finish_training(:task_id, :attempt, :worker, CAST(:trained AS JSONB), CAST(:arrivals AS JSONB),
+                       CAST(:turns AS TEXT[]), CAST(:outer AS JSONB));
+
 -- flush@postgresql: a commit of its own, which waits until all before it outlive a power cut
-SELECT pg_logical_emit_message(true, 'dipaco', '');
+SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'dipaco', '');
 
 -- create_schema@postgresql: the place of one run's tables
 CREATE SCHEMA IF NOT EXISTS {schema};
@@ -241,7 +266,7 @@ SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0));
 SELECT kind, arm, state, count(*) FROM tasks GROUP BY kind, arm, state ORDER BY kind, arm, state;
 
 -- list_tasks: those that are not done
-SELECT kind, arm, subject, phase, state, attempt FROM tasks WHERE state <> 'done'
+SELECT kind, arm, subject, phase, state, attempt FROM tasks WHERE state NOT IN ('done', 'aside')
 ORDER BY priority, id;
 
 -- add_module: a module at the start of a phase
@@ -283,9 +308,6 @@ WHERE arm = :arm AND module = :module AND phase = :phase ORDER BY path;
 -- get_arrival: that of one path
 SELECT digest FROM arrivals
 WHERE arm = :arm AND module = :module AND phase = :phase AND path = :path;
-
--- num_arrivals: how many there are
-SELECT count(*) FROM arrivals WHERE arm = :arm AND module = :module AND phase = :phase;
 
 -- add_trained: a path went through a phase
 INSERT INTO trained (arm, path, phase, name, digest, num_bytes, step, position, batches, losses,
@@ -380,27 +402,39 @@ SELECT perplexity FROM evaluations WHERE arm = :arm AND phase = :phase;
 SELECT arm, phase, perplexity, best_path_perplexity, documents, tokens, seconds FROM evaluations
 ORDER BY arm, phase;
 
--- superseded_arrivals: contributions whose module has stepped twice since
+-- superseded_arrivals: contributions of a phase, when the newest `keep` phases have them
 SELECT a.name FROM arrivals a JOIN modules m
-  ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + 2)
-WHERE a.arm = :arm AND a.module = :module AND a.phase = :phase - 1;
+  ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + :keep)
+WHERE a.arm = :arm AND a.module = :module AND a.phase = :newest - :keep;
 
--- superseded_snapshots: the newest snapshot but two (a path does not take part in every phase)
-SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase <= :phase
-ORDER BY phase DESC LIMIT 1 OFFSET 2;
+-- superseded_snapshots: the newest but `keep` (a path does not take part in every phase)
+SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase <= :newest
+ORDER BY phase DESC LIMIT 1 OFFSET :keep;
+
+-- superseded_modules: parameters and outer state of a phase, where no other fact speaks of them
+SELECT old.name FROM modules old
+WHERE old.arm = :arm AND old.module = :module AND old.phase = :phase
+  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.name = old.name
+                  AND (o.arm, o.module, o.phase) <> (old.arm, old.module, old.phase))
+UNION ALL
+SELECT old.state_name FROM modules old
+WHERE old.arm = :arm AND old.module = :module AND old.phase = :phase
+  AND old.state_name IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.state_name = old.state_name
+                  AND (o.arm, o.module, o.phase) <> (old.arm, old.module, old.phase));
 
 -- machines: the kinds of machine whose results this run holds, with how many phases of paths
 SELECT machine, count(*) FROM trained GROUP BY machine ORDER BY machine;
 
--- live_names: what will be read again, or would be needed to make a damaged object again: the last
--- two snapshots of every path, the last two contributions to every module, and what stopped part-way
+-- live_names: what will be read again, or would be needed to make a damaged object again: the newest
+-- snapshots of every path, the newest contributions to every module, and what stopped part-way
 SELECT name FROM
   (SELECT name, row_number() OVER (PARTITION BY arm, path ORDER BY phase DESC) AS age FROM trained)
   AS aged
-WHERE age <= 2
+WHERE age <= :snapshots
 UNION
 SELECT a.name FROM arrivals a LEFT JOIN modules m
-  ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + 2)
+  ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + :contributions)
 WHERE m.module IS NULL
 UNION
 SELECT name FROM partway;
@@ -444,3 +478,75 @@ ON CONFLICT (arm, path) DO UPDATE SET leader = excluded.leader, status = exclude
 
 -- swarm_status: of every swarm
 SELECT arm, path, leader, status FROM swarm_status ORDER BY arm, path;
+
+-- bytes_by_kind: over the whole run, what was exchanged and what was written
+SELECT 'modules_fetched', CAST(coalesce(sum(bytes_down), 0) AS BIGINT) FROM trained
+UNION ALL
+SELECT 'contributions_sent', CAST(coalesce(sum(bytes_up), 0) AS BIGINT) FROM trained
+UNION ALL
+SELECT 'snapshots_written', CAST(coalesce(sum(num_bytes), 0) AS BIGINT) FROM trained
+UNION ALL
+SELECT 'modules_written', CAST(coalesce(sum(num_bytes), 0) AS BIGINT) FROM modules
+UNION ALL
+SELECT 'outer_states_written', CAST(coalesce(sum(state_bytes), 0) AS BIGINT) FROM modules
+UNION ALL
+SELECT 'scores_written', CAST(coalesce(sum(num_bytes), 0) AS BIGINT) FROM scores;
+
+-- tokens_by_arm: that count
+SELECT arm, CAST(sum(tokens) AS BIGINT) FROM trained GROUP BY arm ORDER BY arm;
+
+-- num_refusals: of the whole run
+SELECT count(*) FROM refusals;
+
+-- aside_tasks: what would follow from a later phase, and what comes at the end
+UPDATE tasks SET state = 'aside'
+WHERE state <> 'aside' AND (
+  kind IN ('reroute', 'report')
+  OR kind = 'route' AND phase > :phase
+  OR arm = :arm AND kind IN ('train', 'outer') AND phase >= :phase
+  OR arm = :arm AND kind IN ('label', 'check', 'score', 'evaluate') AND phase > :phase);
+
+-- aside_modules: of later phases
+DELETE FROM modules WHERE arm = :arm AND phase > :phase RETURNING *;
+
+-- aside_arrivals: what led there
+DELETE FROM arrivals WHERE arm = :arm AND phase >= :phase RETURNING *;
+
+-- aside_trained: phases of paths that led there
+DELETE FROM trained WHERE arm = :arm AND phase >= :phase RETURNING *;
+
+-- aside_partway: and those that had begun
+DELETE FROM partway WHERE arm = :arm AND phase >= :phase RETURNING *;
+
+-- aside_scores: of later phases
+DELETE FROM scores WHERE arm = :arm AND phase > :phase RETURNING *;
+
+-- aside_releases: of later phases
+DELETE FROM releases WHERE arm = :arm AND phase > :phase RETURNING *;
+
+-- aside_evaluations: of later phases
+DELETE FROM evaluations WHERE arm = :arm AND phase > :phase RETURNING *;
+
+-- aside_labels: of later phases
+DELETE FROM labels WHERE arm = :arm AND phase > :phase RETURNING *;
+
+-- aside_checks: of later phases
+DELETE FROM checks WHERE arm = :arm AND phase > :phase RETURNING *;
+
+-- aside_stages: alternations of later phases, and what comes at the end
+DELETE FROM stages WHERE stage IN ('reroute', 'report') OR (stage = 'route' AND phase > :phase)
+RETURNING *;
+
+-- newest_rollback: its number
+SELECT coalesce(max(rollback), 0) FROM set_aside;
+
+-- put_aside: remembers a fact that counts no more
+INSERT INTO set_aside (rollback, arm, phase, kind, body)
+VALUES (:rollback, :arm, :phase, :kind, :body);
+
+-- rollbacks: what was set aside each time
+SELECT rollback, arm, phase, kind, count(*) FROM set_aside
+GROUP BY rollback, arm, phase, kind ORDER BY rollback, kind;
+
+-- orders: what everybody should do, and of which version they should be
+SELECT key, value FROM meta WHERE key IN ('order', 'version');

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from dipaco.control.database import Database
 from dipaco.control.patience import patient
 from dipaco.control.tasks import PRIORITY, Claim, Kind, Task
+from dipaco.errors import ClaimLost
 
 LEASE_SECONDS = 60.0
 LATE_FACTOR = 3.0  # times the usual duration after which a task gets a backup
@@ -48,7 +49,6 @@ class Queue:
         claims = self.claim_stack(worker, kinds, limit=1, lease_seconds=lease_seconds)
         return claims[0] if claims else None
 
-    @patient
     def claim_stack(
         self,
         worker: str,
@@ -60,20 +60,26 @@ class Queue:
         """The most urgent task that is ready; where it is one of training, up to `limit` of the
         same arm and phase, to be trained together.
         """
+        holder = {"worker": worker, "lease_seconds": lease_seconds}
+        claims = self._claim("claim_tasks", holder, kinds=json.dumps(list(kinds)))
+        if claims and limit > 1 and claims[0].task.kind in STACKED_KINDS:
+            kind, arm, _, phase = claims[0].task
+            of = {"kind": kind, "arm": arm, "phase": phase, "limit": limit - 1}
+            claims += self._claim("claim_alike", holder, **of)
+        return claims
+
+    @patient
+    def _claim(self, query: str, holder: dict[str, Any], **values: Any) -> list[Claim]:
         # A claim that a power cut takes back was never worked on; so it need not be durable.
-        with self._database.transaction(is_durable=False):
-            who = {
-                "worker": worker,
-                "epoch": self._database.epoch,
-                "patience_seconds": LEASE_SECONDS,
-            }
-            rows = self._database.rows("claim_tasks", kinds=json.dumps(list(kinds)), **who)
-            if rows and limit > 1 and rows[0][1] in STACKED_KINDS:
-                _, kind, arm, _, phase, _ = rows[0]
-                rows += self._database.rows(
-                    "claim_alike", kind=kind, arm=arm, phase=phase, limit=limit - 1, **who
-                )
-            return [self._hold(worker, row, lease_seconds) for row in rows]
+        database = self._database
+        values |= {"epoch": database.epoch, "patience_seconds": LEASE_SECONDS}
+        if database.is_far:
+            return [
+                _claim_of(holder["worker"], row) for row in database.rows(query, **values, **holder)
+            ]
+        with database.transaction(is_durable=False):
+            rows = database.rows(query, **values, worker=holder["worker"])
+            return [self._hold(row, **holder) for row in rows]
 
     @patient
     def claim_backup(
@@ -91,7 +97,7 @@ class Queue:
                 if held_seconds > factor * statistics.median(seconds for (seconds,) in usual):
                     row = self._database.one("claim_backup", task_id=task_id)
                     if row is not None:
-                        return self._hold(worker, row, lease_seconds)
+                        return self._hold(row, worker, lease_seconds)
         return None
 
     @patient
@@ -102,6 +108,27 @@ class Queue:
                 "renew_claim", **_key(claim), lease_seconds=lease_seconds
             )
         return bool(renewed)
+
+    def end(self, claim: Claim) -> float:
+        """Inside a transaction: nobody holds the task any more, whoever else tried it; for how many
+        seconds `claim` held it. Raises `ClaimLost`.
+        """
+        return _held_seconds(self._database.rows("drop_claims_of_task", **_task(claim)), claim)
+
+    def end_finished(self, claim: Claim) -> tuple[float, int]:
+        """Inside a transaction: as `end`, and the task is done, once; also how often it had been
+        opened again. Raises `ClaimLost`.
+        """
+        seconds = self.end(claim)
+        finished = self._database.one("finish_task", **_task(claim))
+        if finished is None:
+            raise ClaimLost(task=claim.task)
+        return seconds, finished[0]
+
+    def is_finished_by(self, claim: Claim) -> bool:
+        """Whether this very attempt finished its task."""
+        found = self._database.one("is_finished_by", **_task(claim), attempt=claim.attempt)
+        return found is not None
 
     @patient
     def is_held(self, claim: Claim) -> bool:
@@ -151,13 +178,28 @@ class Queue:
             )
         ]
 
-    def _hold(self, worker: str, row: tuple, lease_seconds: float) -> Claim:
-        task_id, kind, arm, subject, phase, attempt = row
-        claim = Claim(Task(kind, arm, subject, phase), task_id, attempt, worker)
+    def _hold(self, row: tuple, worker: str, lease_seconds: float) -> Claim:
+        claim = _claim_of(worker, row)
         self._database.change(
             "add_claim", **_key(claim), epoch=self._database.epoch, lease_seconds=lease_seconds
         )
         return claim
+
+
+def _claim_of(worker: str, row: tuple) -> Claim:
+    task_id, kind, arm, subject, phase, attempt = row
+    return Claim(Task(kind, arm, subject, phase), task_id, attempt, worker)
+
+
+def _held_seconds(rows: list[tuple], claim: Claim) -> float:
+    for attempt, worker, seconds in rows:
+        if (attempt, worker) == (claim.attempt, claim.worker):
+            return seconds
+    raise ClaimLost(task=claim.task)
+
+
+def _task(claim: Claim) -> dict[str, Any]:
+    return {"task_id": claim.task_id}
 
 
 def _key(claim: Claim) -> dict[str, Any]:

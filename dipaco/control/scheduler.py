@@ -5,10 +5,13 @@ There is no global barrier (DiPaCo section 3): a module steps when its own arriv
 path goes on when its own modules have stepped. An alternation is one by its nature: what every path
 says of the router's documents is needed before any document can be routed anew, and until then
 nobody knows what to train on.
+
+Many paths may record contributions to one module at the same moment. So whether all are in is not
+decided here, but said as a condition (`Gathering`), which the database checks where it counts.
 """
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dipaco.control.plan import Arm, Plan
 from dipaco.control.tasks import (
@@ -32,8 +35,6 @@ class Frontier(Protocol):
 
     def modules_at(self, arm: str, phase: int) -> set[ModuleId]: ...
 
-    def num_arrivals(self, arm: str, module: ModuleId, phase: int) -> int: ...
-
     def num_labelled(self, arm: str, phase: int) -> int: ...
 
     def checked(self, arm: str, phase: int) -> set[int]: ...
@@ -41,6 +42,13 @@ class Frontier(Protocol):
     def num_scored(self, arm: str, phase: int) -> int: ...
 
     def evaluated(self) -> set[tuple[str, int]]: ...
+
+
+class Gathering(NamedTuple):
+    """An outer step that is due as soon as its module has so many contributions."""
+
+    task: Task
+    awaited: int
 
 
 def first_task() -> Task:
@@ -57,10 +65,6 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
                 tasks[Task("pretrain", plan.base.name, "0", 0)] = None
             case ModuleReady(arm=arm, module=module, phase=phase):
                 tasks |= dict.fromkeys(_after_module(plan, plan.arm(arm), module, phase, frontier))
-            case Arrival(arm=arm, module=module, phase=phase):
-                awaited = len(plan.arm(arm).paths_through(module, phase))
-                if frontier.num_arrivals(arm, module, phase) == awaited:
-                    tasks[Task("outer", arm, str(module), phase)] = None
             case PathLabelled(arm=arm, phase=phase):
                 if frontier.num_labelled(arm, phase) == plan.arm(arm).topology.num_paths:
                     tasks[Task("route", phase=phase)] = None
@@ -82,9 +86,21 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
                 for arm in plan.arms:
                     if phase in arm.alternations:
                         tasks |= dict.fromkeys(_after_routing(arm, phase))
-            case PathTrained() | StageDone():
+            case PathTrained() | StageDone() | Arrival():
                 pass
     return list(tasks)
+
+
+def gathering(plan: Plan, facts: Iterable[Fact]) -> list[Gathering]:
+    """The outer steps that one of `facts` may have been the last to be waited for."""
+    return [
+        Gathering(
+            Task("outer", fact.arm, str(fact.module), fact.phase),
+            len(plan.arm(fact.arm).paths_through(fact.module, fact.phase)),
+        )
+        for fact in facts
+        if isinstance(fact, Arrival)
+    ]
 
 
 def _evaluations(plan: Plan) -> set[tuple[str, int]]:

@@ -15,8 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from dipaco.control import clock
-from dipaco.control.database import SCHEMA_VERSION, KeyTaken, migrations, queries
-from dipaco.errors import DiskFull, LedgerDamaged, LedgerVersion, NotWritable, RunBusy
+from dipaco.control.database import (
+    SCHEMA_VERSION,
+    KeyTaken,
+    check_version,
+    migrations,
+    queries,
+)
+from dipaco.errors import DiskFull, LedgerDamaged, NotWritable, RunBusy
 
 FOLD = "PRAGMA wal_checkpoint(TRUNCATE)"
 SPARE_BYTES = 64 << 10  # what the index of the write-ahead log takes, and a little
@@ -25,8 +31,11 @@ SPARE_BYTES = 64 << 10  # what the index of the write-ahead log takes, and a lit
 class SQLite:
     """A `Database` in a file; `:memory:` for one that goes with its connection."""
 
-    def __init__(self, file: Path):
+    is_far = False
+
+    def __init__(self, file: Path, *, is_older_fine: bool = False):
         self._file = file
+        self._is_older_fine = is_older_fine
         self._turn = None
         self._log: int | None = None  # the write-ahead log; SQLite keeps it while we are connected
         with self._said_plainly():
@@ -36,12 +45,13 @@ class SQLite:
                 if str(file) != ":memory:":
                     self._turn = file.with_name(f"{file.name}-turn").open("a")
                 self._connection.execute("PRAGMA journal_mode = WAL")
-                # A commit is flushed by `_flush`, when others may write again: the system flushes
+                # A commit is flushed by `flush`, when others may write again: the system flushes
                 # the commits of many at once. A power cut takes the last ones back, in order; what
                 # anybody did on the strength of one comes after it, and is taken back with it.
                 self._connection.execute("PRAGMA synchronous = NORMAL")
                 self._connection.execute("PRAGMA foreign_keys = ON")
-                self._migrate()
+                if not self._version():
+                    self._migrate()
         except BaseException:
             self.close()
             raise
@@ -60,10 +70,13 @@ class SQLite:
                         self._connection.execute("ROLLBACK")
                     raise
             if is_durable:
-                self._flush()
+                self.flush()
 
     def wait_for_others(self, *subjects: str) -> None:
         """There is one writer at a time: everybody else has waited for us."""
+
+    def turns(self, *subjects: str) -> list[str]:
+        return []
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[None]:
@@ -78,6 +91,10 @@ class SQLite:
         """Fetches all: a cursor left open would hold the write lock."""
         return self._execute(query, values).fetchall()
 
+    def once(self, query: str, **values: Any) -> list[tuple]:
+        with self.transaction():
+            return self.rows(query, **values)
+
     def one(self, query: str, **values: Any) -> tuple | None:
         rows = self.rows(query, **values)
         return rows[0] if rows else None
@@ -90,6 +107,12 @@ class SQLite:
             if error.sqlite_errorname != "SQLITE_CONSTRAINT_PRIMARYKEY":
                 raise
             raise KeyTaken(str(error)) from error
+
+    def upgrade(self) -> tuple[int, int]:
+        with self._said_plainly():
+            before = self._version()
+            self._migrate()
+        return before, SCHEMA_VERSION
 
     def reconnect(self) -> None:
         """A file is not lost and found."""
@@ -132,7 +155,7 @@ class SQLite:
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self._file.absolute().parent).free
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Waits until everything that was committed outlives a power cut."""
         if self._turn is None:
             return
@@ -145,15 +168,12 @@ class SQLite:
 
     def _version(self) -> int:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise LedgerVersion(file=self._file, found=version, expected=SCHEMA_VERSION)
+        check_version(version, self._file, is_older_fine=self._is_older_fine)
         return version
 
     def _migrate(self) -> None:
-        if self._version() == SCHEMA_VERSION:
-            return
         with self.transaction():
-            version = self._version()
+            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
             for number, script in migrations("sqlite").items():
                 if number > version:
                     for statement in _statements(script):

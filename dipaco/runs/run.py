@@ -298,19 +298,12 @@ def open_run(where: Path | Address, database: str | None = None) -> Run:
     Raises:
       NoSuchRun: there is no run.
       RunOfOtherDatabase: its facts are elsewhere.
-      RunOfOtherVersion: another version of the program began it.
+      RunOfOtherVersion: it is one of another version of the program.
+      LedgerOlder: and its tables are.
       LedgerDamaged: its ledger says nothing that can be read.
     """
     address = Address.of(where)
-    file = Layout(address.folder).ledger
-    begun = _begun(address)
-    if begun is None:
-        raise NoSuchRun(folder=address)
-    if database is not None and database != begun.database:
-        place_of(file, address.identity, database)  # refuses a password before one is shown
-        there = begun.database or file
-        raise RunOfOtherDatabase(folder=address, there=there, given=database)
-    place = place_of(file, address.identity, begun.database)
+    place = place_of_run(address, database)
     if address.url is not None:  # this machine may not have worked on it
         address.folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger(*place)
@@ -324,6 +317,20 @@ def open_run(where: Path | Address, database: str | None = None) -> Run:
     except BaseException:
         ledger.close()
         raise
+
+
+def place_of_run(where: Path | Address, database: str | None = None) -> Place:
+    """Where the facts of a run are. Raises `NoSuchRun`, `RunOfOtherDatabase`."""
+    address = Address.of(where)
+    file = Layout(address.folder).ledger
+    begun = _begun(address)
+    if begun is None:
+        raise NoSuchRun(folder=address)
+    if database is not None and database != begun.database:
+        place_of(file, address.identity, database)  # refuses a password before one is shown
+        there = begun.database or file
+        raise RunOfOtherDatabase(folder=address, there=there, given=database)
+    return place_of(file, address.identity, begun.database)
 
 
 def has_begun(where: Path | Address, config: RunConfig) -> bool:

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from dipaco.control.ledger import Ledger
+import dipaco
+from dipaco.control.ledger import Ledger, Orders
 from dipaco.control.tasks import Claim
-from dipaco.errors import DipacoError
+from dipaco.errors import DipacoError, RunOfOtherVersion
 
 BEATS_PER_LEASE = 4
 
@@ -60,7 +61,13 @@ class Heart:
             if claims is self._claims:
                 self._lost |= lost
         ledger.roster.beat(self._worker)
-        self.order = ledger.meta("order") or "run"
+        self.hear(ledger.orders())
+
+    def hear(self, orders: Orders) -> None:
+        """Raises `RunOfOtherVersion`: the run was upgraded, and goes on without this process."""
+        if orders.version not in (None, dipaco.__version__):
+            raise RunOfOtherVersion(folder="The run", found=orders.version, here=dipaco.__version__)
+        self.order = orders.order
 
     def _beat_until_over(self) -> None:
         with contextlib.suppress(DipacoError):  # the worker will meet it as well, and say it

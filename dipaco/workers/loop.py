@@ -34,6 +34,7 @@ from dipaco.workers.mending import mend
 from dipaco.workers.reporter import write_report
 from dipaco.workers.rerouter import StoppedTraining, reroute
 from dipaco.workers.stages import prepare_corpus, route
+from dipaco.workers.sweeping import left_behind, sweep_after, sweep_all
 from dipaco.workers.trainer import (
     StoppedPartway,
     stacks_of,
@@ -130,7 +131,7 @@ class Worker:
         """
         wait_seconds = SHORTEST_WAIT_SECONDS
         while True:
-            self._heart.order = self._run.ledger.meta("order") or "run"
+            self._heart.hear(self._run.ledger.orders())
             if self._should_stop:
                 return False
             if self._heart.order != "pause" and self.run_once():
@@ -218,14 +219,14 @@ class Worker:
             raise
 
     def _finish(self, claim: Claim, facts: list[Fact]) -> None:
-        left_behind = _left_behind(self._run, claim)
+        partway = left_behind(self._run, claim)
         try:
             self._run.ledger.finish(self._run.plan, claim, facts)
         except ClaimLost:
             self._watcher.lost(claim)
             return
         self._watcher.finished(claim, facts)
-        _sweep(self._run, claim, left_behind)
+        sweep_after(self._run, claim, partway)
 
     def _lose(self, claims: list[Claim]) -> None:
         """One of them is another's by now; the rest go back."""
@@ -240,7 +241,7 @@ class Worker:
             self._run.ledger.queue.give_back(claim)
 
     def _hand_on(self, claim: Claim, partway: Partway) -> None:
-        superseded = _left_behind(self._run, claim)
+        superseded = left_behind(self._run, claim)
         try:
             self._run.ledger.hand_on(claim, partway)
         except ClaimLost:
@@ -354,34 +355,6 @@ def follow(run: Run, hosts: Hosts) -> None:
             do(run, claim_from(told), Unheard(), lambda: False, hosts=hosts)
 
 
-def _left_behind(run: Run, claim: Claim) -> list[str]:
-    """What was saved part-way and is of no use once the task is recorded."""
-    task = claim.task
-    if task.kind not in ("train", "pretrain"):
-        return []
-    partway = run.ledger.partway(task.arm, task.path, task.phase)
-    return [] if partway is None else [partway.receipt.name]
-
-
-def _sweep(run: Run, claim: Claim, left_behind: list[str]) -> None:
-    """Removes what the recorded facts have superseded: averaged contributions, snapshots of earlier
-    phases.
-
-    A crash before this leaves them behind, until `recover` comes by, or the report is written.
-    """
-    task, objects = claim.task, run.objects
-    if task.kind == "outer":
-        for name in run.ledger.superseded_messages(task.arm, task.module, task.phase):
-            objects.delete(name)
-            objects.delete_folder_if_empty(name)
-    if task.kind in ("train", "pretrain"):
-        superseded = run.ledger.superseded_snapshots(task.arm, task.path, task.phase)
-        for name in [*superseded, *left_behind]:
-            objects.delete(name)
-    if task.kind == "report":  # the last task: nobody writes any more
-        objects.keep_only(run.ledger.live_names())
-
-
 def recover(run: Run) -> None:
     """Puts a run in order that no process works on from its folder: half-written files are gone.
     Where nobody can work on it from elsewhere, claimed tasks are ready again, and what nobody will
@@ -391,7 +364,7 @@ def recover(run: Run) -> None:
         run.objects.sweep()
     if not run.place.is_server:
         run.ledger.queue.give_back_all()
-        run.objects.keep_only(run.ledger.live_names())
+        sweep_all(run)
 
 
 def progress_of(run: Run) -> tuple[int, int]:

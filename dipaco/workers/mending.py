@@ -27,22 +27,22 @@ def mend(run: Run, claim: Claim, error: DipacoError) -> None:
             for arrival in ledger.arrivals(task.arm, task.module, task.phase)
             if arrival.path == values["path"]
         ]
-        ledger.refuse(claim, arrival, str(values["reason"]))
+        ledger.mends.refuse(claim, arrival, str(values["reason"]))
         return
     if isinstance(error, ContributionMissing):
         cause = Task("train", task.arm, str(values["path"]), task.phase)
-        ledger.redo(claim, cause, f"contribution to {task.module}", "it is not there yet")
+        ledger.mends.redo(claim, cause, f"contribution to {task.module}", "it is not there yet")
         return
     name = _name_of(run, error)
-    if name is not None and ledger.forget_partway(name):
+    if name is not None and ledger.mends.forget_partway(name):
         ledger.queue.give_back(claim)
         return
-    cause = None if name is None else ledger.maker_of(run.plan, name)
+    cause = None if name is None else ledger.mends.maker_of(run.plan, name)
     if cause is None:
         cause = _router_of_shard(run, name)
     if cause is None or cause == task:
         raise error
-    ledger.redo(claim, cause, str(name), str(values.get("problem", "it is missing")))
+    ledger.mends.redo(claim, cause, str(name), str(values.get("problem", "it is missing")))
 
 
 def _router_of_shard(run: Run, name: str | None) -> Task | None:

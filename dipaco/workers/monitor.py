@@ -16,7 +16,7 @@ class Monitor:
     def __init__(self, ledger: Ledger, silent_seconds: float = LEASE_SECONDS):
         self._ledger, self._silent_seconds = ledger, silent_seconds
         self._silent: set[str] = set()
-        self._refusals = len(ledger.refusals())
+        self._refusals = len(ledger.mends.refusals())
 
     def look(self) -> list[Event]:
         """What happened since the last time."""
@@ -36,7 +36,7 @@ class Monitor:
             Event("worker_back", {"worker": name}) for name in sorted(self._silent - silent.keys())
         ]
         self._silent = set(silent)
-        refusals = self._ledger.refusals()
+        refusals = self._ledger.mends.refusals()
         new = refusals[: max(0, len(refusals) - self._refusals)]
         self._refusals = len(refusals)
         return events + [Event("refused", refusal, "warning") for refusal in reversed(new)]

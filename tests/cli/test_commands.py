@@ -1,6 +1,8 @@
 """Each verb on the finished tiny run: what it prints is what the model says."""
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +117,41 @@ def test_inspect_before_anything_is_routed_says_so(dipaco, config_file, tmp_path
     ended = dipaco("inspect", "--run", tmp_path / "run")
     assert ended.code == 2
     assert "NotYet: This run has no stage `route` yet" in ended.err
+
+
+# --- rollback, upgrade ------------------------------------------------------------------------
+
+
+def test_a_run_goes_back_and_ends_again_with_the_facts_that_it_had(dipaco, tiny, copy_of):
+    run = copy_of(tiny)
+    before = facts(run.folder)
+    ended = dipaco("rollback", "--run", run.folder, "--phase", 1)
+    assert ended.code == 0, ended.err
+    assert "The run is at phase 1 again. Set aside: 4 modules, 8 arrivals, 4 trained" in ended.out
+    status = as_json(dipaco("status", "--run", run.folder, "--json"))
+    assert {module["phase"] for module in status["modules"].values()} == {1}
+    assert status["rollbacks"][0]["set_aside"]["modules"] == 4
+    ended = dipaco("train", run.config, "--run", run.folder)
+    assert ended.code == 0, ended.err
+    assert facts(run.folder) == before
+    ended = dipaco("rollback", "--run", run.folder, "--phase", 7)
+    assert ended.code == 2
+    assert "CannotRollBack: The run cannot go back to phase 7: it is at phase 2." in ended.err
+
+
+def test_a_run_of_another_version_is_refused_until_it_is_upgraded(dipaco, tiny, copy_of):
+    run = copy_of(tiny)
+    with contextlib.closing(sqlite3.connect(run.folder / "ledger.sqlite")) as ledger, ledger:
+        ledger.execute("UPDATE meta SET value = '0.0.9' WHERE key = 'version'")
+    for verb in ("status", "worker"):
+        ended = dipaco(verb, "--run", run.folder)
+        assert ended.code == 2
+        assert "is a run of dipaco 0.0.9; this is" in ended.err
+        assert "`dipaco upgrade --run RUN`" in ended.err
+    ended = dipaco("upgrade", "--run", run.folder)
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("The run was of dipaco 0.0.9 and is of ")
+    assert dipaco("status", "--run", run.folder).code == 0
 
 
 # --- generate ---------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ import psycopg
 import pytest
 
 from dipaco.control.database import KeyTaken
+from dipaco.control.facts import record
 from dipaco.control.ledger import open_ledger
+from dipaco.control.patience import ConnectionLost
 from dipaco.control.tasks import PRIORITY, Task
 from dipaco.errors import ClaimLost, NotYet
 from dipaco.topology import ModuleId
@@ -45,7 +47,7 @@ IntegrityError = (sqlite3.IntegrityError, psycopg.errors.IntegrityConstraintViol
 TABLES = (
     *("meta", "tasks", "modules", "arrivals", "trained", "stages", "scores", "releases"),
     *("evaluations", "claims", "workers", "partway", "refusals"),
-    *("labels", "checks"),
+    *("labels", "checks", "set_aside"),
 )
 
 
@@ -135,6 +137,54 @@ def test_a_finished_task_cannot_be_finished_again(ledger, plan):
     assert everything(ledger) == before
 
 
+def test_a_commit_whose_answer_is_lost_is_not_done_again_and_is_not_lost(ledger, plan, place):
+    """The connection breaks when everything is recorded: asked again, it is found done."""
+    if not isinstance(place[0], str):
+        return  # a file has no connection to lose
+    claim = do_until(ledger, plan, "train")
+    once, broken = ledger._database.once, []
+
+    def breaks(query, **values):
+        rows = once(query, **values)
+        if not broken:
+            broken.append(query)
+            raise ConnectionLost(place="here", problem="cut")
+        return rows
+
+    ledger._database.once = breaks
+    ledger.finish(plan, claim, facts_of(plan, claim.task))
+    assert broken == ["finish_training"]
+    path = claim.task.path
+    assert ledger.snapshot("modular", path, 0).receipt == trained("modular", path, 0).snapshot
+    assert not ledger.queue.is_held(claim)
+
+
+def test_what_is_recorded_on_a_server_outlives_a_power_cut(ledger, plan, place):
+    """Its commit is not waited for under the locks, but it is waited for."""
+    if not isinstance(place[0], str):
+        return  # SQLite's log is flushed by the system: `SQLite.flush`
+    execute = ledger._database._connection.execute
+
+    def place_in_log(which):
+        return execute(f"SELECT pg_current_wal_{which}_lsn()").fetchone()[0]
+
+    is_flushed = "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn"
+    flush = ledger._database._execute
+    for _ in range(5):
+        claim = ledger.queue.claim("w")
+        seen = []
+
+        def noting(query, values, seen=seen):
+            if query == "flush":
+                seen.append(place_in_log("insert"))
+            return flush(query, values)
+
+        ledger._database._execute = noting
+        ledger.finish(plan, claim, facts_of(plan, claim.task))
+        ledger._database._execute = flush
+        assert execute(is_flushed, seen).fetchone() == (True,)
+
+
 def test_a_finished_task_stays_finished_whatever_is_given_back(ledger, plan):
     claim = do_one(ledger, plan)
     ledger.queue.give_back(claim)
@@ -206,13 +256,12 @@ def test_facts_and_the_tasks_they_make_due_are_seen_together_by_other_programs(
     seen = []
     claim = ledger.queue.claim("w")
     with open_ledger(*place) as other:
-        record = ledger._record
 
-        def watched(fact):
-            record(fact)
+        def watched(database, fact):
+            record(database, fact)
             seen.append((len(other.stages()), len(other.unfinished())))
 
-        monkeypatch.setattr(ledger, "_record", watched)
+        monkeypatch.setattr("dipaco.control.ledger.record", watched)
         ledger.finish(plan, claim, [stage("prepare")])
         seen.append((len(other.stages()), len(other.unfinished())))
     assert seen == [(0, 1), (1, 1)]
@@ -263,9 +312,8 @@ def test_arrivals_come_back_in_path_order_whoever_came_first(ledger, plan):
     module = ModuleId("late", 0)
     with ledger._database.transaction():
         for path in (2, 0):
-            ledger._record(arrival(module, 0, path))
+            record(ledger._database, arrival(module, 0, path))
     assert ledger.arrivals("modular", module, 0) == [arrival(module, 0, path) for path in (0, 2)]
-    assert ledger.num_arrivals("modular", module, 0) == 2
 
 
 def test_snapshots_losses_and_totals_come_back(finished):
@@ -305,18 +353,43 @@ def test_a_release_is_never_changed(finished):
         finished._database._connection.execute("UPDATE releases SET body = '{}'")
 
 
-def test_contributions_are_superseded_once_their_module_has_stepped_twice(finished, plan):
-    """The last are kept: should the module's bytes be damaged, they make it again."""
+@pytest.mark.parametrize("keep", [1, 2])
+def test_contributions_are_superseded_once_their_module_has_stepped(finished, plan, keep):
+    """With two phases kept, the last are there: should the module's bytes be damaged, they make it
+    again.
+    """
     module = ModuleId("early", 1)
     paths = plan.arm("modular").topology.paths_through(module)
-    names = [receipt("message", module, 0, path).name for path in paths]
-    assert finished.superseded_messages("modular", module, 0) == []
-    assert finished.superseded_messages("modular", module, 1) == names
+    names = {
+        phase: [receipt("message", module, phase, path).name for path in paths] for phase in (0, 1)
+    }
+    left = {at: finished.superseded_messages("modular", module, at, keep) for at in (1, 2)}
+    assert left == {at: names.get(at - keep, []) for at in (1, 2)}
+    live = finished.live_names(snapshots=1, contributions=keep)
+    assert live.issuperset(names[1]) == (keep == 2)
+    assert live.isdisjoint(names[0])
+
+
+def test_only_what_no_other_fact_has_is_superseded_of_a_module(finished):
+    module = ModuleId("all", 0)
+    assert finished.superseded_modules("dense", module, 1) == [
+        receipt("dense", module, 1).name,
+        receipt("state", "dense", module, 1).name,
+    ]
+    shared = ready("dense", module, 9)
+    parameters = receipt("dense", module, 1)
+    with finished._database.transaction():
+        record(finished._database, dataclasses.replace(shared, parameters=parameters))
+    assert finished.superseded_modules("dense", module, 1) == [
+        receipt("state", "dense", module, 1).name
+    ]
 
 
 def test_snapshots_of_two_phases_before_are_superseded(finished):
-    assert finished.superseded_snapshots("dense", 0, 1) == []
-    assert finished.superseded_snapshots("dense", 0, 2) == [receipt("snapshot", "dense", 0, 0).name]
+    assert finished.superseded_snapshots("dense", 0, 1, 2) == []
+    assert finished.superseded_snapshots("dense", 0, 2, 2) == [
+        receipt("snapshot", "dense", 0, 0).name
+    ]
 
 
 def test_a_ledger_that_is_opened_again_is_the_same(finished, place):
@@ -328,9 +401,11 @@ def test_a_ledger_that_is_opened_again_is_the_same(finished, place):
 def test_the_same_fact_cannot_be_recorded_twice(ledger, plan):
     """The unique indexes: whoever comes second records nothing."""
     with ledger._database.transaction():
-        ledger._record(ready("modular", "early/0000", 1))
+        record(ledger._database, ready("modular", "early/0000", 1))
+    before = everything(ledger)
     with pytest.raises(KeyTaken), ledger._database.transaction():
-        ledger._record(ready("modular", "early/0000", 1))
+        record(ledger._database, ready("modular", "early/0000", 1))
+    assert everything(ledger) == before
 
 
 def test_every_kind_of_fact_has_a_table(finished):
@@ -351,6 +426,7 @@ def test_every_kind_of_fact_has_a_table(finished):
         "refusals": 0,
         "labels": 0,
         "checks": 0,
+        "set_aside": 0,
     }
 
 
@@ -395,7 +471,7 @@ def test_a_release_has_the_router_of_its_last_alternation(ledger, plan):
 
 def test_the_last_two_snapshots_of_a_path_stay_however_far_apart(ledger, plan):
     for phase in (0, 3, 4, 9):
-        ledger._record(trained("modular", 0, phase))
+        record(ledger._database, trained("modular", 0, phase))
     old, *last_two = (receipt("snapshot", "modular", 0, phase).name for phase in (3, 4, 9))
-    assert ledger.superseded_snapshots("modular", 0, 9) == [old]
-    assert ledger.live_names() == set(last_two)
+    assert ledger.superseded_snapshots("modular", 0, 9, 2) == [old]
+    assert ledger.live_names(snapshots=2, contributions=2) == set(last_two)

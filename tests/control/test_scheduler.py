@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dipaco.control.scheduler import due, first_task
+from dipaco.control.scheduler import due, first_task, gathering
 from dipaco.control.tasks import (
     Arrival,
     Evaluated,
@@ -67,7 +67,17 @@ class Facts:
 
 def tasks_after(plan, known, new):
     """What `new` facts make due where `known` ones were recorded before."""
-    return due(plan, new, Facts([*known, *new]))
+    return everything_due(plan, new, Facts([*known, *new]))
+
+
+def everything_due(plan, new, facts):
+    """With the outer steps whose condition is met: in a ledger, a query sees to that."""
+    gathered = [
+        task
+        for task, awaited in gathering(plan, new)
+        if facts.num_arrivals(task.arm, task.module, task.phase) == awaited
+    ]
+    return [*gathered, *due(plan, new, facts)]
 
 
 def names(tasks):
@@ -225,7 +235,7 @@ def test_whatever_is_done_first_every_task_comes_due_once_and_the_report_is_last
         done.append(task)
         new = facts_of(plan, task)
         facts.known.extend(new)
-        waiting.extend(due(plan, new, facts))
+        waiting.extend(everything_due(plan, new, facts))
     assert len(set(done)) == len(done)
     assert done[-1] == Task("report")
     assert Counter((task.kind, task.arm) for task in done) == {
@@ -255,11 +265,11 @@ def test_a_path_never_trains_on_a_module_that_has_not_stepped(plan):
             assert facts.modules_at(task.arm, task.phase).issuperset(needed)
         new = facts_of(plan, task)
         facts.known.extend(new)
-        waiting.extend(due(plan, new, facts))
+        waiting.extend(everything_due(plan, new, facts))
 
 
 def test_the_cost_goes_with_what_changed_and_not_with_the_history(plan):
-    """One arrival asks the frontier one question."""
+    """One path's score asks the frontier one question, and a contribution none."""
 
     class Counting(Facts):
         asked = 0
@@ -268,8 +278,11 @@ def test_the_cost_goes_with_what_changed_and_not_with_the_history(plan):
             self.asked += 1
             return super()._of(*args, **fields)
 
-    facts = Counting([arrival("early/0000", 0, 0), arrival("early/0000", 0, 1)])
-    due(plan, facts.known[-1:], facts)
+    facts = Counting([scored("modular", path, 1) for path in range(4)])
+    assert due(plan, facts.known[-1:], facts) == [Task("evaluate", "modular", "", 1)]
+    assert facts.asked == 1
+    assert due(plan, [arrival("early/0000", 0, 0)], facts) == []
+    assert len(gathering(plan, [arrival("early/0000", 0, 0)])) == 1
     assert facts.asked == 1
 
 
@@ -449,7 +462,7 @@ def test_with_any_settings_every_task_comes_due_once_and_the_report_is_last(
         done.append(task)
         new = facts_of(plan, task)
         facts.known.extend(new)
-        waiting.extend(due(plan, new, facts))
+        waiting.extend(everything_due(plan, new, facts))
     assert len(set(done)) == len(done)
     assert done[-1] == Task("report")
     count = Counter((task.kind, task.arm) for task in done)

@@ -153,7 +153,7 @@ def test_a_damaged_snapshot_is_made_again_by_the_task_that_made_it(begin):
     worker = worker_of(run)
     while run.ledger.unfinished():
         assert worker.run_once()
-    assert [refusal["task"] for refusal in run.ledger.refusals()] == [
+    assert [refusal["task"] for refusal in run.ledger.mends.refusals()] == [
         "train modular path 0 phase 1"
     ]
 

@@ -10,6 +10,7 @@ import pytest
 
 from dipaco import trees
 from dipaco.config import MODULAR
+from dipaco.control.facts import record
 from dipaco.errors import KeepsFailing, ObjectMissing
 from dipaco.runs.run import create_or_open
 from dipaco.store.tensors import load_tree, save_tree
@@ -94,8 +95,10 @@ def test_a_damaged_a_cut_and_a_lost_contribution_are_made_again(begin, undisturb
     watcher = finish(run)
     assert {error for _, error in watcher.mends} == {"ObjectDamaged", "ObjectMissing"}
     assert digests_of(run) == undisturbed
-    assert len(run.ledger.refusals()) >= 2  # two may be of one path, which is trained again once
-    assert {refusal["worker"] for refusal in run.ledger.refusals()} == {"mender"}
+    assert (
+        len(run.ledger.mends.refusals()) >= 2
+    )  # two may be of one path, which is trained again once
+    assert {refusal["worker"] for refusal in run.ledger.mends.refusals()} == {"mender"}
 
 
 def test_the_newest_snapshot_of_a_path_is_gone_and_its_phase_is_done_again(begin, undisturbed):
@@ -141,7 +144,7 @@ def spoil(run, change):
         run.ledger._database.change(
             "drop_arrival", arm=MODULAR, module=str(module), phase=1, path=arrival.path
         )
-        run.ledger._record(dataclasses.replace(arrival, message=receipt))
+        record(run.ledger._database, dataclasses.replace(arrival, message=receipt))
 
 
 def with_leaf(change):
@@ -179,14 +182,14 @@ def test_a_contribution_that_is_wrong_is_refused_and_made_again(begin, undisturb
     spoil(run, with_leaf(change))
     watcher = finish(run)
     assert "ContributionRefused" in {error for _, error in watcher.mends}
-    assert any(reason in refusal["reason"] for refusal in run.ledger.refusals())
+    assert any(reason in refusal["reason"] for refusal in run.ledger.mends.refusals())
     assert digests_of(run) == undisturbed
 
 
 def test_what_no_task_makes_is_said_and_the_task_is_given_back(begin, monkeypatch):
     run = begin(CONFIG)
     work_until_claimed(run, "train", 0)
-    monkeypatch.setattr(run.ledger, "maker_of", lambda plan, name: None)
+    monkeypatch.setattr(run.ledger.mends, "maker_of", lambda plan, name: None)
     module = run.config.topology.modules_of(0)[0]
     (run.layout.root / run.ledger.module(MODULAR, module, 0).parameters.name).unlink()
     with pytest.raises(ObjectMissing):
@@ -270,7 +273,7 @@ def test_with_a_codec_stops_part_way_and_a_scale_that_is_no_number_change_nothin
         ends.append([run.ledger.receipts_at(MODULAR, phase) for phase in (1, 2)])
         if is_disturbed:
             assert "ContributionRefused" in {error for _, error in watcher.mends}
-            reasons = [refusal["reason"] for refusal in run.ledger.refusals()]
+            reasons = [refusal["reason"] for refusal in run.ledger.mends.refusals()]
             assert any("is negative, infinite or not a number" in reason for reason in reasons)
         run.ledger.close()
     assert ends[0] == ends[1]

@@ -239,10 +239,10 @@ def test_a_server_asks_the_router_of_the_release_that_it_serves(alternated):
 def test_a_lost_label_and_a_lost_shard_of_an_alternation_are_made_again(alternated):
     """Whose task it was is known; that it gives the same bytes is the ledger's to check."""
     label = alternated.ledger.labels(MODULAR, 2)[1]
-    maker = alternated.ledger.maker_of(alternated.plan, label.name)
+    maker = alternated.ledger.mends.maker_of(alternated.plan, label.name)
     assert maker == Task("label", MODULAR, "1", 2)
     router = alternated.stage("route", 2).artifacts["router"]
-    assert alternated.ledger.maker_of(alternated.plan, router.name) == Task("route", phase=2)
+    assert alternated.ledger.mends.maker_of(alternated.plan, router.name) == Task("route", phase=2)
 
 
 def test_early_stopping_releases_each_path_as_it_was_at_its_best(begin):

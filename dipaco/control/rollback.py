@@ -1,0 +1,77 @@
+"""Going back: a run is at an earlier phase again, as it was recorded.
+
+What was recorded after it is *set aside*: its rows leave their tables for one of their own, as JSON
+with the number of the rollback, and count no more; the tasks that they led to wait to be made due
+again. Tables change in one transaction; bytes are not touched.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from dipaco.control.database import Database
+from dipaco.control.patience import patient
+from dipaco.control.tasks import PRIORITY, Task
+from dipaco.errors import WorkersHere
+
+TABLES = (
+    *("modules", "arrivals", "trained", "partway"),
+    *("labels", "checks", "scores", "releases", "evaluations", "stages"),
+)
+
+
+class Rollbacks:
+    """Of one run."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    @patient
+    def go_back(self, arm: str, phase: int, due: Iterable[Task]) -> dict[str, int]:
+        """An arm is at the start of `phase` again; how many rows of each table were set aside.
+
+        Args:
+          arm: whose modules.
+          phase: that all of them have reached.
+          due: the tasks to go on with.
+
+        Raises:
+          WorkersHere: somebody holds a lease. Nothing was changed.
+        """
+        database, of = self._database, {"arm": arm, "phase": phase}
+        with database.transaction():
+            # First: who would claim one of these now waits for us, and then finds it gone; who has
+            # claimed one is seen below.
+            database.change("aside_tasks", **of)
+            refuse_while_claimed(database, "Going back")
+            ((newest,),) = database.rows("newest_rollback")
+            counts = {}
+            for table in TABLES:
+                rows = database.rows(f"aside_{table}", **of)
+                counts[table] = len(rows)
+                for row in rows:
+                    database.change(
+                        "put_aside", rollback=newest + 1, **of, kind=table, body=json.dumps(row)
+                    )
+            for task in due:
+                database.change("add_task", **task._asdict(), priority=PRIORITY[task.kind])
+        return {table: count for table, count in counts.items() if count}
+
+    def list(self) -> list[dict[str, Any]]:
+        """Every rollback of the run, the first one first: where to, and what was set aside."""
+        found: dict[int, dict[str, Any]] = {}
+        for number, arm, phase, kind, count in self._database.rows("rollbacks"):
+            entry = found.setdefault(number, {"arm": arm, "phase": phase, "set_aside": {}})
+            entry["set_aside"][kind] = count
+        return list(found.values())
+
+
+def refuse_while_claimed(database: Database, what: str) -> None:
+    """Inside a transaction: raises `WorkersHere` where somebody holds a lease."""
+    database.rows("drop_expired_claims", epoch=database.epoch)
+    database.change("reopen_tasks")
+    held = database.rows("claims")
+    if held:
+        some = ", ".join(sorted({row[4] for row in held})[:3])
+        who = f"{some} hold{'s' * (len(held) == 1)} {len(held)} task{'s' * (len(held) > 1)}"
+        raise WorkersHere(what=what, who=who)

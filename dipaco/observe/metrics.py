@@ -1,0 +1,178 @@
+"""What Prometheus is told of a run, on every role: what this process did, and how the run stands.
+
+Names, units and labels follow the conventions of Prometheus and OpenTelemetry: base units in the
+name, counters end in `_total`, what varies is a label (`kind`, `outcome`, `direction`).
+
+    dipaco_worker_tasks_total{kind,outcome}        finished, lost, handed_on, mended
+    dipaco_worker_task_seconds_total{kind}         spent in tasks, whatever became of them
+    dipaco_worker_tokens_total                     trained on, recorded or not
+    dipaco_worker_bytes_total{kind}                modules fetched, contributions sent, recorded
+    dipaco_worker_leases_lost_total                another had the task by then
+    dipaco_run_tasks{kind,arm,state}               in the ledger, now
+    dipaco_run_tokens_total{arm}                   recorded
+    dipaco_run_bytes_total{kind}                   exchanged and written, recorded
+    dipaco_run_refusals_total                      objects that were refused or found damaged
+    dipaco_run_phase{arm,module}                   of every module
+    dipaco_run_workers{state}                      here, left, lost
+    dipaco_run_participation_ratio                 share of all workers' time that counted
+
+What the run says is read from the ledger when somebody asks; many roles may be asked, and all say
+the same.
+"""
+
+import contextlib
+import time
+from collections import Counter as Count
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
+
+from dipaco.control.ledger import Ledger
+from dipaco.control.tasks import Claim, Fact, ModuleReady, PathTrained
+from dipaco.errors import CannotListen, DipacoError, ExtraMissing
+
+
+class WorkMetrics:
+    """A watcher of a worker's loop that counts what it is told.
+
+    Args:
+      registry: of prometheus_client.
+      now: seconds, of a clock that only goes forward.
+    """
+
+    def __init__(self, registry: Any, now: Callable[[], float] = time.monotonic):
+        from prometheus_client import Counter
+
+        def counter(name: str, help_text: str, *labels: str) -> Any:
+            return Counter(f"dipaco_worker_{name}", help_text, labels, registry=registry)
+
+        self._now, self._began_seconds = now, now()
+        self._tasks = counter("tasks", "Tasks, by what became of them.", "kind", "outcome")
+        self._seconds = counter("task_seconds", "Spent in tasks.", "kind")
+        self._tokens = counter("tokens", "Trained on, recorded or not.")
+        self._bytes = counter("bytes", "Exchanged with other machines, recorded.", "kind")
+        self._leases_lost = counter("leases_lost", "Tasks that another had by then.")
+
+    def began(self, claim: Claim) -> None:
+        self._began_seconds = self._now()
+
+    def prepared(self, progress: object) -> None:
+        pass
+
+    def stepped(self, claim: Claim, loss: float, tokens: int) -> None:
+        self._tokens.inc(tokens)
+
+    def finished(self, claim: Claim, facts: list[Fact]) -> None:
+        self._ended(claim, "finished")
+        for fact in facts:
+            if isinstance(fact, PathTrained):
+                self._bytes.labels("modules_fetched").inc(fact.bytes_down)
+                self._bytes.labels("contributions_sent").inc(fact.bytes_up)
+                self._bytes.labels("snapshots_written").inc(fact.snapshot.num_bytes)
+            if isinstance(fact, ModuleReady):
+                self._bytes.labels("modules_written").inc(fact.parameters.num_bytes)
+
+    def lost(self, claim: Claim) -> None:
+        self._ended(claim, "lost")
+        self._leases_lost.inc()
+
+    def handed_on(self, claim: Claim, step: int) -> None:
+        self._ended(claim, "handed_on")
+
+    def mended(self, claim: Claim, error: DipacoError) -> None:
+        self._ended(claim, "mended")
+
+    def _ended(self, claim: Claim, outcome: str) -> None:
+        now = self._now()
+        self._tasks.labels(claim.task.kind, outcome).inc()
+        self._seconds.labels(claim.task.kind).inc(now - self._began_seconds)
+        self._began_seconds = now  # of paths that are trained together, the time is counted once
+
+
+class RunMetrics:
+    """What the ledger of a run says, read when somebody asks.
+
+    Args:
+      open_ledger: a connection for the thread that asks.
+    """
+
+    def __init__(self, open_ledger: Callable[[], Ledger]):
+        self._open_ledger = open_ledger
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        def family(kind: Any, name: str, help_text: str, labels: Iterable[str], values: Any) -> Any:
+            metric = kind(f"dipaco_run_{name}", help_text, labels=list(labels))
+            for of, value in values:
+                metric.add_metric([str(label) for label in of], value)
+            return metric
+
+        with contextlib.closing(self._open_ledger()) as ledger, ledger.at_one_moment():
+            tasks = [
+                ((kind, arm, state), number)
+                for (kind, arm), states in ledger.task_counts().items()
+                for state, number in states.items()
+            ]
+            tokens = [((arm,), number) for arm, number in ledger.tokens_by_arm().items()]
+            num_bytes = [((kind,), number) for kind, number in ledger.bytes_by_kind().items()]
+            phases = [((arm, m), phase) for arm, m, phase, _ in ledger.newest_modules()]
+            refusals, members = ledger.mends.num_refusals(), ledger.roster.members()
+        states = Count(member.state for member in members)
+        live = sum(member.live_seconds for member in members)
+        share = sum(member.committed_seconds for member in members) / max(live, 1e-9)
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        of_task = ("kind", "arm", "state")
+        yield family(gauge, "tasks", "Tasks in the ledger.", of_task, tasks)
+        yield family(counter, "tokens", "Trained on and recorded.", ("arm",), tokens)
+        yield family(counter, "bytes", "Exchanged and written.", ("kind",), num_bytes)
+        yield family(counter, "refusals", "Objects refused or damaged.", (), [((), refusals)])
+        yield family(gauge, "phase", "Of every module.", ("arm", "module"), phases)
+        workers = [((state,), states[state]) for state in ("here", "left", "lost")]
+        yield family(gauge, "workers", "Who ever took part.", ("state",), workers)
+        help_text = "Share of all workers' time in tasks that were recorded."
+        yield family(gauge, "participation_ratio", help_text, (), [((), min(1.0, share))])
+
+
+class Both:
+    """A watcher that tells two, each of what it wants to know."""
+
+    def __init__(self, first: Any, second: Any):
+        self._two = first, second
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def tell(*told: Any) -> None:
+            for watcher in self._two:
+                if hasattr(watcher, name):
+                    getattr(watcher, name)(*told)
+
+        return tell
+
+
+@contextlib.contextmanager
+def served(
+    port: int, open_ledger: Callable[[], Ledger], host: str = "127.0.0.1"
+) -> Generator[WorkMetrics]:
+    """Answers `GET /metrics` from a thread, until it is left.
+
+    Raises:
+      ExtraMissing, CannotListen.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError as error:
+        raise ExtraMissing(
+            feature="`--metrics-port`", package="prometheus-client", extra="metrics"
+        ) from error
+    registry: Any = CollectorRegistry()
+    registry.register(RunMetrics(open_ledger))
+    work = WorkMetrics(registry)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except (OSError, OverflowError) as error:
+        raise CannotListen(host=host, port=port, problem=error) from error
+    try:
+        yield work
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,67 @@
+"""Upgrade: a run goes on with another version of the program, and with no other from then on."""
+
+import time
+from typing import NamedTuple
+
+import dipaco
+from dipaco.control.ledger import Ledger
+from dipaco.control.queue import LEASE_SECONDS
+from dipaco.errors import LedgerDamaged, WorkersHere
+from dipaco.runs.run import place_of_run
+from dipaco.store.address import Address
+
+LOOK_SECONDS = 0.5
+
+
+class Upgraded(NamedTuple):
+    """What became of a run."""
+
+    before: str  # version of the program
+    tables_before: int
+    tables_now: int
+
+
+def upgrade(where: Address, wait_seconds: float) -> Upgraded:
+    """Drains the run, waits, brings its tables to this program's version, and pins that.
+
+    Raises:
+      WorkersHere: somebody has not left after `wait_seconds`. The run goes on as it was.
+      NoSuchRun, LedgerVersion.
+    """
+    place = place_of_run(where)
+    ledger = Ledger(*place, is_older_fine=True)
+    try:
+        orders = ledger.orders()
+        if orders.version is None:
+            raise LedgerDamaged(file=place.name, problem="it does not say which run it is of")
+        ledger.order("drain")
+        try:
+            _wait_until_nobody_is_here(ledger, wait_seconds)
+        except BaseException:
+            ledger.order(orders.order)
+            raise
+        return Upgraded(orders.version, *ledger.upgrade(dipaco.__version__))
+    finally:
+        ledger.close()
+
+
+def _wait_until_nobody_is_here(ledger: Ledger, wait_seconds: float) -> None:
+    deadline = time.monotonic() + wait_seconds
+    while here := _who_is_here(ledger):
+        if time.monotonic() > deadline:
+            raise WorkersHere(what="An upgrade", who=here)
+        time.sleep(LOOK_SECONDS)
+
+
+def _who_is_here(ledger: Ledger) -> str:
+    """A phrase; nothing where nobody is. Who has been silent for a lease is not here, and is
+    refused when it comes back.
+    """
+    ledger.queue.reap()
+    names = {held.worker for held in ledger.queue.held()} | {
+        member.name
+        for member in ledger.roster.members()
+        if member.state == "here" and member.silent_seconds < LEASE_SECONDS
+    }
+    some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
+    return f"{some} {'is' if len(names) == 1 else 'are'} here" if names else ""

@@ -1,0 +1,40 @@
+"""What is kept of what no task will read again, as values. More costs room, and lets a run go back
+further (`dipaco rollback`), or make something lost again from nearer.
+"""
+
+import dataclasses
+
+from dipaco.errors import BadSetting
+
+EVERYTHING = 1_000_000_000  # phases; more than any run has
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RetentionSettings:
+    """How many phases are kept, the newest first; None = all. Changes no result.
+
+    A module of a phase that is evaluated belongs to a release, and is always kept.
+    """
+
+    snapshots: int | None = 2  # of every path; with one, a damaged one is made from the beginning
+    contributions: int | None = 2  # to every module, those being gathered included; likewise
+    modules: int | None = None  # parameters and outer state
+
+    def __post_init__(self):
+        for name, least in (("snapshots", 1), ("contributions", 1), ("modules", 2)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                expected = f"{least} or more, or None for all"
+                raise BadSetting(name=f"retention.{name}", value=value, expected=expected, hint="")
+
+    @property
+    def num_snapshots(self) -> int:
+        return EVERYTHING if self.snapshots is None else self.snapshots
+
+    @property
+    def num_contributions(self) -> int:
+        return EVERYTHING if self.contributions is None else self.contributions
+
+    @property
+    def num_modules(self) -> int:
+        return EVERYTHING if self.modules is None else self.modules

@@ -1,0 +1,83 @@
+"""Rollback: the modular model is at an earlier phase again, as it was recorded, and training goes
+on from there.
+"""
+
+from dipaco.config import MODULAR
+from dipaco.control.scheduler import due
+from dipaco.control.tasks import Fact, ModuleReady, Task
+from dipaco.errors import CannotRollBack, ObjectDamaged, ObjectMissing
+from dipaco.runs.run import Run
+
+
+def roll_back(run: Run, phase: int) -> dict[str, int]:
+    """Goes back to the start of `phase`; how many facts of each kind were set aside.
+
+    All bytes that training goes on from are read and checked first.
+
+    Raises:
+      CannotRollBack: the run has not been there, is there, or its bytes were swept.
+      WorkersHere: somebody holds a lease.
+    """
+    _check_phase(run, phase)
+    _check_bytes(run, phase)
+    return run.ledger.rollbacks.go_back(MODULAR, phase, _due_at(run, phase))
+
+
+def _due_at(run: Run, phase: int) -> list[Task]:
+    """What followed from the facts of that phase; what is done of it stays done."""
+    facts: list[Fact] = []
+    for module in run.config.topology.modules:
+        stored = run.ledger.module(MODULAR, module, phase)
+        facts.append(
+            ModuleReady(
+                arm=MODULAR,
+                module=module,
+                phase=phase,
+                parameters=stored.parameters,
+                outer_state=stored.outer_state,
+                gradient_norm=None,
+            )
+        )
+    if phase in run.plan.arm(MODULAR).alternations:
+        facts.append(run.ledger.stage("route", phase))
+    return due(run.plan, facts, run.ledger)
+
+
+def _check_phase(run: Run, phase: int) -> None:
+    modules = run.config.topology.modules
+    reached = run.ledger.phases_reached(MODULAR, len(modules))
+    if not 0 <= phase <= reached:
+        there = "not routed yet" if reached < 0 else f"at phase {reached}"
+        raise CannotRollBack(phase=phase, problem=f"it is {there}.")
+    if phase == reached and not _has_gone_on(run, phase):
+        raise CannotRollBack(phase=phase, problem="it is there, and has recorded nothing since.")
+
+
+def _has_gone_on(run: Run, phase: int) -> bool:
+    trained = (row["phase"] for row in run.ledger.newest_trained() if row["arm"] == MODULAR)
+    return max(trained, default=-1) >= phase
+
+
+def _check_bytes(run: Run, phase: int) -> None:
+    """Reads what training would go on from."""
+    ledger, objects, keep = run.ledger, run.objects, run.config.retention
+    what = kept = ""
+    try:
+        kept = f"`retention.modules` is {keep.modules}"
+        for module in run.config.topology.modules:
+            what = f"module {module} at phase {phase}"
+            stored = ledger.module(MODULAR, module, phase)
+            objects.file(stored.parameters)
+            if stored.outer_state is not None:
+                objects.file(stored.outer_state)
+        kept = f"`retention.snapshots` is {keep.snapshots}"
+        for path in range(run.config.num_paths):
+            before = run.plan.arm(MODULAR).trained_before(path, phase)
+            if before is not None:
+                what = f"the snapshot of path {path} after phase {before}"
+                objects.folder(ledger.snapshot(MODULAR, path, before).receipt.name)
+    except ObjectMissing as error:
+        raise CannotRollBack(phase=phase, problem=f"{what} was swept ({kept}).") from error
+    except ObjectDamaged as error:
+        problem = f"{what} is damaged: {error.values['problem']}."
+        raise CannotRollBack(phase=phase, problem=problem) from error

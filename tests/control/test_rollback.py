@@ -1,0 +1,102 @@
+"""Going back to an earlier phase: what is set aside, what goes on, and who prevents it."""
+
+import json
+
+import pytest
+
+from dipaco.control.ledger import open_ledger
+from dipaco.control.tasks import Task
+from dipaco.errors import ClaimLost, WorkersHere
+from tests.control.conftest import facts_of
+from tests.control.test_ledger import do_one, everything
+
+TRAIN = [Task("train", "modular", str(path), 1) for path in range(4)]
+
+
+@pytest.fixture
+def finished(ledger, plan):
+    while do_one(ledger, plan) is not None:
+        pass
+    return ledger
+
+
+FACTS = ("modules", "arrivals", "trained", "scores", "releases", "evaluations", "stages")
+
+
+def test_a_run_that_went_back_and_was_done_again_has_the_same_facts(finished, plan):
+    before = everything(finished)
+    counts = finished.rollbacks.go_back("modular", 1, TRAIN)
+    assert counts == {
+        "modules": 4, "arrivals": 8, "trained": 4, "scores": 4, "releases": 1, "evaluations": 1,
+        "stages": 1,
+    }  # fmt: skip
+    assert finished.phases_reached("modular", 4) == 1
+    assert [(t["kind"], t["phase"], t["state"]) for t in finished.unfinished()] == [
+        ("train", 1, "ready")
+    ] * 4
+    done = []
+    while (claim := do_one(finished, plan)) is not None:
+        done.append(claim.task)
+    assert len(done) == len(set(done)) == 4 + 4 + 4 + 1 + 1
+    assert done[-1] == Task("report")
+    after = everything(finished)
+    assert {name: after[name] for name in FACTS} == {name: before[name] for name in FACTS}
+
+
+def test_what_is_set_aside_is_kept_and_listed(finished, plan):
+    rows = everything(finished)["trained"]
+    finished.rollbacks.go_back("modular", 1, TRAIN)
+    finished.rollbacks.go_back("modular", 0, [])
+    first, second = finished.rollbacks.list()
+    assert (first["arm"], first["phase"], first["set_aside"]["trained"]) == ("modular", 1, 4)
+    assert (second["phase"], second["set_aside"]["modules"]) == (0, 4)
+    kept = finished._database._connection.execute(
+        "SELECT body FROM set_aside WHERE kind = 'trained' ORDER BY id"
+    ).fetchall()
+    kept = {repr(tuple(json.loads(body))) for (body,) in kept}
+    assert kept <= set(rows)
+    assert len(kept) == 8
+
+
+def test_the_other_arms_stay_where_they_are(finished):
+    def of(arm):
+        return [row for row in everything(finished)["modules"] if f"'{arm}'" in row]
+
+    dense, base = of("dense"), of("base")
+    finished.rollbacks.go_back("modular", 0, [])
+    assert (of("dense"), of("base")) == (dense, base)
+    assert len(of("modular")) == 4
+
+
+def test_while_somebody_holds_a_task_nothing_changes(ledger, plan):
+    while (claim := ledger.queue.claim("busy")).task.kind != "train":
+        ledger.finish(plan, claim, facts_of(plan, claim.task))
+    before = everything(ledger)
+    with pytest.raises(WorkersHere, match=r"busy holds 1 task\. `dipaco drain"):
+        ledger.rollbacks.go_back("modular", 0, [])
+    assert everything(ledger) == before
+
+
+def test_who_was_silent_for_a_lease_comes_too_late(ledger, plan):
+    while (claim := ledger.queue.claim("zombie", lease_seconds=60)).task.kind != "train":
+        ledger.finish(plan, claim, facts_of(plan, claim.task))
+    ledger.queue.renew(claim, lease_seconds=-1.0)
+    again = [Task("train", "modular", str(path), 0) for path in range(4)]
+    ledger.rollbacks.go_back("modular", 0, again)
+    assert not ledger.queue.held()
+    with pytest.raises(ClaimLost):
+        ledger.finish(plan, claim, facts_of(plan, claim.task))
+    later = ledger.queue.claim("next")
+    while later.task != claim.task:
+        later = ledger.queue.claim("next")
+    assert later.attempt > claim.attempt
+    with pytest.raises(ClaimLost):
+        ledger.finish(plan, claim, facts_of(plan, claim.task))
+
+
+def test_a_program_that_has_the_run_open_sees_it_go_back(finished, place):
+    with open_ledger(*place) as other:
+        assert other.phases_reached("modular", 4) == 2
+        finished.rollbacks.go_back("modular", 1, TRAIN)
+        assert other.phases_reached("modular", 4) == 1
+        assert other.queue.claim("other").task == TRAIN[0]

@@ -1,0 +1,114 @@
+"""What Prometheus reads: of this process what it was told, of the run what the ledger says."""
+
+import socket
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from dipaco.control.ledger import Ledger
+from dipaco.control.tasks import Claim, Task
+from dipaco.errors import CannotListen
+from dipaco.observe.metrics import Both, WorkMetrics, served
+from tests.control.conftest import arrival, facts_of, plan, trained  # noqa: F401
+
+TRAIN = Claim(Task("train", "modular", "2", 0), 1, 1, "w")
+
+
+def test_a_worker_counts_tasks_by_kind_and_outcome_and_the_time_in_them():
+    registry, now = CollectorRegistry(), [100.0]
+    metrics = WorkMetrics(registry, now=lambda: now[0])
+
+    def value(name, **labels):
+        return registry.get_sample_value(f"dipaco_worker_{name}_total", labels)
+
+    metrics.began(TRAIN)
+    metrics.stepped(TRAIN, 2.0, 512)
+    metrics.stepped(TRAIN, 1.9, 512)
+    now[0] += 30
+    metrics.finished(TRAIN, [trained("modular", 2, 0), arrival("early/0001", 0, 2)])
+    metrics.began(TRAIN)
+    now[0] += 5
+    metrics.lost(TRAIN)
+    assert value("tasks", kind="train", outcome="finished") == 1
+    assert value("tasks", kind="train", outcome="lost") == 1
+    assert value("task_seconds", kind="train") == 35
+    assert value("tokens") == 1024
+    assert value("leases_lost") == 1
+    assert value("bytes", kind="contributions_sent") == trained("modular", 2, 0).bytes_up
+
+
+@pytest.fixture
+def half_done(tmp_path, plan):  # noqa: F811
+    """Until the first outer step is due."""
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.start({"config": "{}"})
+    ledger.roster.join("w", host="h", pid=1, machine="m", version="1")
+    while (claim := ledger.queue.claim("w")).task.kind != "outer":
+        ledger.finish(plan, claim, facts_of(plan, claim.task))
+    yield ledger
+    ledger.close()
+
+
+def read(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_whoever_asks_hears_how_the_run_stands_now(half_done, tmp_path):
+    port = free_port()
+    with served(port, lambda: Ledger(tmp_path / "ledger.sqlite")) as metrics:
+        metrics.stepped(TRAIN, 2.0, 64)
+        heard = read(port)
+        assert heard["dipaco_worker_tokens_total",] == 64
+        assert heard["dipaco_run_tasks", "claimed", "modular", "outer"] == 1
+        assert heard["dipaco_run_phase", "early/0000", "modular"] == 0
+        assert heard["dipaco_run_workers", "here"] == 1
+        assert heard["dipaco_run_refusals_total",] == 0
+        assert heard["dipaco_run_bytes_total", "contributions_sent"] > 0
+        tokens = heard["dipaco_run_tokens_total", "modular"]
+        assert tokens == half_done.training_totals("modular")["tokens"]
+        half_done.queue.give_back_all()
+        assert read(port)["dipaco_run_tasks", "modular", "outer", "ready"] == 1
+    with pytest.raises(OSError, match="refused"):
+        read(port)
+
+
+def test_a_port_that_is_taken_is_a_sentence(half_done, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(CannotListen, match=f"Cannot listen on 127.0.0.1:{port}"),
+            served(port, lambda: half_done),
+        ):
+            raise AssertionError("it listened")
+
+
+def test_both_are_told_each_of_what_it_knows():
+    heard = []
+
+    class Narrator:
+        def lost(self, claim):
+            heard.append(claim)
+
+        def compare_machines(self, then, now):
+            heard.append((then, now))
+
+    both = Both(Narrator(), WorkMetrics(CollectorRegistry()))
+    both.lost(TRAIN)
+    both.compare_machines("a", "b")
+    assert heard == [TRAIN, ("a", "b")]

@@ -1,0 +1,95 @@
+"""Going back to an earlier phase and training again gives the same bits; how far back one can go is
+what retention says.
+"""
+
+import dataclasses
+
+import pytest
+
+from dipaco.config import MODULAR, EvaluationSettings
+from dipaco.errors import CannotRollBack, WorkersHere
+from dipaco.store.retention import RetentionSettings
+from dipaco.workers.rollback import roll_back
+from tests.workers.conftest import CONFIG, worker_of
+from tests.workers.test_mending import digests_of, finish, flip
+
+
+@pytest.fixture
+def finished(begin):
+    """A run of three phases that keeps every snapshot."""
+    run = begin(dataclasses.replace(CONFIG, retention=RetentionSettings(snapshots=None)))
+    finish(run)
+    return run
+
+
+def test_a_run_that_went_back_and_trained_again_ends_with_the_same_digests(finished):
+    before, losses = digests_of(finished), finished.ledger.losses(MODULAR)
+    for phase in (2, 0):
+        counts = roll_back(finished, phase)
+        assert counts["modules"] == 4 * (CONFIG.phases - phase)
+        after = digests_of(finished)
+        assert after[: phase + 1] == before[: phase + 1], "phase N is as it was recorded"
+        assert not any(after[phase + 1 :])
+        finish(finished)
+        assert digests_of(finished) == before
+        assert finished.ledger.losses(MODULAR) == losses
+    assert [entry["phase"] for entry in finished.ledger.rollbacks.list()] == [2, 0]
+
+
+def test_where_a_run_cannot_go_it_says_so_and_stays(finished):
+    before = digests_of(finished)
+    for phase, problem in (
+        (3, "it is there, and has recorded nothing since"),
+        (4, "it is at phase 3"),
+        (-1, "it is at phase 3"),
+    ):
+        with pytest.raises(CannotRollBack, match=f"phase {phase}: {problem}.*Nothing was changed"):
+            roll_back(finished, phase)
+    module = finished.config.topology.modules[0]
+    flip(finished.layout.root / finished.ledger.module(MODULAR, module, 1).parameters.name)
+    with pytest.raises(CannotRollBack, match=f"module {module} at phase 1 is damaged"):
+        roll_back(finished, 1)
+    assert digests_of(finished) == before
+
+
+def test_what_was_swept_cannot_be_gone_back_to_and_a_worker_prevents_it(begin):
+    run = begin(CONFIG)
+    worker = worker_of(run)
+    while run.ledger.phases_reached(MODULAR, 4) < 2:
+        assert worker.run_once()
+    claim = run.ledger.queue.claim("busy")
+    with pytest.raises(WorkersHere, match=r"busy holds 1 task\."):
+        roll_back(run, 1)
+    run.ledger.queue.give_back(claim)
+    finish(run)
+    before = digests_of(run)
+    with pytest.raises(
+        CannotRollBack, match=r"snapshot of path 0 after phase 0 was swept \(`retention.snapshots`"
+    ):
+        roll_back(run, 1)
+    roll_back(run, 2)
+    finish(run)
+    assert digests_of(run) == before
+
+
+def test_modules_that_no_release_needs_go_when_retention_says_so(begin):
+    config = dataclasses.replace(
+        CONFIG,
+        phases=4,
+        evaluation=EvaluationSettings(every_phases=3),
+        retention=RetentionSettings(modules=2, snapshots=1, contributions=1),
+    )
+    run = begin(config)
+    finish(run)
+    there = {
+        phase
+        for phase in range(5)
+        for module in run.config.topology.modules
+        if (run.layout.root / run.ledger.module(MODULAR, module, phase).parameters.name).exists()
+    }
+    # Modules begin as copies of one another: what another fact has as well stays.
+    assert there == {0, 3, 4}
+    assert len(list((run.layout.root / "snapshots/modular").glob("*/*"))) == 4
+    assert not list((run.layout.root / "objects/messages").rglob("*.safetensors"))
+    for phase in (3, 4):
+        run.path_of(run.ledger.release(MODULAR, phase), 0)  # whole
