@@ -91,7 +91,7 @@ class SweepProgress:
 
 def _flops(config: RunConfig, arm: Arm) -> float:
     """Of training one arm, as far as its plan tells."""
-    tokens = arm.total_steps * arm.topology.num_paths * config.inner.batch_size * config.data.length
+    tokens = arm.path_steps * config.inner.batch_size * config.data.length
     return float(tokens * flops_per_token(config.model, config.data.length))
 
 
