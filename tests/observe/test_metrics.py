@@ -4,14 +4,18 @@ import socket
 import urllib.request
 
 import pytest
-from prometheus_client import CollectorRegistry
-from prometheus_client.parser import text_string_to_metric_families
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.tasks import Claim, Task
 from dipaco.errors import CannotListen
-from dipaco.observe.metrics import Both, WorkMetrics, served
 from tests.control.conftest import arrival, facts_of, plan, trained  # noqa: F401
+
+pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from dipaco.observe.metrics import Both, WorkMetrics, served
 
 TRAIN = Claim(Task("train", "modular", "2", 0), 1, 1, "w")
 
