@@ -7,7 +7,10 @@ with the one that was recorded, and its structure with what was asked for. It wr
 this machine, whose files then go where all objects go: it cannot write `s3://` itself.
 """
 
+import errno
 import logging
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ from dipaco.errors import ObjectDamaged
 from dipaco.receipt import Receipt
 from dipaco.store.objects import Objects
 
+BESIDES_BYTES = 256 << 10  # what Orbax writes beside the values
+
 
 def save_snapshot(objects: Objects, name: str, state: Any) -> Receipt:
     """Writes a tree (any that JAX knows) as a folder; its receipt holds the digest of the tree."""
@@ -26,6 +31,7 @@ def save_snapshot(objects: Objects, name: str, state: Any) -> Receipt:
     leaves = _named_leaves(state)
 
     def write(folder: Path) -> None:
+        _check_room(folder.parent, trees.num_bytes(leaves))
         with _checkpointer() as checkpointer:
             checkpointer.save(folder.absolute(), leaves)
 
@@ -75,10 +81,18 @@ def _checkpointer() -> Any:
     )
 
 
+def _check_room(folder: Path, num_bytes: int) -> None:
+    """A disk that fills up under Orbax is told by a dozen threads, with a traceback each, beside
+    the error that comes of it.
+    """
+    if shutil.disk_usage(folder).free < num_bytes + BESIDES_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def _named_leaves(state: Any) -> dict[str, np.ndarray]:
     """Leaves by number: the structure belongs to the optimiser, and comes back from a template."""
     return {f"{i:04d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
 
 
 def _quiet() -> None:
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what it says is raised as well

@@ -62,7 +62,7 @@ def token_files(run):
 def test_a_path_reads_its_shard_from_files_of_its_own(elsewhere):
     run = elsewhere
     arm = run.plan.arm(MODULAR)
-    batches = batches_for(run, arm, 1)
+    batches = batches_for(run, arm, 1, 0)
     one = batches.at(0)
     of_corpus, gathered = token_files(run)
     assert not of_corpus
@@ -76,7 +76,7 @@ def test_a_path_reads_its_shard_from_files_of_its_own(elsewhere):
     whole = run.objects.remote.read(name)
     run.objects.remote.write(name, b"spoiled")
     gathered[0].unlink()
-    again = batches_for(run, arm, 1)
+    again = batches_for(run, arm, 1, 0)
     assert again.fingerprint == batches.fingerprint
     for field, values in again.at(0).items():
         np.testing.assert_array_equal(values, one[field])
