@@ -173,11 +173,17 @@ async def start_transport(
 ) -> Transport:
     """The transport that an address is of. A peer that listens takes any free port, or that of
     `like` where it is the address to listen on (no `bootstrap`).
+
+    Raises:
+      BadAddress: it is of neither kind.
+      ExtraMissing, CannotListen.
     """
     if like.startswith("tcp://"):
         if bootstrap or handler is None:
             return await Tcp.start(handler)
         return await Tcp.start(handler, *_host_and_port(like))
+    if not like.startswith("/"):
+        raise BadAddress(given=like)
     if bootstrap:
         return await Libp2p.start(handler, bootstrap=bootstrap, listen="/ip4/0.0.0.0/tcp/0")
     return await Libp2p.start(handler, listen=like, identity=identity)
