@@ -35,6 +35,16 @@ def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def outline(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The same names, shapes and types; every leaf is zero, and takes no memory."""
+    return unflatten(
+        {
+            path: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+            for path, leaf in flatten(tree)
+        }
+    )
+
+
 def num_bytes(tree: Mapping[str, Any]) -> int:
     """Bytes of all leaves together."""
     return sum(leaf.nbytes for _, leaf in flatten(tree))

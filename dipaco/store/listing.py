@@ -2,30 +2,65 @@
 of its files that lies in it.
 """
 
+import errno
 import json
+import mmap
+import os
 from pathlib import Path
+from typing import BinaryIO
+
+import xxhash
 
 from dipaco.data.files import file_digest
 from dipaco.errors import ObjectDamaged, ObjectMissing
 from dipaco.receipt import Receipt
 
 DIGESTS = "digests.json"  # the list of a folder's files: [name, digest, bytes] of each
+POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 
 
 def check_file(file: Path, receipt: Receipt) -> None:
     """Reads every byte of a file. Raises `ObjectMissing`, `ObjectDamaged`."""
-    name, digest, num_bytes = receipt
+    with _open(file, receipt):
+        _check_digest(file, receipt, file_digest(file))
+
+
+def map_file(file: Path, receipt: Receipt) -> mmap.mmap:
+    """As `check_file`, 1.4 times as fast, since nothing is copied; and the file's own pages, to be
+    looked at again.
+    """
+    if not receipt.num_bytes:
+        raise ObjectDamaged(file=file, name=receipt.name, problem="it is empty")
+    with _open(file, receipt) as stream:
+        pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    # All of them now: a bad disk is an OSError here, and would be the end of the process later.
     try:
-        size = file.stat().st_size
-        if size != num_bytes:
-            problem = f"{size} bytes instead of {num_bytes}"
-            raise ObjectDamaged(file=file, name=name, problem=problem)
-        found = file_digest(file)
+        pages.madvise(POPULATE_READ)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # Linux before 5.14, macOS
+            raise
+    _check_digest(file, receipt, xxhash.xxh3_128(pages).hexdigest())
+    return pages
+
+
+def _open(file: Path, receipt: Receipt) -> BinaryIO:
+    """A file of the right size. Raises `ObjectMissing`, `ObjectDamaged`."""
+    try:
+        stream = file.open("rb", buffering=0)
     except FileNotFoundError as error:
-        raise ObjectMissing(file=file, name=name) from error
-    if found != digest:
-        problem = f"its digest is {found} instead of {digest}"
-        raise ObjectDamaged(file=file, name=name, problem=problem)
+        raise ObjectMissing(file=file, name=receipt.name) from error
+    size = os.fstat(stream.fileno()).st_size
+    if size != receipt.num_bytes:
+        stream.close()
+        problem = f"{size} bytes instead of {receipt.num_bytes}"
+        raise ObjectDamaged(file=file, name=receipt.name, problem=problem)
+    return stream
+
+
+def _check_digest(file: Path, receipt: Receipt, found: str) -> None:
+    if found != receipt.digest:
+        problem = f"its digest is {found} instead of {receipt.digest}"
+        raise ObjectDamaged(file=file, name=receipt.name, problem=problem)
 
 
 def check_folder(folder: Path, name: str) -> None:

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import functools
 import json
+import mmap
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ import uuid
 from collections.abc import Callable, Container, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import xxhash
 
@@ -35,6 +37,7 @@ from dipaco.store.listing import (
     check_folder,
     list_folder,
     listed,
+    map_file,
     receipt_of,
 )
 from dipaco.store.remote import Remote
@@ -42,6 +45,8 @@ from dipaco.store.remote import Remote
 TURN_SECONDS = 60.0
 FRESH_SECONDS = 3600.0  # longer than anybody waits for a bucket
 TRANSFERS_AT_ONCE = 8
+
+Checked = TypeVar("Checked")
 
 
 class Objects:
@@ -107,15 +112,25 @@ class Objects:
         Raises:
           ObjectMissing, ObjectDamaged, StoreUnreachable, StoreRefuses.
         """
+        self._checked(receipt, check_file)
+        return self.root / receipt.name
+
+    def pages(self, receipt: Receipt) -> mmap.mmap:
+        """The pages of the object's file, after checking every byte of it: read-only, and there for
+        as long as somebody has them. Raises as `file`.
+        """
+        return self._checked(receipt, map_file)
+
+    def _checked(self, receipt: Receipt, check: Callable[[Path, Receipt], Checked]) -> Checked:
         file = self.root / receipt.name
         self._used(file)  # before it is looked at, or it might go meanwhile
         try:
-            check_file(file, receipt)
+            return check(file, receipt)
         except (ObjectMissing, ObjectDamaged):
             if self.remote is None:
                 raise
             self._fetch(self.remote, receipt)
-        return file
+            return check(file, receipt)
 
     def folder(self, name: str) -> Path:
         """The folder, after checking every byte in it.

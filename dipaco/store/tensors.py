@@ -43,15 +43,13 @@ def load_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
 
 def map_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
     """The tree as it was saved, as read-only views of the file's own pages: for what is looked at
-    once. Every page was read for the digest, so that looking at them meets no bad disk.
+    once.
 
     Raises:
       ObjectMissing, ObjectDamaged.
     """
-    file = objects.file(receipt)
-    with file.open("rb") as stream:
-        places = _places(file, stream)
-        pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    pages = objects.pages(receipt)
+    places = _places(objects.root / receipt.name, pages)
     return trees.unflatten(
         {
             name: np.frombuffer(pages, dtype, math.prod(shape), offset).reshape(shape)
@@ -107,7 +105,7 @@ def _load(file: Path) -> dict[str, np.ndarray]:
     return leaves
 
 
-def _places(file: Path, stream: BinaryIO) -> dict[str, _Place]:
+def _places(file: Path, stream: BinaryIO | mmap.mmap) -> dict[str, _Place]:
     """Reads the header: its length in 8 bytes, then JSON, then the values of one leaf after
     another (github.com/huggingface/safetensors, "Format").
     """

@@ -59,12 +59,14 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     for arrival in arrivals:
         if arrival.base_digest != stored.parameters.digest:
             _refuse(arrival, "It started from other parameters than the module's.")
-    before = map_tree(run.objects, stored.parameters)
+    like = trees.outline(map_tree(run.objects, stored.parameters))
     try:
-        mean, norms = _weighted_mean(run, arrivals, weights, before)
+        mean, norms = _weighted_mean(run, arrivals, weights, like)
     except NotFinite:
         _find_culprit(run, arrivals, codec(settings.codec))
         raise
+    # Only now: beside the sum there are a contribution and the next.
+    before = map_tree(run.objects, stored.parameters)
     momentum = fresh(settings, before)
     if stored.outer_state is not None:
         momentum = load_state(run.objects, stored.outer_state, momentum)
@@ -120,24 +122,31 @@ def _refuse(arrival: Arrival, reason: str) -> NoReturn:
 
 
 def _weighted_mean(
-    run: Run, arrivals: list[Arrival], weights: np.ndarray, before: Mapping[str, Any]
+    run: Run, arrivals: list[Arrival], weights: np.ndarray, like: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[float]]:
     """Of all contributions, read once, in the order given, decoded one at a time; and the norm of
     each.
     """
     decode = codec(run.config.outer.codec).decode
+
+    # A function, so that nobody holds on to a contribution while the next but one is read.
+    def add(mean: WeightedMean, arrival: Arrival, message: Any, weight: float) -> float:
+        try:
+            contribution = decode(message)
+        except BadEncoding as error:
+            _refuse(arrival, str(error))
+        difference = trees.difference(like, contribution)
+        if difference is not None:
+            _refuse(arrival, f"Its {difference}.")
+        return mean.add(contribution, weight)
+
     with (
         ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="sum") as threads,
         one_ahead(lambda arrival: map_tree(run.objects, arrival.message), arrivals) as messages,
     ):
-        mean, norms = WeightedMean(threads), []
-        for arrival, message, weight in zip(arrivals, messages, weights, strict=True):
-            try:
-                contribution = decode(message)
-            except BadEncoding as error:
-                _refuse(arrival, str(error))
-            difference = trees.difference(before, contribution)
-            if difference is not None:
-                _refuse(arrival, f"Its {difference}.")
-            norms.append(mean.add(contribution, weight))
+        mean = WeightedMean(threads)
+        norms = [
+            add(mean, arrival, next(messages), weight)
+            for arrival, weight in zip(arrivals, weights, strict=True)
+        ]
         return mean.take(), norms
