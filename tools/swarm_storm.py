@@ -5,11 +5,11 @@ killed; the result must be that of one machine that was never disturbed.
     python tools/swarm_storm.py --minutes 0.3 --volunteers 2 --events 4        the suite's form
 
 Two backbones, volunteers of different speeds (some of them clients), one auxiliary. Events come in
-turn: a volunteer joins, leaves by Ctrl-C, is killed by SIGKILL at random, while it computes, or in
-the middle of an averaging, is stopped and goes on later (SIGSTOP); the leading backbone is killed,
-and started again. Then the rows in the ledger are replayed by plain AdamW in this process, one
-large batch after the other, and compared: parameters at the end of every phase, and the loss of
-every step.
+turn, as many joins as departures: a volunteer joins, leaves by Ctrl-C, is killed by SIGKILL at
+random, while it computes, or in the middle of an averaging, is stopped and goes on later (SIGSTOP);
+the leading backbone is killed, and started again. Then the rows in the ledger are replayed by plain
+AdamW in this process, one large batch after the other, and compared: parameters at the end of every
+phase, and the loss of every step.
 
 Machines of other speeds are made of this one: each volunteer waits after every block, so that
 together they need no more than this machine has (`--seconds-per-block`). `efficiency` is the rows
@@ -199,6 +199,7 @@ class Storm:
         yield "SIGKILL", lambda: self.hit(kill)
         yield "left by Ctrl-C", lambda: self.hit(signal.SIGINT)
         yield "SIGKILL of the leading backbone", self.kill_leader
+        yield "joined", lambda: self.join() is not None
         yield "joined", lambda: self.join() is not None
         yield "SIGKILL in the middle of an averaging", lambda: self.hit(kill, "averaging")
         yield "SIGSTOP for a while", self.stop_for_a_while

@@ -237,7 +237,7 @@ class Backbone:
             if self._leader.is_leading or not others:
                 await asyncio.sleep(0.2)
                 continue
-            peer = Peer(self._wire, others, self._holder, computes=False, say=self._say)
+            peer = Peer(self._wire, others, self._holder, say=self._say)
             following = asyncio.ensure_future(self._follow(peer))
             while not following.done() and not self._leader.is_leading:
                 await asyncio.wait([following], timeout=0.05)

@@ -4,16 +4,24 @@ is coded: a receiver decodes to float32 and adds there.
 Eight bits are linear in blocks of 256 values, each with its own largest magnitude, so that one
 large value costs the precision of its neighbours only. float16 has one scale for the message:
 summed gradients may lie outside of its range.
+
+AdamW's moments need range more than digits, since a mean square that came as zero would make its
+value's next step as large as can be: they travel with sixteen bits of which eight are the exponent,
+or with eight bits of which five are, under one scale, and nothing but zero becomes zero.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from dipaco.errors import BadMessage
 
 BLOCK = 256
+_SHORT = jnp.float8_e5m2
+_LARGEST = np.float32(jnp.finfo(_SHORT).max)
+_LEAST = np.float32(jnp.finfo(_SHORT).smallest_subnormal)
 
 
 class Codec(NamedTuple):
@@ -22,7 +30,7 @@ class Codec(NamedTuple):
     name: str
     encode: Callable[[np.ndarray], bytes]
     decode: Callable[[bytes, int], np.ndarray]
-    bits_per_value: float
+    num_bytes: Callable[[int], int]  # of so many values
 
 
 def codec_of(name: str) -> Codec:
@@ -65,6 +73,26 @@ def _decode_bytes(content: bytes, num_values: int) -> np.ndarray:
     return values.reshape(-1)[:num_values].astype(np.float32)
 
 
+def _encode_range(values: np.ndarray) -> bytes:
+    return np.asarray(values, jnp.bfloat16).tobytes()
+
+
+def _decode_range(content: bytes, num_values: int) -> np.ndarray:
+    return _array(content, jnp.bfloat16, num_values).astype(np.float32)
+
+
+def _encode_short_range(values: np.ndarray) -> bytes:
+    scale = np.float32(np.max(np.abs(values), initial=0.0)) or np.float32(1.0)
+    scaled = values / scale * _LARGEST
+    least = np.copysign(np.maximum(np.abs(scaled), _LEAST), scaled)
+    return scale.tobytes() + np.where(scaled == 0, scaled, least).astype(_SHORT).tobytes()
+
+
+def _decode_short_range(content: bytes, num_values: int) -> np.ndarray:
+    scale = _array(content[:4], "<f4", 1)[0]
+    return _array(content[4:], _SHORT, num_values).astype(np.float32) * (scale / _LARGEST)
+
+
 def _in_blocks(values: np.ndarray) -> np.ndarray:
     padded = np.zeros(-(-len(values) // BLOCK) * BLOCK, np.float32)
     padded[: len(values)] = values
@@ -79,7 +107,12 @@ def _array(content: bytes, dtype: str | type, count: int) -> np.ndarray:
 
 
 CODECS = {
-    "none": Codec("none", _encode_plain, _decode_plain, 32.0),
-    "float16": Codec("float16", _encode_half, _decode_half, 16.0),
-    "int8": Codec("int8", _encode_bytes, _decode_bytes, 8.0 + 32.0 / BLOCK),
+    "none": Codec("none", _encode_plain, _decode_plain, lambda n: 4 * n),
+    "float16": Codec("float16", _encode_half, _decode_half, lambda n: 4 + 2 * n),
+    "int8": Codec("int8", _encode_bytes, _decode_bytes, lambda n: 4 * -(-n // BLOCK) + n),
+}
+OF_MOMENTS = {  # by the codec of the parameters beside them
+    "none": CODECS["none"],
+    "float16": Codec("bfloat16", _encode_range, _decode_range, lambda n: 2 * n),
+    "int8": Codec("float8", _encode_short_range, _decode_short_range, lambda n: 4 + n),
 }

@@ -19,11 +19,9 @@ from jax.flatten_util import ravel_pytree
 from dipaco.errors import BadMessage
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
-from dipaco.inner.state import PathState, fresh
-from dipaco.inner.step import make_gradient, make_update
+from dipaco.inner.state import PathState, state_like
+from dipaco.inner.step import make_gradient, make_update, path_loss
 from dipaco.model.config import ModelConfig
-from dipaco.model.lm import training_loss
-from dipaco.model.spec import describe
 from dipaco.swarm.messages import digest
 
 COLUMNS = ("tokens", "segments", "positions")
@@ -37,7 +35,8 @@ class Settings:
     inner: InnerSettings
     length: int  # tokens in a row
     block_rows: int  # rows in a block
-    codec: str = "none"
+    codec: str = "none"  # of gradients
+    state_codec: str = "none"  # of the state that volunteers are given
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
@@ -66,19 +65,7 @@ class Compute:
     def __init__(self, settings: Settings):
         self.settings = settings
         inner = settings.inner
-
-        def loss(parts: Any, batch: Mapping[str, Any]) -> tuple[jax.Array, jax.Array]:
-            return training_loss(
-                settings.model,
-                parts,
-                batch["tokens"],
-                batch["segments"],
-                batch["positions"],
-                rematerialise=inner.rematerialise,
-                loss_chunks=inner.loss_chunks,
-            )
-
-        gradient = make_gradient(loss)
+        gradient = make_gradient(path_loss(settings.model, inner))
 
         def flat_gradient(parts, batch):
             tree, loss_sum, targets = gradient(parts, batch)
@@ -92,11 +79,7 @@ class Compute:
     @functools.cached_property
     def state_like(self) -> PathState:
         """Shapes and types of what a path carries."""
-        parts = jax.tree.map(
-            lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype),
-            describe(self.settings.model),
-        )
-        return jax.eval_shape(lambda parts: fresh(parts, adamw(self.settings.inner)), parts)
+        return state_like(self.settings.model, adamw(self.settings.inner))
 
     @functools.cached_property
     def _unravel(self) -> Any:

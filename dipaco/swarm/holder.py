@@ -3,7 +3,6 @@ adds up its slice of each round.
 """
 
 import asyncio
-from typing import Any
 
 import jax
 import numpy as np
@@ -40,10 +39,11 @@ class Holder:
         self.reducer = Reducer(wire.name)
         self.state: PathState | None = None
         self.origin, self.step, self.lineage = "", -1, ""
+        self.is_exact = True  # not a rounding away from the group's
         self.losses: list[float] = []  # of the steps of this phase
         self.steps_taken = 0  # with the group, since the state was fetched or given
         self._kept: tuple[int, str, PathState] | None = None
-        self._kept_bytes: tuple[int, str, StateBytes] | None = None
+        self._kept_bytes: dict[str, StateBytes] = {}  # by codec
         self._packing = asyncio.Lock()
         wire.answers("push", Push, self._push)
         wire.answers("fetch", Fetch, self._fetch)
@@ -52,16 +52,25 @@ class Holder:
 
     @property
     def at(self) -> tuple[str, int, str]:
-        """Where this state is: equal for two peers if and only if their states are."""
+        """Where this state is: equal for two peers if and only if their states are, where these
+        are exact.
+        """
         return self.origin, self.step, self.lineage
 
     def begin(
-        self, state: PathState, origin: str, step: int, lineage: str, losses: list[float]
+        self,
+        state: PathState,
+        origin: str,
+        step: int,
+        lineage: str,
+        losses: list[float],
+        *,
+        is_exact: bool = True,
     ) -> None:
         """A state that was fetched, or given by the run."""
         self.state = jax.device_put(state)
         self.origin, self.step, self.lineage = origin, step, lineage
-        self.losses, self.steps_taken = losses, 0
+        self.losses, self.steps_taken, self.is_exact = losses, 0, is_exact
 
     async def advance(self, mean: np.ndarray, closed: Closed) -> None:
         """Takes a step that the group has taken."""
@@ -80,18 +89,19 @@ class Holder:
         if step == self.step and self.state is not None:
             here = self._kept is not None and self._kept[:2] == (step, self.lineage)
             if not here:
-                self._kept, self._kept_bytes = (step, self.lineage, self.state), None
+                self._kept, self._kept_bytes = (step, self.lineage, self.state), {}
 
-    async def kept_bytes(self, step: int, lineage: str) -> StateBytes:
+    async def kept_bytes(self, step: int, lineage: str, codec: str) -> StateBytes:
         """Raises `BadMessage` where that state is not kept."""
         async with self._packing:
-            if self._kept_bytes is None or self._kept_bytes[:2] != (step, lineage):
-                if self._kept is None or self._kept[:2] != (step, lineage):
-                    raise BadMessage(problem=f"the state of step {step} is not kept here")
-                state = self._kept[2]
-                packed = await asyncio.to_thread(lambda: StateBytes(arrays_of(state)))
-                self._kept_bytes = step, lineage, packed
-            return self._kept_bytes[2]
+            if self._kept is None or self._kept[:2] != (step, lineage):
+                raise BadMessage(problem=f"the state of step {step} is not kept here")
+            kept, state = self._kept_bytes, self._kept[2]
+            if codec not in kept:
+                kept[codec] = await asyncio.to_thread(
+                    lambda: StateBytes(jax.device_get(state), codec)
+                )
+            return kept[codec]
 
     async def _push(self, body: Push, question: Question) -> Answer:
         slot = await self.reducer.slot(body.round_number, body.start, body.stop)
@@ -107,13 +117,8 @@ class Holder:
         return Arrived(senders=self.reducer.arrived(body.round_number)), b""
 
     async def _chunk(self, body: AskChunk, _: Question) -> Answer:
-        kept = await self.kept_bytes(body.step, body.lineage)
+        kept = await self.kept_bytes(body.step, body.lineage, body.codec)
         return Done(), kept.chunk(body.number)
-
-
-def arrays_of(state: Any) -> list[np.ndarray]:
-    """The leaves of a state, in the order that all peers share."""
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
 
 def decoded(content: bytes, codec: str, num_values: int) -> np.ndarray:

@@ -10,6 +10,7 @@ and goes.
 import asyncio
 import contextlib
 import dataclasses
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -49,6 +50,7 @@ from dipaco.swarm.messages import (
     Work,
     digest,
     lineage_after,
+    number_of_round,
 )
 from dipaco.swarm.peer import NOT_LEADING, PEER_ERRORS, UNKNOWN
 from dipaco.swarm.progress import Estimate, Refreshing, estimate, refresh_seconds
@@ -107,11 +109,11 @@ class Leader:
         self._batch: Mapping[str, np.ndarray] = {}
         self._losses: dict[int, tuple[float, float]] = {}  # block -> loss, targets
         self._gift: np.ndarray | None = None  # sums of who has left
-        self._round_number = 0
+        self._era, self._rounds = 0, 0
         self._patience = Durations()  # how long rounds took, over what was expected of them
         self._expected_seconds = 1.0  # of the round that is held
         self._looked_at = time.monotonic()  # for who is silent
-        self._manifest_given: Manifest | None = None
+        self._offered: Manifest | None = None
         self._means: dict[tuple[int, str], list[tuple[int, int, bytes]]] = {}
         self._board = Board(
             number=0,
@@ -146,6 +148,7 @@ class Leader:
     def begin_phase(self, backbones: tuple[str, ...]) -> None:
         """The holder has the state that the phase begins, or goes on, with."""
         self.is_leading, self._backbones = True, backbones
+        self._era, self._rounds = secrets.randbits(30), 0
         here = self._holder
         self._publish(
             origin=here.origin,
@@ -379,13 +382,13 @@ class Leader:
             for name, part in zip(names, cut(shares_of_links(links), num_values), strict=True)
             if part.stop > part.start
         )
-        self._round_number += 1
+        self._rounds += 1
         # Every link in turn has to move at most two vectors for itself and what it adds up.
         slowest = min(min(link.up, link.down) for link in links)
         guess = LEAST_PATIENCE_SECONDS + 4.0 * num_values * (2 + len(links)) / slowest
         self._expected_seconds = guess
         return Plan(
-            number=self._round_number,
+            number=number_of_round(self._era, self._rounds),
             step=self._holder.step,
             senders=tuple(senders),
             slices=slices,
@@ -670,18 +673,27 @@ class Leader:
 
     async def _manifest(self, body: AskManifest, question: Question) -> Answer:
         self._member(question)
-        here, given = self._holder, self._manifest_given
-        if given is not None and given.origin == here.origin:
-            # Those who fetch the state of some steps ago are not made to begin anew: whoever has
-            # it catches up by the means of the steps since.
-            is_within_reach = (given.step, given.lineage) in self._means
-            if is_within_reach or (given.step, given.lineage) == (here.step, here.lineage):
-                return given, b""
-        at, losses = here.at, tuple(here.losses)
-        here.keep(here.step)
-        self._publish(keep=here.step)
-        kept = await here.kept_bytes(at[1], at[2])
-        digests = await asyncio.to_thread(kept.digests)
+        codec_of(body.codec)
+        here, offered = self._holder, self._offered
+        # Those who fetch the state of some steps ago are not made to begin anew: whoever has it
+        # catches up by the means of the steps since.
+        if (
+            offered is None
+            or offered.origin != here.origin
+            or (
+                (offered.step, offered.lineage) not in self._means
+                and (offered.step, offered.lineage) != (here.step, here.lineage)
+            )
+        ):
+            here.keep(here.step)
+            self._publish(keep=here.step)
+            offered = self._offered = self._offer(here.at)
+        kept = await here.kept_bytes(offered.step, offered.lineage, body.codec)
+        digests = await asyncio.to_thread(lambda: kept.digests)
+        return msgspec.structs.replace(offered, digests=digests), b""
+
+    def _offer(self, at: tuple[str, int, str]) -> Manifest:
+        """The state that is held now, and who has it."""
         donors = [
             member.address
             for member in self.members.values()
@@ -690,18 +702,17 @@ class Leader:
             and member.is_at(at)
             and member.said is not None
             and member.said.steps_taken > 0
+            and member.said.is_exact
         ]
-        manifest = Manifest(
+        return Manifest(
             origin=at[0],
             step=at[1],
             lineage=at[2],
             chunk_bytes=CHUNK_BYTES,
-            digests=digests,
+            digests=(),
             donors=(*donors, self._wire.address or ""),
-            losses=losses,
+            losses=tuple(self._holder.losses),
         )
-        self._manifest_given = manifest
-        return manifest, b""
 
     async def _mean(self, body: AskMean, question: Question) -> Answer:
         self._member(question)

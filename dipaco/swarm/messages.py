@@ -71,7 +71,7 @@ class Slice(Message):
 class Plan(Message):
     """One averaging."""
 
-    number: int  # of the round, over all steps of this leader
+    number: int  # of the round, over all steps of this leader; see `number_of_round`
     step: int
     senders: tuple[Sender, ...]
     slices: tuple[Slice, ...]
@@ -81,6 +81,25 @@ class Plan(Message):
     @property
     def targets(self) -> float:
         return sum(sender.targets for sender in self.senders)
+
+
+ERA = 1 << 32
+
+
+def number_of_round(era: int, count: int) -> int:
+    """A number that no other leader gives: rounds of one whose board a peer has not read yet are
+    neither over nor those that the peer knows.
+
+    Args:
+      era: drawn at random by who begins to lead.
+      count: rounds of this leader, from 1.
+    """
+    return era * ERA + count
+
+
+def same_leader(number: int, other: int) -> bool:
+    """Whether two rounds are of one leader; then they are in order."""
+    return number // ERA == other // ERA
 
 
 class Closed(Message):
@@ -124,6 +143,7 @@ class Listen(Message):
     step: int
     lineage: str
     steps_taken: int  # with this group
+    is_exact: bool  # its state is the group's to the last bit
     bytes_up: int
     bytes_down: int
     up_bytes_per_second: float
@@ -206,6 +226,8 @@ class Arrived(Message):
 class AskManifest(Message):
     """I need the group's state."""
 
+    codec: str
+
 
 class Manifest(Message):
     """What the state is made of, and who has it."""
@@ -233,6 +255,7 @@ class AskChunk(Message):
 
     step: int
     lineage: str
+    codec: str
     number: int
 
 

@@ -26,7 +26,7 @@ from dipaco.errors import (
 from dipaco.swarm.codecs import codec_of
 from dipaco.swarm.compute import Settings
 from dipaco.swarm.deadlines import Durations
-from dipaco.swarm.holder import Holder, arrays_of, decoded
+from dipaco.swarm.holder import Holder, decoded
 from dipaco.swarm.messages import (
     AskChunk,
     AskManifest,
@@ -47,7 +47,7 @@ from dipaco.swarm.messages import (
     Welcome,
     digest,
 )
-from dipaco.swarm.state import StateBytes, leaves_of
+from dipaco.swarm.state import StateBytes, state_of
 from dipaco.swarm.wire import Wire
 
 NOT_LEADING = "this backbone does not lead"
@@ -64,9 +64,11 @@ class Peer:
       wire: with a transport.
       backbones: addresses to begin with; the board brings more.
       holder: its state and its slices.
-      computes, bytes_per_second: what it says of itself.
+      bytes_per_second: of its link, as it says itself.
       say: told what happens, in sentences.
     """
+
+    computes = False  # gradients
 
     def __init__(
         self,
@@ -74,21 +76,29 @@ class Peer:
         backbones: tuple[str, ...],
         holder: Holder,
         *,
-        computes: bool,
         bytes_per_second: float = 0.0,
         say: Callable[[str], None] = lambda sentence: None,
     ):
         self.wire, self.holder, self._say = wire, holder, say
         self._backbones = list(backbones)
-        self._computes, self._bytes_per_second = computes, bytes_per_second
+        self._bytes_per_second = bytes_per_second
         self.leader_address = ""
         self.board: Board | None = None
-        self._news = asyncio.Event()
+        self._news, self._is_leaving = asyncio.Event(), asyncio.Event()
         self._fetching: dict[int, dict[int, asyncio.Task[bytes]]] = {}  # round -> start -> bytes
         self._pushing: set[asyncio.Task[None]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
         self._answers = Durations()  # of short questions to the leader
         self._chunks: dict[bytes, bytes] = {}  # digest -> chunk, of a state that is being fetched
+
+    @property
+    def state_codec(self) -> str:
+        """How it is given the group's state; who may lead one day needs all of it."""
+        return "none"
+
+    def leave(self) -> None:
+        """Soon, in order."""
+        self._is_leaving.set()
 
     # --- finding the leader --------------------------------------------------------------------
 
@@ -103,7 +113,7 @@ class Peer:
         hello = Hello(
             version=dipaco.__version__,
             address=self.wire.address,
-            computes=self._computes,
+            computes=self.computes,
             holds_state=compute is not None,
             config="" if compute is None else compute.settings.digest,
             bytes_per_second=self._bytes_per_second,
@@ -145,6 +155,7 @@ class Peer:
                 step=holder.step,
                 lineage=holder.lineage,
                 steps_taken=holder.steps_taken,
+                is_exact=holder.is_exact,
                 bytes_up=meter.bytes_up,
                 bytes_down=meter.bytes_down,
                 up_bytes_per_second=meter.up.per_second,
@@ -182,7 +193,6 @@ class Peer:
         self._learn(board.backbones)
         self.wire.verifier.revoked = frozenset(board.revoked)
         if self.board is not None and board.leader != self.board.leader:
-            self.holder.reducer.forget()
             self.lost_leader()
         changed = self.board is None or (board.leader, board.number) != (
             self.board.leader,
@@ -281,8 +291,8 @@ class Peer:
         content = await asyncio.to_thread(codec_of(plan.codec).encode, values)
         body = Push(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
         if part.reducer == self.wire.name:
-            slot = await self.holder.reducer.slot(plan.number, part.start, part.stop)
             with contextlib.suppress(BadMessage):
+                slot = await self.holder.reducer.slot(plan.number, part.start, part.stop)
                 self.holder.reducer.push(slot, self.wire.name, content)
             return
         for _ in range(3):
@@ -305,7 +315,10 @@ class Peer:
     async def _fetch(self, plan: Plan, part: Slice) -> bytes:
         """The mean of a slice, as it is coded; empty where its reducer does not give it."""
         if part.reducer == self.wire.name:
-            slot = await self.holder.reducer.slot(plan.number, part.start, part.stop)
+            try:
+                slot = await self.holder.reducer.slot(plan.number, part.start, part.stop)
+            except BadMessage:
+                return b""  # another leads by now
             content, _, _ = await self.holder.reducer.outcome(slot)
             return content
         body = Fetch(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
@@ -381,7 +394,7 @@ class Peer:
             manifest, _ = await self.wire.ask(
                 self.leader_address,
                 "manifest",
-                AskManifest(),
+                AskManifest(codec=self.state_codec),
                 Manifest,
                 within_seconds=60.0,
                 from_backbone=True,
@@ -404,11 +417,10 @@ class Peer:
             await self.changed(0.5)
             return
         content = b"".join(chunk for chunk in chunks if chunk is not None)
-        like = [np.zeros(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(compute.state_like)]
-        leaves = leaves_of(content, like)
-        state = jax.tree.unflatten(jax.tree.structure(compute.state_like), leaves)
+        state = state_of(content, self.state_codec, compute.state_like)
         at = manifest.origin, manifest.step, manifest.lineage
-        self.holder.begin(state, *at, list(manifest.losses))
+        is_exact = self.state_codec == "none"
+        self.holder.begin(state, *at, list(manifest.losses), is_exact=is_exact)
         self._chunks = {}
         fetched = num_missing * manifest.chunk_bytes / 1e6
         self._say(f"has the state of step {manifest.step} ({fetched:.1f} MB fetched)")
@@ -416,9 +428,9 @@ class Peer:
 
     def _own_chunks(self) -> dict[bytes, bytes]:
         """What this peer has of any state, by digest."""
-        if self.holder.state is None:
+        if self.holder.state is None or not self.holder.is_exact:
             return {}
-        own = StateBytes(arrays_of(self.holder.state))
+        own = StateBytes(jax.device_get(self.holder.state), self.state_codec)
         return {digest(chunk): bytes(chunk) for chunk in map(own.chunk, range(own.num_chunks))}
 
     async def _fetch_chunks(
@@ -428,7 +440,12 @@ class Peer:
         while missing and donors:
             number, known = missing.pop()
             donor = random.choice(donors)
-            body = AskChunk(step=manifest.step, lineage=manifest.lineage, number=number)
+            body = AskChunk(
+                step=manifest.step,
+                lineage=manifest.lineage,
+                codec=self.state_codec,
+                number=number,
+            )
             try:
                 _, content = await self.wire.ask(donor, "chunk", body, Done, within_seconds=30.0)
             except PEER_ERRORS:

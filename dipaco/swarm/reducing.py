@@ -15,7 +15,7 @@ import numpy as np
 
 from dipaco.errors import BadMessage
 from dipaco.swarm.codecs import codec_of
-from dipaco.swarm.messages import Plan, digest
+from dipaco.swarm.messages import Plan, digest, same_leader
 
 LARGEST = 30.0  # times the group's root mean square per target, before it is refused
 REMEMBERED = 32  # rounds
@@ -43,7 +43,8 @@ class Reducer:
         self._news = asyncio.Event()
 
     def begin(self, plan: Plan) -> None:
-        """A round of which this peer may have a slice."""
+        """A round of which this peer may have a slice. Those of another leader are forgotten."""
+        self._slots = {n: slot for n, slot in self._slots.items() if same_leader(n, plan.number)}
         for part in plan.slices:
             if part.reducer == self._name and plan.number not in self._slots:
                 self._slots[plan.number] = Slot(plan, part.start, part.stop)
@@ -51,10 +52,6 @@ class Reducer:
             del self._slots[min(self._slots)]
         self._news.set()
         self._news = asyncio.Event()
-
-    def forget(self) -> None:
-        """Another leader counts rounds anew."""
-        self._slots.clear()
 
     async def slot(self, round_number: int, start: int, stop: int) -> Slot:
         """The slice of a round. Who pushes may have heard of it before we have: it is waited for,
@@ -64,12 +61,13 @@ class Reducer:
           BadMessage: this peer does not have that slice.
         """
         while round_number not in self._slots:
-            if self._slots and round_number < min(self._slots):
-                raise BadMessage(problem=f"round {round_number} is over")
+            known = min(self._slots, default=round_number)
+            if same_leader(round_number, known) and round_number < known:
+                raise BadMessage(problem="that round is over")
             await self._news.wait()
         found = self._slots[round_number]
         if (found.start, found.stop) != (start, stop):
-            problem = f"values {start} to {stop} of round {round_number} are not added up here"
+            problem = f"values {start} to {stop} of that round are not added up here"
             raise BadMessage(problem=problem)
         return found
 
@@ -85,7 +83,7 @@ class Reducer:
         """
         senders = {one.name: one.targets for one in slot.plan.senders}
         if sender not in senders:
-            raise BadMessage(problem=f"{sender} has nothing to add in round {slot.plan.number}")
+            raise BadMessage(problem=f"{sender} has nothing to add in that round")
         if sender in slot.parts or slot.mean is not None:
             return  # it was sent again: an answer was lost
         try:

@@ -62,7 +62,7 @@ async def lend(lent: Lent, given: Pass, stop: asyncio.Event, say: Callable[[str]
 async def _join(lent: Lent, wire: Wire, say: Callable[[str], None]) -> Volunteer | Auxiliary:
     """Asks what is trained here, and is let in."""
     speed = lent.bytes_per_second or 0.0
-    asking = Peer(wire, (lent.address,), Holder(wire), computes=False)
+    asking = Peer(wire, (lent.address,), Holder(wire))
     settings = settings_of(await asking.find_leader("settings", AskSettings()))
     if lent.computes:
         holder = Holder(wire, Compute(settings))

@@ -3,11 +3,21 @@ by piece, and gone on with after a donor has left.
 
 Chunks are known by digest: what a newcomer has already, from another donor or of its own last
 state, it does not fetch again (AdamW's moments are the same before and after an outer step).
+
+Under a codec, what arrives is not what was sent: parameters differ in their last digits, for as
+long as the peer stays, since steps add the same to both. Its gradients are those of a model that is
+a rounding away; it never gives its state to others.
 """
 
+import functools
+from typing import Any
+
+import jax
 import numpy as np
 
 from dipaco.errors import BadMessage
+from dipaco.inner.state import PathState
+from dipaco.swarm.codecs import OF_MOMENTS, Codec, codec_of
 from dipaco.swarm.messages import digest
 
 CHUNK_BYTES = 1 << 20
@@ -17,11 +27,20 @@ class StateBytes:
     """A state, as one line of bytes.
 
     Args:
-      leaves: its arrays, in an order that all peers share.
+      state: of a path.
+      codec: of `CODECS`; moments take the one beside it in `OF_MOMENTS`.
+
+    Raises:
+      BadMessage: it is not known.
     """
 
-    def __init__(self, leaves: list[np.ndarray]):
-        self._bytes = b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)
+    def __init__(self, state: PathState, codec: str = "none"):
+        self._bytes = b"".join(
+            np.ascontiguousarray(leaf).tobytes()
+            if of_leaf is None
+            else of_leaf.encode(np.asarray(leaf, np.float32).reshape(-1))
+            for leaf, of_leaf in _leaves(state, codec)
+        )
 
     @property
     def num_chunks(self) -> int:
@@ -33,22 +52,53 @@ class StateBytes:
             raise BadMessage(problem=f"there is no chunk {number}")
         return memoryview(self._bytes)[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
 
+    @functools.cached_property
     def digests(self) -> tuple[bytes, ...]:
         return tuple(digest(self.chunk(number)) for number in range(self.num_chunks))
 
 
-def leaves_of(content: bytes, like: list[np.ndarray]) -> list[np.ndarray]:
-    """The arrays again; `like` gives shapes and types.
+def state_of(content: bytes, codec: str, like: PathState) -> PathState:
+    """The state again; `like` gives shapes and types.
 
     Raises:
       BadMessage: there are more or fewer bytes.
     """
-    expected = sum(leaf.nbytes for leaf in like)
-    if len(content) != expected:
-        raise BadMessage(problem=f"the state has {len(content)} bytes, expected {expected}")
-    leaves, offset = [], 0
-    for leaf in like:
-        here = np.frombuffer(content, leaf.dtype, leaf.size, offset).reshape(leaf.shape)
-        leaves.append(here.copy())
-        offset += leaf.nbytes
-    return leaves
+    leaves = _leaves(like, codec)
+    sizes = [
+        leaf.size * leaf.dtype.itemsize if of_leaf is None else of_leaf.num_bytes(leaf.size)
+        for leaf, of_leaf in leaves
+    ]
+    if len(content) != sum(sizes):
+        raise BadMessage(problem=f"the state has {len(content)} bytes, expected {sum(sizes)}")
+    arrays, offset = [], 0
+    for (leaf, of_leaf), size in zip(leaves, sizes, strict=True):
+        here = content[offset : offset + size]
+        values = (
+            np.frombuffer(here, leaf.dtype)
+            if of_leaf is None
+            else of_leaf.decode(here, leaf.size).astype(leaf.dtype)
+        )
+        arrays.append(values.reshape(leaf.shape))
+        offset += size
+    return jax.tree.unflatten(jax.tree.structure(like), arrays)
+
+
+def _leaves(state: PathState, codec: str) -> list[tuple[Any, Codec | None]]:
+    """Leaves in the order that all peers share, and how each travels; None = as it is."""
+    of_parts = codec_of(codec)
+
+    def coded(tree: Any, of_tree: Codec) -> list[tuple[Any, Codec | None]]:
+        return [
+            (leaf, of_tree if codec != "none" and _is_real(leaf) else None)
+            for leaf in jax.tree.leaves(tree)
+        ]
+
+    return [
+        *coded(state.parts, of_parts),
+        *coded(state.optimizer, OF_MOMENTS[codec]),
+        (state.step, None),
+    ]
+
+
+def _is_real(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, np.floating)

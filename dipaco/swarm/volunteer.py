@@ -23,6 +23,8 @@ from dipaco.swarm.wire import Wire
 class Volunteer(Peer):
     """A peer that computes; arguments as `Peer`."""
 
+    computes = True
+
     def __init__(
         self,
         wire: Wire,
@@ -32,17 +34,18 @@ class Volunteer(Peer):
         bytes_per_second: float = 0.0,
         say: Callable[[str], None] = lambda sentence: None,
     ):
-        super().__init__(
-            wire, backbones, holder, computes=True, bytes_per_second=bytes_per_second, say=say
-        )
+        super().__init__(wire, backbones, holder, bytes_per_second=bytes_per_second, say=say)
         assert holder.compute is not None
         self.compute: Compute = holder.compute
         self._sum: Any | None = None
         self._summed: set[int] = set()
         self._pending: dict[int, Any] = {}
         self._done: list[BlockDone] = []
-        self._is_leaving = asyncio.Event()
         self.samples = 0  # that were computed and counted
+
+    @property
+    def state_codec(self) -> str:
+        return self.compute.settings.state_codec
 
     async def run(self) -> None:
         """Until the run is over, or `leave` is called.
@@ -66,11 +69,8 @@ class Volunteer(Peer):
                 task.cancel()
             await asyncio.gather(*tasks, leaving, return_exceptions=True)
 
-    def leave(self) -> None:
-        """Soon, in order: what is summed so far is handed over."""
-        self._is_leaving.set()
-
     async def _go(self) -> None:
+        """Hands over what is summed so far."""
         while self.board is not None and self.board.plan is not None and self.is_current:
             await self.changed(1.0)  # a round goes on: it gets what we have by itself
         blocks = tuple(sorted(self._summed))

@@ -4,36 +4,50 @@ import numpy as np
 import pytest
 
 from dipaco.errors import BadMessage
-from dipaco.swarm.codecs import CODECS, codec_of
+from dipaco.swarm.codecs import CODECS, OF_MOMENTS, codec_of
 
-RELATIVE_ERROR = {"none": 0.0, "float16": 2**-11, "int8": 1 / 254}
+EVERY = {codec.name: codec for codec in (*CODECS.values(), *OF_MOMENTS.values())}
+ERROR_TO_LARGEST = {"none": 0.0, "float16": 2**-11, "int8": 1 / 254, "bfloat16": 2**-8}
+ERROR_TO_LARGEST["float8"] = 2**-3
 
 
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e6])
 def test_values_come_back_within_the_codecs_error(name, scale):
     values = (scale * np.random.default_rng(0).normal(size=1000)).astype(np.float32)
-    codec = codec_of(name)
+    codec = EVERY[name]
     sent = codec.encode(values)
     got = codec.decode(sent, 1000)
     assert got.dtype == np.float32
-    limit = np.abs(values).max() * RELATIVE_ERROR[name] * 1.01
+    limit = np.abs(values).max() * ERROR_TO_LARGEST[name] * 1.01
     assert np.abs(got - values).max() <= limit
-    assert len(sent) * 8 <= codec.bits_per_value * 1024 + 64
+    assert len(sent) == codec.num_bytes(1000)
 
 
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("name", ["bfloat16", "float8"])
+def test_moments_of_any_size_keep_their_size_and_only_zero_becomes_zero(name):
+    values = np.float32(10.0) ** np.arange(-14, -3, dtype=np.float32)
+    codec = EVERY[name]
+    for signed in (values, -values):
+        got = codec.decode(codec.encode(signed), len(signed))
+        assert (np.sign(got) == np.sign(signed)).all()
+        large = values >= 1e-9 if name == "float8" else values > 0
+        np.testing.assert_allclose(got[large], signed[large], rtol=0.13)
+        assert (np.abs(got) >= 0.85 * values).all()  # else a step would be too long
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_zeros_and_nothing_at_all_come_back(name):
-    codec = codec_of(name)
+    codec = EVERY[name]
     for values in (np.zeros(300, np.float32), np.zeros(0, np.float32)):
         np.testing.assert_array_equal(codec.decode(codec.encode(values), len(values)), values)
 
 
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_message_that_is_cut_short_is_refused(name):
-    sent = codec_of(name).encode(np.ones(300, np.float32))
+    sent = EVERY[name].encode(np.ones(300, np.float32))
     with pytest.raises(BadMessage, match="bytes of values"):
-        codec_of(name).decode(sent[:-1], 300)
+        EVERY[name].decode(sent[:-1], 300)
 
 
 def test_an_infinity_stays_visible_to_whoever_checks():

@@ -11,9 +11,18 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 sys.path.append(str(Path(__file__).parent))
 
-from rig import SETTINGS, Group, assert_replayed, largest_difference, plain_states
+from rig import (
+    SETTINGS,
+    Group,
+    assert_replayed,
+    first_state,
+    largest_difference,
+    plain_states,
+)
 
 from dipaco.swarm.auxiliary import Auxiliary
+from dipaco.swarm.messages import AskManifest, Manifest
+from dipaco.swarm.state import StateBytes
 from dipaco.swarm.volunteer import Volunteer
 
 
@@ -181,16 +190,48 @@ def test_codecs_send_fewer_bytes_and_all_peers_stay_equal(codec, tolerance):
                 await group.step()
             await until(lambda: ana.holder.at == group.holder.at)
             assert largest_difference(ana.holder.state, group.holder.state) == 0.0
-            plain = plain_states(2)[-1]
-            # AdamW's first steps are signs: a value near zero may turn round.
-            difference = [
-                np.mean(np.abs(x - y))
-                for x, y in zip(
-                    plain.parts["embed"].values(),
-                    group.states[-1].parts["embed"].values(),
-                    strict=True,
-                )
-            ]
-            assert max(difference) < tolerance
+            assert mean_difference(plain_states(2)[-1], group.states[-1]) < tolerance
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("codec", "tolerance", "share"), [("float16", 2e-3, 0.51), ("int8", 2e-2, 0.28)]
+)
+def test_a_newcomer_is_given_a_state_in_fewer_bytes_and_gives_it_to_nobody(codec, tolerance, share):
+    async def scenario():
+        settings = dataclasses.replace(SETTINGS, state_codec=codec)
+        async with Group(settings) as group:
+            ana = await group.join("ana")
+            for _ in range(2):
+                await group.step()
+            bo = await group.join("bo")
+            for _ in range(2):
+                await group.step()
+            for late in (ana, bo):
+                await until(lambda late=late: late.holder.at == group.holder.at)
+                assert 0 < largest_difference(late.holder.state, group.holder.state) < tolerance
+            whole = StateBytes(first_state())
+            sent = StateBytes(first_state(), codec)
+            assert size_of(sent) < share * size_of(whole)
+            # The leader is the only donor, and its state is plain AdamW's within the two roundings.
+            answer, _ = await ana.wire.ask(
+                ana.leader_address,
+                "manifest",
+                AskManifest(codec="none"),
+                Manifest,
+                within_seconds=9,
+            )
+            assert answer.donors == (group.wire.address,)
+            assert mean_difference(plain_states(4)[-1], group.states[-1]) < tolerance
+
+    run(scenario)
+
+
+def mean_difference(a, b):
+    """Of embeddings. AdamW's first steps are signs: a value near zero may turn round."""
+    return np.mean(np.abs(a.parts["embed"]["table"] - b.parts["embed"]["table"]))
+
+
+def size_of(state):
+    return sum(len(state.chunk(number)) for number in range(state.num_chunks))
