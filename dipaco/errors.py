@@ -391,10 +391,6 @@ class BadHosts(DipacoError):
     """{problem}. A worker of several hosts is started on each of them with the same `--hosts H` and `--coordinator HOST:PORT`, and `--host-index` 0 to H-1."""
 
 
-class HostsApart(DipacoError):
-    """Host {host} of this worker has not answered for {seconds:.0f} s. The worker ends here; its task goes back when its lease ends."""
-
-
 class WorkersEnded(DipacoError):
     """Worker {worker} ended, and another would end like it. Its last words: {words}"""
 

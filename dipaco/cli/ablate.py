@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import fcntl
 import json
-import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from dipaco.cli.config import add_set
 from dipaco.cli.runs import add_run
+from dipaco.cli.sigterm import on_sigterm
 from dipaco.errors import (
     BadJobs,
     NotOfThisSweep,
@@ -34,6 +34,7 @@ from dipaco.errors import (
 
 if TYPE_CHECKING:
     from dipaco.evaluation.ablation import SweepTable, Trial
+    from dipaco.evaluation.tables import Row
     from dipaco.launch.crew import Job
     from dipaco.observe.events import Event
     from dipaco.store.layout import SweepLayout
@@ -96,7 +97,9 @@ class _Sweep:
         folders: dict["Trial", Path],
     ):
         self._name, self._layout, self._trials, self._folders = name, layout, trials, folders
-        self._finished = {trial for trial in trials if is_finished(folders[trial])}
+        self._rows = {
+            trial: _rows_of(folders[trial]) for trial in trials if is_finished(folders[trial])
+        }
 
     def work(self, at_once: int) -> None:
         """Until every run is finished or has failed.
@@ -124,7 +127,7 @@ class _Sweep:
                 progress.look([job.folder for job in crew.active])
                 self._tell_finished(progress.tell)
 
-            with _ended_by_sigterm(crew.end):
+            with on_sigterm(crew.end):
                 is_over = crew.work(look)
             look()
         table = self.write_table()
@@ -139,17 +142,10 @@ class _Sweep:
         """Of what is finished."""
         from dipaco.evaluation.ablation import make_table, render_sweep_markdown
         from dipaco.evaluation.sweep_plot import draw_sweep
-        from dipaco.runs.run import reading
         from dipaco.store.objects import said_plainly, write_atomically
-        from dipaco.workers.reporter import make_report
 
-        results = {}
-        for trial in self._trials:
-            if trial in self._finished:
-                with reading(self._folders[trial]) as opened:
-                    results[trial] = make_report(opened).rows
-        table = make_table(self._name, self._trials, results)
-        if results:
+        table = make_table(self._name, self._trials, self._rows)
+        if self._rows:
             write_atomically(self._layout.table("json"), table.to_json())
             write_atomically(self._layout.table("md"), render_sweep_markdown(table).encode())
             with said_plainly(self._layout.plot):
@@ -161,9 +157,9 @@ class _Sweep:
         from dipaco.observe.events import Event
 
         for trial in self._trials:
-            if trial in self._finished or not is_finished(self._folders[trial]):
+            if trial in self._rows or not is_finished(self._folders[trial]):
                 continue
-            self._finished.add(trial)
+            self._rows[trial] = _rows_of(self._folders[trial])
             table = self.write_table()
             perplexity = next(
                 row.perplexity
@@ -173,7 +169,7 @@ class _Sweep:
             fields = {
                 "row": str(trial),
                 "perplexity": perplexity,
-                "finished": len(self._finished),
+                "finished": len(self._rows),
                 "total": len(self._trials),
             }
             tell(Event("row_finished", fields))
@@ -188,7 +184,7 @@ class _Sweep:
         prepares: dict[str, tuple[str, Path]] = {}  # text -> who prepares it first
         for trial in self._trials:
             folder = self._folders[trial]
-            if trial in self._finished:
+            if trial in self._rows:
                 continue
             digest = base_digest(trial.config)
             shared, title = self._layout.shared(digest), f"base model {digest}"
@@ -224,6 +220,15 @@ def is_finished(folder: Path) -> bool:
         return False
     with reading(folder) as run:
         return not run.ledger.unfinished()
+
+
+def _rows_of(folder: Path) -> "list[Row]":
+    """The table of a finished run."""
+    from dipaco.runs.run import reading
+    from dipaco.workers.reporter import make_report
+
+    with reading(folder) as opened:
+        return make_report(opened).rows
 
 
 def _begin_shared(trial: "Trial", shared: Path, prepared: Path | None) -> Callable[[], "Event"]:
@@ -320,15 +325,6 @@ def _alone_at(layout: "SweepLayout", name: str) -> Generator[None]:
             raise RunBusy(folder=layout.root) from error
         write_atomically(layout.sweep, json.dumps({"sweep": name}).encode())
         yield
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm(end: Callable[[], None]) -> Generator[None]:
-    before = signal.signal(signal.SIGTERM, lambda *_: end())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _print(table: "SweepTable", layout: "SweepLayout") -> None:

@@ -67,8 +67,6 @@ class RoleVerb:
         if meeting.hosts > 1 and is_synchronous:
             raise BadHosts(problem="`outer.synchronous` steps all paths in one process of one host")
         hosts = meet(meeting)
-        # Re-routing is for who has one host, an evaluator for instance.
-        kinds = [kind for kind in self._kinds if hosts.count == 1 or kind != "reroute"]
         keep_compiled(cache_folder() / "compiled")
         with taking_part(options.run) as part:
             run = open_run(options.run, options.database)
@@ -85,7 +83,7 @@ class RoleVerb:
                             run,
                             options.name or own_name(),
                             watcher,
-                            kinds=kinds,
+                            kinds=self._kinds,
                             lease_seconds=options.lease_seconds,
                             hosts=hosts,
                         )

@@ -2,10 +2,10 @@
 --workers` and `launch` share.
 """
 
-import signal
 from collections.abc import Sequence
 
 from dipaco.cli.onlooker import Onlooker
+from dipaco.cli.sigterm import on_sigterm
 from dipaco.launch.engine import Engine
 from dipaco.launch.supervisor import Crew, Supervisor
 from dipaco.runs.run import Run
@@ -21,9 +21,8 @@ def supervise(
     """
     with Onlooker(opened, tensorboard=tensorboard) as onlooker:
         supervisor = Supervisor(engine, crews, opened.ledger, onlooker.tell, launcher)
-        before = signal.signal(signal.SIGTERM, lambda *_: supervisor.end())
-        try:
-            return supervisor.keep_until_finished(onlooker.look)
-        finally:
-            supervisor.stop()
-            signal.signal(signal.SIGTERM, before)
+        with on_sigterm(supervisor.end):
+            try:
+                return supervisor.keep_until_finished(onlooker.look)
+            finally:
+                supervisor.stop()

@@ -64,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of gradients on their way (default: none, float32)",
     )
     start.add_argument(
+        "--state-codec",
+        choices=("none", "float16", "int8"),
+        default="none",
+        help="of the state that newcomers fetch (default: none); others come from backbones only",
+    )
+    start.add_argument(
         "--save-seconds", type=float, default=60.0, metavar="S", help="between two savings"
     )
     start.add_argument(
@@ -202,6 +208,7 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
         length=config.data.length,
         block_rows=rows,
         codec=options.codec,
+        state_codec=options.state_codec,
     )
 
 

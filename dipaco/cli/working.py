@@ -10,6 +10,7 @@ from collections.abc import Collection, Generator
 
 import dipaco
 from dipaco.cli.narrator import Narrator
+from dipaco.cli.sigterm import on_sigterm
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Kind
 from dipaco.errors import DipacoError
@@ -64,7 +65,7 @@ def work(
             run_elsewhere=run_elsewhere,
             hosts=hosts,
         )
-        with _stopped_by_sigterm(worker):
+        with on_sigterm(worker.stop):
             is_finished = worker.run_until_finished()
         roster.leave(name)
     hosts.tell(None)
@@ -94,12 +95,3 @@ def dying_together(hosts: Hosts) -> Generator[None]:
             traceback.print_exc()
         sys.stderr.flush()
         os._exit(2 if isinstance(error, DipacoError) else 1)
-
-
-@contextlib.contextmanager
-def _stopped_by_sigterm(worker: Worker) -> Generator[None]:
-    before = signal.signal(signal.SIGTERM, lambda *_: worker.stop())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -46,7 +46,7 @@ def score_documents(
     scored = _scored(log_likelihood_fn, tokens_NT, lengths_N, prefix_tokens, batch_size)
     for rows, values_BT in scored:
         sum_N[rows] = values_BT.sum(axis=1)
-    return sum_N, np.clip(np.asarray(lengths_N) - prefix_tokens, 0, None).astype(np.int64)
+    return sum_N, _counts(lengths_N, prefix_tokens)
 
 
 def score_tokens(
@@ -56,13 +56,20 @@ def score_tokens(
     *,
     prefix_tokens: int = 32,
     batch_size: int = 32,
-) -> np.ndarray:
-    """What `score_documents` sums, token by token: float32 [N, T], 0 where nothing is predicted."""
-    value_NT = np.zeros(tokens_NT.shape, np.float32)
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As `score_documents`, and third what it sums, token by token: float32 [N, T], 0 where nothing
+    is predicted.
+    """
+    sum_N, value_NT = np.zeros(len(tokens_NT)), np.zeros(tokens_NT.shape, np.float32)
     scored = _scored(log_likelihood_fn, tokens_NT, lengths_N, prefix_tokens, batch_size)
     for rows, values_BT in scored:
+        sum_N[rows] = values_BT.sum(axis=1)
         value_NT[rows] = values_BT
-    return value_NT
+    return sum_N, _counts(lengths_N, prefix_tokens), value_NT
+
+
+def _counts(lengths_N: np.ndarray, prefix_tokens: int) -> np.ndarray:
+    return np.clip(np.asarray(lengths_N) - prefix_tokens, 0, None).astype(np.int64)
 
 
 def _scored(

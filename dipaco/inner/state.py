@@ -2,8 +2,12 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
+
+from dipaco.model.config import ModelConfig
+from dipaco.model.spec import describe
 
 Tree = Any
 
@@ -14,6 +18,12 @@ class PathState(NamedTuple):
     parts: Tree  # part name -> parameters
     optimizer: Tree  # optax state; stays with the path from phase to phase (DiLoCo section 6.1)
     step: Any  # int32 scalar: inner steps taken, over all phases; the data position as well
+
+
+def state_like(model: ModelConfig, optimizer: optax.GradientTransformation) -> PathState:
+    """Shapes and types of what a path carries."""
+    parts = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), describe(model))
+    return jax.eval_shape(lambda parts: fresh(parts, optimizer), parts)
 
 
 def fresh(parts: Tree, optimizer: optax.GradientTransformation) -> PathState:

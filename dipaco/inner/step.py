@@ -14,6 +14,8 @@ import optax
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
 from dipaco.inner.state import PathState
+from dipaco.model.config import ModelConfig
+from dipaco.model.lm import training_loss
 
 Batch = Mapping[str, Any]  # `tokens`, `segments`, `positions`, each int32 [B, T]
 LossFn = Callable[
@@ -27,6 +29,28 @@ class StepMetrics(NamedTuple):
     loss: jax.Array  # mean negative log-likelihood per target, nats
     gradient_norm: jax.Array  # before clipping
     targets: jax.Array  # predicted tokens in the batch
+
+
+def path_loss(
+    model: ModelConfig,
+    settings: InnerSettings,
+    rows_apart: jax.sharding.NamedSharding | None = None,
+) -> LossFn:
+    """What every path is trained to make small; arguments as `training_loss`."""
+
+    def loss(parts: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        return training_loss(
+            model,
+            parts,
+            batch["tokens"],
+            batch["segments"],
+            batch["positions"],
+            rematerialise=settings.rematerialise,
+            loss_chunks=settings.loss_chunks,
+            rows_apart=rows_apart,
+        )
+
+    return loss
 
 
 def make_step(

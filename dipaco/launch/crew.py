@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dipaco.launch.engine import Ended, Engine
-from dipaco.launch.local import LocalEngine
+from dipaco.launch.local import LocalEngine, last_line
 from dipaco.launch.roles import Role
 from dipaco.launch.supervisor import BAD_INPUT, GRACE_SECONDS, POLL_SECONDS
 from dipaco.observe.events import Event
@@ -122,7 +122,8 @@ class Crew:
             return
         self._deaths[job.title] = self._deaths.get(job.title, 0) + 1
         if ended.code == BAD_INPUT or self._deaths[job.title] > MOST_DEATHS:
-            self._fail(job, self._last_words(job))
+            log = self._log_of(job)
+            self._fail(job, last_line(log) or f"its last words are in {log}.")
             return
         self._tell(Event("row_ended", {"row": job.title, "how": ended.how}, "warning"))
         self._waiting.insert(0, job)
@@ -137,8 +138,3 @@ class Crew:
     def _fail(self, job: Job, problem: str) -> None:
         self.failed[job.title] = problem
         self._tell(Event("row_failed", {"row": job.title, "problem": problem}, "error"))
-
-    def _last_words(self, job: Job) -> str:
-        file = self._log_of(job)
-        lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
-        return lines[-1] if lines else f"its last words are in {file}."

@@ -47,7 +47,7 @@ class LocalProcess:
         self._process.wait()
 
     def last_words(self) -> str:
-        return last_line(self._log)
+        return last_line(self._log) or f"none; see {self._log}"
 
 
 class LocalEngine(Engine):
@@ -95,10 +95,10 @@ def free_port() -> int:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log."""
+    """The last line of a log; empty where there is none."""
     if not log.exists():
-        return f"none; see {log}"
+        return ""
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - 4096))
         lines = stream.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"none; see {log}"
+    return lines[-1] if lines else ""

@@ -130,7 +130,7 @@ class Holder:
 
     def last_words(self) -> str:
         """The last line that it printed."""
-        return last_line(self._log)
+        return last_line(self._log) or f"none; see {self._log}"
 
 
 class RayProcess:

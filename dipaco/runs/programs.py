@@ -19,14 +19,14 @@ from dipaco.config import RunConfig
 from dipaco.errors import SettingsDisagree
 from dipaco.inner.optimizer import adamw, adamw_of_clipped
 from dipaco.inner.stacked import make_stacked_step, stack
-from dipaco.inner.state import PathState, fresh
-from dipaco.inner.step import gradient_function, make_step
+from dipaco.inner.state import PathState, state_like
+from dipaco.inner.step import LossFn, gradient_function, make_step, path_loss
 from dipaco.inner.together import make_module_update
 from dipaco.model.config import ModelConfig
-from dipaco.model.lm import forward, hidden_states, training_loss
+from dipaco.model.lm import forward, hidden_states
 from dipaco.model.loss import token_log_likelihoods
 from dipaco.model.sharding import batch_sharding, make_mesh, parts_shardings
-from dipaco.model.spec import describe, initialise
+from dipaco.model.spec import initialise
 
 
 class Programs:
@@ -68,10 +68,7 @@ class Programs:
     @functools.cached_property
     def state_like(self) -> PathState:
         """Shapes and types of what a path carries."""
-        parts = jax.tree.map(
-            lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), describe(self.config.model)
-        )
-        return jax.eval_shape(lambda parts: fresh(parts, self._optimizer), parts)
+        return state_like(self.config.model, self._optimizer)
 
     def place(self, parts: Any, optimizer_state: Any | None, step: int) -> PathState:
         """A path's state on the mesh; without an optimizer state, AdamW starts at zero."""
@@ -122,8 +119,7 @@ class Programs:
     @functools.cached_property
     def step(self) -> Any:
         """One inner step of any arm."""
-        loss = functools.partial(self._loss, self.config.model)
-        return make_step(loss, self.config.inner, self._state_shardings)
+        return make_step(self._loss(self.config.model), self.config.inner, self._state_shardings)
 
     @functools.cached_property
     def stacked_step(self) -> Any:
@@ -131,14 +127,12 @@ class Programs:
         inner, model = self.config.inner, self.config.model
         if inner.stacking == "vmap" and model.attention_kernel == "auto":
             model = dataclasses.replace(model, attention_kernel="plain")  # see `attend_fused`
-        step = make_step(functools.partial(self._loss, model), inner)
-        return make_stacked_step(step, inner.stacking)
+        return make_stacked_step(make_step(self._loss(model), inner), inner.stacking)
 
     @functools.cached_property
     def gradient(self) -> Any:
         """(parts, batch) -> (gradient, metrics) of a path that steps together with others."""
-        loss = functools.partial(self._loss, self.config.model)
-        return jax.jit(gradient_function(loss, self.config.inner))
+        return jax.jit(gradient_function(self._loss(self.config.model), self.config.inner))
 
     @functools.cached_property
     def update(self) -> Any:
@@ -168,18 +162,9 @@ class Programs:
         )
         return jax.device_put(parts, shardings), jax.device_put(optimizer_state, of_state)
 
-    def _loss(self, model: ModelConfig, parts: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
-        inner = self.config.inner
-        return training_loss(
-            model,
-            parts,
-            batch["tokens"],
-            batch["segments"],
-            batch["positions"],
-            rematerialise=inner.rematerialise,
-            loss_chunks=inner.loss_chunks,
-            rows_apart=self._batch_sharding if self.mesh.size > 1 else None,
-        )
+    def _loss(self, model: ModelConfig) -> LossFn:
+        rows_apart = self._batch_sharding if self.mesh.size > 1 else None
+        return path_loss(model, self.config.inner, rows_apart)
 
     def hidden(self, parts: Any) -> Any:
         """tokens [B, T] -> the last block's hidden states [B, T, D] under `parts`."""

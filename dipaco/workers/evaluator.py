@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,15 @@ def score_path(run: Run, claim: Claim) -> list[Fact]:
     if not scores_every_path(run, task.arm, task.phase):
         documents = documents[paths == task.path]
     parts = run.path_of(release, task.path)
-    sums, counts = _scored(run, parts, corpus, documents)
-    scores = {"documents": documents, "sums": sums, "counts": counts}
+    scores = {"documents": documents}
     if run.config.reroute.every and scores_every_path(run, task.arm, task.phase):
-        scores["values"] = _scored_tokens(run, parts, corpus, documents)
+        sums, counts, scores["values"] = _scored(run, parts, corpus, documents, score_tokens)
         router_documents = run.corpus.documents("router")
-        scores["router_values"] = _scored_tokens(run, parts, run.corpus, router_documents)
+        scored = _scored(run, parts, run.corpus, router_documents, score_tokens)
+        scores["router_values"] = scored[2]
+    else:
+        sums, counts = _scored(run, parts, corpus, documents)
+    scores |= {"sums": sums, "counts": counts}
     return [
         PathScored(
             arm=task.arm,
@@ -117,23 +120,17 @@ def check_path(run: Run, claim: Claim) -> list[Fact]:
 
 
 def _scored(
-    run: Run, parts: Any, tokens_of: Tokens, documents: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Summed log-likelihood of documents under a path, and how many tokens are counted."""
+    run: Run,
+    parts: Any,
+    tokens_of: Tokens,
+    documents: np.ndarray,
+    score: Callable[..., tuple[np.ndarray, ...]] = score_documents,
+) -> tuple[np.ndarray, ...]:
+    """Summed log-likelihood of documents under a path, and how many tokens are counted; by
+    `score_tokens` also those of each token.
+    """
     tokens, lengths = first_tokens(tokens_of, documents, run.config.data.length)
-    return score_documents(
-        run.programs.log_likelihoods(parts),
-        tokens,
-        lengths,
-        prefix_tokens=run.config.data.prefix_tokens,
-        batch_size=run.config.evaluation.batch_size,
-    )
-
-
-def _scored_tokens(run: Run, parts: Any, tokens_of: Tokens, documents: np.ndarray) -> np.ndarray:
-    """The same, token by token: float32 [documents, T]."""
-    tokens, lengths = first_tokens(tokens_of, documents, run.config.data.length)
-    return score_tokens(
+    return score(
         run.programs.log_likelihoods(parts),
         tokens,
         lengths,

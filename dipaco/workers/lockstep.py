@@ -18,16 +18,15 @@ from dipaco import trees
 from dipaco.algorithm import train_synchronously
 from dipaco.control.ledger import Partway
 from dipaco.control.plan import Arm
-from dipaco.control.tasks import Claim, Fact, ModuleReady, PathTrained
+from dipaco.control.tasks import Claim, Fact, PathTrained
 from dipaco.data.pipeline import Batches
 from dipaco.errors import Diverged, SnapshotOfOtherData
 from dipaco.inner.optimizer import learning_rates
 from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
-from dipaco.store.tensors import save_tree
 from dipaco.topology import ModuleId
-from dipaco.workers.trainer import OnStep, StoppedPartway, batches_for
+from dipaco.workers.trainer import OnStep, StoppedPartway, batches_for, module_as_it_is
 
 Modules = dict[ModuleId, Any]
 
@@ -166,17 +165,7 @@ def _finish(
     after = jax.device_get(modules)
     snapshot = save_snapshot(run.objects, _snapshot_name(run, claim), _by_name(states))
     path_bytes = sum(trees.num_bytes(after[module]) for module in topology.modules_of(0))
-    ready = [
-        ModuleReady(
-            arm=arm.name,
-            module=module,
-            phase=phase + 1,
-            parameters=save_tree(run.objects, "modules", after[module]),
-            outer_state=None,
-            gradient_norm=None,
-        )
-        for module in topology.modules
-    ]
+    ready = [module_as_it_is(run, claim, module, after[module]) for module in topology.modules]
     trained = [
         PathTrained(
             arm=arm.name,

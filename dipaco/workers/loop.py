@@ -44,6 +44,7 @@ from dipaco.workers.trainer import (
 )
 
 DONE_BY_ONE = ("prepare", "outer", "evaluate", "report")  # the first of the hosts of a worker
+ON_ONE_HOST = ("reroute",)  # left to workers that have only one, an evaluator for instance
 SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.02, 1.0  # between two looks for a task
 
 
@@ -111,7 +112,8 @@ class Worker:
     ):
         self._run_elsewhere = run_elsewhere
         self._run, self._name, self._watcher, self._heart = run, name, watcher, heart
-        self._kinds, self._lease_seconds, self._hosts = kinds, lease_seconds, hosts
+        self._kinds = [kind for kind in kinds if hosts.count == 1 or kind not in ON_ONE_HOST]
+        self._lease_seconds, self._hosts = lease_seconds, hosts
         self._is_told_to_stop = threading.Event()
 
     def stop(self) -> None:

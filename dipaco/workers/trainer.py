@@ -326,17 +326,7 @@ def _finish(
         if _has_residual(run, arm):
             carried = {"optimizer": carried, "residual": residual}
     else:
-        sent = [
-            ModuleReady(
-                arm=arm.name,
-                module=module,
-                phase=phase + 1,
-                parameters=save_tree(run.objects, "modules", after[module]),
-                outer_state=None,
-                gradient_norm=None,
-            )
-            for module in modules
-        ]
+        sent = [module_as_it_is(run, begun.claim, module, after[module]) for module in modules]
     snapshot = save_snapshot(run.objects, _snapshot_name(run, begun), carried)
     trained = PathTrained(
         arm=arm.name,
@@ -381,6 +371,18 @@ def _contribute(
         )
         sent.append(arrival)
     return sent, residual
+
+
+def module_as_it_is(run: Run, claim: Claim, module: ModuleId, parameters: Any) -> ModuleReady:
+    """The next phase's module of an arm that takes no outer step: what training has left."""
+    return ModuleReady(
+        arm=claim.task.arm,
+        module=module,
+        phase=claim.task.phase + 1,
+        parameters=save_tree(run.objects, "modules", parameters),
+        outer_state=None,
+        gradient_norm=None,
+    )
 
 
 def _encoded(run: Run, residual: Mapping[str, Any] | None, before: Any, after: Any) -> Sent:

@@ -58,7 +58,7 @@ def test_the_rows_are_in_the_report_and_w_beyond_the_length_is_routing_once(begi
     release, documents = run.ledger.release(MODULAR), run.corpus.documents("router")
     tokens, lengths = first_tokens(run.corpus, documents, CONFIG.data.length)
     values = [
-        score_tokens(run.programs.log_likelihoods(run.path_of(release, path)), tokens, lengths)
+        score_tokens(run.programs.log_likelihoods(run.path_of(release, path)), tokens, lengths)[2]
         for path in range(4)
     ]
     np.testing.assert_array_equal(asked[0], within.targets(values, lengths))
