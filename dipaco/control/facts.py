@@ -55,6 +55,8 @@ def record(database: Database, fact: Fact) -> None:
                 summary=json.dumps(fact.summary),
                 seconds=fact.seconds,
             )
+            if fact.stage == "reroute":
+                change("drop_partway", arm="", path=0, phase=0)
         case PathChecked():
             change("add_check", **dataclasses.asdict(fact))
         case PathScored() | PathLabelled():

@@ -49,7 +49,7 @@ class Task(NamedTuple):
 
     @property
     def path(self) -> int:
-        return int(self.subject)
+        return int(self.subject or 0)
 
     @property
     def module(self) -> ModuleId:

@@ -32,7 +32,7 @@ from dipaco.workers.hosts import ALONE, Hosts, claim_from, words_of
 from dipaco.workers.lockstep import train_together
 from dipaco.workers.mending import mend
 from dipaco.workers.reporter import write_report
-from dipaco.workers.rerouter import StoppedTraining, reroute
+from dipaco.workers.rerouter import reroute
 from dipaco.workers.stages import prepare_corpus, route
 from dipaco.workers.sweeping import left_behind, sweep_after, sweep_all
 from dipaco.workers.trainer import (
@@ -203,8 +203,6 @@ class Worker:
         except StoppedPartway as stopped:
             for claim, partway in zip(claims, stopped.partways, strict=True):
                 self._hand_on(claim, partway)
-        except StoppedTraining:
-            self._give_back(claims)
         except ClaimLost:
             self._lose(claims)
         except (ContributionRefused, ContributionMissing, ObjectDamaged, ObjectMissing) as error:

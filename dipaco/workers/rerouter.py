@@ -7,6 +7,7 @@ one path are in memory at a time.
 
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dipaco.config import MODULAR
+from dipaco.control.ledger import Partway
 from dipaco.control.tasks import Claim, Fact, StageDone
 from dipaco.data.first_tokens import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens, rerouted
@@ -26,13 +28,10 @@ from dipaco.inner.step import make_step
 from dipaco.model.lm import hidden_states
 from dipaco.routing import within
 from dipaco.runs.run import Run
+from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.evaluator import validation
-
-
-class StoppedTraining(Exception):
-    """The router's training was stopped: nothing of it is kept."""
-
+from dipaco.workers.trainer import StoppedPartway
 
 OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
 
@@ -40,15 +39,16 @@ OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
 def reroute(
     run: Run, claim: Claim, on_step: OnStep, should_stop: Callable[[], bool] = lambda: False
 ) -> list[Fact]:
-    """Trains the router and evaluates it with each W. Stopped on the way, it begins anew.
+    """Trains the router and evaluates it with each W.
 
     Raises:
+      StoppedPartway: `should_stop` said so.
       Diverged: the router's loss is no number.
     """
     started = time.monotonic()
     config, arm = run.config, run.plan.arm(MODULAR)
     scores = functools.partial(_of_each_path, run, arm.phases)
-    params = _trained(run, scores, on_step, should_stop)
+    params, seconds = _trained(run, claim, scores, on_step, should_stop)
 
     documents, path_N = validation(run, MODULAR, arm.phases)
     tokens, lengths = first_tokens(run.tokens_of(documents), documents, config.data.length)
@@ -64,7 +64,7 @@ def reroute(
             stage="reroute",
             artifacts={"within_router": save_tree(run.objects, "routers", params)},
             summary={"rows": rows, "release": arm.phases},
-            seconds=time.monotonic() - started,
+            seconds=seconds + time.monotonic() - started,
         )
     ]
 
@@ -81,11 +81,15 @@ def _hidden_of(run: Run) -> within.HiddenOf:
 
 def _trained(
     run: Run,
+    claim: Claim,
     scores: Callable[[str], Iterator[np.ndarray]],
     on_step: OnStep,
     should_stop: Callable[[], bool],
-) -> dict[str, Any]:
-    """Fine-tunes the base model on the router's documents, with AdamW as the paths."""
+) -> tuple[dict[str, Any], float]:
+    """Fine-tunes the base model on the router's documents, with AdamW as the paths. Also the
+    seconds that somebody else took for the steps before these.
+    """
+    started = time.monotonic()
     config, settings = run.config, run.config.reroute
     documents = run.corpus.documents("router")
     tokens, lengths = first_tokens(run.corpus, documents, config.data.length)
@@ -101,7 +105,11 @@ def _trained(
         accumulation_steps=1,
     )
     params = within.fresh(run.base_parts(), config.model.d_model, config.num_paths)
-    params = jax.tree.map(jnp.array, params)
+    state = fresh_state(jax.tree.map(jnp.array, params), adamw(inner))
+    taken, losses, seconds = 0, (), 0.0
+    if partway := run.ledger.partway("", 0, 0):
+        state = jax.device_put(load_snapshot(run.objects, partway.receipt, state))
+        taken, losses, seconds = partway.step, partway.losses, partway.seconds
     random = np.random.default_rng(run.seed_for("reroute"))
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
@@ -115,16 +123,26 @@ def _trained(
 
     step: Any = make_step(functools.partial(within.loss, _hidden_of(run)), inner)
     result = run_phase(
-        fresh_state(params, adamw(inner)),
-        batches(),
-        learning_rates(inner, settings.steps, 0, settings.steps),
+        state,
+        itertools.islice(batches(), taken, None),
+        learning_rates(inner, settings.steps, taken, settings.steps - taken),
         step,
         on_step=lambda _, loss: on_step(loss, settings.batch_size * config.data.length),
         should_stop=should_stop,
     )
-    if len(result.losses) < settings.steps:
-        raise StoppedTraining
-    return jax.device_get(result.state.parts)
+    losses = (*losses, *result.losses.tolist())
+    if len(losses) < settings.steps:
+        name = run.layout.snapshot("reroute", 0, 0, claim.attempt)
+        raise StoppedPartway(
+            Partway(
+                receipt=save_snapshot(run.objects, name, jax.device_get(result.state)),
+                step=len(losses),
+                batches=run.ledger.scores(MODULAR, run.plan.arm(MODULAR).phases)[0].digest,
+                losses=losses,
+                seconds=seconds + time.monotonic() - started,
+            )
+        )
+    return jax.device_get(result.state.parts), seconds
 
 
 def _choices(run: Run, params: Any, tokens_NT: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from dipaco.runs.run import Run
 def left_behind(run: Run, claim: Claim) -> list[str]:
     """What was saved part-way and is of no use once the task is recorded."""
     task = claim.task
-    if task.kind not in ("train", "pretrain"):
+    if task.kind not in ("train", "pretrain", "reroute"):
         return []
     partway = run.ledger.partway(task.arm, task.path, task.phase)
     return [] if partway is None else [partway.receipt.name]
@@ -28,8 +28,10 @@ def sweep_after(run: Run, claim: Claim, partway: list[str]) -> None:
             objects.delete_folder_if_empty(name)
     if task.kind in ("train", "pretrain"):
         of = task.arm, task.path, task.phase, keep.num_snapshots
-        for name in [*run.ledger.superseded_snapshots(*of), *partway]:
+        for name in run.ledger.superseded_snapshots(*of):
             objects.delete(name)
+    for name in partway:
+        objects.delete(name)
     for name in _superseded_modules(run, claim):
         objects.delete(name)
     if task.kind == "report":  # the last task: nobody writes any more

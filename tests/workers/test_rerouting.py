@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dipaco.config import MODULAR
+from dipaco.control.tasks import Claim, Task
 from dipaco.data.first_tokens import first_tokens
 from dipaco.errors import SettingsDisagree
 from dipaco.evaluation.perplexity import score_tokens
@@ -14,6 +15,7 @@ from dipaco.routing import within
 from dipaco.routing.config import RerouteConfig
 from dipaco.store.tensors import load_tree
 from dipaco.topology import Level, Topology
+from dipaco.workers.rerouter import reroute
 from tests.workers.conftest import CONFIG, EVERYTHING, worker_of
 
 REROUTED = dataclasses.replace(
@@ -81,3 +83,34 @@ def test_it_needs_several_paths_and_every_document_under_all_of_them():
     evaluation = dataclasses.replace(CONFIG.evaluation, best_path=False)
     with pytest.raises(SettingsDisagree, match="best_path=true"):
         dataclasses.replace(CONFIG, evaluation=evaluation, reroute=every)
+
+
+def test_a_router_that_is_stopped_on_the_way_goes_on_from_that_step(begin, monkeypatch):
+    run, before = begin(REROUTED), []
+    worker = worker_of(run)
+
+    def stepped(claim, loss, tokens):
+        if claim.task.kind == "reroute":
+            before.append(loss)
+            if len(before) == 7:
+                worker.stop()
+
+    monkeypatch.setattr(worker._watcher, "stepped", stepped)
+    while not worker._should_stop and worker.run_once():
+        pass
+    partway = run.ledger.partway("", 0, 0)
+    assert 7 <= partway.step == len(before) < REROUTED.reroute.steps
+    another, after = worker_of(run), []
+    monkeypatch.setattr(another._watcher, "stepped", lambda _, loss, tokens: after.append(loss))
+    while another.run_once():
+        pass
+    assert not run.ledger.unfinished()
+    assert run.ledger.partway("", 0, 0) is None
+    assert not list(run.layout.root.glob("snapshots/reroute/*/*"))
+
+    undisturbed = []
+    (fact,) = reroute(
+        run, Claim(Task("reroute"), 1, 1, "test"), lambda loss, _: undisturbed.append(loss)
+    )
+    assert [*before, *after] == undisturbed
+    assert fact.artifacts == run.stage("reroute").artifacts
