@@ -17,8 +17,13 @@ A run that is served:
 
     releases.py    which release is served, and a newer one when there is
     path_cache.py  paths on the device, the least recently used out
+    feed.py        tokens from the loop's thread into an event loop
+    room.py        waiting until a path is there
+    engine.py      paths and loop of this process, or what stands for them
+    replica.py     an engine that others ask
+    elsewhere.py   asking several, and what happens when one dies
     text.py        tokens to text, piece by piece
-    service.py     one run with its tokenizer, router, releases, path cache and loop
+    service.py     one run with its tokenizer, router, releases and engine
     http/          the same over HTTP
 
 A prompt is routed once (DiPaCo, arXiv 2403.10616, section 2.4), so serving needs one path of the

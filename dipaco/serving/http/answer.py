@@ -21,8 +21,8 @@ import numpy as np
 
 from dipaco.errors import LoopStopping, QueueFull
 from dipaco.serving.dispatch import Choice
+from dipaco.serving.feed import Feed
 from dipaco.serving.http.admission import Admission
-from dipaco.serving.http.feed import Feed
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.writer import Piece, Writer, Written
 from dipaco.serving.loop import Finish, Request, Stream, Token

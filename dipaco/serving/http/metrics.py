@@ -70,6 +70,8 @@ class _Observed(Collector):
             "prefill_seconds": ("Spent reading prompts.", loop.prefill_seconds),
             "decode_seconds": ("Spent making tokens.", loop.decode_seconds),
         }
+        if loop.num_replicas is not None:
+            gauges["replicas"] = ("Replicas of the loop that answer.", loop.num_replicas)
         for name, (help_text, value) in gauges.items():
             yield GaugeMetricFamily(f"dipaco_{name}", help_text, value)
         for name, (help_text, value) in counters.items():
