@@ -3,6 +3,7 @@
 What a request is and how its tokens are made:
 
     dispatch.py    which path takes a prompt, and why
+    rerouting.py   and which goes on after every W tokens, where the run trained a router for it
     stream.py      a request, its tokens, its end
     sampling.py    which token follows, given its logits
     decode.py      the compiled programs: read prompts, make a block of tokens

@@ -9,6 +9,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from dipaco.serving.engine import Brief, Engine, LocalEngine
 from dipaco.serving.limits import LoopLimits
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import Follower, Health, Releases, Served, check_is_one_set
+from dipaco.serving.rerouting import Rerouter, rerouter_of
 from dipaco.serving.text import token_bytes
 from dipaco.store.address import Address
 
@@ -35,6 +37,13 @@ class ServiceSettings:
     look_seconds: float = 5.0  # between looks for a newer release
     reroute_every: int | None = None  # tokens made before the path is chosen anew; None = never
     limits: LoopLimits = LoopLimits()
+
+
+class Again(NamedTuple):
+    """A path that was chosen anew."""
+
+    path: int
+    tokens_read: int  # by the router
 
 
 def tell_operator(sentence: str) -> None:
@@ -107,7 +116,17 @@ class Service:
             )
         )
         self.cache, self.loop = self.engine.cache, self.engine.loop
-        self.follower = Follower(folder, self.releases, self.health, self._read_ahead, self.say)
+        # By release; empty where texts are not re-routed, or by the document router.
+        self._rerouters: dict[str, Rerouter] = {}
+        self._look_for_rerouter(run)
+        self.follower = Follower(
+            folder,
+            self.releases,
+            self.health,
+            self._read_ahead,
+            self.say,
+            glance=self._look_for_rerouter,
+        )
 
     def __enter__(self) -> "Service":
         return self
@@ -125,6 +144,13 @@ class Service:
         self.say("compiling for requests of any length; it takes longest the first time")
         if self._dispatcher is not None:
             self._dispatcher.ask(np.zeros(1, np.int32), self.releases.now.release)
+        for rerouter in self._rerouters.values():
+            rerouter.warm_up()
+        if self.settings.reroute_every and not self._rerouters:
+            self.say(
+                "texts are re-routed by the document router: this release has no router that was "
+                "trained for it (`reroute.every`)"
+            )
         self.engine.start(self.releases.now)
         is_pinned = self.settings.phase is not None
         self.follower.start(None if is_pinned else self.settings.look_seconds)
@@ -145,9 +171,26 @@ class Service:
             served.modules_of(path)
         return dispatch(self.run, served.release, prompt, path, self._dispatcher)
 
+    def choose_again(self, served: Served, text: np.ndarray) -> Again:
+        """Which path goes on with a text (int32 [tokens], prompt and what was made of it)."""
+        if rerouter := self._rerouters.get(served.digest):
+            return Again(rerouter.ask(text), len(text))
+        latest = text[-self.prefix_tokens :]
+        return Again(self.choose(served, latest).path, len(latest))
+
     def problem_of(self, served: Served, path: int) -> str | None:
         """Why a path cannot be served, as far as is known."""
         return self.health.problem_of(served.modules_of(path))
+
+    def _look_for_rerouter(self, run: Run) -> None:
+        """It comes after the release that it is for. `run` is opened by this thread."""
+        served = self.releases.now
+        if self.settings.reroute_every is None or served.digest in self._rerouters:
+            return
+        if rerouter := rerouter_of(run, served.release):
+            if self.loop.is_alive:
+                rerouter.warm_up()
+            self._rerouters = {served.digest: rerouter}
 
     def _modules_of(self, release: str, path: int) -> Modules:
         return self.releases.of(release).modules_of(path)

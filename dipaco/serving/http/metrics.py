@@ -32,6 +32,8 @@ class Metrics:
         self.hang_ups = counter("hang_ups", "Clients that left before their answer was whole.")
         self.reroutes = counter("reroutes", "Times a text changed its path on the way.")
         self.reroute_tokens = counter("reroute_tokens", "Tokens read again for that.")
+        self.reroute_choices = counter("reroute_choices", "Times a path was chosen anew.")
+        self.reroute_router_tokens = counter("reroute_router_tokens", "Tokens read to choose it.")
         self.first_token = histogram("first_token", "From a request being read to its first token.")
         self.routing = histogram("routing", "Tokens and path of the prompts of one request.")
         self.cold_path = histogram("cold_path", "Reading a path that was not in memory.")
