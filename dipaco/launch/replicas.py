@@ -91,25 +91,19 @@ class RayReplicas:
 
     Args:
       brief: the run.
-      address: of the cluster, as `launch.ray.RayEngine` takes it.
       scale: how many replicas.
       shape: what each takes of the cluster.
       say: told a sentence for the operator.
-
-    Raises:
-      NoCluster.
     """
 
     def __init__(
         self,
         brief: Brief,
-        address: str | None,
         scale: Scale,
         shape: Shape,
         say: Callable[[str], None],
     ):
         self._brief, self._scale, self._shape, self._say = brief, scale, shape, say
-        join(address)
         self._name = f"dipaco-{socket.gethostname()}-{os.getpid()}"
         self._loop = _OwnedLoop(brief, self._ask, self._close)
         self._cache = Shares(self._loop)
@@ -274,9 +268,18 @@ class _OwnedLoop(RemoteLoop):
 def opened(
     address: str | None, scale: Scale, shape: Shape, say: Callable[[str], None]
 ) -> Callable[[Brief], RayReplicas]:
-    """What a service makes its engine with; see `RayReplicas`."""
+    """Joins a cluster; what a service makes its engine with, see `RayReplicas`. To be called before
+    JAX is asked anything: a cluster of this machine's own is forked.
+
+    Args:
+      address: of the cluster, as `launch.ray.RayEngine` takes it.
+
+    Raises:
+      NoCluster.
+    """
+    join(address)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    return lambda brief: RayReplicas(brief, address, scale, shape, say)
+    return lambda brief: RayReplicas(brief, scale, shape, say)
 
 
 def _last_words(report: str) -> str:
