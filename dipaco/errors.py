@@ -313,6 +313,30 @@ class NoRoomForPath(DipacoError):
     """All {pinned} paths in memory are in use. Try again, or raise `--path-bytes`."""
 
 
+class RunNotHere(DipacoError):
+    """{machine} does not see the run's folder {folder}, so its replicas can read no module. Put the run into a bucket, or into a folder that all machines of the cluster share."""
+
+
+class ReplicasFailed(DipacoError):
+    """No replica could be started: {problem}"""
+
+
+class NoReplica(DipacoError):
+    """No replica of the serving loop has been there for {seconds:.0f} s. The cluster may have no room for one, or its machines are lost: look at `ray status`, and try again."""
+
+
+class ReplicaLost(DipacoError):
+    """{tries} replicas were lost in turn while they answered this request. Try again."""
+
+
+class ReplicaBroke(DipacoError):
+    """Something went wrong inside a replica of the serving loop ({problem}); it stands in the log of {replica}."""
+
+
+class BadReplicas(DipacoError):
+    """`--replicas` is {given}. Expected a number, or MIN..MAX with MIN at least 1, as in 1..8."""
+
+
 class ReleaseMixed(DipacoError):
     """The release of `{arm}` at phase {phase} is not one consistent set: {problem}. It is not served."""
 

@@ -7,12 +7,23 @@
 Each prompt goes to one path, by its first tokens; paths are read into memory when they are asked
 for. A run that goes on training is followed: requests finish on the release they began in, the next
 gets the newer one. SIGTERM or Ctrl-C finishes the requests that run. Needs the extra `serve`.
+
+  dipaco serve --run s3://BUCKET/big --engine ray --address HOST:6379 --replicas 1..8
+      the same door, and behind it replicas of the loop on a Ray cluster (extra `ray`): a path goes
+      to the replica that holds it, to a second one under load; there are as many as the load wants
 """
 
 import argparse
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dipaco.cli.releases import add_release, find_release
+
+if TYPE_CHECKING:
+    from dipaco.launch.replicas import Scale
+    from dipaco.serving.engine import Brief, Engine
 
 HELP = "serve a run over HTTP"
 
@@ -54,6 +65,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--drain-seconds", type=float, default=60.0, help="to finish requests after SIGTERM (60)"
     )
 
+    many = parser.add_argument_group("on many machines")
+    many.add_argument("--engine", choices=("local", "ray"), default="local", help="default: local")
+    many.add_argument(
+        "--address", metavar="A", help="of the Ray cluster; default: that of this machine"
+    )
+    many.add_argument(
+        "--replicas",
+        default="1..8",
+        metavar="MIN..MAX",
+        help="of the loop, each with `--rows` and `--path-bytes` of its own (1..8)",
+    )
+    many.add_argument(
+        "--cpus-per-replica", type=int, default=1, metavar="C", help="that Ray sets aside (1)"
+    )
+    many.add_argument(
+        "--memory-fraction",
+        type=float,
+        metavar="F",
+        help="of a GPU, for each of the replicas that share it; default: a GPU each",
+    )
+
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.errors import ExtraMissing
@@ -67,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
         package = error.name or "starlette"
         raise ExtraMissing(feature="`dipaco serve`", package=package, extra="serve") from error
 
-    _at_least_one(options, "rows", "waiting", "reroute_every")
+    _at_least_one(options, "rows", "waiting", "reroute_every", "cpus_per_replica")
     keys = _keys(options.api_key_file)
     most_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
@@ -95,10 +127,14 @@ def run(options: argparse.Namespace) -> int:
         reroute_every=options.reroute_every,
         limits=LoopLimits(rows=options.rows, waiting=options.waiting),
     )
+    engine = _engine(options)
     keep_compiled(cache_folder() / "compiled")
     metrics = Metrics()
     listening = listen(options.host, options.port)  # clients may come from here on, and wait
-    with listening, Service(options.run, settings, on_cold=metrics.cold_path.observe) as service:
+    with (
+        listening,
+        Service(options.run, settings, on_cold=metrics.cold_path.observe, engine=engine) as service,
+    ):
         service.start()
         release = service.releases.now.release
         host, port = listening.getsockname()[:2]
@@ -109,6 +145,42 @@ def run(options: argparse.Namespace) -> int:
         serve(make_app(service, metrics, http), listening, options.drain_seconds, service.say)
         service.say("stopped")
     return 0
+
+
+def _engine(options: argparse.Namespace) -> "Callable[[Brief], Engine]":
+    from dipaco.serving.engine import LocalEngine
+
+    if options.engine == "local":
+        return LocalEngine
+    scale = _scale(options.replicas)
+    fraction = options.memory_fraction
+    if fraction is not None and not 0 < fraction <= 1:
+        from dipaco.errors import BadSetting
+
+        expected = "above 0, and at most 1"
+        raise BadSetting(name="--memory-fraction", value=fraction, expected=expected, hint="")
+
+    from dipaco.cli.beginning import leave_devices_alone
+    from dipaco.launch.ray import Shape
+    from dipaco.launch.replicas import opened
+    from dipaco.serving.service import tell_operator
+
+    leave_devices_alone()  # they are the replicas'; routing takes a moment of a CPU
+    shape = Shape(None, options.cpus_per_replica, fraction)
+    return opened(options.address, scale, shape, tell_operator)
+
+
+def _scale(text: str) -> "Scale":
+    """`1..8` -> at least 1, at most 8. Raises `BadReplicas`."""
+    from dipaco.errors import BadReplicas
+
+    found = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= least <= most:
+        raise BadReplicas(given=text)
+    from dipaco.launch.replicas import Scale
+
+    return Scale(least, most)
 
 
 def _at_least_one(options: argparse.Namespace, *names: str) -> None:

@@ -5,6 +5,7 @@
     engine.py      the contract of an engine: start, end, poll, stop groups of processes
     local.py       processes of this machine
     ray.py         actors on a Ray cluster, and `leash.py`, which their processes are on
+    replicas.py    serving loops behind Ray Serve, and `path_router.py`, which picks one of them
     supervisor.py  keeps as many workers alive as are wanted, until the run is finished
 
 An engine knows processes and nothing of tasks: whether work is done is in the ledger. So a launcher

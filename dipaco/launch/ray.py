@@ -1,4 +1,4 @@
-"""Actors on a Ray cluster, each of which holds one process; the only file that imports Ray.
+"""Actors on a Ray cluster, each of which holds one process.
 
 A group's actors stand in a placement group with their GPUs, TPUs or CPUs, each host on a machine of
 its own. Where there is no room, Ray keeps them waiting, and an autoscaling cluster grows. Who
@@ -18,6 +18,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -41,6 +42,7 @@ except ImportError as error:
 
 COORDINATOR = "COORDINATOR"  # a word of a command line, until the address is known
 LOST = -signal.SIGKILL  # the code of a process whose end nobody saw
+LISTEN_SECONDS = 10.0  # for the head of a cluster to be heard of
 ASK_SECONDS = 30.0  # for an answer of an actor that is there
 
 
@@ -200,12 +202,11 @@ class RayEngine(Engine):
     def __init__(self, address: str | None, shape: Shape, run: str, on_one_machine: str | None):
         super().__init__()
         self._run = run
-        _join(address)
+        join(address)
         machines = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
         if on_one_machine is not None and len(machines) > 1:
             raise ClusterNeedsServer(run=on_one_machine, machines=len(machines))
-        there = ray.cluster_resources()
-        self._kind = "gpu" if there.get("GPU") else "tpu" if there.get("TPU") else "cpu"
+        self._kind = kind_of_devices()
         self._shape = shape
 
     def _begin(self, role: Command, name: str) -> list[RayProcess]:
@@ -246,7 +247,26 @@ class RayEngine(Engine):
         return ended
 
 
-def _join(address: str | None) -> None:
+def kind_of_devices() -> str:
+    """What the cluster computes on: gpu, tpu, cpu."""
+    there = ray.cluster_resources()
+    return "gpu" if there.get("GPU") else "tpu" if there.get("TPU") else "cpu"
+
+
+def _check_listens(address: str | None) -> None:
+    """Ray itself asks an address where nobody is for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or "://" in host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=LISTEN_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise NoCluster(address=address, problem=f"nobody answers ({error})") from error
+
+
+def join(address: str | None) -> None:
+    """Joins a cluster; see `RayEngine`. Raises `NoCluster`."""
+    _check_listens(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray.init(

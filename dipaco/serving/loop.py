@@ -82,7 +82,7 @@ class Loop:
           QueueFull: too many wait; `values["retry_after_seconds"]` is when they will be served.
           LoopStopping: it takes no more requests.
         """
-        _check_fits(self.config, request.prompt_ids)
+        check_fits(self.config, request.prompt_ids)
         stream = Stream(request, on_token)
         with self._lock:
             if self._is_stopping:
@@ -93,6 +93,11 @@ class Loop:
             self._waiting.put(stream)
             self._lock.notify_all()
         return stream
+
+    @property
+    def capacity(self) -> int:
+        """Requests that it takes at once: alive and waiting."""
+        return self.limits.rows + self.limits.waiting
 
     def stats(self) -> LoopStats:
         """A picture of the loop; its numbers may be a turn apart."""
@@ -310,7 +315,7 @@ def generate(
       ContextTooLong: the prompt is empty or fills the context. Raised by the call itself, before a
         token is asked for.
     """
-    _check_fits(config, prompt_ids)
+    check_fits(config, prompt_ids)
     if max_new_tokens < 1:
         return iter(())
     needed = len(prompt_ids) + max_new_tokens + LoopLimits.steps_per_block
@@ -349,7 +354,8 @@ def _tokens(loop: Loop, stream: Stream) -> Generator[int]:
         yield item.id
 
 
-def _check_fits(config: ModelConfig, prompt_ids: Sequence[int]) -> None:
+def check_fits(config: ModelConfig, prompt_ids: Sequence[int]) -> None:
+    """Raises `ContextTooLong` where there is no prompt, or no room for a token behind it."""
     if not 0 < len(prompt_ids) < config.max_length:
         raise ContextTooLong(
             num_tokens=len(prompt_ids),

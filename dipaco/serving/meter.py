@@ -23,6 +23,7 @@ class LoopStats(NamedTuple):
     prefill_seconds: float  # spent on reading prompts, in all
     decode_seconds: float  # spent on making tokens, in all
     first_token_seconds: float  # mean time from submit to first token, of the latest hundred
+    num_replicas: int | None = None  # that answer; None = this process does
 
 
 class Meter:

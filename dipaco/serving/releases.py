@@ -134,6 +134,7 @@ class Follower:
       prepare: called with the run, as this thread opened it, and a newer release before that is
         served, to read what will be wanted first.
       say: told a sentence for the operator.
+      glance: called with the run at each look; for what may come without a newer release.
     """
 
     def __init__(
@@ -143,7 +144,9 @@ class Follower:
         health: Health,
         prepare: Callable[[Run, Served], None],
         say: Callable[[str], None],
+        glance: Callable[[Run], object] = lambda run: None,
     ):
+        self._glance = glance
         self._folder, self._releases, self._health = folder, releases, health
         self._prepare, self._say = prepare, say
         self._refused: set[tuple[int, str]] = set()  # phase and problem: each is said once
@@ -154,6 +157,7 @@ class Follower:
         """One look; True where a newer release is served now."""
         now = self._releases.now.release
         with reading(self._folder) as run:
+            self._glance(run)
             newest = run.ledger.release(now.arm)
             if newest.phase <= now.phase:
                 return False

@@ -1,4 +1,4 @@
-"""One run, being served: its tokenizer, router, releases, path cache and loop, side by side.
+"""One run, being served: its tokenizer, router, releases and engine, side by side.
 
 What a front end (HTTP, or the command line) needs to turn a text into a request of the loop. Opened
 in one thread; afterwards every method may be called from any.
@@ -6,27 +6,25 @@ in one thread; afterwards every method may be called from any.
 
 import contextlib
 import dataclasses
-import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from dipaco.config import MODULAR
 from dipaco.data.tokenizer import PADDING
-from dipaco.errors import DipacoError, ObjectDamaged, ObjectMissing
-from dipaco.model.inference import prepare
-from dipaco.receipt import Receipt
+from dipaco.errors import DipacoError
 from dipaco.runs.run import Run, open_run
 from dipaco.serving.dispatch import Choice, Dispatcher, dispatch
-from dipaco.serving.loop import Loop, LoopLimits
-from dipaco.serving.path_cache import Parts, PathCache
+from dipaco.serving.engine import Brief, Engine, LocalEngine
+from dipaco.serving.limits import LoopLimits
+from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import Follower, Health, Releases, Served, check_is_one_set
+from dipaco.serving.rerouting import Rerouter, rerouter_of
 from dipaco.serving.text import token_bytes
 from dipaco.store.address import Address
-from dipaco.store.tensors import load_tree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +39,18 @@ class ServiceSettings:
     limits: LoopLimits = LoopLimits()
 
 
+class Again(NamedTuple):
+    """A path that was chosen anew."""
+
+    path: int
+    tokens_read: int  # by the router
+
+
+def tell_operator(sentence: str) -> None:
+    """One line on the terminal."""
+    print(sentence, file=sys.stderr, flush=True)
+
+
 class Service:
     """See the module. Use as `with Service(folder, settings) as service`."""
 
@@ -48,8 +58,9 @@ class Service:
         self,
         folder: Path | Address,
         settings: ServiceSettings | None = None,
-        say: Callable[[str], None] = lambda sentence: print(sentence, file=sys.stderr, flush=True),
+        say: Callable[[str], None] = tell_operator,
         on_cold: Callable[[float], object] = lambda seconds: None,
+        engine: Callable[[Brief], Engine] = LocalEngine,
     ):
         """Opens the run; nothing is compiled and no thread is started yet.
 
@@ -58,6 +69,7 @@ class Service:
           settings: how it is served.
           say: told a sentence for the operator.
           on_cold: told the seconds that a path took which was not in memory.
+          engine: makes what makes the tokens.
 
         Raises:
           NotYet: the run has no release yet.
@@ -68,12 +80,17 @@ class Service:
         self.say = say
         self.run: Run = open_run(folder)
         try:
-            self._open(folder, on_cold)
+            self._open(folder, on_cold, engine)
         except BaseException:
             self.run.ledger.close()
             raise
 
-    def _open(self, folder: Path | Address, on_cold: Callable[[float], object]) -> None:
+    def _open(
+        self,
+        folder: Path | Address,
+        on_cold: Callable[[float], object],
+        engine: Callable[[Brief], Engine],
+    ) -> None:
         run, settings = self.run, self.settings
         release = run.ledger.release(settings.arm, settings.phase)
         check_is_one_set(run, release)
@@ -86,9 +103,30 @@ class Service:
         self._dispatcher = Dispatcher(run, release) if len(release.paths) > 1 else None
 
         self.releases, self.health = Releases(release), Health()
-        self.cache = PathCache(self._load, settings.path_bytes or _half_of_free_bytes(), on_cold)
-        self.loop = Loop(self.model, self._parts_of, limits=settings.limits)
-        self.follower = Follower(folder, self.releases, self.health, self._read_ahead, self.say)
+        self.engine = engine(
+            Brief(
+                address=run.address,
+                objects=run.objects,
+                model=self.model,
+                limits=settings.limits,
+                path_bytes=settings.path_bytes,
+                modules_of=self._modules_of,
+                health=self.health,
+                on_cold=on_cold,
+            )
+        )
+        self.cache, self.loop = self.engine.cache, self.engine.loop
+        # By release; empty where texts are not re-routed, or by the document router.
+        self._rerouters: dict[str, Rerouter] = {}
+        self._look_for_rerouter(run)
+        self.follower = Follower(
+            folder,
+            self.releases,
+            self.health,
+            self._read_ahead,
+            self.say,
+            glance=self._look_for_rerouter,
+        )
 
     def __enter__(self) -> "Service":
         return self
@@ -98,33 +136,27 @@ class Service:
         self.run.ledger.close()
 
     def start(self) -> None:
-        """Compiles everything, then starts the loop and the follower.
+        """Makes the engine ready and starts the follower.
 
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: not a single path can be served.
         """
         self.say("compiling for requests of any length; it takes longest the first time")
-        self.warm_up()
-        self.loop.run()
+        if self._dispatcher is not None:
+            self._dispatcher.ask(np.zeros(1, np.int32), self.releases.now.release)
+        for rerouter in self._rerouters.values():
+            rerouter.warm_up()
+        if self.settings.reroute_every and not self._rerouters:
+            self.say(
+                "texts are re-routed by the document router: this release has no router that was "
+                "trained for it (`reroute.every`)"
+            )
+        self.engine.start(self.releases.now)
         is_pinned = self.settings.phase is not None
         self.follower.start(None if is_pinned else self.settings.look_seconds)
 
-    def warm_up(self) -> None:
-        """Compiles what a load can need, with the first path that is whole."""
-        if self._dispatcher is not None:
-            self._dispatcher.ask(np.zeros(1, np.int32), self.releases.now.release)
-        served = self.releases.now
-        for path in range(served.num_paths):
-            try:
-                with self.cache.pin(served.modules_of(path)) as parts:
-                    return self.loop.warm_up(parts)
-            except (ObjectMissing, ObjectDamaged):
-                if path == served.num_paths - 1:
-                    raise
-        return None
-
     def stop(self, drain_seconds: float) -> None:
-        """Finishes what runs, at most for so long, and ends both threads."""
+        """Finishes what runs, at most for so long, and ends the threads."""
         self.follower.stop()
         self.loop.stop(drain_seconds)
 
@@ -139,23 +171,29 @@ class Service:
             served.modules_of(path)
         return dispatch(self.run, served.release, prompt, path, self._dispatcher)
 
+    def choose_again(self, served: Served, text: np.ndarray) -> Again:
+        """Which path goes on with a text (int32 [tokens], prompt and what was made of it)."""
+        if rerouter := self._rerouters.get(served.digest):
+            return Again(rerouter.ask(text), len(text))
+        latest = text[-self.prefix_tokens :]
+        return Again(self.choose(served, latest).path, len(latest))
+
     def problem_of(self, served: Served, path: int) -> str | None:
         """Why a path cannot be served, as far as is known."""
         return self.health.problem_of(served.modules_of(path))
 
-    @contextlib.contextmanager
-    def _parts_of(self, digest: str, path: int) -> Generator[Parts]:
-        with self.cache.pin(self.releases.of(digest).modules_of(path)) as parts:
-            yield parts
+    def _look_for_rerouter(self, run: Run) -> None:
+        """It comes after the release that it is for. `run` is opened by this thread."""
+        served = self.releases.now
+        if self.settings.reroute_every is None or served.digest in self._rerouters:
+            return
+        if rerouter := rerouter_of(run, served.release):
+            if self.loop.is_alive:
+                rerouter.warm_up()
+            self._rerouters = {served.digest: rerouter}
 
-    def _load(self, receipt: Receipt) -> Parts:
-        try:
-            parts = prepare(self.model, load_tree(self.run.objects, receipt))
-        except (ObjectMissing, ObjectDamaged) as error:
-            self.health.is_broken(receipt.digest, str(error))
-            raise
-        self.health.is_whole(receipt.digest)
-        return parts
+    def _modules_of(self, release: str, path: int) -> Modules:
+        return self.releases.of(release).modules_of(path)
 
     def _read_ahead(self, run: Run, newer: Served) -> None:
         """Reads the router of a newer release, and those of its paths that are in use now, as far
@@ -169,11 +207,3 @@ class Service:
                 if self.cache.holds(now.modules_of(path)):
                     with self.cache.pin(newer.modules_of(path)):
                         pass
-
-
-def _half_of_free_bytes() -> int:
-    """Half of what the device, or the machine where that is the device, has free."""
-    stats = jax.devices()[0].memory_stats() or {}
-    if "bytes_limit" in stats:
-        return (stats["bytes_limit"] - stats.get("bytes_in_use", 0)) // 2
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

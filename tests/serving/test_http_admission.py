@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-from dipaco.serving.http import admission
+from dipaco.serving import room
+from dipaco.serving.http.admission import Admission
 from dipaco.serving.http.app import make_app
 from dipaco.serving.service import Service, ServiceSettings
 
@@ -61,8 +62,8 @@ def test_one_request_may_need_more_paths_than_fit(tight, prompts):
 
 
 def test_a_busy_path_lets_another_in_when_it_has_waited_long(tight, monkeypatch):
-    monkeypatch.setattr(admission, "PATIENCE_SECONDS", 0.05)
-    door, served = admission.Admission(tight), tight.releases.now
+    monkeypatch.setattr(room, "PATIENCE_SECONDS", 0.05)
+    door, served = Admission(tight), tight.releases.now
 
     async def crowd():
         is_over = False
@@ -90,7 +91,7 @@ def test_a_busy_path_lets_another_in_when_it_has_waited_long(tight, monkeypatch)
 
 
 def test_whoever_leaves_while_a_path_is_read_leaves_no_pin_behind(tight):
-    door = admission.Admission(tight)
+    door = Admission(tight)
     served = tight.releases.now
 
     async def leave():

@@ -1,71 +1,12 @@
 """The real thing: `dipaco serve` as a process, a client that hangs up, SIGTERM in mid-stream."""
 
-import http.client
 import json
-import os
-import re
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
-from tiny_run import HOME
+from server_process import LONG, Server, until
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
-
-# Far more rows than are decoded at once, so that it takes a while.
-LONG = {"model": "tiny", "prompt": "jiji", "n": 96, "max_tokens": 50, "temperature": 1.0}
-
-
-class Server:
-    """A process, and the port that it says it listens on."""
-
-    def __init__(self, folder, cache, *options):
-        command = [sys.executable, "-m", "dipaco.cli.main", "serve", "--run", folder, "--port", "0"]
-        environment = os.environ | {
-            "XLA_FLAGS": "",
-            "PYTHONPATH": str(HOME),
-            "DIPACO_CACHE": str(cache),
-        }
-        self.process = subprocess.Popen(
-            [*map(str, command), *options], stderr=subprocess.PIPE, text=True, env=environment
-        )
-        assert self.process.stderr
-        self.said = ""
-        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", self.said)):
-            line = self.process.stderr.readline()
-            assert line, f"it ended: {self.said}"
-            self.said += line
-        self.port = int(found[1])
-
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-
-    def begin(self, body):
-        """A stream, after its first line."""
-        connection = self.connect()
-        connection.request(
-            "POST",
-            "/v1/completions",
-            json.dumps(body | {"stream": True}),
-            {"Content-Type": "application/json"},
-        )
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
-        return connection, answer, answer.readline()
-
-    def metric(self, name):
-        connection = self.connect()
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        connection.close()
-        return float(re.search(rf"^dipaco_{name} (\S+)$", text, re.MULTILINE)[1])
-
-    def end(self):
-        """Waits; the exit code."""
-        self.said += self.process.communicate(timeout=60)[1]
-        return self.process.returncode
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +20,6 @@ def server(tiny, cache):
     yield server
     server.process.kill()
     server.process.communicate()
-
-
-def until(is_so):
-    for _ in range(600):
-        if is_so():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it never came to that")
 
 
 def test_a_client_that_hangs_up_frees_its_rows_and_sigterm_finishes_what_runs(server):

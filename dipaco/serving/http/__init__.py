@@ -3,7 +3,6 @@
     protocol.py       what comes in and goes out, as types; also the published OpenAPI document's
     refusals.py       every error as OpenAI writes it: {"error": {message, type, param, code}}
     bodies.py         bytes of a body -> a request, or a sentence that says what is wrong with it
-    feed.py           tokens from the loop's thread into the event loop
     chat.py           messages -> a prompt, by the tokenizer's template
     asking.py         a request -> prompts with their paths, and what is wanted of them
     admission.py      how many may wait; waiting until a path is in memory

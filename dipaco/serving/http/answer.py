@@ -5,8 +5,8 @@ prompts may need more paths than fit at once), and all of them tell one feed, in
 things happen. Whoever stops listening calls `close`, which frees what the choices hold.
 
 Where the service routes anew every W tokens, a choice may move to another path on its way: what it
-has made so far is then the prompt there, and is read again, which `metrics` counts. The router is
-shown the latest tokens, as many as it is shown of a document.
+has made so far is then the prompt there, and is read again, which `metrics` counts, as it counts
+what the router reads to choose.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ import numpy as np
 
 from dipaco.errors import LoopStopping, QueueFull
 from dipaco.serving.dispatch import Choice
+from dipaco.serving.feed import Feed
 from dipaco.serving.http.admission import Admission
-from dipaco.serving.http.feed import Feed
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.writer import Piece, Writer, Written
 from dipaco.serving.loop import Finish, Request, Stream, Token
@@ -223,9 +223,11 @@ class Answer:
         return len(choice.made) % every == 0 and not is_last
 
     async def _route_anew(self, choice: _Choice) -> None:
-        """Moves a choice to the path of its latest tokens."""
-        latest = np.array(choice.ids[-self._service.prefix_tokens :], np.int32)
-        chosen = await asyncio.to_thread(self._service.choose, self.served, latest)
+        """Moves a choice to the path that should go on with it."""
+        text = np.array(choice.ids, np.int32)
+        chosen = await asyncio.to_thread(self._service.choose_again, self.served, text)
+        self._metrics.reroute_choices.inc()
+        self._metrics.reroute_router_tokens.inc(chosen.tokens_read)
         if chosen.path != choice.path:
             choice.path, choice.path_number = chosen.path, choice.path_number + 1
             choice.leaves_path.set()

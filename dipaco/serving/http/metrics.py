@@ -32,6 +32,8 @@ class Metrics:
         self.hang_ups = counter("hang_ups", "Clients that left before their answer was whole.")
         self.reroutes = counter("reroutes", "Times a text changed its path on the way.")
         self.reroute_tokens = counter("reroute_tokens", "Tokens read again for that.")
+        self.reroute_choices = counter("reroute_choices", "Times a path was chosen anew.")
+        self.reroute_router_tokens = counter("reroute_router_tokens", "Tokens read to choose it.")
         self.first_token = histogram("first_token", "From a request being read to its first token.")
         self.routing = histogram("routing", "Tokens and path of the prompts of one request.")
         self.cold_path = histogram("cold_path", "Reading a path that was not in memory.")
@@ -70,6 +72,8 @@ class _Observed(Collector):
             "prefill_seconds": ("Spent reading prompts.", loop.prefill_seconds),
             "decode_seconds": ("Spent making tokens.", loop.decode_seconds),
         }
+        if loop.num_replicas is not None:
+            gauges["replicas"] = ("Replicas of the loop that answer.", loop.num_replicas)
         for name, (help_text, value) in gauges.items():
             yield GaugeMetricFamily(f"dipaco_{name}", help_text, value)
         for name, (help_text, value) in counters.items():

@@ -9,11 +9,13 @@ from dipaco.errors import (
     ContextTooLong,
     DipacoError,
     LoopStopping,
+    NoReplica,
     NoSuchPath,
     ObjectDamaged,
     ObjectMissing,
     PathCacheTooSmall,
     QueueFull,
+    ReplicaLost,
 )
 from dipaco.serving.http.protocol import Failure, Problem
 
@@ -66,6 +68,8 @@ def refusal_of(error: Exception) -> Refusal:
             return Refusal(429, str(error), code="queue_full", retry_after_seconds=seconds)
         case LoopStopping():
             return Refusal(503, str(error), code="stopping", retry_after_seconds=5)
+        case NoReplica() | ReplicaLost():
+            return Refusal(503, str(error), code="no_replica", retry_after_seconds=5)
         case ObjectMissing() | ObjectDamaged():
             return Refusal(503, str(error), param="path", code="path_not_whole")
         case PathCacheTooSmall():

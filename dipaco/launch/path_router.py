@@ -1,0 +1,50 @@
+"""Which replica takes a request: the one that its path belongs to, or the next when that is busy.
+
+Every path ranks all replicas by a hash of both (rendezvous hashing, Thaler and Ravishankar 1998).
+Its requests go to the first that is not busy, so a path stays where it is in memory, and one under
+load comes to be held by a second replica and a third, as far as the load goes (bounded loads,
+arXiv 1608.01350). A replica more, or one less, moves only the paths that rank it first.
+
+Ray Serve's own choice by `multiplexed_model_id` asks another replica only when those that hold the
+model refuse, and then the one with the fewest models, until which a second may pass (Ray 2.60; ray
+issues 48741, 65691): a hot path stayed on one replica while others were idle.
+
+Ray takes this file along by value: it imports nothing of ours.
+"""
+
+import hashlib
+from typing import Any
+
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+
+
+class PathRouter(RequestRouter):
+    """See the module. The path is a request's `multiplexed_model_id`."""
+
+    def initialize_state(self, **kwargs: Any) -> None:
+        """Told `busy`: requests that make a replica busy, so that others come first."""
+        self._busy: int = kwargs["busy"]
+
+    async def choose_replicas(
+        self,
+        candidate_replicas: list[RunningReplica],
+        pending_request: PendingRequest | None = None,
+    ) -> list[list[RunningReplica]]:
+        """One by one: those that are not busy, in the path's order, then the others in that."""
+        path = ""
+        if pending_request is not None:
+            # Without it, Ray asks again at once while all are full.
+            pending_request.routing_context.should_backoff = True
+            path = pending_request.metadata.multiplexed_model_id
+        ranked = sorted(
+            candidate_replicas,
+            key=lambda replica: (self._is_busy(replica), _rank(path, replica.replica_id.unique_id)),
+        )
+        return [[replica] for replica in ranked]
+
+    def _is_busy(self, replica: RunningReplica) -> bool:
+        return (self.replica_queue_len_cache.get(replica.replica_id) or 0) >= self._busy
+
+
+def _rank(path: str, replica: str) -> bytes:
+    return hashlib.sha256(f"{path} {replica}".encode()).digest()

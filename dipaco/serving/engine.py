@@ -1,0 +1,161 @@
+"""Where tokens are made: paths in memory, and the loop that runs them; here, or elsewhere.
+
+A service routes, follows releases and knows which modules are whole. What it needs besides is an
+engine: something that holds paths, and something that takes requests. `LocalEngine` is this
+process; `elsewhere.py` is what a service holds when loops of other processes do it, each of which
+is a `LocalEngine` again.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+from dipaco.errors import ObjectDamaged, ObjectMissing
+from dipaco.model.config import ModelConfig
+from dipaco.model.inference import prepare
+from dipaco.model.spec import describe
+from dipaco.receipt import Receipt
+from dipaco.serving.limits import LoopLimits
+from dipaco.serving.loop import Loop
+from dipaco.serving.meter import LoopStats
+from dipaco.serving.path_cache import CacheStats, Modules, Parts, PathCache
+from dipaco.serving.releases import Health, Served
+from dipaco.serving.stream import OnToken, Request, Stream
+from dipaco.store.address import Address
+from dipaco.store.objects import Objects
+from dipaco.store.tensors import load_tree
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Brief:
+    """What an engine is told of the run that it serves."""
+
+    address: Address  # of the run
+    objects: Objects  # of the run
+    model: ModelConfig
+    limits: LoopLimits = LoopLimits()  # of each loop
+    path_bytes: int | None = None  # of all paths in memory; None = half of what is free
+    modules_of: Callable[[str, int], Modules]  # (release, path) of a request
+    health: Health  # told which modules could not be read
+    on_cold: Callable[[float], object] = lambda seconds: None  # a path was read in so many seconds
+
+
+class Holds(Protocol):
+    """Keeps paths in memory, as `PathCache` does."""
+
+    @property
+    def max_bytes(self) -> int: ...
+
+    def pin(self, modules: Modules) -> AbstractContextManager[object]: ...
+
+    def holds(self, modules: Modules) -> bool: ...
+
+    def stats(self) -> CacheStats: ...
+
+
+class Makes(Protocol):
+    """Makes tokens, as `Loop` does."""
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def submit(self, request: Request, on_token: OnToken | None = None) -> Stream: ...
+
+    def stats(self) -> LoopStats: ...
+
+    def stop(self, drain_seconds: float) -> None: ...
+
+
+class Engine(Protocol):
+    """Paths and a loop. Nothing is compiled and no thread is started before `start`."""
+
+    @property
+    def cache(self) -> Holds: ...
+
+    @property
+    def loop(self) -> Makes: ...
+
+    def start(self, served: Served | None = None) -> None:
+        """Makes everything ready.
+
+        Args:
+          served: the release whose paths come first.
+
+        Raises:
+          ObjectMissing, ObjectDamaged, PathCacheTooSmall: not a single path of it can be served.
+        """
+        ...
+
+
+class LocalEngine:
+    """Paths and a loop of this process."""
+
+    def __init__(self, brief: Brief):
+        self._brief = brief
+        max_bytes = brief.path_bytes or _half_of_free_bytes()
+        self.cache = PathCache(self._load, max_bytes, brief.on_cold)
+        self.loop = Loop(brief.model, self._parts_of, limits=brief.limits)
+
+    def start(self, served: Served | None = None) -> None:
+        """Compiles everything, then starts the loop.
+
+        Args:
+          served: compiles with the first of its paths that is whole, which is then in memory; None:
+            with parameters that are all 0, and reads nothing.
+
+        Raises:
+          ObjectMissing, ObjectDamaged, PathCacheTooSmall: not a single path of it can be served.
+        """
+        if served is None:
+            self.loop.warm_up(_nothing(self._brief.model))
+        else:
+            self._warm_up(served)
+        self.loop.run()
+
+    def _warm_up(self, served: Served) -> None:
+        for path in range(served.num_paths):
+            try:
+                with self.cache.pin(served.modules_of(path)) as parts:
+                    return self.loop.warm_up(parts)
+            except (ObjectMissing, ObjectDamaged):
+                if path == served.num_paths - 1:
+                    raise
+        return None
+
+    @contextlib.contextmanager
+    def _parts_of(self, release: str, path: int) -> Generator[Parts]:
+        with self.cache.pin(self._brief.modules_of(release, path)) as parts:
+            yield parts
+
+    def _load(self, receipt: Receipt) -> Parts:
+        health = self._brief.health
+        try:
+            parts = prepare(self._brief.model, load_tree(self._brief.objects, receipt))
+        except (ObjectMissing, ObjectDamaged) as error:
+            health.is_broken(receipt.digest, str(error))
+            raise
+        health.is_whole(receipt.digest)
+        return parts
+
+
+def _nothing(model: ModelConfig) -> Parts:
+    """A path of the right shapes."""
+    zeros = jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), describe(model))
+    return prepare(model, zeros)
+
+
+def _half_of_free_bytes() -> int:
+    """Half of what the device, or the machine where that is the device, has free."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return (stats["bytes_limit"] - stats.get("bytes_in_use", 0)) // 2
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

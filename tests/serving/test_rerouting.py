@@ -1,0 +1,148 @@
+"""Re-routing every W tokens made: the router that the run trained for it decides, as it did when
+the run was evaluated with it.
+"""
+
+import contextlib
+import dataclasses
+import shutil
+import sqlite3
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+
+from dipaco.data.first_tokens import first_tokens
+from dipaco.evaluation.rerouting import path_of_tokens
+from dipaco.model.lm import forward
+from dipaco.serving.service import Service, ServiceSettings
+from dipaco.store.tensors import load_tree
+from dipaco.workers import rerouter
+
+EVERY = 8
+SETTINGS = (
+    *("baselines=[]", "reroute.every=8", "reroute.steps=30", "reroute.batch_size=8"),
+    *("reroute.learning_rate=0.01", "evaluation.every_phases=1"),
+)
+
+
+@pytest.fixture(scope="module")
+def rerouted(dipaco, config_file, tmp_path_factory):
+    """A finished run that has such a router."""
+    folder = tmp_path_factory.mktemp("rerouted") / "run"
+    words = (f"--set={setting}" for setting in SETTINGS)
+    ended = dipaco("train", config_file, "--run", folder, *words)
+    assert ended.code == 0, ended.err
+    return folder
+
+
+@pytest.fixture
+def settings(limits):
+    return ServiceSettings(limits=limits, reroute_every=EVERY)
+
+
+def test_the_paths_of_a_text_are_those_of_the_offline_evaluation(rerouted, settings):
+    from starlette.testclient import TestClient
+
+    from dipaco.serving.http.app import make_app
+
+    with Service(rerouted, settings, say=lambda _: None) as service:
+        run, served, length = service.run, service.releases.now, service.model.max_length
+        parts = [run.path_of(served.release, path) for path in range(4)]
+        full = jax.jit(lambda parts, tokens: forward(service.model, parts, tokens)[0])
+        params = load_tree(run.objects, run.stage("reroute").artifacts["within_router"])
+
+        def next_token(path, ids):
+            tokens = np.zeros((1, length), np.int32)
+            tokens[0, : len(ids)] = ids
+            return int(full(parts[path], tokens)[0, len(ids) - 1].argmax())
+
+        def choices_of(ids):
+            tokens_NT = np.zeros((1, length), np.int32)
+            tokens_NT[0, : len(ids)] = ids
+            return rerouter._choices(run, params, tokens_NT)
+
+        documents = run.corpus.documents("valid")
+        tokens, lengths = first_tokens(run.corpus, documents, length)
+        prefix = run.config.data.prefix_tokens
+        service.start()
+        num_moves = num_read_again = num_asked = num_shown = 0
+        with TestClient(make_app(service)) as client:
+            for row in tokens[lengths > prefix][:6]:
+                ids = row[:prefix].tolist()
+                first = service.choose(served, row[:prefix]).path
+                paths = [first]
+                while len(ids) < length:
+                    ids.append(next_token(paths[-1], ids))
+                    if len(ids) < length and (len(ids) - prefix) % EVERY == 0:
+                        paths.append(int(choices_of(ids)[0, len(ids) - 1]))
+                        num_asked += 1
+                        num_shown += len(ids)
+                        if paths[-1] != paths[-2]:
+                            num_moves += 1
+                            num_read_again += len(ids)
+                # What the evaluation would say of this text, had it been a document.
+                expected = path_of_tokens(np.array([first]), choices_of(ids), EVERY, prefix)
+                np.testing.assert_array_equal(expected[0, prefix:], np.repeat(paths, EVERY))
+
+                body = {"model": "tiny", "prompt": row[:prefix].tolist(), "temperature": 0}
+                answer = client.post("/v1/completions", json=body | {"max_tokens": length})
+                (choice,) = answer.json()["choices"]
+                assert choice["text"] == service.tokenizer.decode(ids[prefix:])
+                assert choice["path"] == paths[-1]
+            metrics = client.get("/metrics").text
+    assert num_moves > 0, "it is meant to move"
+    assert f"dipaco_reroutes_total {num_moves}.0" in metrics
+    assert f"dipaco_reroute_tokens_total {num_read_again}.0" in metrics
+    assert f"dipaco_reroute_choices_total {num_asked}.0" in metrics
+    assert f"dipaco_reroute_router_tokens_total {num_shown}.0" in metrics
+
+
+def test_asking_for_texts_of_any_length_compiles_nothing_after_the_warm_up(rerouted, settings):
+    from dipaco.serving import rerouting
+
+    with Service(rerouted, settings, say=lambda _: None) as service:
+        (router,) = service._rerouters.values()
+        router.warm_up()
+        before = rerouting._choose._cache_size()
+        for size in (1, 31, 63, 64):
+            assert router.ask(np.arange(size, dtype=np.int32)) in range(4)
+        assert rerouting._choose._cache_size() == before
+
+
+def test_a_release_that_it_was_not_trained_for_is_re_routed_by_the_document_router(
+    rerouted, settings
+):
+    said = []
+    older = dataclasses.replace(settings, phase=1)
+    text = np.arange(50, dtype=np.int32)
+    with Service(rerouted, older, say=said.append) as service:
+        service.start()
+        served = service.releases.now
+        again = service.choose_again(served, text)
+        assert again == (service.choose(served, text[-32:]).path, 32)
+    assert any("re-routed by the document router" in sentence for sentence in said)
+
+    never = dataclasses.replace(settings, reroute_every=None)
+    with Service(rerouted, never, say=said.append) as service:
+        assert not service._rerouters, "it is not read where nobody wants it"
+
+
+def test_a_router_that_comes_after_its_release_is_found(rerouted, settings, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(rerouted, folder)
+
+    def in_ledger(statement, *values):
+        with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
+            return ledger.execute(statement, values).fetchall()
+
+    (row,) = in_ledger("SELECT * FROM stages WHERE stage = 'reroute'")
+    in_ledger("DELETE FROM stages WHERE stage = 'reroute'")
+    text = np.arange(50, dtype=np.int32)
+    with Service(folder, settings, say=lambda _: None) as service:
+        served = service.releases.now
+        assert service.choose_again(served, text).tokens_read == 32
+        in_ledger(f"INSERT INTO stages VALUES ({', '.join('?' * len(row))})", *row)
+        assert not service.follower.look()  # no newer release
+        assert service.choose_again(served, text).tokens_read == 50
