@@ -10,6 +10,7 @@ which rows a step was made of.
 
 import asyncio
 import contextlib
+import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -111,8 +112,10 @@ class Libp2p:
           ExtraMissing, BadAddress, CannotListen.
         """
         try:
-            from hivemind.p2p import P2P
-            from hivemind.p2p.p2p_daemon import P2PDaemonError
+            with warnings.catch_warnings():  # of PyTorch, at what hivemind does
+                warnings.simplefilter("ignore", FutureWarning)
+                from hivemind.p2p import P2P
+                from hivemind.p2p.p2p_daemon import P2PDaemonError
         except ImportError as error:
             raise ExtraMissing(
                 feature="A swarm over libp2p", package="hivemind", extra="swarm"
