@@ -117,6 +117,10 @@ def test_settings_that_do_not_fit_together_are_named_with_their_values(fields, p
         ("inner.beta2", 1.5),
         ("outer.learning_rate", 0),
         ("outer.momentum", 1.0),
+        ("outer.quorum", 0),
+        ("outer.quorum", 1.5),
+        ("outer.grace_seconds", -1),
+        ("outer.grace_seconds", "inf"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(name, value):
@@ -380,6 +384,8 @@ def test_outer_and_inner_defaults_are_the_papers():
         ("routing.overlap=5", "there are 4 paths"),
         ("outer.path_share=0", "above 0 and at most 1"),
         ("outer.path_share=1.1", "above 0 and at most 1"),
+        ("outer.quorum=0", "above 0 and at most 1"),
+        ("outer.grace_seconds=-1", "0 or more"),
         ("inner.hold_out=1", "below 1"),
         ("inner.rewarm_steps=-1", "0 or more"),
         ("reroute.every=0,16", "1 or more"),
