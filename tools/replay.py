@@ -81,8 +81,8 @@ def replay(run: Run) -> Iterator[algorithm.Modules]:
             batch = run.programs.place_batch(batches.at(carried.position + number))
             state, _ = run.programs.step(state, batch, rate)
         after, optimizer = jax.device_get((state.parts, state.optimizer))
-        more = {"position": carried.position + len(rates), "taken": carried.taken + len(rates)}
-        return after, carried._replace(optimizer=optimizer, **more)
+        position, count = carried.position + len(rates), carried.taken + len(rates)
+        return after, Carried(optimizer, batches.fingerprint, position, count)
 
     def takes(module: ModuleId, step: int) -> Sequence[tuple[int, int]]:
         return [(each.phase, each.path) for each in taken.get((module, step), ())]
