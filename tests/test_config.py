@@ -398,6 +398,15 @@ def test_settings_of_the_published_algorithm_are_refused_with_a_sentence(setting
         load_config(QUICKSTART, [setting])
 
 
+@pytest.mark.parametrize(
+    "setting", ["outer.quorum=0.5", "outer.path_share=0.5", "outer.codec=int8"]
+)
+def test_paths_that_step_together_do_without_what_speaks_of_contributions(setting):
+    name = setting.partition("=")[0]
+    with pytest.raises(SettingsDisagree, match=f"`outer.synchronous` is on, and so is `{name}`"):
+        load_config(QUICKSTART, [setting, "outer.synchronous=true"])
+
+
 def test_settings_of_the_published_algorithm_are_set_by_name():
     config = load_config(
         QUICKSTART,
