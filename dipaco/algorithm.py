@@ -9,7 +9,7 @@ Source: arXiv 2403.10616, Algorithm 1 and section 2.7.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from dipaco.inner.together import add_weighted, squared_norm, weighted
 from dipaco.outer.compress import PLAIN, Codec, send
 from dipaco.outer.config import OuterSettings
-from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights
+from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
 from dipaco.outer.step import fresh, outer_step
 from dipaco.topology import ModuleId, Topology, assemble, dissect
 
@@ -28,6 +28,16 @@ TrainPath = Callable[[int, int, Any, Any], tuple[Any, Any]]
 # (phase, modules) -> documents of each path's shard, where paths are given others before that
 # phase; None: they keep theirs
 Alternate = Callable[[int, Modules], Sequence[int] | None]
+# (module, outer step) -> (phase, path) of the contributions that it takes, in the order of the sum
+Takes = Callable[[ModuleId, int], Sequence[tuple[int, int]]]
+
+
+class Contribution(NamedTuple):
+    """What a path sent to a module, until a step takes it."""
+
+    gradient: Any  # as decoded
+    weight: float  # alpha_i, among the paths of its phase
+    fan_in: int  # how many those are
 
 
 def train(
@@ -40,6 +50,7 @@ def train(
     outer: OuterSettings | None,
     codec: Codec = PLAIN,
     take_part: Callable[[int], Sequence[int]] | None = None,
+    takes: Takes | None = None,
     alternate: Alternate = lambda phase, modules: None,
 ) -> Iterator[Modules]:
     """Yields every module after each of `phases` outer steps.
@@ -57,6 +68,10 @@ def train(
       codec: how contributions travel; what a message cannot hold, the path adds to its next.
       take_part: the paths of a phase, rising (path sampling, section 3); None: all. A module that
         none of them goes through stays as it is.
+      takes: what each outer step of each module takes (quorum mode: paths may be late); None: the
+        contributions of its phase. Each is to be taken once, not before it is made, and each step
+        is to take some where there are any; a path trains on its modules as they are, whether they
+        have its contribution or not.
       alternate: asked before each phase but the first (discriminative routing, section 2.4); what
         `train_path` trains on from then on is its business.
 
@@ -65,6 +80,10 @@ def train(
     carried: list[Any] = [None] * topology.num_paths
     momentum = {m: fresh(outer, modules[m]) for m in topology.modules} if outer else {}
     residual: dict[tuple[int, ModuleId], Any] = {}
+    # Of every module, what no step has taken yet, by (phase, path).
+    waiting: dict[ModuleId, dict[tuple[int, int], Contribution]] = {
+        module: {} for module in topology.modules
+    }
 
     for phase in range(phases):  # line 2
         if phase > 0:
@@ -79,7 +98,7 @@ def train(
         stepped: Modules = {}
         for module in topology.modules:  # line 11, in parallel on real machines
             through = [path for path in topology.paths_through(module) if path in moved]
-            if not through:
+            if not through and not waiting[module]:
                 stepped[module] = modules[module]
                 continue
             if outer is None:
@@ -89,14 +108,23 @@ def train(
             weights = path_weights(
                 [documents[path] for path in through], by_documents=outer.weigh_by_documents
             )
-            mean = WeightedMean()
-            for path, weight in zip(through, weights, strict=True):  # lines 12-14, in path order
+            for path, weight in zip(through, weights, strict=True):
                 gradient = outer_gradient(modules[module], moved[path][module])
                 sent = send(codec, gradient, residual.get((path, module)))
                 residual[path, module] = sent.residual
-                mean.add(codec.decode(sent.message), weight)
+                received = codec.decode(sent.message)
+                waiting[module][phase, path] = Contribution(received, weight, len(through))
+            keys = list(waiting[module]) if takes is None else takes(module, phase)
+            taken = [waiting[module].pop(key) for key in keys]
+            fan_in = len(through) or taken[-1].fan_in
+            mean = WeightedMean()
+            for each in taken:  # lines 12-14, in path order; late ones first
+                weight = weight_in_step(
+                    each.weight, each.fan_in, fan_in, rescale_by_fan_in=outer.rescale_by_fan_in
+                )
+                mean.add(each.gradient, weight)
             stepped[module], momentum[module], _ = outer_step(  # line 15
-                outer, dict(modules[module]), mean.take(), momentum[module], fan_in=len(through)
+                outer, dict(modules[module]), mean.take(), momentum[module], fan_in
             )
         modules = stepped
         yield modules

@@ -48,7 +48,7 @@ class EvaluationSettings:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that decides the result of a run. Two runs of equal configs on like machines
-    are equal bit for bit.
+    are equal bit for bit, but for those of `outer.quorum`, where it matters who is late.
     """
 
     name: str
@@ -124,6 +124,7 @@ class RunConfig:
         together = {
             "outer.path_share": self.outer.path_share != 1,
             "outer.codec": self.outer.codec != "none",
+            "outer.quorum": self.outer.quorum != 1,
             "routing.alternations": bool(self.routing.alternations),
             "inner.hold_out": self.inner.hold_out > 0,
         }
@@ -206,6 +207,8 @@ class RunConfig:
             evaluate_every=every,
             alternations=self.routing.alternations,
             sampling=self.outer.path_share,
+            quorum=self.outer.quorum,
+            grace_seconds=self.outer.grace_seconds,
             seed=self.seed,
             stops_early=self.inner.hold_out > 0,
         )

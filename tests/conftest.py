@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 sys.path.append(os.path.dirname(__file__))
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from fault_proxy import FaultProxy
 from servers import postgresql, s3

@@ -429,6 +429,96 @@ def test_an_alternation_to_the_same_shards_changes_nothing_and_to_others_the_wei
     ]
 
 
+# --- quorum: contributions that are late ---------------------------------------------------------
+
+
+def in_time(topology):
+    """Every step takes the contributions of its own phase, all of them."""
+    return lambda module, phase: [(phase, path) for path in topology.paths_through(module)]
+
+
+def late(topology, taken):
+    """The steps of the shared module take what `taken` says, step by step."""
+    own = in_time(topology)
+    return lambda module, step: taken[step] if module.level == "all" else own(module, step)
+
+
+@pytest.mark.parametrize("topology", [GRID, FLAT, dense(3)])
+def test_with_a_quorum_and_nobody_late_the_bits_are_those_without(topology):
+    documents = [3, 1, 4, 1][: topology.num_paths]
+    without = train(topology, PAPER, documents=documents)
+    with_quorum = train(topology, PAPER, documents=documents, takes=in_time(topology))
+    assert [digests(m) for m in with_quorum] == [digests(m) for m in without]
+
+
+def test_a_late_contribution_moves_its_module_as_far_a_step_later():
+    """Two paths move the shared module by -1 and -5 and have 1 and 3 documents: with the root of
+    two, 0.25 * 1 and 0.75 * 5 times 1.41, whenever they come.
+    """
+
+    def moves(path, phase, parts, _):
+        return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
+
+    outer = OuterSettings(learning_rate=1.0, momentum=0.0)
+    taken = [[(0, 0)], [(0, 1), (1, 0), (1, 1)]]
+    phases = train(
+        dense(2), outer, train_path=moves, documents=[1, 3], phases=2,
+        takes=late(dense(2), taken),
+    )  # fmt: skip
+    module, root = ModuleId("all", 0), 2**0.5
+    at = [modules[module]["embed"]["w"] for modules in phases]
+    np.testing.assert_allclose(at[0] - at[1], np.full((3, 4), 0.25 * root), rtol=1e-4)
+    np.testing.assert_allclose(at[1] - at[2], np.full((3, 4), (4.0 + 3.75) * root), rtol=1e-4)
+
+
+def test_a_late_contribution_keeps_the_fan_in_of_its_own_phase():
+    """Sampled: both paths go through phase 0 and path 0 alone through phase 1. Then nobody."""
+
+    def moves(path, phase, parts, _):
+        return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
+
+    outer = OuterSettings(learning_rate=1.0, momentum=0.0)
+
+    def moved(taking_part, taken):
+        phases = train(
+            dense(2), outer, train_path=moves, documents=[1, 3], phases=2,
+            takes=late(dense(2), taken), take_part=lambda phase: taking_part[phase],
+        )  # fmt: skip
+        return [modules[ModuleId("all", 0)]["embed"]["w"][0, 0] for modules in phases]
+
+    start, one, two = moved([(0, 1), (0,)], [[(0, 0)], [(0, 1), (1, 0)]])
+    np.testing.assert_allclose(one - two, 0.75 * 5 * 2**0.5 + 1.0, rtol=1e-4)
+    start, one, two = moved([(0, 1), ()], [[(0, 0)], [(0, 1)]])
+    np.testing.assert_allclose([start - one, one - two], [0.25 * 2**0.5, 3.75 * 2**0.5], rtol=1e-4)
+
+
+@pytest.mark.parametrize("codec_name", ["none", "int8"])
+def test_a_path_that_is_late_trains_on_its_modules_without_what_it_sent(codec_name):
+    """One shared module, two paths, the second late for the first step: as written out by hand."""
+    from dipaco.outer.compress import codec, send
+    from dipaco.outer.gradient import WeightedMean, outer_gradient
+    from dipaco.outer.step import fresh, outer_step
+
+    topology, module = dense(2), ModuleId("all", 0)
+    taken = [[(0, 0)], [(0, 1), (1, 0), (1, 1)]]
+    by_tasks = train(
+        topology, PAPER, phases=2, codec=codec(codec_name), takes=late(topology, taken)
+    )
+    at, momentum = by_tasks[0][module], fresh(PAPER, by_tasks[0][module])
+    carried, residual, sent = [None, None], [None, None], {}
+    for step in range(2):
+        for path in range(2):
+            after, carried[path] = train_path(path, step, dict(at), carried[path])
+            gradient = outer_gradient(at, jax.device_get(after))
+            message, residual[path] = send(codec(codec_name), gradient, residual[path])
+            sent[step, path] = codec(codec_name).decode(message)
+        mean = WeightedMean()
+        for key in taken[step]:
+            mean.add(sent[key], 0.5)
+        at, momentum, _ = outer_step(PAPER, dict(at), mean.take(), momentum, 2)
+        assert trees.digest(at) == trees.digest(by_tasks[step + 1][module])
+
+
 def test_early_stopping_releases_the_best_of_every_path_and_of_equals_the_first():
     history = [{m: {"w": np.float32(phase)} for m in FLAT.modules} for phase in range(4)]
     losses = [[5, 3, 4, 4], [2, 2, 2, 2], [9, 8, 7, 6]]

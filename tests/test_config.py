@@ -117,6 +117,10 @@ def test_settings_that_do_not_fit_together_are_named_with_their_values(fields, p
         ("inner.beta2", 1.5),
         ("outer.learning_rate", 0),
         ("outer.momentum", 1.0),
+        ("outer.quorum", 0),
+        ("outer.quorum", 1.5),
+        ("outer.grace_seconds", -1),
+        ("outer.grace_seconds", "inf"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(name, value):
@@ -380,6 +384,8 @@ def test_outer_and_inner_defaults_are_the_papers():
         ("routing.overlap=5", "there are 4 paths"),
         ("outer.path_share=0", "above 0 and at most 1"),
         ("outer.path_share=1.1", "above 0 and at most 1"),
+        ("outer.quorum=0", "above 0 and at most 1"),
+        ("outer.grace_seconds=-1", "0 or more"),
         ("inner.hold_out=1", "below 1"),
         ("inner.rewarm_steps=-1", "0 or more"),
         ("reroute.every=0,16", "1 or more"),
@@ -390,6 +396,15 @@ def test_outer_and_inner_defaults_are_the_papers():
 def test_settings_of_the_published_algorithm_are_refused_with_a_sentence(setting, problem):
     with pytest.raises(DipacoError, match=problem):
         load_config(QUICKSTART, [setting])
+
+
+@pytest.mark.parametrize(
+    "setting", ["outer.quorum=0.5", "outer.path_share=0.5", "outer.codec=int8"]
+)
+def test_paths_that_step_together_do_without_what_speaks_of_contributions(setting):
+    name = setting.partition("=")[0]
+    with pytest.raises(SettingsDisagree, match=f"`outer.synchronous` is on, and so is `{name}`"):
+        load_config(QUICKSTART, [setting, "outer.synchronous=true"])
 
 
 def test_settings_of_the_published_algorithm_are_set_by_name():

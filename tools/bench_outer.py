@@ -112,7 +112,9 @@ def task(objects: Objects, stored: Stored, messages: list[Receipt]) -> Callable[
         module=lambda *key: StoredModule(stored.before, stored.state),
         arrivals=lambda *key: arrivals,
     )
-    arm = types.SimpleNamespace(paths_through=lambda module, phase: range(len(messages)))
+    arm = types.SimpleNamespace(
+        paths_through=lambda module, phase: range(len(messages)), has_quorum=False
+    )
     run = types.SimpleNamespace(
         objects=objects,
         plan=types.SimpleNamespace(arm=lambda name: arm),

@@ -22,6 +22,7 @@ from dipaco.cli.runs import add_run
 if TYPE_CHECKING:
     import numpy as np
 
+    from dipaco.control.quorums import Taken
     from dipaco.control.tasks import StageDone
     from dipaco.runs.run import Run
 
@@ -73,6 +74,7 @@ def inspection_of(opened: "Run") -> dict[str, Any]:
     routings.sort(key=lambda stage: stage.phase)
     last = routings[-1].summary
     documents = last["documents"]
+    taken = opened.ledger.quorums.taken(MODULAR)
     return {
         "name": opened.config.name,
         "seed": opened.config.seed,
@@ -111,12 +113,23 @@ def inspection_of(opened: "Run") -> dict[str, Any]:
                         if step.moves is None
                         else {str(path): norm for path, norm in step.moves.norms.items()},
                         "cosine": None if step.moves is None else step.moves.cosine,
+                        **_taken(taken.get((module, step.phase - 1))),
                     }
                     for step in steps
                 ],
             }
             for module, steps in opened.ledger.outer_steps(MODULAR).items()
         },
+    }
+
+
+def _taken(taken: "list[Taken] | None") -> dict[str, list[int]]:
+    """Whose contributions a step took, where not all are waited for (`outer.quorum`)."""
+    if taken is None:
+        return {}
+    return {
+        "took": [each.path for each in taken if not each.is_late],
+        "took_late": [each.path for each in taken if each.is_late],
     }
 
 

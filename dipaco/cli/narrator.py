@@ -179,7 +179,9 @@ class Narrator:
             "arm": fact.arm,
             "module": str(fact.module),
             "phase": fact.phase,
-            "arrived": len(arm.paths_through(fact.module, fact.phase - 1)),
+            "arrived": len(fact.moves.norms)
+            if fact.moves is not None
+            else len(arm.paths_through(fact.module, fact.phase - 1)),
             "fan_in": arm.topology.fan_in(fact.module),
             "norm": fact.gradient_norm,
             "seconds": time.monotonic() - self._began_seconds,

@@ -7,7 +7,8 @@ dipaco status --run runs/quickstart --json
 
 Also who works on it: what each worker does, for how long, and its participation (the share of its
 time that went into tasks that were recorded); what was refused or found damaged, and why; and
-whether the workers are alike, so that the same bits come whoever does what.
+whether the workers are alike, so that the same bits come whoever does what. With a quorum, which
+contributions the newest step of every module took, and every one that was late.
 """
 
 import argparse
@@ -139,15 +140,60 @@ def _status_of_work(opened: Any) -> dict[str, Any]:
             for member in ledger.roster.members()
         },
         "machines": machines,
-        "bits": "the same whoever does what: all workers are of one kind"
-        if len(machines) <= 1
-        else "within a tolerance: workers of several kinds took part",
+        "bits": _bits(opened, machines),
+        "quorum": _quorum_of(opened),
         "refusals": ledger.mends.refusals(),
         "swarms": ledger.swarms.statuses(),
         "num_refusals": ledger.mends.num_refusals(),
         "rollbacks": ledger.rollbacks.list(),
         "bytes": ledger.bytes_by_kind(),
         "goodput": goodput_of(ledger),
+    }
+
+
+def _bits(opened: Any, machines: dict[str, int]) -> str:
+    """What of a run is the same when it is done again."""
+    from dipaco.config import MODULAR
+
+    if opened.plan.arm(MODULAR).has_quorum:
+        return "not promised: with a quorum they depend on who is late"
+    if len(machines) <= 1:
+        return "the same whoever does what: all workers are of one kind"
+    return "within a tolerance: workers of several kinds took part"
+
+
+def _quorum_of(opened: Any) -> dict[str, Any] | None:
+    """Which contributions were taken by which step: those of the newest step of every module, and
+    all that were late (every other was taken by the step of its own phase). None: all are waited
+    for.
+    """
+    from dipaco.config import MODULAR
+
+    arm, quorums = opened.plan.arm(MODULAR), opened.ledger.quorums
+    if not arm.has_quorum:
+        return None
+    late = quorums.late(MODULAR)
+    return {
+        "share": arm.quorum,
+        "grace_seconds": arm.grace_seconds,
+        "in_grace": [
+            {"module": str(at.module), "phase": at.phase, "seconds_left": at.seconds_left}
+            for at in quorums.waiting(MODULAR)
+        ],
+        "taken": quorums.num_taken(MODULAR),
+        "late": [
+            {"module": str(module), "phase": each.phase, "path": each.path, "step": step}
+            for (module, step), of_step in late.items()
+            for each in of_step
+        ],
+        "newest_steps": {
+            str(module): {
+                "step": step,
+                "paths": [each.path for each in of_step if not each.is_late],
+                "late_paths": [each.path for each in of_step if each.is_late],
+            }
+            for (module, step), of_step in quorums.newest(MODULAR).items()
+        },
     }
 
 
@@ -224,11 +270,27 @@ def _print_work(status: dict[str, Any]) -> None:
             f"goodput: {at['tokens']:,} tokens, {at['tokens_per_worker_second']:,.0f} a second of "
             f"a worker; participation {at['participation']:.0%}"
         )
+    if status["quorum"] is not None:
+        _print_quorum(status["quorum"])
     for number, rollback in enumerate(status["rollbacks"], start=1):
         aside = ", ".join(f"{n} {kind}" for kind, n in rollback["set_aside"].items())
         print(f"rollback {number}: to phase {rollback['phase']}, set aside: {aside}")
     for refusal in status["refusals"][:5]:
         print(f"refused: {refusal['what']}: {refusal['reason']} Again: {refusal['task']}")
+
+
+def _print_quorum(quorum: dict[str, Any]) -> None:
+    print(
+        f"quorum {quorum['share']:.0%} and {quorum['grace_seconds']:g} s of grace: "
+        f"{len(quorum['late'])} of {quorum['taken']} contributions were late"
+    )
+    for at in quorum["in_grace"]:
+        left = max(0.0, at["seconds_left"])
+        print(f"  {at['module']} phase {at['phase']}: steps without the rest in {left:.0f} s")
+    for module, at in quorum["newest_steps"].items():
+        late = f", late: {', '.join(map(str, at['late_paths']))}" if at["late_paths"] else ""
+        paths = ", ".join(map(str, at["paths"]))
+        print(f"  {module} step {at['step']} took paths {paths or 'none'}{late}")
 
 
 def _print_swarm(swarm: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ process: whoever finishes a task records its facts and thereby puts the tasks th
     scheduler.py   a new fact -> the tasks it makes due; pure
     queue.py       who works on which task: leases, fencing tokens, backups
     roster.py      who takes part, and how much of their time counted
+    quorums.py     modules that step while a path is late, and what each step takes
     ledger.py      facts, and the tasks that follow, in one transaction; what is to be done again
     release.py     what goes out
     database.py    what is asked of a database; sqlite.py and postgresql.py keep it

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dipaco.errors import BadDatabase, LedgerOlder, LedgerVersion
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 
 class KeyTaken(Exception):

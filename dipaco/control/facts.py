@@ -160,11 +160,22 @@ def is_known(database: Database, task: Task, fact: Fact) -> bool:
     return row is not None
 
 
-def counted_with(fact: Fact) -> tuple[str, ...]:
+def counted_with(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
     """What the scheduler counts when a fact comes: two facts of one name must not be recorded side
     by side, or neither would see that it was the last.
+
+    Args:
+      fact: that comes.
+      has_quorum: of the arm that it is of. There a contribution may be late, and a path's next
+        phase waits for it as well as for its modules.
     """
     match fact:
+        case Arrival() if has_quorum:
+            return (_of_module(fact),)
+        case ModuleReady() if has_quorum:
+            return (_of_module(fact), f"ModuleReady {fact.arm} {fact.phase}")
+        case PathTrained() if has_quorum:
+            return (f"ModuleReady {fact.arm} {fact.phase + 1}",)
         case Arrival():
             return (f"Arrival {fact.arm} {fact.module} {fact.phase}",)
         case ModuleReady() | PathScored() | PathLabelled():
@@ -178,6 +189,10 @@ def counted_with(fact: Fact) -> tuple[str, ...]:
             return ()  # nothing counts them
         case _:
             return (type(fact).__name__,)
+
+
+def _of_module(fact: Arrival | ModuleReady) -> str:
+    return f"Arrival {fact.arm} {fact.module}"
 
 
 def stage_done(stage: Any, phase: int, artifacts: str, summary: str, seconds: float) -> StageDone:

@@ -25,10 +25,11 @@ from dipaco.control.mends import Mends
 from dipaco.control.patience import patient, patiently
 from dipaco.control.plan import Plan
 from dipaco.control.queue import Queue
+from dipaco.control.quorums import Quorums
 from dipaco.control.release import Release, make_release
 from dipaco.control.rollback import Rollbacks
 from dipaco.control.roster import Roster
-from dipaco.control.scheduler import due, first_task, gathering
+from dipaco.control.scheduler import due, first_task, gathering, quorums
 from dipaco.control.swarms import Swarms
 from dipaco.control.tasks import (
     PRIORITY,
@@ -36,6 +37,7 @@ from dipaco.control.tasks import (
     Claim,
     Evaluated,
     Fact,
+    ModuleReady,
     Moves,
     PathChecked,
     PathTrained,
@@ -111,6 +113,7 @@ class Ledger:
         self.swarms = Swarms(self._database)
         self.mends = Mends(self._database, self.queue)
         self.rollbacks = Rollbacks(self._database)
+        self.quorums = Quorums(self._database)
 
     def close(self) -> None:
         self._database.close()
@@ -216,8 +219,9 @@ class Ledger:
         """In one statement, as it happens most often. False where these are other facts, or come a
         second time: nothing was changed.
         """
-        if not all(isinstance(fact, PathTrained | Arrival) for fact in facts):
-            return False
+        for fact in facts:
+            if not isinstance(fact, PathTrained | Arrival) or plan.arm(fact.arm).has_quorum:
+                return False
         outer = [
             {**task._asdict(), "priority": PRIORITY[task.kind], "awaited": awaited}
             for task, awaited in gathering(plan, facts)
@@ -232,7 +236,7 @@ class Ledger:
                 worker=claim.worker,
                 trained=json.dumps(trained),
                 arrivals=json.dumps(arrivals),
-                turns=self._database.turns(*_counted_with_any(facts)),
+                turns=self._database.turns(*_counted_with_any(plan, facts)),
                 outer=json.dumps(outer),
             )
             self._database.flush()
@@ -250,9 +254,11 @@ class Ledger:
                         record(database, fact)
                 if redone:  # whoever waited looks again; what is still missing is found again
                     database.change("wake_tasks")
-                database.wait_for_others(*_counted_with_any(facts))
+                database.wait_for_others(*_counted_with_any(plan, facts))
                 for task, awaited in gathering(plan, facts):
                     self._add_task("add_outer_task", task, awaited=awaited)
+                for quorum in quorums(plan, facts):
+                    self.quorums.look_at(quorum)
                 tasks = due(plan, facts, self)
                 scored = [(t.arm, t.phase) for t in tasks if t.kind == "score"]
                 for arm, phase in dict.fromkeys(scored):
@@ -433,12 +439,16 @@ class Ledger:
             for row in self._database.rows("newest_trained")
         ]
 
-    def superseded_messages(self, arm: str, module: ModuleId, newest: int, keep: int) -> list[str]:
+    def superseded_messages(
+        self, arm: str, module: ModuleId, newest: int, keep: int, *, has_quorum: bool = False
+    ) -> list[str]:
         """Names of the contributions that a module at phase `newest` leaves behind, where those of
-        `keep` phases are kept, the one that is being gathered included.
+        `keep` phases are kept, the one that is being gathered included; of as many steps, where a
+        contribution may have been late.
         """
         of = {"arm": arm, "module": str(module), "newest": newest, "keep": keep}
-        return [name for (name,) in self._database.rows("superseded_arrivals", **of)]
+        query = "superseded_taken" if has_quorum else "superseded_arrivals"
+        return [name for (name,) in self._database.rows(query, **of)]
 
     def superseded_snapshots(self, arm: str, path: int, newest: int, keep: int) -> list[str]:
         """Names of the snapshots that a path's snapshot after phase `newest` leaves behind, where
@@ -495,6 +505,14 @@ class Ledger:
         row = self._database.one("phases_reached", arm=arm, num_modules=num_modules)
         return -1 if row is None else row[0]
 
+    def num_arrived(self, arm: str, module: ModuleId, phase: int) -> int:
+        return len(self.arrivals(arm, module, phase))
+
+    def trained(self, arm: str, phase: int) -> set[int]:
+        """The paths that went through a phase."""
+        rows = self._database.rows("trained_in", arm=arm, phase=phase)
+        return {path for (path,) in rows}
+
     def num_labelled(self, arm: str, phase: int) -> int:
         return len(self.labels(arm, phase))
 
@@ -540,8 +558,16 @@ def _workers_of(launcher: str | None) -> str:
     return "workers" if launcher is None else f"workers {launcher}"
 
 
-def _counted_with_any(facts: list[Fact]) -> list[str]:
-    return [subject for fact in facts for subject in counted_with(fact)]
+def _counted_with_any(plan: Plan, facts: list[Fact]) -> list[str]:
+    return [
+        subject
+        for fact in facts
+        for subject in counted_with(fact, has_quorum=_has_quorum(plan, fact))
+    ]
+
+
+def _has_quorum(plan: Plan, fact: Fact) -> bool:
+    return isinstance(fact, Arrival | ModuleReady | PathTrained) and plan.arm(fact.arm).has_quorum
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ model in its topology and in nothing else.
 import dataclasses
 import functools
 import hashlib
+import math
 
 from dipaco.topology import Level, ModuleId, Topology
 
@@ -27,6 +28,8 @@ class Arm:
     alternations: tuple[int, ...] = ()  # phases before which documents are routed anew
     sampling: float = 1.0  # share of the paths that take part in a phase
     seed: int = 0  # of which they are
+    quorum: float = 1.0  # share of a phase's contributions with which a module may step
+    grace_seconds: float = 0.0  # once they are in
     stops_early: bool = False  # each path is released as it was at its best
     is_synchronous: bool = False  # all paths step together, as one task a phase; not `is_averaged`
 
@@ -57,6 +60,20 @@ class Arm:
         """The paths through a module that take part in a phase."""
         taking_part = self.paths_in(phase)
         return tuple(p for p in self.topology.paths_through(module) if p in taking_part)
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether a module may step while a path is late."""
+        return self.quorum < 1
+
+    def quorum_of(self, module: ModuleId, phase: int) -> int:
+        """How many contributions of a phase must be in before a module may step. All, in the last
+        phase and in that before documents are routed anew: there, nobody is left behind.
+        """
+        paths = len(self.paths_through(module, phase))
+        if phase + 1 == self.phases or phase + 1 in self.alternations:
+            return paths
+        return min(paths, math.ceil(round(self.quorum * paths, 9)))
 
     def trained_before(self, path: int, phase: int) -> int | None:
         """The last phase before `phase` that a path took part in; None where there is none."""

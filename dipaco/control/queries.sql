@@ -28,6 +28,66 @@ WHERE (SELECT count(*) FROM arrivals
 ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
 WHERE tasks.state IN ('waiting', 'aside');
 
+-- gathered: whether a module has reached a phase, and how many contributions there are to it in that
+-- phase and in the one before
+SELECT (SELECT count(*) FROM modules
+        WHERE arm = :arm AND module = :module AND phase = :phase),
+       (SELECT count(*) FROM arrivals
+        WHERE arm = :arm AND module = :module AND phase = :phase),
+       (SELECT count(*) FROM arrivals
+        WHERE arm = :arm AND module = :module AND phase = :phase - 1);
+
+-- put_quorum: enough of them are in; the rest has so long, unless the step is due already
+INSERT INTO quorums (arm, module, phase, epoch, until)
+SELECT :arm, :module, :phase, :epoch, :now + :grace_seconds
+WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE kind = 'outer' AND arm = :arm AND subject = :module
+                  AND phase = :phase AND state <> 'aside')
+ON CONFLICT (arm, module, phase) DO NOTHING;
+
+-- drop_quorum: all are in
+DELETE FROM quorums WHERE arm = :arm AND module = :module AND phase = :phase;
+
+-- num_over: modules whose grace is over, or is counted by a clock that is no more
+SELECT count(*) FROM quorums WHERE until <= :now OR epoch <> :epoch;
+
+-- begin_grace_anew: its clock is no more
+UPDATE quorums SET epoch = :epoch, until = :now + :grace_seconds
+WHERE epoch <> :epoch AND arm = :arm;
+
+-- end_grace: modules that wait no longer
+DELETE FROM quorums WHERE epoch = :epoch AND until <= :now RETURNING arm, module, phase;
+
+-- quorums: modules that wait for the rest, and for how long yet
+SELECT arm, module, phase, until - :now FROM quorums WHERE epoch = :epoch
+ORDER BY arm, module, phase;
+
+-- taken: what a step takes, late ones first
+SELECT phase, path, step FROM taken WHERE arm = :arm AND module = :module AND step = :step
+ORDER BY phase, path;
+
+-- take: what it takes from now on: all that is in of its phase, and what was late for the one before
+INSERT INTO taken (arm, module, phase, path, step)
+SELECT a.arm, a.module, a.phase, a.path, :step FROM arrivals a
+WHERE a.arm = :arm AND a.module = :module AND a.phase >= :step - 1 AND a.phase <= :step
+  AND NOT EXISTS (SELECT 1 FROM taken t
+                  WHERE (t.arm, t.module, t.phase, t.path) = (a.arm, a.module, a.phase, a.path));
+
+-- all_taken: every contribution that a step of an arm has taken
+SELECT module, phase, path, step FROM taken WHERE arm = :arm ORDER BY step, module, phase, path;
+
+-- late_taken: those that were late
+SELECT module, phase, path, step FROM taken WHERE arm = :arm AND step > phase
+ORDER BY step, module, phase, path;
+
+-- newest_taken: those of the newest step of every module
+SELECT t.module, t.phase, t.path, t.step FROM taken t
+JOIN (SELECT arm, module, max(step) AS step FROM taken GROUP BY arm, module) s
+  ON (t.arm, t.module, t.step) = (s.arm, s.module, s.step)
+WHERE t.arm = :arm ORDER BY t.module, t.phase, t.path;
+
+-- num_taken: by arm
+SELECT count(*) FROM taken WHERE arm = :arm;
+
 -- wait_task: it cannot be done before another was done again
 UPDATE tasks SET state = 'waiting' WHERE id = :task_id AND state = 'claimed';
 
@@ -319,6 +379,9 @@ VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :position, :batc
 SELECT name, digest, num_bytes, step, position, batches FROM trained
 WHERE arm = :arm AND path = :path AND phase = :phase;
 
+-- trained_in: the paths that went through a phase
+SELECT path FROM trained WHERE arm = :arm AND phase = :phase;
+
 -- move_snapshot: the same bytes elsewhere
 UPDATE trained SET name = :name WHERE arm = :arm AND path = :path AND phase = :phase;
 
@@ -407,6 +470,12 @@ SELECT a.name FROM arrivals a JOIN modules m
   ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + :keep)
 WHERE a.arm = :arm AND a.module = :module AND a.phase = :newest - :keep;
 
+-- superseded_taken: the same, where a step may take one that was late
+SELECT a.name FROM arrivals a JOIN taken t
+  ON (t.arm, t.module, t.phase, t.path) = (a.arm, a.module, a.phase, a.path)
+JOIN modules m ON (m.arm, m.module, m.phase) = (t.arm, t.module, t.step + :keep)
+WHERE t.arm = :arm AND t.module = :module AND t.step = :newest - :keep;
+
 -- superseded_snapshots: the newest but `keep` (a path does not take part in every phase)
 SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase <= :newest
 ORDER BY phase DESC LIMIT 1 OFFSET :keep;
@@ -433,8 +502,11 @@ SELECT name FROM
   AS aged
 WHERE age <= :snapshots
 UNION
-SELECT a.name FROM arrivals a LEFT JOIN modules m
-  ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + :contributions)
+SELECT a.name FROM arrivals a
+LEFT JOIN taken t ON (t.arm, t.module, t.phase, t.path) = (a.arm, a.module, a.phase, a.path)
+LEFT JOIN modules m
+  ON (m.arm, m.module, m.phase) = (a.arm, a.module, :contributions + coalesce(t.step,
+    a.phase + CASE WHEN EXISTS (SELECT 1 FROM taken o WHERE o.arm = a.arm) THEN 1 ELSE 0 END))
 WHERE m.module IS NULL
 UNION
 SELECT name FROM partway;
@@ -511,6 +583,12 @@ DELETE FROM modules WHERE arm = :arm AND phase > :phase RETURNING *;
 
 -- aside_arrivals: what led there
 DELETE FROM arrivals WHERE arm = :arm AND phase >= :phase RETURNING *;
+
+-- aside_taken: by which steps
+DELETE FROM taken WHERE arm = :arm AND step >= :phase RETURNING *;
+
+-- aside_quorums: what was waited for
+DELETE FROM quorums WHERE arm = :arm AND phase >= :phase RETURNING *;
 
 -- aside_trained: phases of paths that led there
 DELETE FROM trained WHERE arm = :arm AND phase >= :phase RETURNING *;

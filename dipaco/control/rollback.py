@@ -15,7 +15,7 @@ from dipaco.control.tasks import PRIORITY, Task
 from dipaco.errors import WorkersHere
 
 TABLES = (
-    *("modules", "arrivals", "trained", "partway"),
+    *("modules", "arrivals", "taken", "quorums", "trained", "partway"),
     *("labels", "checks", "scores", "releases", "evaluations", "stages"),
 )
 

@@ -8,6 +8,11 @@ nobody knows what to train on.
 
 Many paths may record contributions to one module at the same moment. So whether all are in is not
 decided here, but said as a condition (`Gathering`), which the database checks where it counts.
+
+With a quorum (`outer.quorum`), a module need not wait for all: it may step while a path is late,
+and takes what that path contributed with its next step (`Quorum`). The next step waits for it, so
+that nobody is late by more than one. A path still takes every phase, one after the other, each from
+its modules as they are at the start of that phase: the one that it is late for it finishes first.
 """
 
 from collections.abc import Iterable
@@ -35,6 +40,10 @@ class Frontier(Protocol):
 
     def modules_at(self, arm: str, phase: int) -> set[ModuleId]: ...
 
+    def num_arrived(self, arm: str, module: ModuleId, phase: int) -> int: ...
+
+    def trained(self, arm: str, phase: int) -> set[int]: ...
+
     def num_labelled(self, arm: str, phase: int) -> int: ...
 
     def checked(self, arm: str, phase: int) -> set[int]: ...
@@ -49,6 +58,19 @@ class Gathering(NamedTuple):
 
     task: Task
     awaited: int
+
+
+class Quorum(NamedTuple):
+    """An outer step that is due as soon as its module has all contributions of its phase; and once
+    the grace is over, where it has enough. In either case whoever was late for the step before must
+    have come by now.
+    """
+
+    task: Task
+    awaited: int  # contributions of its phase
+    enough: int
+    awaited_before: int  # contributions of the phase before, taken by that step or late for it
+    grace_seconds: float  # from when there are enough
 
 
 def first_task() -> Task:
@@ -86,7 +108,9 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
                 for arm in plan.arms:
                     if phase in arm.alternations:
                         tasks |= dict.fromkeys(_after_routing(arm, phase))
-            case PathTrained() | StageDone() | Arrival():
+            case PathTrained(arm=arm, path=path, phase=phase):
+                tasks |= dict.fromkeys(_after_training(plan.arm(arm), path, phase, frontier))
+            case StageDone() | Arrival():
                 pass
     return list(tasks)
 
@@ -99,8 +123,31 @@ def gathering(plan: Plan, facts: Iterable[Fact]) -> list[Gathering]:
             len(plan.arm(fact.arm).paths_through(fact.module, fact.phase)),
         )
         for fact in facts
-        if isinstance(fact, Arrival)
+        if isinstance(fact, Arrival) and not plan.arm(fact.arm).has_quorum
     ]
+
+
+def quorums(plan: Plan, facts: Iterable[Fact]) -> list[Quorum]:
+    """The same where not all are waited for: the step of the contribution's own phase and, as it
+    may be late, the next one.
+    """
+    return [
+        _quorum(plan.arm(fact.arm), fact.module, phase)
+        for fact in facts
+        if isinstance(fact, Arrival) and plan.arm(fact.arm).has_quorum
+        for phase in (fact.phase, fact.phase + 1)
+        if phase < plan.arm(fact.arm).phases
+    ]
+
+
+def _quorum(arm: Arm, module: ModuleId, phase: int) -> Quorum:
+    return Quorum(
+        Task("outer", arm.name, str(module), phase),
+        awaited=len(arm.paths_through(module, phase)),
+        enough=arm.quorum_of(module, phase),
+        awaited_before=len(arm.paths_through(module, phase - 1)) if phase else 0,
+        grace_seconds=arm.grace_seconds,
+    )
 
 
 def _evaluations(plan: Plan) -> set[tuple[str, int]]:
@@ -127,7 +174,9 @@ def _after_module(
     whole = [path for path in through if ready.issuperset(arm.topology.modules_of(path))]
     is_last = len(ready) == len(arm.topology.modules)
     if phase < arm.phases and not arm.paths_through(module, phase):
-        yield Task("outer", arm.name, str(module), phase)  # goes on as it is
+        late = arm.paths_through(module, phase - 1) if arm.has_quorum and phase else ()
+        if not late or frontier.num_arrived(arm.name, module, phase - 1) == len(late):
+            yield Task("outer", arm.name, str(module), phase)  # goes on as it is
     if phase in arm.alternations:
         yield from _of_all_paths("label", arm, phase) if is_last else ()
         return
@@ -135,8 +184,9 @@ def _after_module(
         if phase < arm.phases and is_last:
             yield Task("train", arm.name, "0", phase)  # of all paths
     elif phase < arm.phases:
+        late = _late(arm, phase, frontier)
         for path in whole:
-            if path in arm.paths_in(phase):
+            if path in arm.paths_in(phase) and path not in late:
                 yield Task("train", arm.name, str(path), phase)
     if arm.stops_early:
         begins = phase == arm.routed_at(phase)
@@ -146,6 +196,24 @@ def _after_module(
                 yield Task("check", arm.name, str(path), phase)
     elif arm.is_evaluated(phase) and is_last:
         yield from _of_all_paths("score", arm, phase)
+
+
+def _late(arm: Arm, phase: int, frontier: Frontier) -> set[int]:
+    """The paths that have not finished the phase before, though modules of theirs have stepped."""
+    if not arm.has_quorum or phase == 0:
+        return set()
+    return set(arm.paths_in(phase - 1)) - frontier.trained(arm.name, phase - 1)
+
+
+def _after_training(arm: Arm, path: int, phase: int, frontier: Frontier) -> Iterable[Task]:
+    """A path that was late finds its modules where it goes on."""
+    after = phase + 1
+    if not arm.has_quorum or after >= arm.phases or after in arm.alternations:
+        return
+    if path in arm.paths_in(after) and frontier.modules_at(arm.name, after).issuperset(
+        arm.topology.modules_of(path)
+    ):
+        yield Task("train", arm.name, str(path), after)
 
 
 def _after_routing(arm: Arm, phase: int) -> Iterable[Task]:

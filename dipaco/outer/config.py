@@ -1,6 +1,7 @@
 """Settings of the outer optimisation."""
 
 import dataclasses
+import math
 
 from dipaco.errors import BadSetting
 
@@ -19,6 +20,11 @@ class OuterSettings:
     # Path sampling, DiPaCo section 3: the share of the paths that take part in a phase, drawn by
     # seed and phase. Weights and fan-in are of those that do.
     path_share: float = 1.0
+    # Quorum mode: a module may step once this share of a phase's contributions is in and the grace
+    # is over; late ones join its next step, see gradient.py. Who is late is luck, so that digests
+    # are no longer equal between runs; 1 = wait for all.
+    quorum: float = 1.0
+    grace_seconds: float = 60.0  # from when the quorum is there; as a lease that ends by itself
     # Gradients are averaged per module at every inner step, and each module has one AdamW; there is
     # no outer step, so rate, momentum and rescale are not looked at. DiPaCo 4.5, to compare with.
     synchronous: bool = False
@@ -43,5 +49,19 @@ class OuterSettings:
                 name="outer.path_share",
                 value=self.path_share,
                 expected="above 0 and at most 1 (all paths in every phase)",
+                hint="",
+            )
+        if not 0 < self.quorum <= 1:
+            raise BadSetting(
+                name="outer.quorum",
+                value=self.quorum,
+                expected="above 0 and at most 1 (a module waits for all its paths)",
+                hint="",
+            )
+        if not (self.grace_seconds >= 0 and math.isfinite(self.grace_seconds)):
+            raise BadSetting(
+                name="outer.grace_seconds",
+                value=self.grace_seconds,
+                expected="a number of seconds, 0 or more",
                 hint="",
             )

@@ -61,6 +61,28 @@ def path_weights(documents: Sequence[int], *, by_documents: bool = True) -> np.n
     return share / share.sum()
 
 
+def weight_in_step(
+    weight: float, fan_in: int, fan_in_of_step: int, *, rescale_by_fan_in: bool = True
+) -> float:
+    """What a contribution counts for in a step that need not be that of its own phase (quorum).
+
+    Its own weight: alpha_i among all paths through the module in its own phase, those that were
+    late included, with the fan-in of that phase. So a step that some are late for is shorter, the
+    next one is longer, and over the whole training every contribution moves its module as far as if
+    nobody had ever been late, a step later. Late ones are not discounted, though they began from
+    parameters that are a step old: whoever is often late would count for less for good, and with it
+    the text of its shard. Weights of the paths that happened to come, summing to one, would count a
+    late path twice: its share goes to the others, and then it comes as well.
+
+    Args:
+      weight: alpha_i of `path_weights`, over the paths of its phase.
+      fan_in: how many those are.
+      fan_in_of_step: by whose square root the mean is going to be rescaled.
+      rescale_by_fan_in: whether it is.
+    """
+    return weight * math.sqrt(fan_in / fan_in_of_step) if rescale_by_fan_in else weight
+
+
 class WeightedMean:
     """The running sum of `weight * outer_gradient`, one arrival at a time.
 

@@ -1,8 +1,9 @@
 """`outer`: averages what the paths contributed to one module, and steps it.
 
 Contributions are added one at a time, in path order: memory does not grow with the fan-in, and the
-bits of the sum do not depend on who came first. While one is added, the next is read and verified
-in a thread. DiPaCo Algorithm 1, lines 11-15.
+bits of the sum do not depend on who came first. With a quorum they depend on who came in time: what
+a step takes is recorded before it begins, and those that were late for the step before come first.
+While one is added, the next is read and verified in a thread. DiPaCo Algorithm 1, lines 11-15.
 """
 
 import math
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dipaco import trees
-from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady, Moves
+from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady, Moves, Task
 from dipaco.errors import (
     BadEncoding,
     ContributionMissing,
@@ -23,7 +24,7 @@ from dipaco.errors import (
     NotFinite,
 )
 from dipaco.outer.compress import Codec, codec
-from dipaco.outer.gradient import WeightedMean, mean_cosine, path_weights
+from dipaco.outer.gradient import WeightedMean, mean_cosine, path_weights, weight_in_step
 from dipaco.outer.step import fresh, outer_step
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_state, map_tree, save_state, save_tree
@@ -34,12 +35,14 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     """Does the task; its fact is true only once it is recorded.
 
     Only paths that took part in the phase contribute: weights and fan-in are theirs. A module that
-    no path of the phase goes through stays as it is, momentum included.
+    no path of the phase goes through stays as it is, momentum included. With a quorum, those that
+    are late are not waited for, and come along with the next step.
     """
     task, settings = claim.task, run.config.outer
     module = task.module
     stored = run.ledger.module(task.arm, module, task.phase)
-    if not run.plan.arm(task.arm).paths_through(module, task.phase):
+    awaited = _awaited(run, claim)
+    if not awaited:
         return [
             ModuleReady(
                 arm=task.arm,
@@ -50,15 +53,9 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
                 gradient_norm=None,
             )
         ]
-    arrivals = run.ledger.arrivals(task.arm, module, task.phase)
-    documents = run.shards_of(run.routing_of(task.arm, task.phase)).documents
-    weights = path_weights(
-        [documents[arrival.path] for arrival in arrivals], by_documents=settings.weigh_by_documents
-    )
-    _check_complete(run, claim, arrivals)
-    for arrival in arrivals:
-        if arrival.base_digest != stored.parameters.digest:
-            _refuse(arrival, "It started from other parameters than the module's.")
+    arrivals = _arrivals(run, task, awaited)
+    weights, fan_in = _weights(run, task, arrivals)
+    _check_bases(run, task, arrivals)
     like = trees.outline(map_tree(run.objects, stored.parameters))
     try:
         mean, norms = _weighted_mean(run, arrivals, weights, like)
@@ -70,7 +67,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     momentum = fresh(settings, before)
     if stored.outer_state is not None:
         momentum = load_state(run.objects, stored.outer_state, momentum)
-    after, momentum, norm = outer_step(settings, before, mean, momentum, len(arrivals))
+    after, momentum, norm = outer_step(settings, before, mean, momentum, fan_in)
     for name, leaf in trees.flatten(after):
         if not np.isfinite(leaf).all():
             raise ModuleDiverged(module=module, phase=task.phase, name=name)
@@ -87,23 +84,74 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     ]
 
 
+def _awaited(run: Run, claim: Claim) -> list[tuple[int, int]]:
+    """(phase, path) of the contributions that the step takes, in the order of their sum."""
+    task = claim.task
+    arm = run.plan.arm(task.arm)
+    if arm.has_quorum:
+        return [(taken.phase, taken.path) for taken in run.ledger.quorums.take(claim)]
+    return [(task.phase, path) for path in arm.paths_through(task.module, task.phase)]
+
+
+def _arrivals(run: Run, task: Task, awaited: list[tuple[int, int]]) -> list[Arrival]:
+    """All are there, unless one was refused and its path is not trained again yet."""
+    there = {
+        (arrival.phase, arrival.path): arrival
+        for phase in sorted({phase for phase, _ in awaited})
+        for arrival in run.ledger.arrivals(task.arm, task.module, phase)
+    }
+    for phase, path in awaited:
+        if (phase, path) not in there:
+            raise ContributionMissing(path=path, module=task.module, phase=phase)
+    return [there[key] for key in awaited]
+
+
+def _weights(run: Run, task: Task, arrivals: list[Arrival]) -> tuple[list[float], int]:
+    """What each contribution counts for, and the fan-in of the step."""
+    arm, settings = run.plan.arm(task.arm), run.config.outer
+    alphas: dict[tuple[int, int], float] = {}
+    fan_ins: dict[int, int] = {}
+    for phase in sorted({arrival.phase for arrival in arrivals}):
+        through = arm.paths_through(task.module, phase)
+        documents = run.shards_of(run.routing_of(task.arm, phase)).documents
+        shares = path_weights(
+            [documents[path] for path in through], by_documents=settings.weigh_by_documents
+        )
+        fan_ins[phase] = len(through)
+        alphas |= {(phase, path): a for path, a in zip(through, shares.tolist(), strict=True)}
+    fan_in = fan_ins[max(fan_ins)]  # of this phase; where no path of it comes, of the late ones
+    weights = [
+        weight_in_step(
+            alphas[arrival.phase, arrival.path],
+            fan_ins[arrival.phase],
+            fan_in,
+            rescale_by_fan_in=settings.rescale_by_fan_in,
+        )
+        for arrival in arrivals
+    ]
+    return weights, fan_in
+
+
+def _check_bases(run: Run, task: Task, arrivals: list[Arrival]) -> None:
+    """Each started from the module as it was at the start of its own phase."""
+    digests = {
+        phase: run.ledger.module(task.arm, task.module, phase).parameters.digest
+        for phase in {arrival.phase for arrival in arrivals}
+    }
+    for arrival in arrivals:
+        if arrival.base_digest != digests[arrival.phase]:
+            _refuse(arrival, "It started from other parameters than the module's.")
+
+
 def _moves(
-    arrivals: list[Arrival], weights: np.ndarray, norms: list[float], norm_of_mean: float
+    arrivals: list[Arrival], weights: list[float], norms: list[float], norm_of_mean: float
 ) -> Moves:
-    cosine = mean_cosine(weights.tolist(), norms, norm_of_mean)
+    """Where a path comes twice, late and in time, its norm is that of the newer."""
+    cosine = mean_cosine(weights, norms, norm_of_mean)
     by_path = zip(arrivals, norms, strict=True)
     return Moves(
         {arrival.path: norm for arrival, norm in by_path}, None if math.isnan(cosine) else cosine
     )
-
-
-def _check_complete(run: Run, claim: Claim, arrivals: list[Arrival]) -> None:
-    """All are there, unless one was refused and its path is not trained again yet."""
-    task = claim.task
-    arrived = {arrival.path for arrival in arrivals}
-    for path in run.plan.arm(task.arm).paths_through(task.module, task.phase):
-        if path not in arrived:
-            raise ContributionMissing(path=path, module=task.module, phase=task.phase)
 
 
 def _find_culprit(run: Run, arrivals: list[Arrival], codec: Codec) -> None:
@@ -122,7 +170,7 @@ def _refuse(arrival: Arrival, reason: str) -> NoReturn:
 
 
 def _weighted_mean(
-    run: Run, arrivals: list[Arrival], weights: np.ndarray, like: Mapping[str, Any]
+    run: Run, arrivals: list[Arrival], weights: list[float], like: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[float]]:
     """Of all contributions, read once, in the order given, decoded one at a time; and the norm of
     each.

@@ -171,6 +171,8 @@ class Worker:
 
     def _claim(self) -> list[Claim]:
         queue, limit = self._run.ledger.queue, self._run.config.inner.stacked_paths
+        if "outer" in self._kinds and any(arm.has_quorum for arm in self._run.plan.arms):
+            self._run.ledger.quorums.end_grace(self._run.plan)
         if self._run_elsewhere is not None:
             limit = 1
         lease = {"lease_seconds": self._lease_seconds}

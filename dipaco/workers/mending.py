@@ -24,13 +24,13 @@ def mend(run: Run, claim: Claim, error: DipacoError) -> None:
     if isinstance(error, ContributionRefused):
         (arrival,) = [
             arrival
-            for arrival in ledger.arrivals(task.arm, task.module, task.phase)
+            for arrival in ledger.arrivals(task.arm, task.module, _phase_of(error))
             if arrival.path == values["path"]
         ]
         ledger.mends.refuse(claim, arrival, str(values["reason"]))
         return
     if isinstance(error, ContributionMissing):
-        cause = Task("train", task.arm, str(values["path"]), task.phase)
+        cause = Task("train", task.arm, str(values["path"]), _phase_of(error))
         ledger.mends.redo(claim, cause, f"contribution to {task.module}", "it is not there yet")
         return
     name = _name_of(run, error)
@@ -43,6 +43,13 @@ def mend(run: Run, claim: Claim, error: DipacoError) -> None:
     if cause is None or cause == task:
         raise error
     ledger.mends.redo(claim, cause, str(name), str(values.get("problem", "it is missing")))
+
+
+def _phase_of(error: DipacoError) -> int:
+    """Of a contribution; one that was late is of the phase before the step's."""
+    phase = error.values["phase"]
+    assert isinstance(phase, int)
+    return phase
 
 
 def _router_of_shard(run: Run, name: str | None) -> Task | None:

@@ -147,6 +147,24 @@ def _notes_on_rerouting(run: Run) -> list[str]:
     ]
 
 
+def _note_on_quorum(run: Run) -> str:
+    """Which contributions each step took, and what that means for whoever does this again."""
+    arm, late = run.plan.arm(MODULAR), run.ledger.quorums.late(MODULAR)
+    steps = "; ".join(
+        f"{module} step {step}: path{'s' * (len(taken) > 1)} "
+        f"{', '.join(str(each.path) for each in taken)}"
+        for (module, step), taken in late.items()
+    )
+    count = sum(map(len, late.values()))
+    return (
+        f"Modules stepped with {arm.quorum:.0%} of their contributions and {arm.grace_seconds:g} s "
+        f"of grace (`outer.quorum`): {count} of {run.ledger.quorums.num_taken(MODULAR)} were late "
+        f"and joined the step after their own{f' ({steps})' if steps else ''}; every other was "
+        "taken by the step of its phase. Who is late is luck: another run of this config need not "
+        "have these digests."
+    )
+
+
 def _notes(run: Run, rows: list[Row], prepared: dict[str, Any], documents: int) -> list[str]:
     prefix_tokens = run.config.data.prefix_tokens
     by_name = {row.name: row.perplexity for row in rows}
@@ -173,6 +191,8 @@ def _notes(run: Run, rows: list[Row], prepared: dict[str, Any], documents: int) 
         )
     if run.plan.reroutes:
         notes += _notes_on_rerouting(run)
+    if run.plan.arm(MODULAR).has_quorum:
+        notes.append(_note_on_quorum(run))
     notes += [
         f"Left out of the corpus: {name} ({why})." for name, why in prepared["left_out"].items()
     ]

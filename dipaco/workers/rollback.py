@@ -4,7 +4,7 @@ on from there.
 
 from dipaco.config import MODULAR
 from dipaco.control.scheduler import due
-from dipaco.control.tasks import Fact, ModuleReady, Task
+from dipaco.control.tasks import Arrival, Fact, ModuleReady, Task
 from dipaco.errors import CannotRollBack, ObjectDamaged, ObjectMissing
 from dipaco.runs.run import Run
 
@@ -72,12 +72,47 @@ def _check_bytes(run: Run, phase: int) -> None:
                 objects.file(stored.outer_state)
         kept = f"`retention.snapshots` is {keep.snapshots}"
         for path in range(run.config.num_paths):
-            before = run.plan.arm(MODULAR).trained_before(path, phase)
+            before = _last_trained(run, path, phase)
             if before is not None:
                 what = f"the snapshot of path {path} after phase {before}"
                 objects.folder(ledger.snapshot(MODULAR, path, before).receipt.name)
+        kept = f"`retention.contributions` is {keep.contributions}"
+        for arrival in _late_for(run, phase):
+            what = f"the late contribution of path {arrival.path} to module {arrival.module}"
+            objects.file(arrival.message)
     except ObjectMissing as error:
         raise CannotRollBack(phase=phase, problem=f"{what} was swept ({kept}).") from error
     except ObjectDamaged as error:
         problem = f"{what} is damaged: {error.values['problem']}."
         raise CannotRollBack(phase=phase, problem=problem) from error
+
+
+def _last_trained(run: Run, path: int, phase: int) -> int | None:
+    """The phase that a path goes on from: the last one before `phase`, or, where it is late with
+    that (a quorum), the one before.
+    """
+    arm = run.plan.arm(MODULAR)
+    before = arm.trained_before(path, phase)
+    if before is None or not arm.has_quorum or path in run.ledger.trained(MODULAR, before):
+        return before
+    return arm.trained_before(path, before)
+
+
+def _late_for(run: Run, phase: int) -> list[Arrival]:
+    """Contributions of the phase before that wait for the steps of `phase` again."""
+    arm = run.plan.arm(MODULAR)
+    if not arm.has_quorum or phase == 0:
+        return []
+    in_time = {
+        (module, taken.path)
+        for (module, step), all_taken in run.ledger.quorums.taken(MODULAR).items()
+        if step == phase - 1
+        for taken in all_taken
+        if not taken.is_late
+    }
+    return [
+        arrival
+        for module in run.config.topology.modules
+        for arrival in run.ledger.arrivals(MODULAR, module, phase - 1)
+        if (module, arrival.path) not in in_time
+    ]

@@ -23,7 +23,8 @@ def sweep_after(run: Run, claim: Claim, partway: list[str]) -> None:
     task, objects, keep = claim.task, run.objects, run.config.retention
     if task.kind == "outer":
         of = task.arm, task.module, task.phase + 1, keep.num_contributions
-        for name in run.ledger.superseded_messages(*of):
+        has_quorum = run.plan.arm(task.arm).has_quorum
+        for name in run.ledger.superseded_messages(*of, has_quorum=has_quorum):
             objects.delete(name)
             objects.delete_folder_if_empty(name)
     if task.kind in ("train", "pretrain"):

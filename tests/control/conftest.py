@@ -1,6 +1,7 @@
 """A small plan, and the facts that its tasks record when their bytes are made up."""
 
 import pytest
+from servers import fresh_schemas
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.plan import BASE, Arm, Plan, one_path
@@ -18,7 +19,6 @@ from dipaco.control.tasks import (
 )
 from dipaco.receipt import Receipt
 from dipaco.topology import Level, ModuleId, Topology
-from tests.servers import fresh_schemas
 
 GRID = Topology(
     levels=(

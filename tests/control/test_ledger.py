@@ -47,7 +47,7 @@ IntegrityError = (sqlite3.IntegrityError, psycopg.errors.IntegrityConstraintViol
 TABLES = (
     *("meta", "tasks", "modules", "arrivals", "trained", "stages", "scores", "releases"),
     *("evaluations", "claims", "workers", "partway", "refusals"),
-    *("labels", "checks", "set_aside"),
+    *("labels", "checks", "set_aside", "quorums", "taken"),
 )
 
 
@@ -427,6 +427,8 @@ def test_every_kind_of_fact_has_a_table(finished):
         "labels": 0,
         "checks": 0,
         "set_aside": 0,
+        "quorums": 0,
+        "taken": 0,
     }
 
 

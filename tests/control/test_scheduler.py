@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dipaco.control.scheduler import due, first_task, gathering
+from dipaco.control.scheduler import due, first_task, gathering, quorums
 from dipaco.control.tasks import (
     Arrival,
     Evaluated,
@@ -16,10 +16,13 @@ from dipaco.control.tasks import (
     PathChecked,
     PathLabelled,
     PathScored,
+    PathTrained,
     Task,
 )
+from dipaco.topology import Level, Topology
 from tests.control.conftest import (
     GRID,
+    arm,
     arrival,
     checked,
     evaluated,
@@ -49,7 +52,10 @@ class Facts:
     def modules_at(self, arm, phase):
         return {fact.module for fact in self._of(ModuleReady, arm=arm, phase=phase)}
 
-    def num_arrivals(self, arm, module, phase):
+    def trained(self, arm, phase):
+        return {fact.path for fact in self._of(PathTrained, arm=arm, phase=phase)}
+
+    def num_arrived(self, arm, module, phase):
         return len(self._of(Arrival, arm=arm, module=module, phase=phase))
 
     def num_labelled(self, arm, phase):
@@ -75,9 +81,21 @@ def everything_due(plan, new, facts):
     gathered = [
         task
         for task, awaited in gathering(plan, new)
-        if facts.num_arrivals(task.arm, task.module, task.phase) == awaited
+        if facts.num_arrived(task.arm, task.module, task.phase) == awaited
     ]
+    gathered += [quorum.task for quorum in quorums(plan, new) if has_all(facts, quorum)]
     return [*gathered, *due(plan, new, facts)]
+
+
+def has_all(facts, quorum, *, enough=None):
+    """Whether a step with a quorum is due at once; or, with `enough`, when its grace is over."""
+    _, arm, _, phase = quorum.task
+    module = quorum.task.module
+    return (
+        module in facts.modules_at(arm, phase)
+        and facts.num_arrived(arm, module, phase) >= (enough or quorum.awaited)
+        and facts.num_arrived(arm, module, phase - 1) >= quorum.awaited_before
+    )
 
 
 def names(tasks):
@@ -472,3 +490,116 @@ def test_with_any_settings_every_task_comes_due_once_and_the_report_is_last(
     assert count["route", ""] == 1 + len(alternations)
     assert count["check", "modular"] == (4 * 4 if stops_early else 0)
     assert count["score", "modular"] == 4 * 3
+
+
+# --- quorum: modules that step while a path is late ----------------------------------------------
+
+
+def sent_by(path, phase):
+    """What a path records, and what it sends to its two modules."""
+    sent = [arrival(module, phase, path) for module in GRID.modules_of(path)]
+    return [trained("modular", path, phase), *sent]
+
+
+def test_with_a_quorum_a_path_that_is_late_goes_on_when_it_has_finished(plan):
+    half = with_settings(plan, quorum=0.5, evaluate_every=3)
+    others = [fact for path in (1, 2, 3) for fact in sent_by(path, 0)]
+    known = [*modules(*ALL, phase=0), *others, *modules(*ALL[:3], phase=1)]
+    # The last of its modules steps without path 0, which goes through early/0000 and late/0000 ...
+    assert names(tasks_after(half, known, modules(ALL[3], phase=1))) == [
+        "train modular path 1 phase 1",
+        "train modular path 3 phase 1",
+    ]
+    # ... and goes on where the others are, as soon as it has come.
+    known += modules(ALL[3], phase=1)
+    assert names(tasks_after(half, known, sent_by(0, 0))) == [
+        "outer modular module early/0000 phase 0",  # done by then: nothing changes
+        "outer modular module late/0000 phase 0",
+        "train modular path 0 phase 1",
+    ]
+    # Where it comes in time, it waits for its modules, as ever.
+    assert "train modular path 0 phase 1" not in names(
+        tasks_after(half, [*modules(*ALL, phase=0), *others], sent_by(0, 0))
+    )
+
+
+def test_a_step_waits_for_who_was_late_for_the_one_before(plan):
+    half = with_settings(plan, quorum=0.5)
+    known = [
+        *modules(*ALL, phase=0),
+        *(arrival("early/0000", 0, path) for path in (1,)),
+        *modules("early/0000", phase=1),
+    ]
+    new = [arrival("early/0000", 1, 1)]
+    (quorum,) = [each for each in quorums(half, new) if each.task.phase == 1]
+    assert (quorum.awaited, quorum.enough, quorum.awaited_before) == (2, 1, 2)
+    assert not has_all(Facts([*known, *new]), quorum, enough=quorum.enough)
+    late = arrival("early/0000", 0, 0)
+    assert has_all(Facts([*known, *new, late]), quorum, enough=quorum.enough)
+    assert [each.task.phase for each in quorums(half, [late])] == [0, 1]
+
+
+def test_at_the_end_and_before_an_alternation_a_module_waits_for_all(plan):
+    arm = with_settings(plan, quorum=0.5, alternations=(1,)).arm("modular")
+    assert [arm.quorum_of(arm.topology.modules[0], phase) for phase in range(3)] == [2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("quorum", "paths", "enough"),
+    [(1.0, 4, 4), (0.75, 4, 3), (0.7, 10, 7), (0.55, 20, 11), (0.01, 4, 1), (0.99, 4, 4)],
+)
+def test_a_share_is_rounded_up_to_whole_paths(quorum, paths, enough):
+    shared = Topology(levels=(Level(name="all", parts=("embed",)), Level(name="n", experts=paths)))
+    of = arm("modular", shared, 2, averaged=True)
+    assert dataclasses.replace(of, quorum=quorum).quorum_of(shared.modules[0], 0) == enough
+
+
+@given(
+    order=st.data(),
+    sampling=st.sampled_from([1.0, 0.5, 0.25]),
+    stops_early=st.booleans(),
+    alternations=st.sampled_from([(), (1,), (2, 3)]),
+)
+@settings(max_examples=60, deadline=None)
+def test_with_a_quorum_whoever_is_late_every_task_comes_due_once_and_nobody_by_more_than_one_step(
+    plan, order, sampling, stops_early, alternations
+):
+    """Any module may step without whoever has not come, as soon as the rules let it."""
+    plan = with_settings(
+        plan, sampling=sampling, stops_early=stops_early, alternations=alternations, quorum=0.5
+    )
+    facts, waiting, done, in_grace = Facts(), [first_task()], [], {}
+    taken: dict[tuple, int] = {}
+    while waiting:
+        over = [task for task in in_grace if task not in done and task not in waiting]
+        index = order.draw(st.integers(0, len(waiting) + len(over) - 1))
+        if index >= len(waiting):
+            waiting.append(over[index - len(waiting)])
+            continue
+        task = waiting.pop(index)
+        done.append(task)
+        new = facts_of(plan, task)
+        if task.kind == "train" and task.arm == "modular":
+            assert facts.modules_at("modular", task.phase) >= set(GRID.modules_of(task.path))
+            before = plan.arm("modular").trained_before(task.path, task.phase)
+            assert before is None or task.path in facts.trained("modular", before)
+        if task.kind == "outer":
+            for fact in facts._of(Arrival, module=task.module):
+                key = (fact.module, fact.phase, fact.path)
+                assert fact.phase <= task.phase
+                if key not in taken:
+                    taken[key] = task.phase
+                    assert task.phase - fact.phase <= 1
+        facts.known.extend(new)
+        waiting += [t for t in everything_due(plan, new, facts) if t not in (*waiting, *done)]
+        in_grace |= {
+            quorum.task: None
+            for quorum in quorums(plan, new)
+            if has_all(facts, quorum, enough=quorum.enough)
+        }
+    assert len(set(done)) == len(done)
+    assert done[-1] == Task("report")
+    count = Counter((task.kind, task.arm) for task in done)
+    assert count["train", "modular"] == 3 * round(4 * sampling)
+    assert count["outer", "modular"] == 4 * 3
+    assert len(taken) == len(facts._of(Arrival)), "a contribution is lost"

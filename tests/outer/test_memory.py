@@ -48,7 +48,8 @@ def step(before, state, messages, fan_in):
         arrivals=lambda *key: arrivals,
     )
     config = types.SimpleNamespace(outer=OuterSettings())
-    arm = types.SimpleNamespace(paths_through=lambda module, phase: range(fan_in))
+    paths = lambda module, phase: range(fan_in)
+    arm = types.SimpleNamespace(paths_through=paths, has_quorum=False)
     run = types.SimpleNamespace(
         objects=objects,
         ledger=ledger,

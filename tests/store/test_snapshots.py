@@ -1,6 +1,8 @@
 """Path snapshots by Orbax: there and back bit for bit; damage, which Orbax passes, is found."""
 
 import shutil
+import sys
+import time
 
 import jax
 import numpy as np
@@ -143,3 +145,18 @@ def test_a_full_disk_is_a_sentence_in_orbax_too(objects, monkeypatch):
     monkeypatch.setattr("orbax.checkpoint.StandardCheckpointer.save", full)
     with pytest.raises(DiskFull, match="000002-1"):
         save_snapshot(objects, NAME, state_of())
+
+
+def test_a_wall_clock_that_is_set_a_day_ahead_meanwhile_makes_nobody_late(objects, monkeypatch):
+    real, asked = time.time, []
+
+    def jumping():
+        """Right, until Orbax has asked once for how long it waits."""
+        if sys._getframe(1).f_globals["__name__"].endswith("futures.future"):
+            asked.append(1)
+        return real() + 86400 * (len(asked) > 1)
+
+    monkeypatch.setattr(time, "time", jumping)
+    receipt = save_snapshot(objects, NAME, state_of())
+    assert len(asked) > 1
+    assert_equal(load_snapshot(objects, receipt, LIKE), state_of())

@@ -1,15 +1,17 @@
-"""The storm in its smallest form, and that its checker does not let anything pass."""
+"""The storm in its smallest forms, and that its checker does not let anything pass."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+import storm_checker
+import wall_clock
 
 from dipaco.runs.run import reading
 
@@ -17,27 +19,72 @@ TOOL = Path(__file__).parents[2] / "tools" / "storm.py"
 
 
 @pytest.fixture(scope="module")
-def storm():
-    spec = importlib.util.spec_from_file_location("storm", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def cache(tmp_path_factory):
+    """Of all storms: what they train is compiled once."""
+    return tmp_path_factory.mktemp("cache")
 
 
-def test_a_training_in_a_storm_ends_with_the_bits_of_one_in_the_calm(tmp_path):
-    dials = "--phases 6 --steps 10 --workers 2 --faults 5 --kill-every 2"
-    command = [sys.executable, str(TOOL), *dials.split(), "--lease-seconds", "4"]
-    command += ["--folder", str(tmp_path)]
-    # The workers are as the user's are: no fake devices.
-    environment = {**os.environ, "XLA_FLAGS": "", "DIPACO_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    answer = json.loads(done.stdout.splitlines()[-1])
-    assert answer["digest_equal"], done.stdout
-    assert (answer["documents_lost"], answer["documents_twice"]) == (0, 0)
-    assert len(answer["faults"]) >= 4, done.stdout
+@pytest.fixture
+def storm(cache, tmp_path):
+    """`storm(*dials)`: its last line, and everything that it said."""
+
+    def brew(*dials):
+        command = [sys.executable, str(TOOL), *dials, "--folder", str(tmp_path)]
+        # The workers are as the user's are: no fake devices.
+        environment = {**os.environ, "XLA_FLAGS": "", "DIPACO_CACHE": str(cache)}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        answer = json.loads(done.stdout.splitlines()[-1])
+        assert answer["digest_equal"], done.stdout
+        assert (answer["documents_lost"], answer["documents_twice"]) == (0, 0)
+        assert answer["lies_unsaid"] == []
+        return answer, done.stdout
+
+    return brew
+
+
+def test_a_training_in_a_storm_ends_with_the_bits_of_one_in_the_calm(storm, tmp_path):
+    faults = ["SIGKILL", "contribution: NaN", "flipped byte", "SIGTERM"]
+    if wall_clock.build(tmp_path) is not None:
+        faults.insert(1, "wall clock jumps")
+    dials = "--phases 6 --steps 10 --workers 2 --faults 5 --kill-every 1 --lease-seconds 3"
+    answer, said = storm(*dials.split(), "--only", ",".join(faults))
+    assert len(answer["faults"]) >= 4, said
+    assert answer["lies_refused"] == answer["faults"].get("contribution: NaN", 0), said
+
+
+def test_it_does_on_a_database_server_and_a_store_that_fail(storm, postgresql_server, s3_server):
+    """Started by the tool; the fixtures say whether they can be."""
+    faults = ["store: 500", "PostgreSQL restarted", "contribution: wrong shape"]
+    dials = "--phases 3 --steps 8 --workers 2 --faults 3 --kill-every 0.5 --no-named-points"
+    places = "--database postgresql --store s3 --outage-seconds 2"
+    answer, said = storm(*dials.split(), *places.split(), "--only", ",".join(faults))
+    assert {"store: 500", "PostgreSQL restarted"} <= answer["faults"].keys(), said
+
+
+def test_with_a_quorum_it_ends_as_algorithm_1_does_with_what_each_step_took(storm):
+    dials = "--phases 4 --steps 10 --workers 2 --faults 2 --kill-every 1 --lease-seconds 2"
+    quorum = "--quorum 0.5 --grace-seconds 0.2 --no-named-points --only"
+    answer, said = storm(*dials.split(), *quorum.split(), "SIGSTOP past the lease")
+    assert answer["late"], said
+
+
+def test_a_wall_clock_that_jumps_is_told_to_whoever_asks_and_no_other_clock(tmp_path):
+    library = wall_clock.build(tmp_path)
+    if library is None:
+        pytest.skip("there is no C compiler here: the storm has no jumping clocks either")
+    clock = wall_clock.WallClock(library, tmp_path / "clock")
+    clock.jump(-7200)
+    code = "import time; print(time.time(), time.monotonic(), time.strftime('%s'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, **clock.environment},
+    )  # fmt: skip
+    wall, monotonic, text = map(float, done.stdout.split())
+    assert wall == pytest.approx(time.time() - 7200, abs=60)
+    assert text == pytest.approx(wall, abs=60)
+    assert monotonic == pytest.approx(time.monotonic(), abs=60)
+    assert clock.told
 
 
 def change(folder, statement):
@@ -45,15 +92,15 @@ def change(folder, statement):
         assert ledger.execute(statement).rowcount == 1
 
 
-def test_the_checker_sees_one_changed_digest(storm, tiny, copy_of):
+def test_the_checker_sees_one_changed_digest(tiny, copy_of):
     other = copy_of(tiny)
     with reading(tiny.folder) as there, reading(other.folder) as here:
-        assert storm.digests(here) == storm.digests(there)
-        assert len(storm.digests(there)) == 4 * 3
+        assert storm_checker.digests(here) == storm_checker.digests(there)
+        assert len(storm_checker.digests(there)) == 4 * 3
     late = "arm = 'modular' AND module = 'late/0001' AND phase = 1"
     change(other.folder, f"UPDATE modules SET digest = 'f' || substr(digest, 2) WHERE {late}")
     with reading(tiny.folder) as there, reading(other.folder) as here:
-        assert storm.digests(here) != storm.digests(there)
+        assert storm_checker.digests(here) != storm_checker.digests(there)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +117,11 @@ def test_the_checker_sees_one_changed_digest(storm, tiny, copy_of):
     ],
 )  # fmt: skip
 def test_the_checker_counts_rows_that_were_lost_and_rows_that_came_twice(
-    storm, tiny, copy_of, statement, lost, twice
+    tiny, copy_of, statement, lost, twice
 ):
     run = copy_of(tiny)
     with reading(run.folder) as opened:
-        assert storm.rows_lost_and_twice(opened) == (0, 0)
+        assert storm_checker.rows_lost_and_twice(opened) == (0, 0)
     change(run.folder, statement)
     with reading(run.folder) as opened:
-        assert storm.rows_lost_and_twice(opened) == (lost, twice)
+        assert storm_checker.rows_lost_and_twice(opened) == (lost, twice)

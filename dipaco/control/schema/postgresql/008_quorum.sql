@@ -1,0 +1,22 @@
+-- A module may step while some of its paths are late (`outer.quorum`).
+
+-- Modules that have their quorum and wait for the rest, until the grace is over.
+CREATE TABLE quorums (
+  arm     TEXT NOT NULL,
+  module  TEXT NOT NULL,
+  phase   BIGINT NOT NULL,
+  epoch   TEXT NOT NULL,  -- which clock: after a reboot it begins anew
+  until   DOUBLE PRECISION NOT NULL,  -- seconds of that clock
+  PRIMARY KEY (arm, module, phase)
+);
+
+-- Which contributions an outer step takes: said once, before it is done, so that it takes the same when it is done again.
+CREATE TABLE taken (
+  arm     TEXT NOT NULL,
+  module  TEXT NOT NULL,
+  phase   BIGINT NOT NULL,  -- of the contribution
+  path    BIGINT NOT NULL,
+  step    BIGINT NOT NULL,  -- the phase of the outer step; above `phase`: the contribution was late
+  PRIMARY KEY (arm, module, phase, path)  -- a contribution counts once
+);
+CREATE INDEX taken_by_step ON taken (arm, module, step);

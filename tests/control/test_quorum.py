@@ -1,0 +1,261 @@
+"""Modules that step while a path is late: when, with whose contributions, and that each counts
+once; on both databases.
+"""
+
+import dataclasses
+
+import pytest
+
+from dipaco.control.ledger import open_ledger
+from dipaco.control.quorums import Taken
+from dipaco.control.tasks import Task
+from dipaco.errors import ClaimLost
+from dipaco.topology import ModuleId
+from tests.control.conftest import GRID, facts_of
+from tests.control.test_ledger import do_one, do_until, everything
+from tests.control.test_rollback import FACTS
+
+EARLY = ModuleId("early", 0)  # of paths 0 and 1
+
+
+@pytest.fixture
+def quorum_plan(plan):
+    """Three phases of 2x2 paths, of which one of two is enough for a module, after an hour."""
+    arm = dataclasses.replace(
+        plan.arm("modular"),
+        phases=3,
+        total_steps=30,
+        evaluate_every=3,
+        quorum=0.5,
+        grace_seconds=3600.0,
+    )
+    return dataclasses.replace(plan, arms=(arm,))
+
+
+def do(ledger, plan, claim):
+    """As a worker does it: what a step takes is said before."""
+    if claim.task.kind == "outer":
+        ledger.quorums.take(claim)
+    ledger.finish(plan, claim, facts_of(plan, claim.task))
+
+
+def claim_all(ledger):
+    claims = []
+    while (claim := ledger.queue.claim("w")) is not None:
+        claims.append(claim)
+    return {str(claim.task): claim for claim in claims}
+
+
+@pytest.fixture
+def late(ledger, quorum_plan):
+    """(ledger, plan, the claim of path 0): everybody but path 0 has gone through phase 0."""
+    plan = quorum_plan
+    first = do_until(ledger, plan, "train")
+    claims = {str(first.task): first, **claim_all(ledger)}
+    path_0 = claims.pop("train modular path 0 phase 0")
+    for claim in claims.values():
+        do(ledger, plan, claim)
+    return ledger, plan, path_0
+
+
+def an_hour_later(ledger):
+    with ledger._database.transaction():
+        ledger._database._connection.execute("UPDATE quorums SET until = until - 3600")
+
+
+def outer_tasks(ledger):
+    return sorted(t["subject"] for t in ledger.unfinished() if t["kind"] == "outer")
+
+
+def steps_of(ledger, module):
+    taken = ledger.quorums.taken("modular")
+    return {step: of_step for (of, step), of_step in taken.items() if of == module}
+
+
+def test_a_module_that_has_all_steps_at_once_and_one_with_a_quorum_when_the_grace_is_over(late):
+    ledger, plan, _ = late
+    assert outer_tasks(ledger) == ["early/0001", "late/0001"]
+    waiting = ledger.quorums.waiting("modular")
+    assert [str(at.module) for at in waiting] == ["early/0000", "late/0000"]
+    assert all(3500 < at.seconds_left <= 3600 for at in waiting)
+    assert ledger.quorums.end_grace(plan) == []
+    an_hour_later(ledger)
+    assert ledger.quorums.end_grace(plan) == [
+        Task("outer", "modular", "early/0000", 0),
+        Task("outer", "modular", "late/0000", 0),
+    ]
+    assert ledger.quorums.end_grace(plan) == []
+    assert outer_tasks(ledger) == ["early/0000", "early/0001", "late/0000", "late/0001"]
+
+
+def test_who_comes_within_the_grace_is_taken_and_nobody_waits_any_longer(late):
+    ledger, plan, path_0 = late
+    do(ledger, plan, path_0)
+    assert ledger.quorums.waiting("modular") == []
+    assert outer_tasks(ledger) == ["early/0000", "early/0001", "late/0000", "late/0001"]
+    for claim in claim_all(ledger).values():
+        do(ledger, plan, claim)
+    assert steps_of(ledger, EARLY) == {0: [Taken(0, 0, 0), Taken(0, 1, 0)]}
+    assert ledger.quorums.late("modular") == {}
+
+
+def step_without_path_0(ledger, plan):
+    an_hour_later(ledger)
+    ledger.quorums.end_grace(plan)
+    claims = claim_all(ledger)
+    for name in [name for name in claims if name.startswith("outer")]:
+        do(ledger, plan, claims.pop(name))
+    return {**claims, **claim_all(ledger)}
+
+
+def test_who_comes_later_is_taken_by_the_next_step_which_waits_for_it(late):
+    ledger, plan, path_0 = late
+    claims = step_without_path_0(ledger, plan)
+    # All modules have stepped: all paths go on but the one that has not finished.
+    assert sorted(claims) == [f"train modular path {path} phase 1" for path in (1, 2, 3)]
+    for claim in claims.values():
+        do(ledger, plan, claim)
+    an_hour_later(ledger)  # of no use: it is late already
+    ledger.quorums.end_grace(plan)
+    assert outer_tasks(ledger) == ["early/0001", "late/0001"]
+    do(ledger, plan, path_0)
+    # It goes on from its modules as they are at phase 1.
+    unfinished = [(task["kind"], task["subject"], task["phase"]) for task in ledger.unfinished()]
+    assert ("train", "0", 1) in unfinished
+    # The steps of phase 1 have a quorum now, and wait for its second contribution.
+    assert {at.phase for at in ledger.quorums.waiting("modular")} == {1}
+    while (claim := ledger.queue.claim("w")) is not None:
+        do(ledger, plan, claim)
+    assert steps_of(ledger, EARLY) == {
+        0: [Taken(0, 1, 0)],
+        1: [Taken(0, 0, 1), Taken(1, 0, 1), Taken(1, 1, 1)],
+        2: [Taken(2, 0, 2), Taken(2, 1, 2)],
+    }
+    late_ones = ledger.quorums.late("modular")
+    assert set(late_ones) == {(module, 1) for module in GRID.modules_of(0)}
+    assert ledger.quorums.num_taken("modular") == 4 * 2 * 3
+    assert not ledger.unfinished()
+
+
+def test_the_last_step_waits_for_all(late):
+    ledger, plan, path_0 = late
+    do(ledger, plan, path_0)
+    while True:
+        claims = claim_all(ledger)
+        last = [name for name in claims if name == "train modular path 0 phase 2"]
+        for name, claim in claims.items():
+            if name not in last:
+                do(ledger, plan, claim)
+        if last and len(claims) == 1:
+            break
+        if last:
+            ledger.queue.give_back(claims[last[0]])
+    assert ledger.quorums.waiting("modular") == []
+    an_hour_later(ledger)
+    assert ledger.quorums.end_grace(plan) == []
+    assert outer_tasks(ledger) == []
+
+
+def test_what_a_step_takes_is_said_once_and_by_whoever_holds_it(late):
+    ledger, plan, path_0 = late
+    an_hour_later(ledger)
+    ledger.quorums.end_grace(plan)
+    step = next(c for c in iter(lambda: ledger.queue.claim("w"), None) if c.task.module == EARLY)
+    assert ledger.quorums.take(step) == [Taken(0, 1, 0)]
+    do(ledger, plan, path_0)  # comes too late for a step that has begun
+    assert ledger.quorums.take(step) == [Taken(0, 1, 0)]
+    ledger.queue.give_back(step)
+    with pytest.raises(ClaimLost):
+        ledger.quorums.take(step)
+    again = ledger.queue.claim("other")
+    assert (again.task, again.attempt) == (step.task, step.attempt + 1)
+    assert ledger.quorums.take(again) == [Taken(0, 1, 0)]
+
+
+def test_what_comes_while_a_due_step_waits_for_a_worker_is_taken_in_time(late):
+    ledger, plan, path_0 = late
+    an_hour_later(ledger)
+    ledger.quorums.end_grace(plan)
+    do(ledger, plan, path_0)
+    for claim in claim_all(ledger).values():
+        if claim.task.kind == "outer":
+            do(ledger, plan, claim)
+    assert steps_of(ledger, EARLY) == {0: [Taken(0, 0, 0), Taken(0, 1, 0)]}
+
+
+def test_after_a_reboot_the_grace_begins_anew(late):
+    ledger, plan, _ = late
+    with ledger._database.transaction():
+        ledger._database._connection.execute("UPDATE quorums SET epoch = 'before', until = 5")
+    assert ledger.quorums.waiting("modular") == []
+    assert ledger.quorums.end_grace(plan) == []
+    assert all(at.seconds_left > 3500 for at in ledger.quorums.waiting("modular"))
+    assert len(ledger.quorums.waiting("modular")) == 2
+
+
+def test_two_programs_that_look_at_the_clock_make_a_step_due_once(late, place):
+    ledger, plan, _ = late
+    an_hour_later(ledger)
+    with open_ledger(*place) as other:
+        assert len([*other.quorums.end_grace(plan), *ledger.quorums.end_grace(plan)]) == 2
+
+
+def test_going_back_gives_a_late_contribution_to_the_next_step_again(late):
+    ledger, plan, path_0 = late
+    claims = step_without_path_0(ledger, plan)
+    for claim in [path_0, *claims.values()]:
+        do(ledger, plan, claim)
+    while (claim := ledger.queue.claim("w")) is not None:
+        do(ledger, plan, claim)
+    before = everything(ledger)
+    counts = ledger.rollbacks.go_back(
+        "modular", 1, [Task("train", "modular", str(path), 1) for path in range(4)]
+    )
+    assert counts["taken"] == 4 * 2 * 2 + 2  # of two steps of four modules, and the late ones
+    assert steps_of(ledger, EARLY) == {0: [Taken(0, 1, 0)]}
+    while (claim := do_all(ledger, plan)) is not None:
+        pass
+    after = everything(ledger)
+    names = (*FACTS, "taken")
+    assert {name: after[name] for name in names} == {name: before[name] for name in names}
+
+
+def do_all(ledger, plan):
+    claim = ledger.queue.claim("w")
+    if claim is not None:
+        do(ledger, plan, claim)
+    return claim
+
+
+def test_contributions_that_no_step_has_taken_yet_are_kept(late):
+    ledger, plan, path_0 = late
+    claims = step_without_path_0(ledger, plan)
+    do(ledger, plan, path_0)
+    late_name, in_time = (a.message.name for a in ledger.arrivals("modular", EARLY, 0))
+
+    def superseded():
+        return [
+            name
+            for newest in (1, 2, 3)
+            for name in ledger.superseded_messages("modular", EARLY, newest, 1, has_quorum=True)
+        ]
+
+    def live():
+        return ledger.live_names(snapshots=1, contributions=1)
+
+    assert superseded() == [in_time]
+    assert late_name in live()
+    assert in_time not in live()
+    for claim in claims.values():
+        do(ledger, plan, claim)
+    while do_all(ledger, plan) is not None:
+        pass
+    assert late_name in superseded()
+    assert not {late_name, in_time} & live()
+
+
+def test_a_plan_without_a_quorum_says_nothing_of_one(ledger, plan):
+    while do_one(ledger, plan) is not None:
+        pass
+    assert ledger.quorums.taken("modular") == {}
+    assert everything(ledger)["quorums"] == []

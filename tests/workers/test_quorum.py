@@ -1,0 +1,276 @@
+"""Modules that step while a path is late, with real tasks, ledger and store: bit for bit what
+Algorithm 1 makes of the contributions that each step is recorded to have taken.
+"""
+
+import dataclasses
+import importlib.util
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+
+from dipaco.cli.inspect import inspection_of
+from dipaco.cli.status import status_of
+from dipaco.config import MODULAR
+from dipaco.control.quorums import Taken
+from dipaco.errors import ContributionRefused
+from dipaco.store.tensors import load_tree, save_tree
+from dipaco.topology import Topology
+from dipaco.workers import executor
+from dipaco.workers.loop import do
+from dipaco.workers.rollback import roll_back
+from dipaco.workers.sweeping import sweep_after
+from tests.workers.conftest import CONFIG, SHARINGS, Silent, never, work_until, worker_of
+from tests.workers.test_mending import digests_of, finish, put, with_leaf
+
+TOOL = Path(__file__).parents[2] / "tools" / "replay.py"
+PHASES = 3
+
+
+@pytest.fixture(scope="module")
+def replay():
+    spec = importlib.util.spec_from_file_location("replay", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def with_quorum(sharing="2x2", *, steps=2, early=0.0, alternations=(), **outer):
+    """Half of a module's paths are enough, and nobody waits any longer."""
+    settings = {"quorum": 0.5, "grace_seconds": 0.0, **outer}
+    return dataclasses.replace(
+        CONFIG,
+        topology=Topology(levels=SHARINGS[sharing]),
+        phases=PHASES,
+        inner=dataclasses.replace(CONFIG.inner, steps=steps, hold_out=early),
+        routing=dataclasses.replace(CONFIG.routing, alternations=alternations),
+        outer=dataclasses.replace(CONFIG.outer, **settings),
+    )
+
+
+def work_with_late_paths(run, is_late):
+    """To the end, by one worker: what `is_late` says of is held back until nothing else is left."""
+    held, queue = [], run.ledger.queue
+    while run.ledger.unfinished():
+        run.ledger.quorums.end_grace(run.plan)
+        claim = queue.claim("test")
+        if claim is not None and claim.task.kind == "train" and is_late(claim.task):
+            held.append(claim)
+            continue
+        claim = claim or held.pop(0)
+        run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+        sweep_after(run, claim, [])
+
+
+def late_ones(run):
+    late = run.ledger.quorums.late(MODULAR)
+    return [each for of_step in late.values() for each in of_step]
+
+
+def with_dice(task):
+    return task.arm == MODULAR and random.Random(str(task)).random() < 0.4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"sharing": "diloco", "codec": "int8"},
+        {"sharing": "grid_with_private_parts", "codec": "bfloat16"},
+        {"path_share": 0.5},
+        {"early": 0.2, "alternations": (1,)},
+    ],
+    ids=str,
+)
+def test_a_run_with_late_paths_is_algorithm_1_with_what_each_step_took(begin, replay, settings):
+    run = begin(with_quorum(**settings))
+    work_with_late_paths(run, with_dice)
+    assert late_ones(run), "nobody was late"
+    assert all(each.step == each.phase + 1 < PHASES for each in late_ones(run))
+    taken = run.ledger.quorums.taken(MODULAR)
+    arm = run.plan.arm(MODULAR)
+    for module in arm.topology.modules:  # each contribution counts once
+        counted = [
+            (each.phase, each.path)
+            for (of, _), of_step in taken.items()
+            if of == module
+            for each in of_step
+        ]
+        assert sorted(counted) == [
+            (phase, path) for phase in range(PHASES) for path in arm.paths_through(module, phase)
+        ]
+    assert replay.differences(run) == []
+
+
+def test_the_replay_sees_another_order_and_another_step(begin, replay, monkeypatch):
+    run = begin(with_quorum())
+    work_with_late_paths(run, with_dice)
+    real = run.ledger.quorums.taken(MODULAR)
+    (module, step), (late, *_) = next(iter(run.ledger.quorums.late(MODULAR).items()))
+    forged = {key: list(value) for key, value in real.items()}
+    forged[module, step].remove(late)
+    forged[module, step - 1].append(late)
+    monkeypatch.setattr(run.ledger.quorums, "taken", lambda arm: forged)
+    assert f"{module} at phase {step}" in replay.differences(run)
+
+
+@pytest.mark.parametrize("quorum", [1.0, 0.5])
+def test_nobody_late_and_no_quorum_are_the_same_bits(begin, quorum):
+    """With a quorum, everybody comes within the grace."""
+    run = begin(with_quorum(quorum=quorum, grace_seconds=3600.0))
+    work_until(run, PHASES)
+    assert late_ones(run) == []
+    assert bool(run.ledger.quorums.taken(MODULAR)) == (quorum < 1)
+    if not DIGESTS:
+        DIGESTS.extend(digests_of(run))
+    assert digests_of(run) == DIGESTS
+
+
+DIGESTS: list = []  # of the first of these runs
+
+
+class Killed(BaseException):
+    """As a process that is no more."""
+
+
+def test_a_step_that_was_killed_takes_the_same_again_though_more_have_come(
+    begin, replay, monkeypatch
+):
+    run = begin(with_quorum())
+    held, step = [], None
+    while step is None:
+        run.ledger.quorums.end_grace(run.plan)
+        claim = run.ledger.queue.claim("test")
+        if claim.task.kind == "train" and claim.task.path == 0:
+            held.append(claim)
+        elif claim.task.kind == "outer" and len(run.ledger.arrivals(*of(claim))) == 1:
+            step = claim
+        else:
+            run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+
+    def killed(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "save_tree", killed)
+        with pytest.raises(Killed):
+            do(run, step, Silent(), never)
+    for claim in held:
+        run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+    assert len(run.ledger.arrivals(*of(step))) == 2
+    run.ledger.queue.give_back(step)
+    finish(run)
+    taken = run.ledger.quorums.taken(MODULAR)
+    (in_time,) = taken[step.task.module, 0]
+    assert in_time.path != 0
+    assert taken[step.task.module, 1][0] == Taken(0, 0, 1)
+    assert replay.differences(run) == []
+
+
+def of(claim):
+    return MODULAR, claim.task.module, claim.task.phase
+
+
+def test_a_late_contribution_that_is_wrong_is_refused_and_made_again(begin, replay):
+    run = begin(with_quorum())
+    finish_phase_without_path_0(run)
+    late = [
+        arrival
+        for module in run.plan.arm(MODULAR).topology.modules_of(0)
+        for arrival in run.ledger.arrivals(MODULAR, module, 0)
+        if arrival.path == 0
+    ]
+    spoiled = with_leaf(put(float("nan")))(load_tree(run.objects, late[0].message))
+    receipt = save_tree(run.objects, "messages/spoiled", spoiled)
+    with run.ledger._database.transaction():
+        run.ledger._database._connection.execute(
+            "UPDATE arrivals SET name = ?, digest = ?, num_bytes = ?"
+            " WHERE module = ? AND phase = 0 AND path = 0",
+            (*receipt, str(late[0].module)),
+        )
+    watcher = finish(run)
+    assert ContributionRefused.__name__ in [name for _, name in watcher.mends]
+    (refusal,) = run.ledger.mends.refusals()
+    assert refusal["task"] == "train modular path 0 phase 0"
+    assert replay.differences(run) == []
+
+
+def finish_phase_without_path_0(run):
+    """All modules step without path 0, which then comes."""
+    held = None
+    while len(run.ledger.modules_at(MODULAR, 1)) < 4:
+        run.ledger.quorums.end_grace(run.plan)
+        claim = run.ledger.queue.claim("test")
+        if claim.task.kind == "train" and claim.task.path == 0 and claim.task.arm == MODULAR:
+            held = claim
+        elif claim.task.phase == 1 and claim.task.kind == "train" and claim.task.arm == MODULAR:
+            run.ledger.queue.give_back(claim)
+        else:
+            run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+    assert held is not None
+    run.ledger.finish(run.plan, held, do(run, held, Silent(), never))
+
+
+def test_going_back_to_where_a_path_was_late_ends_in_a_replay_as_well(begin, replay):
+    config = with_quorum()
+    keep = dataclasses.replace(config.retention, snapshots=None, contributions=None)
+    run = begin(dataclasses.replace(config, retention=keep))
+    work_with_late_paths(run, with_dice)
+    (first, *_) = late_ones(run)
+    counts = roll_back(run, first.step)
+    assert counts["taken"] >= 1
+    assert all(each.step < first.step for each in late_ones(run))
+    finish(run)
+    assert first in late_ones(run)
+    assert replay.differences(run) == []
+
+
+def test_only_what_nobody_needs_is_swept(begin):
+    keep = dataclasses.replace(CONFIG.retention, snapshots=1, contributions=1, modules=2)
+    evaluation = dataclasses.replace(CONFIG.evaluation, every_phases=PHASES)
+    run = begin(dataclasses.replace(with_quorum(), retention=keep, evaluation=evaluation))
+    work_with_late_paths(run, with_dice)
+    assert late_ones(run)
+    assert run.ledger.mends.refusals() == []
+    assert not list((run.layout.root / "objects/messages").rglob("*.safetensors"))
+
+
+def test_status_inspection_and_report_say_who_was_late(begin, capsys):
+    run = begin(with_quorum())
+    work_with_late_paths(run, with_dice)
+    status, late = status_of(run), late_ones(run)
+    assert status["bits"].startswith("not promised")
+    assert len(status["quorum"]["late"]) == len(late)
+    newest = status["quorum"]["newest_steps"]["early/0000"]
+    assert (newest["step"], newest["paths"]) == (PHASES - 1, [0, 1])
+    inspected = inspection_of(run)["modules"]
+    told = itertools.chain.from_iterable(
+        step["took_late"] for module in inspected.values() for step in module["steps"]
+    )
+    assert sorted(told) == sorted(each.path for each in late)
+    report = run.layout.report("md").read_text()
+    assert f"{len(late)} of {4 * 2 * PHASES} were late" in report
+    one = status["quorum"]["late"][0]
+    assert f"{one['module']} step {one['step']}: path" in report
+    assert "need not have these digests" in report
+
+
+def test_workers_end_the_grace_by_themselves(begin):
+    run = begin(with_quorum())
+    first = worker_of(run)
+    while len(run.ledger.modules_at(MODULAR, 0)) < 4:
+        assert first.run_once()
+    slow = next(
+        claim
+        for claim in iter(lambda: run.ledger.queue.claim("slow", ["train"]), None)
+        if claim.task.arm == MODULAR
+    )
+    while len(run.ledger.modules_at(MODULAR, 1)) < 4:
+        assert first.run_once()
+    assert slow.task.phase == 0
+    run.ledger.finish(run.plan, slow, do(run, slow, Silent(), never))
+    finish(run)
+    assert (slow.task.path, 0) in {(each.path, each.phase) for each in late_ones(run)}

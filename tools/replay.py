@@ -1,0 +1,108 @@
+"""A finished run once more, by `algorithm.py`: in one process, in memory, without tasks, ledger or
+store. Every module at every phase must come out the same, bit for bit.
+
+    python tools/replay.py --run runs/tiny
+
+What depends on luck is taken from the records: with a quorum (`outer.quorum`), which contributions
+each outer step took; with alternations, the shards that each phase had. Everything else is done
+again, so it takes as long as the training did on one worker, and needs a machine of the same kind
+and a run that keeps its modules (`retention.modules`).
+The last line is one JSON object.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from dipaco import algorithm, trees
+from dipaco.config import MODULAR
+from dipaco.inner.optimizer import learning_rates
+from dipaco.outer.compress import codec
+from dipaco.runs.run import Run, reading
+from dipaco.topology import ModuleId
+from dipaco.workers.trainer import batches_for
+
+
+class Carried(NamedTuple):
+    """What a path takes from phase to phase."""
+
+    optimizer: Any
+    batches: str  # of which data
+    position: int  # batches of it that were taken
+    taken: int  # of any data
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--run", type=Path, required=True)
+    options = parser.parse_args()
+    with reading(options.run) as run:
+        wrong, compared = differences(run), run.config.phases * len(run.config.topology.modules)
+    for what in wrong:
+        print(f"other bits: {what}")
+    print(json.dumps({"digest_equal": not wrong, "modules": compared, "differ": len(wrong)}))
+    return 1 if wrong else 0
+
+
+def differences(run: Run) -> list[str]:
+    """The modules, and the phases, where the run and Algorithm 1 differ."""
+    return [
+        f"{module} at phase {phase}"
+        for phase, modules in enumerate(replay(run), start=1)
+        for module in modules
+        if trees.digest(modules[module]) != trees.digest(run.parameters(MODULAR, module, phase))
+    ]
+
+
+def replay(run: Run) -> Iterator[algorithm.Modules]:
+    """All modules after each outer step, as Algorithm 1 has them."""
+    arm, inner = run.plan.arm(MODULAR), run.config.inner
+    topology, base = arm.topology, run.base_parts()
+    taken = run.ledger.quorums.taken(MODULAR)
+
+    def train_path(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
+        batches = batches_for(run, arm, path, phase)
+        carried = carried or Carried(None, batches.fingerprint, 0, 0)
+        if carried.batches != batches.fingerprint:
+            carried = carried._replace(batches=batches.fingerprint, position=0)
+        start, end = arm.steps_before(phase), arm.steps_before(phase + 1)
+        has_had_others = carried.position < carried.taken
+        since = carried.position if inner.rewarm_steps and has_had_others else None
+        state = run.programs.place(parts, carried.optimizer, start)
+        rates = learning_rates(inner, arm.total_steps, start, end - start, since)
+        for number, rate in enumerate(rates):
+            batch = run.programs.place_batch(batches.at(carried.position + number))
+            state, _ = run.programs.step(state, batch, rate)
+        after, optimizer = jax.device_get((state.parts, state.optimizer))
+        position, count = carried.position + len(rates), carried.taken + len(rates)
+        return after, Carried(optimizer, batches.fingerprint, position, count)
+
+    def takes(module: ModuleId, step: int) -> Sequence[tuple[int, int]]:
+        return [(each.phase, each.path) for each in taken.get((module, step), ())]
+
+    def documents(phase: int) -> list[int]:
+        return run.shards_of(run.routing_of(MODULAR, phase)).documents
+
+    yield from algorithm.train(
+        topology,
+        {m: {part: base[part] for part in topology.parts_of(m)} for m in topology.modules},
+        train_path,
+        documents(0),
+        phases=arm.phases,
+        outer=run.config.outer,
+        codec=codec(run.config.outer.codec),
+        take_part=arm.paths_in,
+        takes=takes if arm.has_quorum else None,
+        alternate=lambda phase, _: documents(phase),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""What a storm does to a run. Each fault is done to something that is there, and says whether it
+really happened: the process is gone, the file was changed, the answer was given, the sentence was
+said.
+"""
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from storm_weather import Fault, Weather
+from unruly import LIES, TWICE
+
+from dipaco.config import MODULAR
+from dipaco.control.queue import Held
+from dipaco.runs.run import Run
+
+HOURS_OFF = (26, -26)  # a wall clock that somebody has set to another day
+PATIENCE_SECONDS = 30.0  # for a process to do what it was told
+
+
+def names_of(weather: Weather) -> list[str]:
+    """Every fault that can be done here, in the order of the storm."""
+    return [name for name, _ in _all(weather, random.Random(0))]
+
+
+def storm(weather: Weather, dice: random.Random, only: list[str] | None) -> Iterator[Fault]:
+    """Each fault once, then by dice; `only` those whose names are given, in that order."""
+    faults = dict(_all(weather, dice))
+    order = list(faults) if only is None else only
+    if unknown := [name for name in order if name not in faults]:
+        raise SystemExit(f"No such faults here: {unknown}. There are: {', '.join(faults)}")
+    again = [name for name in order if name not in ONCE]
+    by_dice = (dice.choice(again) for _ in itertools.count()) if again else iter(())
+    return ((name, faults[name]) for name in itertools.chain(order, by_dice))
+
+
+# What takes longer than a phase is done once.
+ONCE = ("SIGKILL of all at once", "two launchers", "another config", "another version")
+
+
+def _all(weather: Weather, dice: random.Random) -> list[Fault]:
+    places, seconds = weather.places, weather.options.outage_seconds
+    faults: list[Fault] = [
+        ("SIGKILL", partial(_signal, weather, dice, signal.SIGKILL)),
+        ("flipped byte", partial(_spoil, weather, dice, _flip)),
+        ("contribution: NaN", partial(_lie, weather, dice, "NaN")),
+        ("SIGTERM", partial(_signal, weather, dice, signal.SIGTERM)),
+        ("deleted object", partial(_spoil, weather, dice, lambda content: None)),
+        ("SIGSTOP past the lease", partial(_stop_past_lease, weather, dice)),
+        *(
+            [("wall clock jumps", partial(_jump, weather, dice, itertools.cycle(HOURS_OFF)))]
+            if weather.has_clocks
+            else []
+        ),
+        ("cut object", partial(_spoil, weather, dice, lambda content: content[:-7])),
+        ("deleted newest snapshot", partial(_delete_snapshot, weather)),
+        ("another config", partial(_other_config, weather)),
+        ("another version", partial(_other_version, weather)),
+        *(
+            (f"contribution: {lie}", partial(_lie, weather, dice, lie))
+            for lie in (*LIES, TWICE)
+            if lie != "NaN"
+        ),
+        ("two launchers", partial(_two_launchers, weather)),
+        ("SIGKILL of all at once", partial(_kill_all, weather)),
+    ]
+    if places.proxy is not None:
+        faults[1:1] = [
+            (f"store: {fault}", partial(_store, weather, fault, seconds))
+            for fault in ("500", "reset", "slow")
+        ]
+        faults += [
+            (f"store: {fault}", partial(_store, weather, fault, 0.2))
+            for fault in ("503", "garbage", "cut", "after")
+        ]
+    if places.server is not None:
+        faults.insert(2, ("PostgreSQL restarted", partial(_restart_database, weather, seconds)))
+    return faults
+
+
+# --- processes --------------------------------------------------------------------------------
+
+
+def _held(weather: Weather, run: Run) -> list[Held]:
+    """Claims of workers that live."""
+    return [held for held in run.ledger.queue.held() if held.worker in weather.processes]
+
+
+def _signal(weather: Weather, dice: random.Random, number: int, run: Run) -> bool:
+    """To a worker in the middle of a task."""
+    held = _held(weather, run)
+    if not held:
+        return False
+    process = weather.processes[dice.choice(held).worker]
+    process.send_signal(number)
+    process.wait(timeout=60)
+    return process.returncode == (-number if number == signal.SIGKILL else 0)
+
+
+def _kill_all(weather: Weather, run: Run) -> bool:
+    for process in weather.processes.values():
+        process.kill()
+    return all(process.wait() == -signal.SIGKILL for process in weather.processes.values())
+
+
+def _stop_past_lease(weather: Weather, dice: random.Random, run: Run) -> bool:
+    """A worker that holds a task is silent for two leases; others take it over meanwhile."""
+    held = _held(weather, run)
+    if not held:
+        return False
+    stopped = dice.choice(held)
+    process = weather.processes[stopped.worker]
+    process.send_signal(signal.SIGSTOP)
+    until = time.monotonic() + 2 * weather.options.lease_seconds
+    while time.monotonic() < until:
+        time.sleep(0.2)
+        run.ledger.queue.reap()
+    process.send_signal(signal.SIGCONT)
+    still = {(h.worker, h.attempt, h.task) for h in run.ledger.queue.held()}
+    return (stopped.worker, stopped.attempt, stopped.task) not in still
+
+
+def _jump(weather: Weather, dice: random.Random, hours: Iterator[int], run: Run) -> bool:
+    """The wall clock of a worker is another day's from now on; it keeps the task that it holds for
+    a lease and a half, or has finished it by itself.
+    """
+    held = [
+        each
+        for each in _held(weather, run)
+        if each.worker in weather.clocks and not weather.is_doomed(each.worker)
+    ]
+    if not held:
+        return False
+    one = dice.choice(held)
+    process, clock = weather.processes[one.worker], weather.clocks[one.worker]
+    told, lost = clock.told, _lost_tasks(run, one.worker)
+    clock.jump(next(hours) * 3600)
+    until = time.monotonic() + 1.5 * weather.options.lease_seconds
+    while time.monotonic() < until:
+        time.sleep(0.1)
+        run.ledger.queue.reap()
+    if process.poll() not in (None, 0):
+        return False
+    if _lost_tasks(run, one.worker) > lost:
+        raise SystemExit(f"{one.worker} lost a lease because its wall clock jumped")
+    return clock.told > told
+
+
+def _lost_tasks(run: Run, worker: str) -> int:
+    return sum(each.lost_tasks for each in run.ledger.roster.members() if each.name == worker)
+
+
+def _two_launchers(weather: Weather, run: Run) -> bool:
+    """Both do tasks of the run, unless one says why it cannot; then one is killed, and the other
+    told to leave.
+    """
+    names = [f"launcher-{n}-{time.monotonic_ns()}" for n in range(2)]
+    launchers = []
+    for number, name in enumerate(names):
+        words = weather.command(
+            "launch", str(weather.config_file), "--workers", "1", "--name", name
+        )
+        with (weather.folder / f"{name}.log").open("a") as log:
+            variables = {**os.environ, **weather.places.machine(number % weather.options.workers)}
+            launchers.append(subprocess.Popen(words, stdout=log, stderr=log, env=variables))
+    deadline = time.monotonic() + 3 * PATIENCE_SECONDS
+    have_worked: set[str] = set()
+    while time.monotonic() < deadline and len(have_worked) < 2 and run.ledger.unfinished():
+        time.sleep(0.2)
+        for member in run.ledger.roster.members():
+            name = next((n for n in names if member.name.startswith(n)), None)
+            if name is not None and member.committed_tasks:
+                have_worked.add(name)
+    are_here = all(launcher.poll() is None for launcher in launchers)
+    launchers[0].kill()
+    launchers[1].terminate()
+    for launcher in launchers:
+        launcher.wait(timeout=60)
+    return are_here and len(have_worked) == 2
+
+
+def _other_config(weather: Weather, run: Run) -> bool:
+    """Whoever comes with another config is refused with a sentence."""
+    config = str(weather.config_file)
+    words = weather.command("train", config, "--set", "outer.learning_rate=0.5")
+    return _is_refused(weather, words, "RunOfOtherConfig")
+
+
+def _other_version(weather: Weather, run: Run) -> bool:
+    words = weather.unruly({"version": "0.0.0"}, *weather.command("worker"))
+    return _is_refused(weather, words, "RunOfOtherVersion")
+
+
+def _is_refused(weather: Weather, words: list[str], error: str) -> bool:
+    variables = {**os.environ, **weather.places.machine(0)}
+    done = subprocess.run(words, capture_output=True, text=True, env=variables, timeout=120)
+    if (done.returncode, done.stderr.strip().partition(":")[0]) != (2, error):
+        raise SystemExit(f"Expected {error}, and it was {done.returncode}: {done.stderr[-2000:]}")
+    return True
+
+
+# --- contributions ----------------------------------------------------------------------------
+
+
+def _lie(weather: Weather, dice: random.Random, lie: str, run: Run) -> bool:
+    """A worker that is in the middle of a phase contributes this in the end."""
+    held = [
+        each.worker
+        for each in _held(weather, run)
+        if each.task.kind == "train"
+        and each.task.arm == MODULAR
+        and not weather.is_doomed(each.worker)
+        and (lie != "stale" or each.task.phase > 0)
+    ]
+    if not held:
+        return False
+    worker = dice.choice(held)
+    order, told = (weather.folder / f"{worker}.{suffix}" for suffix in ("order", "told"))
+    said = f"{told.read_text() if told.exists() else ''}{lie}\n"
+    refused = run.ledger.mends.num_refusals()
+    order.write_text(lie)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (told.exists() and told.read_text() == said):
+        if time.monotonic() > deadline or weather.processes[worker].poll() is not None:
+            order.unlink(missing_ok=True)
+            return False
+        time.sleep(0.05)
+    if lie == TWICE:
+        return True
+    weather.lies.append(lie)
+    while run.ledger.mends.num_refusals() == refused and time.monotonic() < deadline:
+        time.sleep(0.05)  # that it was refused is looked for in the end
+    return True
+
+
+# --- bytes ------------------------------------------------------------------------------------
+
+
+def _spoil(
+    weather: Weather, dice: random.Random, spoil: Callable[[bytes], bytes | None], run: Run
+) -> bool:
+    """A contribution that is still to be averaged, or a module that paths are to start from."""
+    arm, names = run.plan.arm(MODULAR), []
+    for phase in range(arm.phases):
+        done = run.ledger.receipts_at(MODULAR, phase + 1)
+        for module in set(arm.topology.modules) - done.keys():
+            arrivals = run.ledger.arrivals(MODULAR, module, phase)
+            names += [arrival.message.name for arrival in arrivals]
+            if not arrivals and module in run.ledger.modules_at(MODULAR, phase):
+                names.append(run.ledger.module(MODULAR, module, phase).parameters.name)
+    name = dice.choice(sorted(names)) if names else None
+    before = None if name is None else weather.content(name)
+    if name is None or before is None:
+        return False
+    weather.replace(name, spoil(before))
+    return weather.content(name) != before
+
+
+def _flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def _delete_snapshot(weather: Weather, run: Run) -> bool:
+    newest = [row for row in run.ledger.newest_trained() if row["arm"] == MODULAR]
+    if not newest:
+        return False
+    snapshot = run.ledger.snapshot(MODULAR, newest[0]["path"], newest[0]["phase"])
+    return weather.delete_folder(snapshot.receipt.name)
+
+
+# --- servers ----------------------------------------------------------------------------------
+
+
+def _store(weather: Weather, fault: str, seconds: float, run: Run) -> bool:
+    weather.outage_seconds += seconds
+    return weather.places.fail_store(fault, seconds)
+
+
+def _restart_database(weather: Weather, seconds: float, run: Run) -> bool:
+    weather.outage_seconds += seconds
+    return weather.places.restart_database(seconds)

@@ -1,0 +1,106 @@
+"""A wall clock that jumps, for one process and what it starts: `clock_gettime(CLOCK_REALTIME)`,
+`gettimeofday` and `time` of the C library say something else, whoever in the process asks.
+
+The library is compiled here, by the machine's C compiler, and put before the C library's own
+(`LD_PRELOAD`). How far the clock is off stands in a file that the process maps; it may be changed
+at any time, and counts there how often somebody was told a time that is off.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+struct off { volatile int64_t seconds; volatile uint64_t told; };
+static struct off none, *off = &none;
+
+__attribute__((constructor)) static void map_file(void) {
+  const char *name = getenv("WALL_CLOCK");
+  int file = name ? open(name, O_RDWR | O_CLOEXEC) : -1;
+  if (file < 0) return;
+  void *at = mmap(0, sizeof(struct off), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (at != MAP_FAILED) off = at;
+  close(file);
+}
+
+static int64_t seconds_off(void) {
+  int64_t seconds = off->seconds;
+  if (seconds) __sync_fetch_and_add(&off->told, 1);
+  return seconds;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+  int failed = real(clock, now);
+  if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+    now->tv_sec += seconds_off();
+  return failed;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+  struct timespec precise;
+  (void)zone;
+  if (clock_gettime(CLOCK_REALTIME, &precise)) return -1;
+  now->tv_sec = precise.tv_sec;
+  now->tv_usec = precise.tv_nsec / 1000;
+  return 0;
+}
+
+time_t time(time_t *now) {
+  struct timespec precise;
+  clock_gettime(CLOCK_REALTIME, &precise);
+  if (now) *now = precise.tv_sec;
+  return precise.tv_sec;
+}
+"""
+
+
+def build(folder: Path) -> Path | None:
+    """The compiled library; None where there is no compiler."""
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        return None
+    source, library = folder / "wall_clock.c", folder / "wall_clock.so"
+    source.write_text(SOURCE)
+    command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True)
+    return library
+
+
+class WallClock:
+    """The clock of one process, right until it jumps."""
+
+    def __init__(self, library: Path, file: Path):
+        self._library, self._file = library, file
+        file.write_bytes(bytes(16))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the process whose clock it is."""
+        return {"LD_PRELOAD": str(self._library), "WALL_CLOCK": str(self._file)}
+
+    def jump(self, seconds: int) -> None:
+        """It is so far off from now on."""
+        file = os.open(self._file, os.O_RDWR)
+        try:
+            os.pwrite(file, struct.pack("q", seconds), 0)
+        finally:
+            os.close(file)
+
+    @property
+    def told(self) -> int:
+        """How often somebody was told a time that is off."""
+        return struct.unpack("Q", self._file.read_bytes()[8:16])[0]
