@@ -100,6 +100,8 @@ def run(options: argparse.Namespace) -> int:
         raise ExtraMissing(feature="`dipaco serve`", package=package, extra="serve") from error
 
     _at_least_one(options, "rows", "waiting", "reroute_every", "cpus_per_replica")
+    _between("--port", options.port, 0, 65535)
+    _between("--drain-seconds", options.drain_seconds, 0, 86400)
     keys = _keys(options.api_key_file)
     most_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
@@ -190,6 +192,13 @@ def _at_least_one(options: argparse.Namespace, *names: str) -> None:
         if (value := getattr(options, name)) is not None and value < 1:
             option = f"--{name.replace('_', '-')}"
             raise BadSetting(name=option, value=value, expected="1 or more", hint="")
+
+
+def _between(name: str, value: float, least: int, most: int) -> None:
+    from dipaco.errors import BadSetting
+
+    if not least <= value <= most:  # nor a NaN
+        raise BadSetting(name=name, value=value, expected=f"{least} to {most}", hint="")
 
 
 def _keys(file: Path | None) -> tuple[str, ...]:

@@ -44,6 +44,11 @@ class Batch:
         self.taken_for: tuple[list[int], int] | None = None
         self._pinned = pinned or contextlib.ExitStack()
 
+    def enter(self, row: Row) -> None:
+        """One row more, perhaps in the place of one that has left: what was taken is that one's."""
+        self.rows.append(row)
+        self.taken = self.taken_for = None
+
     def close(self) -> None:
         """Lets go of the parameters."""
         self.taken = self.taken_for = None

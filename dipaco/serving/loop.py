@@ -217,7 +217,7 @@ class Loop:
         most_tokens = min(most_tokens, self.config.max_length)
         fate = luck(request.seed, most_tokens + self.limits.steps_per_block)
         row = Row(stream, entry.place, list(request.prompt_ids), most_tokens, fate)
-        batch.rows.append(row)
+        batch.enter(row)
         return row, entry
 
     def _read(self, new: Sequence[tuple[Batch, Row, Entry]]) -> None:

@@ -9,11 +9,15 @@ import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from dipaco.errors import BadChatTemplate, ObjectDamaged
+from dipaco.serving.http import bodies
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.chat import Chat, find_template
+from dipaco.serving.http.protocol import CompletionRequest
+from dipaco.serving.http.refusals import Refusal
 from dipaco.serving.service import Service, ServiceSettings
 
 GOOD = {"model": "tiny", "prompt": "jiji", "max_tokens": 4}
@@ -389,3 +393,16 @@ def test_a_file_that_is_no_template_is_refused_at_the_start(service, tmp_path):
 def test_without_a_template_there_is_no_chat(client):
     told = client.post("/v1/chat/completions", json=TALK)
     assert "no chat template" in refused(told, 400, code="no_chat_template")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
+
+    async def nothing():
+        await asyncio.sleep(60)
+
+    headers = [(b"content-type", b"application/json")]
+    slow = Request({"type": "http", "headers": headers}, nothing)
+    with pytest.raises(Refusal, match="not whole after") as refusal:
+        asyncio.run(bodies.read_body(slow, 1000, CompletionRequest))
+    assert refusal.value.status == 408

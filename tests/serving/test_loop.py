@@ -64,6 +64,20 @@ def test_greedy_decoding_is_the_argmax_of_the_full_forward(loop):
     assert len(set(generated)) > 3
 
 
+def test_a_request_at_the_place_of_one_that_has_just_left_reads_its_own_prompt():
+    loop = make_loop(rows=2)
+    long, short = request(max_new_tokens=24), request((7, 7, 1, 4), max_new_tokens=3)
+    next_one = request((40, 3, 8, 21), max_new_tokens=12)
+    alone = loop.submit(next_one)
+    turn(loop)
+    # The pool is full: the place that is left by the short one is the only one.
+    loop.submit(long)
+    loop.submit(short)
+    together = loop.submit(next_one)
+    turn(loop)
+    assert ids(together) == ids(alone)
+
+
 def test_every_request_of_a_mixed_load_gets_what_it_gets_alone_and_nothing_compiles(loop):
     rng = np.random.default_rng(0)
     requests = [random_request(rng) for _ in range(40)]

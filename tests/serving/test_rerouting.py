@@ -16,7 +16,7 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 from dipaco.data.first_tokens import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.model.lm import forward
-from dipaco.serving.service import Service, ServiceSettings
+from dipaco.serving.service import Again, Service, ServiceSettings
 from dipaco.store.tensors import load_tree
 from dipaco.workers import rerouter
 
@@ -146,3 +146,35 @@ def test_a_router_that_comes_after_its_release_is_found(rerouted, settings, tmp_
         in_ledger(f"INSERT INTO stages VALUES ({', '.join('?' * len(row))})", *row)
         assert not service.follower.look()  # no newer release
         assert service.choose_again(served, text).tokens_read == 50
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_text_whose_next_path_is_not_whole_stays_where_it_is(
+    rerouted, settings, tmp_path, monkeypatch, is_known
+):
+    from starlette.testclient import TestClient
+
+    from dipaco.serving.http.app import make_app
+
+    folder = tmp_path / "run"
+    shutil.copytree(rerouted, folder)
+    body = {"model": "tiny", "prompt": "and so on", "temperature": 0, "max_tokens": 3 * EVERY}
+    with Service(folder, settings, say=lambda _: None) as service:
+        service.start()
+        # All texts begin on path 0, and are sent to path 3.
+        monkeypatch.setattr(service, "choose_again", lambda *_: Again(3, 1))
+        release = service.releases.now.release
+        (folder / release.objects[release.paths[3]["late/0001"]].name).unlink()
+        if is_known:
+            service.follower.check()
+        with TestClient(make_app(service)) as client:
+            here = client.post("/v1/completions", json=body | {"path": 0}).json()
+            monkeypatch.setattr(service, "choose", _always(0, service.choose))
+            answer = client.post("/v1/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            (choice,), (expected,) = answer.json()["choices"], here["choices"]
+            assert (choice["text"], choice["path"]) == (expected["text"], 0)
+
+
+def _always(path, choose):
+    return lambda served, prompt, _=None: choose(served, prompt, path)

@@ -14,16 +14,17 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dipaco.errors import LoopStopping, QueueFull
+from dipaco.errors import LoopStopping, ObjectDamaged, ObjectMissing, QueueFull
 from dipaco.serving.dispatch import Choice
 from dipaco.serving.feed import Feed
 from dipaco.serving.http.admission import Admission
 from dipaco.serving.http.metrics import Metrics
+from dipaco.serving.http.refusals import Refusal
 from dipaco.serving.http.writer import Piece, Writer, Written
 from dipaco.serving.loop import Finish, Request, Stream, Token
 from dipaco.serving.releases import Served
@@ -74,6 +75,7 @@ class _Choice:
         self.path = prompt.choice.path
         self.made: list[int] = []  # ids so far
         self.stream: Stream | None = None
+        self.left_path: int | None = None  # from which it has just moved, and may go back
         self.path_number = 0  # how often it has moved: what streams of old paths tell is left out
         self.leaves_path = asyncio.Event()
         self.is_over = False
@@ -168,7 +170,7 @@ class Answer:
         """Holds what a choice needs until it is over, path after path."""
         try:
             while not choice.is_over:
-                async with self._admission.holding(self.served, choice.path):
+                async with self._holding(choice):
                     stream = choice.stream = await self._submitted(choice)
                     try:
                         await choice.leaves_path.wait()
@@ -177,6 +179,22 @@ class Answer:
                 choice.leaves_path.clear()
         except Exception as error:
             self._feed.put((choice, choice.path_number, Finish("error", error)))
+
+    @contextlib.asynccontextmanager
+    async def _holding(self, choice: _Choice) -> AsyncGenerator[None]:
+        """Keeps the path of a choice in memory. Where a path that it has moved to cannot be served,
+        the one that it came from goes on.
+        """
+        async with contextlib.AsyncExitStack() as held:
+            try:
+                await held.enter_async_context(self._admission.holding(self.served, choice.path))
+            except (Refusal, ObjectMissing, ObjectDamaged):
+                if choice.left_path is None:
+                    raise
+                choice.path = choice.left_path
+                await held.enter_async_context(self._admission.holding(self.served, choice.path))
+            choice.left_path = None
+            yield
 
     async def _submitted(self, choice: _Choice) -> Stream:
         """Raises `QueueFull`, unless the choice has begun: it was let in already."""
@@ -228,8 +246,10 @@ class Answer:
         chosen = await asyncio.to_thread(self._service.choose_again, self.served, text)
         self._metrics.reroute_choices.inc()
         self._metrics.reroute_router_tokens.inc(chosen.tokens_read)
-        if chosen.path != choice.path:
-            choice.path, choice.path_number = chosen.path, choice.path_number + 1
+        is_whole = self._service.problem_of(self.served, chosen.path) is None
+        if is_whole and chosen.path != choice.path:
+            choice.left_path, choice.path = choice.path, chosen.path
+            choice.path_number += 1
             choice.leaves_path.set()
             self._metrics.reroutes.inc()
             self._metrics.reroute_tokens.inc(len(choice.ids))

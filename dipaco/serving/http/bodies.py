@@ -1,5 +1,6 @@
 """Bytes of a body -> a request, or a sentence that says what is wrong with it."""
 
+import asyncio
 import re
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from dipaco.serving.http.refusals import Refusal
 
 Body = TypeVar("Body")
+BODY_SECONDS = 20.0  # for a body to come; who is slower would hold up a server that is told to end
 
 
 async def read_body(request: Request, most_bytes: int, kind: type[Body]) -> Body:
@@ -45,14 +47,18 @@ def decode(content: bytes, kind: type[Body]) -> Body:
 async def _read(request: Request, most_bytes: int) -> bytes:
     content = bytearray()
     try:
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > most_bytes:
-                raise Refusal(
-                    413,
-                    f"The body is larger than {most_bytes:,} bytes. Send less at once.",
-                    code="body_too_large",
-                )
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > most_bytes:
+                    raise Refusal(
+                        413,
+                        f"The body is larger than {most_bytes:,} bytes. Send less at once.",
+                        code="body_too_large",
+                    )
+    except TimeoutError as error:
+        problem = f"The body was not whole after {BODY_SECONDS:.0f} s. Send it again, faster."
+        raise Refusal(408, problem, code="body_too_slow") from error
     except ClientDisconnect as error:
         raise Refusal(400, "The connection was closed before the body was whole.") from error
     return bytes(content)

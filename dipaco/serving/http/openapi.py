@@ -11,6 +11,7 @@ REFUSED = {
     "400": "The request is not one that can be answered; the message says why.",
     "401": "The API key is missing or wrong.",
     "404": "There is no such model.",
+    "408": "The body was too slow.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
     "429": "Too many requests are waiting; `Retry-After` says when to come again.",
