@@ -36,7 +36,7 @@ class Server:
         self.port = int(found[1])
 
     def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
 
     def begin(self, body):
         """A stream, after its first line."""

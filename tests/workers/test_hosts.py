@@ -55,7 +55,8 @@ class Service:
             del self.values[key]
 
     def key_value_dir_get(self, folder):
-        return [pair for pair in self.values.items() if pair[0].startswith(folder)]
+        with self._changed:
+            return [pair for pair in self.values.items() if pair[0].startswith(folder)]
 
 
 @pytest.fixture
@@ -129,6 +130,7 @@ def test_a_host_that_is_told_to_leave_lets_the_first_know(service):
         deadline = time.monotonic() + 10
         while not first.is_asked_to_leave:
             assert time.monotonic() < deadline
+            time.sleep(0.001)
         first.tell("stop")
         assert heard.result(timeout=10) == "stop"
 
