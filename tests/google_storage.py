@@ -12,8 +12,10 @@ import threading
 import urllib.parse
 from typing import Any
 
+from http_thread import HttpThread
 
-class GoogleStorage:
+
+class GoogleStorage(HttpThread):
     """A server in a thread; every bucket is there."""
 
     def __init__(self) -> None:
@@ -26,19 +28,7 @@ class GoogleStorage:
         self.objects: dict[str, tuple[int, bytes]] = {}  # name -> generation, content
         self.generations = itertools.count(1)
         self.lock = threading.Lock()
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-
-    def __enter__(self) -> "GoogleStorage":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(Handler)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

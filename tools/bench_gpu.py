@@ -41,7 +41,7 @@ from dipaco.inner.config import STACKINGS, InnerSettings
 from dipaco.inner.optimizer import adamw
 from dipaco.inner.stacked import make_stacked_step, stack, unstack
 from dipaco.inner.state import PathState, fresh
-from dipaco.inner.step import make_step
+from dipaco.inner.step import make_step, path_loss
 from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
 from dipaco.model.inference import prepare
 from dipaco.model.lm import training_loss
@@ -131,18 +131,7 @@ def seconds_of(work: Callable[[], Any], windows: int = 9, calls: int = 3) -> flo
 
 
 def step_of(model: ModelConfig, inner: InnerSettings):
-    def loss(parts, batch):
-        return training_loss(
-            model,
-            parts,
-            batch["tokens"],
-            batch["segments"],
-            batch["positions"],
-            rematerialise=inner.rematerialise,
-            loss_chunks=inner.loss_chunks,
-        )
-
-    return make_step(loss, inner)
+    return make_step(path_loss(model, inner), inner)
 
 
 def packed_batch(model: ModelConfig, rows: int, seed: int = 0) -> dict[str, jax.Array]:

@@ -23,11 +23,13 @@ from collections import Counter, deque
 from collections.abc import Generator
 from typing import Any
 
+from http_thread import HttpThread
+
 NO_LINGER = struct.pack("ii", 1, 0)  # closing sends a reset
 PASSED_ON = ("Content-Length", "Content-Type", "ETag", "Last-Modified", "Content-Range")
 
 
-class FaultProxy:
+class FaultProxy(HttpThread):
     """Passes HTTP requests to a port of this machine; `plan` says which go wrong."""
 
     def __init__(self, port: int, slow_seconds: float = 0.5):
@@ -45,18 +47,7 @@ class FaultProxy:
             def handle_one(self) -> None:
                 proxy._pass_on(self)
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-
-    def __enter__(self) -> "FaultProxy":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(Handler, _Server)
 
     def plan(self, *faults: str, method: str) -> None:
         """The next requests of this method go wrong, in this order."""
@@ -123,8 +114,6 @@ class FaultProxy:
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True  # idle connections are the client's to close
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that leaves is what we are here for."""
 

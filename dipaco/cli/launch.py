@@ -24,6 +24,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from dipaco.cli.beginning import add_beginning, begun, how_to_go_on, leave_devices_alone
+from dipaco.cli.fraction import check_memory_fraction
 from dipaco.errors import BadCount
 
 if TYPE_CHECKING:
@@ -102,11 +103,7 @@ def _check_counts(options: argparse.Namespace) -> None:
             "a number: here the hosts of a worker are one machine, and must not share devices"
         )
         raise BadCount(option="--devices-per-worker", given="left out", expected=expected)
-    fraction = options.memory_fraction
-    if fraction is not None and not 0 < fraction <= 1:
-        raise BadCount(
-            option="--memory-fraction", given=fraction, expected="above 0, and at most 1"
-        )
+    check_memory_fraction(options.memory_fraction)
 
 
 def _crews(opened: "Run", options: argparse.Namespace, name: str) -> list["Crew"]:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dipaco.cli.fraction import check_memory_fraction
 from dipaco.cli.releases import add_release, find_release
 
 if TYPE_CHECKING:
@@ -155,12 +156,7 @@ def _engine(options: argparse.Namespace) -> "Callable[[Brief], Engine]":
     if options.engine == "local":
         return LocalEngine
     scale = _scale(options.replicas)
-    fraction = options.memory_fraction
-    if fraction is not None and not 0 < fraction <= 1:
-        from dipaco.errors import BadSetting
-
-        expected = "above 0, and at most 1"
-        raise BadSetting(name="--memory-fraction", value=fraction, expected=expected, hint="")
+    check_memory_fraction(options.memory_fraction)
 
     from dipaco.cli.beginning import leave_devices_alone
     from dipaco.launch.ray import Shape
@@ -168,7 +164,7 @@ def _engine(options: argparse.Namespace) -> "Callable[[Brief], Engine]":
     from dipaco.serving.service import tell_operator
 
     leave_devices_alone()  # they are the replicas'; routing takes a moment of a CPU
-    shape = Shape(None, options.cpus_per_replica, fraction)
+    shape = Shape(None, options.cpus_per_replica, options.memory_fraction)
     return opened(options.address, scale, shape, tell_operator)
 
 

@@ -77,7 +77,6 @@ class RemoteLoop:
     Args:
       brief: the run.
       ask: asks a replica that is chosen for the request's path.
-      most_replicas: as many as there may be.
     """
 
     def __init__(self, brief: Brief, ask: Ask):
