@@ -49,7 +49,7 @@ def cluster() -> Iterator[Nodes]:
         nodes.shutdown()
 
 
-def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 240.0) -> None:
     """Every wait of these tests has an end."""
     deadline = time.monotonic() + seconds
     while not is_so():

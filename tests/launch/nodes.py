@@ -12,6 +12,8 @@ import sys
 
 os.environ |= {
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray's workers are nice otherwise, and starve beside the rest of the tests.
+    "RAY_worker_niceness": "0",
     "RAY_AUTH_MODE": "disabled",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "XLA_FLAGS": "",  # its workers are as a user's are: no fake devices

@@ -116,9 +116,15 @@ def test_paths_live_on_replicas_and_nobody_notices_when_one_dies(door, expected)
                 stream_of(door, LONG | {"path": 2, "n": 8})
 
         crowd = [pool.submit(load) for _ in range(3)]
+
+        def is_so_under_load(name, value):
+            for one in crowd:
+                assert not one.done(), one.result()  # which raises what ended it
+            return door.metric(name) == value
+
         try:
-            wait_until(lambda: door.metric("replicas") == 2, "a second replica")
-            wait_until(lambda: door.metric("cache_misses_total") == 5, "it holds the path too")
+            wait_until(lambda: is_so_under_load("replicas", 2), "a second replica")
+            wait_until(lambda: is_so_under_load("cache_misses_total", 5), "it holds the path too")
         finally:
             is_over = True
         for one in crowd:
