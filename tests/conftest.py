@@ -14,6 +14,7 @@ sys.path.append(os.path.dirname(__file__))
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from fault_proxy import FaultProxy
+from rewound import rewound  # noqa: F401
 from servers import postgresql, s3
 from tiny_run import command_cache, config_file, copy_of, dipaco, half, tiny  # noqa: F401
 

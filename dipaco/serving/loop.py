@@ -198,7 +198,11 @@ class Loop:
             except Exception as error:
                 self._end(stream, Finish("error", error))
                 continue
-            row, entry = self._enter(batch, stream)
+            try:
+                row, entry = self._enter(batch, stream)
+            except Exception as error:
+                self._end(stream, Finish("error", error))  # it is in no queue, and has no row
+                raise
             new.append((batch, row, entry))
             left -= self._pool.size_of_prompt(row.tokens) if entry.source is None else 0
         self._read(new)

@@ -54,6 +54,17 @@ class Characters:
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    def is_broken_by(self, some: bytes) -> bool:
+        """Whether these bytes cannot go on with what is held back, which comes out as one U+FFFD
+        before them.
+        """
+        held, _ = self._decoder.getstate()
+        try:
+            codecs.utf_8_decode(held + some[:1], "strict", False)
+        except UnicodeDecodeError:
+            return bool(held)
+        return False
+
     def add(self, some: bytes) -> str:
         return self._decoder.decode(some)
 

@@ -41,18 +41,19 @@ class Door(Server):
                 found.append(int(folder.name))
         return found
 
-    def ask(self, **body):
+    def tell(self, body):
+        """Status, headers and answer."""
         connection = self.connect()
-        connection.request(
-            "POST",
-            "/v1/completions",
-            json.dumps(TEXT | body),
-            {"Content-Type": "application/json"},
-        )
+        kind = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/completions", json.dumps(body), kind)
         answer = connection.getresponse()
         told = json.loads(answer.read())
         connection.close()
-        assert answer.status == 200, told
+        return answer.status, answer.headers, told
+
+    def ask(self, **body):
+        status, _, told = self.tell(TEXT | body)
+        assert status == 200, told
         return told["choices"][0]["text"]
 
 
@@ -92,6 +93,11 @@ def stream_of(door, body):
     connection, answer, line = door.begin(body)
     told = (line + answer.read()).decode()
     connection.close()
+    return text_of(told)
+
+
+def text_of(told):
+    """The text of all its events."""
     assert told.endswith("data: [DONE]\n\n"), told[-300:]
     events = [json.loads(line[6:]) for line in told.split("\n") if line.startswith("data: {")]
     return "".join(choice["text"] for event in events for choice in event["choices"])
@@ -166,6 +172,48 @@ def test_paths_live_on_replicas_and_nobody_notices_when_one_dies(door, expected)
     assert door.end() == 0
     assert "Traceback" not in door.said, door.said
     wait_until(lambda: not door.replicas(), "the replicas are gone")
+
+
+@pytest.fixture
+def rewound_door(cluster, rewound, command_cache):
+    """A run that is still being trained, as far as anybody can see."""
+    door = Door(cluster, rewound.folder, command_cache, "--replicas", "1", "--waiting", "10")
+    yield door
+    door.process.kill()
+    door.process.communicate()
+    wait_until(lambda: not door.replicas(), "the replicas are gone")
+
+
+@pytest.mark.timeout(900)
+def test_a_newer_release_is_taken_over_and_a_path_that_is_not_whole_is_no_other_s_fault(
+    rewound_door, rewound, expected
+):
+    door = rewound_door
+    assert door.ask(path=0) != expected[0]
+
+    # Who runs goes on in the release that it began in, and who comes next has the newer.
+    one = LONG | {"n": 1, "path": 0, "seed": 3}
+    alone = stream_of(door, one)
+    connection, answer, line = door.begin(one)
+    rewound.publish()
+    wait_until(lambda: door.metric("release_phase") == 2, "the newer release is served")
+    told = (line + answer.read()).decode()
+    connection.close()
+    assert text_of(told) == alone
+    assert door.ask(path=0) == expected[0]
+
+    # A module that is damaged after it was found whole: of paths 1 and 3, which are not read yet.
+    spoilt = rewound.file_of(path=3, module="late/0001")
+    spoilt.write_bytes(spoilt.read_bytes()[:-9] + b"otherbyte")
+    status, _, refused = door.tell(TEXT | {"path": 3})
+    assert status == 503
+    assert spoilt.name in refused["error"]["message"]
+    assert [door.ask(path=path) for path in (0, 2)] == [expected[0], expected[2]]
+
+    # Beyond what may wait, somebody is sent away, and told when to come again.
+    status, headers, refused = door.tell(LONG | {"n": 60, "path": 0})
+    assert (status, refused["error"]["type"]) == (429, "rate_limit_error")
+    assert int(headers["Retry-After"]) >= 1
 
 
 @pytest.mark.timeout(600)

@@ -1,5 +1,6 @@
 """The tiny run, served in this process: one service and one client for all tests of HTTP."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -39,21 +40,40 @@ def client(service) -> Iterator:
 @pytest.fixture(scope="session")
 def url(service) -> Iterator[str]:
     """The same service behind a real socket."""
+    from dipaco.serving.http.server import listen
+
+    with listen("127.0.0.1", 0) as listening, _serving(service, listening):
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture
+def narrow_port(service, monkeypatch) -> Iterator[int]:
+    """The same, where little is sent ahead, and who reads nothing for a second is given up."""
+    import socket
+
+    from dipaco.serving.http import server
+
+    monkeypatch.setattr(server, "UNREAD_SECONDS", 1)
+    with server.listen("127.0.0.1", 0) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections take it over
+        with _serving(service, listening):
+            yield listening.getsockname()[1]
+
+
+@contextlib.contextmanager
+def _serving(service, listening) -> Iterator[None]:
     import threading
 
     import uvicorn
 
     from dipaco.serving.http.app import make_app
-    from dipaco.serving.http.server import listen
 
-    config = uvicorn.Config(make_app(service), log_level="error", lifespan="off")
-    server = uvicorn.Server(config)
-    with listen("127.0.0.1", 0) as listening:
-        thread = threading.Thread(target=server.run, args=([listening],))
-        thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+    server = uvicorn.Server(uvicorn.Config(make_app(service), log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    yield
+    server.should_exit = True
+    thread.join()
 
 
 @pytest.fixture(scope="session")

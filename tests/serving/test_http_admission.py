@@ -1,6 +1,9 @@
 """Coming in: paths larger than the memory take turns, and a busy few do not keep the others out."""
 
 import asyncio
+import json
+import socket
+import time
 
 import httpx
 import pytest
@@ -113,3 +116,22 @@ def test_whoever_leaves_while_a_path_is_read_leaves_no_pin_behind(tight):
 async def _hold(door, served, path):
     async with door.holding(served, path):
         await asyncio.sleep(60)
+
+
+def test_a_client_that_reads_nothing_is_one_that_hung_up(narrow_port):
+    asked = ASKED | {"n": 30, "max_tokens": 50, "temperature": 1, "logprobs": 5, "stream": True}
+    body = json.dumps(asked).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n"
+    with socket.socket() as idle:
+        idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        idle.connect(("127.0.0.1", narrow_port))
+        idle.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        for _ in range(60):
+            told = httpx.get(f"http://127.0.0.1:{narrow_port}/metrics").text
+            if "dipaco_hang_ups_total 1.0" in told:
+                break
+            time.sleep(0.5)
+        else:
+            raise AssertionError(told)
+        said = idle.recv(1000)  # what had been sent before
+        assert said.startswith(b"HTTP/1.1 200 OK")

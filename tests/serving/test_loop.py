@@ -286,11 +286,12 @@ def test_a_path_without_room_waits_until_another_is_done():
     assert len(ids(second)) == 4
 
 
-def test_after_a_failure_of_the_device_the_next_request_is_served(monkeypatch):
+@pytest.mark.parametrize("where", ["pool.advance", "loop.luck"])
+def test_after_a_failure_of_the_device_the_next_request_is_served(monkeypatch, where):
     loop = make_loop()
     stream = loop.submit(request())
     with monkeypatch.context() as patch:
-        patch.setattr("dipaco.serving.pool.advance", lambda *_, **__: 1 / 0)
+        patch.setattr(f"dipaco.serving.{where}", lambda *_, **__: 1 / 0)
         assert loop.run_once()
     _, finish = read(stream)
     assert isinstance(finish.error, ZeroDivisionError)

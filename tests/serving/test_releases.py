@@ -1,9 +1,5 @@
 """Following a run: a newer release takes over when it is whole, and nobody's request is dropped."""
 
-import contextlib
-import json
-import sqlite3
-
 import numpy as np
 import pytest
 
@@ -11,38 +7,6 @@ from dipaco.errors import NotYet, ReleaseMixed
 from dipaco.serving.loop import Finish, Request
 from dipaco.serving.releases import Health, Releases, check_is_one_set
 from dipaco.serving.service import Service, ServiceSettings
-
-
-class Rewound:
-    """A copy of the finished run, set back to before its last release, which it may get again."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        with self._ledger() as ledger:
-            (self._row,) = ledger.execute(
-                "SELECT arm, phase, digest, body FROM releases WHERE arm = 'modular' AND phase = 2"
-            )
-            ledger.execute("DELETE FROM releases WHERE arm = 'modular' AND phase = 2")
-
-    def publish(self, change=lambda body: body):
-        arm, phase, digest, body = self._row
-        body = json.dumps(change(json.loads(body)), sort_keys=True)
-        with self._ledger() as ledger:
-            ledger.execute("INSERT INTO releases VALUES (?, ?, ?, ?)", (arm, phase, digest, body))
-
-    def unpublish(self):
-        with self._ledger() as ledger:
-            ledger.execute("DELETE FROM releases WHERE arm = 'modular' AND phase = 2")
-
-    @contextlib.contextmanager
-    def _ledger(self):
-        with contextlib.closing(sqlite3.connect(self.folder / "ledger.sqlite")) as ledger, ledger:
-            yield ledger
-
-
-@pytest.fixture
-def rewound(tiny, copy_of):
-    return Rewound(copy_of(tiny).folder)
 
 
 @pytest.fixture
@@ -121,17 +85,16 @@ def test_paths_in_use_are_read_before_the_swap(service, rewound):
 
 def test_a_module_that_is_missing_keeps_the_older_release(service, rewound, said):
     rewound.publish()
-    body = json.loads(rewound._row[3])
-    name, *_ = body["objects"][body["paths"][3]["late/0001"]]
-    content = (rewound.folder / name).read_bytes()
-    (rewound.folder / name).unlink()
+    lost = rewound.file_of(path=3, module="late/0001")
+    content = lost.read_bytes()
+    lost.unlink()
     for _ in range(3):
         assert not service.follower.look()
     assert service.releases.now.release.phase == 1
     (sentence,) = said  # once, however often it looks
     assert "phase 2 is not served" in sentence
-    assert name in sentence
-    (rewound.folder / name).write_bytes(content)
+    assert lost.name in sentence
+    lost.write_bytes(content)
     assert service.follower.look()
 
 

@@ -257,10 +257,10 @@ class Answer:
     def _hear(self, choice: _Choice, item: Token | Finish) -> Event:
         echo = self._echo(choice)
         piece, reason = self._hear_end(choice, item), None
-        if isinstance(item, Finish):
-            reason = "stop" if item.reason == "stop" else "length"
-        elif choice.writer.is_stopped:
+        if choice.writer.is_stopped:
             reason = "stop"
+        elif isinstance(item, Finish):
+            reason = "stop" if item.reason == "stop" else "length"
         text, tokens = echo.text + piece.text, echo.tokens + piece.tokens
         return Event(choice.index, choice.path, text, tokens, reason)
 

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from dipaco.errors import CannotListen
 
 KEEP_ALIVE_SECONDS = 30
+UNREAD_SECONDS = 60  # with an answer that the client does not read, before it counts as gone
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -20,6 +21,9 @@ def listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections take it over
+                unread = int(UNREAD_SECONDS * 1000)
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread)
             listening.bind((host, port))
             listening.listen(1024)
         except BaseException:

@@ -17,7 +17,7 @@ class Written(NamedTuple):
     text: bytes
     logprob: float | None
     top: tuple[tuple[bytes, float], ...]  # the likeliest, best first
-    offset: int  # letters of the text before it
+    offset: int  # letters of the text before it, or before the one that it is a part of
 
 
 class Piece(NamedTuple):
@@ -50,15 +50,18 @@ class Writer:
         """The prompt itself, which no stop string ends; to be called first."""
         characters, offset, written = Characters(), 0, []
         for token in tokens:
-            written.append(self._written(token, offset))
-            offset += len(characters.add(self._token_bytes[token.id]))
+            some = self._token_bytes[token.id]
+            written.append(self._written(token, offset + characters.is_broken_by(some)))
+            offset += len(characters.add(some))
         self._num_read = self._num_shown = len(text)
         return Piece(text, written)
 
     def add(self, token: Token) -> Piece:
         """One token more."""
-        self._held.append(self._written(token, self._num_read))
-        return self._show(self._characters.add(self._token_bytes[token.id]))
+        some = self._token_bytes[token.id]
+        offset = self._num_read + self._characters.is_broken_by(some)
+        self._held.append(self._written(token, offset))
+        return self._show(self._characters.add(some))
 
     def end(self) -> Piece:
         """What was held back, when nothing more comes."""
