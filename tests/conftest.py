@@ -16,7 +16,15 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from fault_proxy import FaultProxy
 from rewound import rewound  # noqa: F401
 from servers import postgresql, s3
-from tiny_run import command_cache, config_file, copy_of, dipaco, half, tiny  # noqa: F401
+from tiny_run import (  # noqa: F401
+    command_cache,
+    compiled,
+    config_file,
+    copy_of,
+    dipaco,
+    half,
+    tiny,
+)
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"

@@ -88,10 +88,26 @@ class Run(NamedTuple):
 Command = Callable[..., Ended]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory) -> Path:
+    """Programs that any process of these tests has compiled; none is compiled twice."""
+    import jax
+
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled" / "tests"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    return folder / "compiled"
+
+
 @pytest.fixture(scope="session")
-def command_cache(tmp_path_factory) -> Path:
+def command_cache(tmp_path_factory, compiled) -> Path:
     """The cache folder of all commands, with the programs that they compile."""
-    return tmp_path_factory.mktemp("cache")
+    folder = tmp_path_factory.mktemp("cache")
+    compiled.mkdir(exist_ok=True)
+    (folder / "compiled").symlink_to(compiled)
+    return folder
 
 
 @pytest.fixture(scope="session")

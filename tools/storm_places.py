@@ -11,9 +11,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 from fault_proxy import FaultProxy
+from own_cache import own_cache
 from servers import PostgreSQLServer, postgresql, s3
-
-from dipaco.caches import cache_folder
 
 SLOW_SECONDS = 2.0  # a slow answer of the store
 
@@ -92,12 +91,8 @@ def places(options: argparse.Namespace, folder: Path) -> Generator[Places]:
             stack.enter_context(_environment(AWS_ENDPOINT_URL=proxy.url, **keys))
             bucket = f"s3://{store.new_bucket()}"
         if bucket is not None:
-            compiled = cache_folder() / "compiled"
-            compiled.mkdir(parents=True, exist_ok=True)
             for machine in ("onlooker", *range(options.workers)):
-                own = folder / f"machine-{machine}"
-                own.mkdir()
-                (own / "compiled").symlink_to(compiled.absolute())
+                own_cache(folder / f"machine-{machine}")
             stack.enter_context(_environment(DIPACO_CACHE=str(folder / "machine-onlooker")))
         yield Places(folder, bucket, database, server, proxy)
 

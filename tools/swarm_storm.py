@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from own_cache import own_cache
 
 from dipaco.runs.run import Run, open_run
 
@@ -135,6 +136,7 @@ class Storm:
     def __init__(self, folder: Path, options: argparse.Namespace):
         self.folder, self.options = folder, options
         self.run_folder = folder / "run"
+        self.cache = own_cache(folder / "cache")
         self.config_file = folder / "config.py"
         self.config_file.write_text(
             CONFIG.format(phases=options.phases, steps=options.steps, batch=options.batch)
@@ -235,7 +237,7 @@ class Storm:
         return lender
 
     def start(self, words: list[str], name: str) -> subprocess.Popen:
-        environment = {**os.environ, "DIPACO_CACHE": str(self.folder / "cache")}
+        environment = {**os.environ, "DIPACO_CACHE": str(self.cache)}
         environment |= {"OMP_NUM_THREADS": "1"}
         with (self.folder / f"{name}.log").open("a") as log:
             return subprocess.Popen(words, stdout=log, stderr=log, env=environment)

@@ -9,14 +9,9 @@ from server_process import LONG, Server, until
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
 @pytest.fixture
-def server(tiny, cache):
-    server = Server(tiny.folder, cache, "--rows", "2")
+def server(tiny, command_cache):
+    server = Server(tiny.folder, command_cache, "--rows", "2")
     yield server
     server.process.kill()
     server.process.communicate()

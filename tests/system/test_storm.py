@@ -18,20 +18,14 @@ from dipaco.runs.run import reading
 TOOL = Path(__file__).parents[2] / "tools" / "storm.py"
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """Of all storms: what they train is compiled once."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
-def storm(cache, tmp_path):
+def storm(command_cache, tmp_path):
     """`storm(*dials)`: its last line, and everything that it said."""
 
     def brew(*dials):
         command = [sys.executable, str(TOOL), *dials, "--folder", str(tmp_path)]
         # The workers are as the user's are: no fake devices.
-        environment = {**os.environ, "XLA_FLAGS": "", "DIPACO_CACHE": str(cache)}
+        environment = {**os.environ, "XLA_FLAGS": "", "DIPACO_CACHE": str(command_cache)}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stdout + done.stderr
         answer = json.loads(done.stdout.splitlines()[-1])
