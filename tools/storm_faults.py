@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 from storm_weather import Fault, Weather
 from unruly import LIES, TWICE
@@ -66,6 +67,8 @@ def _all(weather: Weather, dice: random.Random) -> list[Fault]:
             for lie in (*LIES, TWICE)
             if lie != "NaN"
         ),
+        ("SIGKILL of an executor", _Victim(weather, "executor", _dies_in_a_step)),
+        ("SIGKILL of the monitor", _Victim(weather, "monitor", _says_that_it_looks)),
         ("two launchers", partial(_two_launchers, weather)),
         ("SIGKILL of all at once", partial(_kill_all, weather)),
     ]
@@ -100,6 +103,45 @@ def _signal(weather: Weather, dice: random.Random, number: int, run: Run) -> boo
     process.send_signal(number)
     process.wait(timeout=60)
     return process.returncode == (-number if number == signal.SIGKILL else 0)
+
+
+class _Victim:
+    """A process of another role, which comes when its turn is, and is killed at its work.
+
+    Args:
+      role: `executor`, `monitor`.
+      orders: for `unruly.py`; told a file that is to be there when the process may die.
+    """
+
+    def __init__(self, weather: Weather, role: str, orders: Callable[[Path], dict[str, object]]):
+        self._weather, self._role, self._orders = weather, role, orders
+        self._process: subprocess.Popen | None = None
+
+    def __call__(self, run: Run) -> bool:
+        marker = self._weather.folder / f"{self._role}.marker"
+        if self._process is None:
+            words = self._weather.command(self._role)
+            words = self._weather.unruly(self._orders(marker), *words)
+            self._process = self._weather.start_beside(self._role, words)
+        if not marker.exists():
+            if code := self._process.poll():  # 0: the run was finished before
+                raise SystemExit(f"the {self._role} ended with {code}: {self._weather.folder}")
+            return False
+        self._process.kill()
+        is_killed = self._process.wait(timeout=60) == -signal.SIGKILL
+        marker.unlink()
+        self._process = None
+        return is_killed
+
+
+def _dies_in_a_step(marker: Path) -> dict[str, object]:
+    """Of an executor: all arrivals are read, and nothing is saved."""
+    point = {"where": "before save", "kind": "outer", "nth": 1, "number": int(signal.SIGKILL)}
+    return {"fault": {**point, "marker": str(marker)}}
+
+
+def _says_that_it_looks(marker: Path) -> dict[str, object]:
+    return {"looked": str(marker)}
 
 
 def _kill_all(weather: Weather, run: Run) -> bool:

@@ -75,6 +75,7 @@ class Weather:
         self.processes: dict[str, subprocess.Popen] = {}
         self.clocks: dict[str, WallClock] = {}
         self._markers: dict[str, Path] = {}
+        self._beside: list[subprocess.Popen] = []
         self._started = 0
 
     def open(self) -> Run:
@@ -100,7 +101,7 @@ class Weather:
             assert began is not None
             return time.monotonic() - began
         finally:
-            for process in self.processes.values():
+            for process in (*self.processes.values(), *self._beside):
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGCONT)
                     process.kill()
@@ -165,6 +166,14 @@ class Weather:
                 variables |= self.clocks[name].environment
         with (self.folder / f"{name}.log").open("a") as log:
             self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, env=variables)
+
+    def start_beside(self, name: str, words: list[str]) -> subprocess.Popen:
+        """A process that is no worker, and that nobody starts again; it ends with the storm."""
+        variables = {**os.environ, **self.places.machine(0)}
+        with (self.folder / f"{name}.log").open("a") as log:
+            process = subprocess.Popen(words, stdout=log, stderr=log, env=variables)
+        self._beside.append(process)
+        return process
 
     @property
     def has_clocks(self) -> bool:

@@ -7,6 +7,7 @@ Wrapped round functions of `dipaco` here; the product has no hooks for any of it
 - Contributions that are wrong: when there is a file `FOLDER/worker-3.order` with the name of a lie,
   the next contribution is that lie, and `FOLDER/worker-3.told` says so once it is recorded.
 - Death at a named point (`tests/system/driver.py`): `"fault": {"where": ..., "marker": ...}`.
+- A sign of life of a monitor: `"looked": FILE` is there once it has looked at the run.
 - Another version of the program: `"version": "0.0.0"`.
 """
 
@@ -29,6 +30,7 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.tasks import Arrival
 from dipaco.errors import ClaimLost
 from dipaco.workers import trainer
+from dipaco.workers.monitor import Monitor
 
 # The lie -> what `status` must say of it.
 LIES = {
@@ -119,6 +121,8 @@ def main() -> int:
         dipaco.__version__ = asked["version"]
     if "orders" in asked:
         lie_when_told(Orders(Path(asked["orders"])))
+    if "looked" in asked:
+        driver.wrap(Monitor, "look", after=lambda _: Path(asked["looked"]).touch())
     if fault := asked.get("fault"):
         driver.Fault(**{**fault, "marker": Path(fault["marker"])}).put_in()
     return dipaco.cli.main.main(sys.argv[2:])
