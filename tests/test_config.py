@@ -70,6 +70,7 @@ def test_the_topology_must_own_the_parts_of_the_model():
         ({"routing": RoutingConfig(prefix_tokens=16)}, r"`routing\.prefix_tokens` is 16"),
         ({"data": DataConfig(vocab_size=300, length=32)}, r"`data\.length` is 32; it must be"),
         ({"data": DataConfig(vocab_size=300, length=65)}, r"at most `model\.max_length` \(64\)"),
+        ({"inner": InnerSettings(loss_chunks=3)}, r"`data\.length` \(64\) tokens cannot be cut"),
         ({"inner": InnerSettings(steps=10, warmup_steps=50)}, "`base` takes only 50 steps"),
         (
             {"inner": InnerSettings(steps=10, warmup_steps=50), "base": BaseSettings(steps=0)},
