@@ -130,7 +130,7 @@ def test_a_client_that_reads_nothing_is_one_that_hung_up(narrow_port):
             told = httpx.get(f"http://127.0.0.1:{narrow_port}/metrics").text
             if "dipaco_hang_ups_total 1.0" in told:
                 break
-            time.sleep(0.5)
+            time.sleep(0.25)
         else:
             raise AssertionError(told)
         said = idle.recv(1000)  # what had been sent before

@@ -63,6 +63,8 @@ class _EventStream(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         await super().stream_response(send)
+        # To a client that has just left, the rest was sent at once, to nobody: now we hear of it.
+        await asyncio.sleep(0)
         self._is_sent = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
