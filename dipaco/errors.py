@@ -290,6 +290,10 @@ class DiskFull(DipacoError):
     """
 
 
+class FileRefused(DipacoError):
+    """{file}: {problem}. Check the name, and who may read and write there."""
+
+
 class NotWritable(DipacoError):
     """Cannot write {file}: {problem}. What was there before is whole."""
 

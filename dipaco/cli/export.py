@@ -5,13 +5,19 @@
   python -c "from transformers import AutoModelForCausalLM as M; M.from_pretrained('exported')"
 
 A checkpoint is whole in itself, so all paths together take more than the run's modules, which paths
-share; the table at the end says how much.
+share; the table at the end says how much. Interrupted, the same command goes on with the next path.
 """
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dipaco.cli.releases import add_release, check_path, find_release
+
+if TYPE_CHECKING:
+    from dipaco.control.release import Release
+
+RELEASE = "release.json"  # in the folder of all paths: which one they are of
 
 HELP = "write one path, or all, as Hugging Face checkpoints"
 
@@ -25,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.errors import CheckpointExists
     from dipaco.model.huggingface import export_checkpoint
     from dipaco.runs.run import reading
     from dipaco.store.objects import said_plainly
@@ -33,11 +38,14 @@ def run(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)
-        if options.all and options.out.exists():
-            raise CheckpointExists(folder=options.out)
+        if options.all:
+            with said_plainly(options.out):
+                _begin_or_go_on(options.out, release)
         paths = range(len(release.paths)) if options.all else [options.path]
         folders = {p: options.out / f"path_{p:04d}" if options.all else options.out for p in paths}
         for path, folder in folders.items():
+            if options.all and folder.exists():
+                continue  # of an export that was interrupted: a checkpoint is whole or not there
             parts = opened.path_of(release, path)
             with said_plainly(folder):
                 export_checkpoint(opened.config.model, parts, opened.corpus.tokenizer_file, folder)
@@ -52,7 +60,24 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _table(folders: dict[int, Path], release) -> str:
+def _begin_or_go_on(folder: Path, release: "Release") -> None:
+    """Makes the folder, or finds it begun with the same release. Raises `CheckpointExists`."""
+    import json
+
+    from dipaco.data.files import write_whole
+    from dipaco.errors import CheckpointExists
+
+    told = {"arm": release.arm, "phase": release.phase, "paths": release.paths}
+    content = json.dumps(told, indent=1).encode()
+    file = folder / RELEASE
+    is_same = file.is_file() and file.read_bytes() == content
+    if folder.exists() and not is_same and any(folder.iterdir()):
+        raise CheckpointExists(folder=folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(file, lambda stream: stream.write(content))
+
+
+def _table(folders: dict[int, Path], release: "Release") -> str:
     """Path, folder, bytes and modules of each, and what they take together."""
     sizes = {
         path: sum(file.stat().st_size for file in folder.iterdir())

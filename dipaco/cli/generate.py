@@ -67,6 +67,11 @@ def run(options: argparse.Namespace) -> int:
         )
     if not 0 <= options.seed < 2**63:
         raise BadSetting(name="--seed", value=options.seed, expected="0 to 2^63 - 1", hint="")
+    try:
+        options.prompt.encode()
+    except UnicodeEncodeError as error:
+        shown = ascii(options.prompt)
+        raise BadSetting(name="--prompt", value=shown, expected="UTF-8", hint="") from error
     keep_compiled(cache_folder() / "compiled")
     with reading(options.run) as opened:
         release = find_release(opened, options)

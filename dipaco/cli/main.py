@@ -26,7 +26,19 @@ from dipaco.cli import (
     train,
     upgrade,
 )
-from dipaco.errors import DipacoError, DiskFull
+from dipaco.errors import DipacoError, DiskFull, FileRefused
+
+# What a person can put right who knows which file it is.
+THE_FILES_FAULT = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EIO,
+}
 
 VERBS = {
     "train": train,
@@ -106,10 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _forget_output()  # whoever read it has left (`| head`)
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _forget_output()
+            return _refuse(DiskFull(file=error.filename or "the output or the log"))
+        if error.filename is None or error.errno not in THE_FILES_FAULT:
             raise
-        _forget_output()
-        return _refuse(DiskFull(file=error.filename or "the output or the log"))
+        return _refuse(FileRefused(file=error.filename, problem=error.strerror))
 
 
 def _refuse(error: DipacoError) -> int:

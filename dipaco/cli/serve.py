@@ -14,6 +14,7 @@ gets the newer one. SIGTERM or Ctrl-C finishes the requests that run. Needs the 
 """
 
 import argparse
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -145,7 +146,9 @@ def run(options: argparse.Namespace) -> int:
             f"serving `{service.name}` ({release.arm}, phase {release.phase}, "
             f"{len(release.paths)} paths) at http://{f'[{host}]' if ':' in host else host}:{port}"
         )
-        serve(make_app(service, metrics, http), listening, options.drain_seconds, service.say)
+        app = make_app(service, metrics, http)
+        cut_off = functools.partial(service.loop.stop, drain_seconds=0.0)
+        serve(app, listening, options.drain_seconds, service.say, cut_off)
         service.say("stopped")
     return 0
 
@@ -203,7 +206,8 @@ def _keys(file: Path | None) -> tuple[str, ...]:
     if file is None:
         return ()
     try:
-        keys = tuple(line.strip() for line in file.read_text().splitlines() if line.strip())
+        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
+        keys = tuple(line.strip() for line in text.splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:
         raise BadKeyFile(file=file, problem=error) from error
     if not keys:

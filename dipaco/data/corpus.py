@@ -131,8 +131,9 @@ class Corpus:
                 problem += f" and should have {file.num_bytes}"
                 raise CorpusDamaged(file=folder / file.name, problem=problem, folder=folder)
         arrays = {name: _read_array(folder, name, manifest) for name in ARRAYS}
-        if file_digest(folder / "tokenizer.json") != manifest.tokenizer_digest:
-            problem = "its digest is not the recorded one"
+        is_there = (folder / "tokenizer.json").is_file()
+        if not is_there or file_digest(folder / "tokenizer.json") != manifest.tokenizer_digest:
+            problem = "its digest is not the recorded one" if is_there else "it is missing"
             raise CorpusDamaged(file=folder / "tokenizer.json", problem=problem, folder=folder)
         return cls(folder, manifest, arrays, fetch)
 

@@ -87,7 +87,8 @@ class Loop:
         with self._lock:
             if self._is_stopping:
                 raise LoopStopping()
-            if (num_waiting := len(self._waiting)) >= self.limits.waiting:
+            num_waiting = len(self._waiting)
+            if num_waiting >= self.limits.waiting + self._pool.num_free:
                 seconds = self._meter.seconds_until_served(num_waiting)
                 raise QueueFull(waiting=num_waiting, retry_after_seconds=seconds)
             self._waiting.put(stream)

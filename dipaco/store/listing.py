@@ -16,6 +16,8 @@ from dipaco.errors import ObjectDamaged, ObjectMissing
 from dipaco.receipt import Receipt
 
 DIGESTS = "digests.json"  # the list of a folder's files: [name, digest, bytes] of each
+# What a file is at fault for, and not the process that has too many open.
+UNREADABLE = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EIO}
 POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 
 
@@ -49,6 +51,10 @@ def _open(file: Path, receipt: Receipt) -> BinaryIO:
         stream = file.open("rb", buffering=0)
     except FileNotFoundError as error:
         raise ObjectMissing(file=file, name=receipt.name) from error
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+        raise ObjectDamaged(file=file, name=receipt.name, problem=error.strerror) from error
     size = os.fstat(stream.fileno()).st_size
     if size != receipt.num_bytes:
         stream.close()

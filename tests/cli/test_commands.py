@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -372,6 +373,21 @@ def test_a_dense_run_starts_from_one_path_of_another(dipaco, tiny, opened, tmp_p
 
 
 FIRST = ("early/0000", "late/0000")
+
+
+def test_an_export_of_all_paths_that_was_interrupted_goes_on(dipaco, tiny, tmp_path):
+    out = tmp_path / "all"
+    export = ("export", "--run", tiny.folder, "--all", "--out", out)
+    done = dipaco(*export)
+    assert done.code == 0, done.err
+    assert "4 paths of modular at phase 2" in done.out
+    whole = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    shutil.rmtree(out / "path_0002")
+    assert dipaco(*export).out == done.out
+    assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == whole
+    # Of another release it would be a mixture.
+    other = dipaco(*export[:3], "--phase", 1, *export[3:])
+    assert (other.code, "never overwrites" in other.err) == (2, True)
 
 
 def test_all_modules_start_from_an_exported_checkpoint(dipaco, tiny, opened, tmp_path):

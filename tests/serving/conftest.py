@@ -48,12 +48,13 @@ def url(service) -> Iterator[str]:
 
 @pytest.fixture
 def narrow_port(service, monkeypatch) -> Iterator[int]:
-    """The same, where little is sent ahead, and who reads nothing for a second is given up."""
+    """The same, where little is sent ahead, and nobody is waited for."""
     import socket
 
     from dipaco.serving.http import server
 
     monkeypatch.setattr(server, "UNREAD_SECONDS", 1)
+    monkeypatch.setattr(server, "SILENT_SECONDS", 0.3)
     with server.listen("127.0.0.1", 0) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections take it over
         with _serving(service, listening):
@@ -67,8 +68,9 @@ def _serving(service, listening) -> Iterator[None]:
     import uvicorn
 
     from dipaco.serving.http.app import make_app
+    from dipaco.serving.http.server import http_config
 
-    server = uvicorn.Server(uvicorn.Config(make_app(service), log_level="error", lifespan="off"))
+    server = uvicorn.Server(http_config(make_app(service)))
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     yield

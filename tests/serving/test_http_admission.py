@@ -118,6 +118,14 @@ async def _hold(door, served, path):
         await asyncio.sleep(60)
 
 
+def test_who_asks_nothing_or_without_end_is_sent_away(narrow_port):
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as silent:
+        assert silent.recv(100) == b""
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as endless:
+        endless.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\nX-Long: " + b"z" * 70_000)
+        assert endless.recv(100).startswith(b"HTTP/1.1 4")
+
+
 def test_a_client_that_reads_nothing_is_one_that_hung_up(narrow_port):
     asked = ASKED | {"n": 30, "max_tokens": 50, "temperature": 1, "logprobs": 5, "stream": True}
     body = json.dumps(asked).encode()

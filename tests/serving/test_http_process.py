@@ -42,13 +42,25 @@ def test_a_client_that_hangs_up_frees_its_rows_and_sigterm_finishes_what_runs(se
         server.connect().connect()
 
 
+def test_at_the_second_signal_all_are_told_that_it_stops(server):
+    connection, answer, line = server.begin(LONG)
+    server.process.send_signal(signal.SIGTERM)
+    until(lambda: b"\n" in answer.readline())  # it goes on
+    server.process.send_signal(signal.SIGTERM)
+    *_, last = (line for line in (line + answer.read()).decode().split("\n") if line)
+    connection.close()
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "stopping"
+    assert server.end() == 0
+    assert "Traceback" not in server.said
+
+
 def test_what_makes_serving_impossible_is_a_sentence(dipaco, tiny, tmp_path):
     def said(*options, code=2):
         ended = dipaco("serve", *options)
         assert (ended.code, ended.out) == (code, "")
         return ended.err
 
-    (tmp_path / "keys").write_text("\n \n")
+    (tmp_path / "keys").write_text("\ufeff\n \n")
     run = ("--run", tiny.folder)
     assert "NoSuchRun" in said("--run", tmp_path / "nothing")
     assert "there is no key in it" in said(*run, "--api-key-file", tmp_path / "keys")

@@ -214,20 +214,21 @@ async def until(is_so):
 def test_who_comes_when_the_queue_is_full_is_told_when_to_come_again(standing):
     async def many():
         async with in_process(standing) as client:
+            most = standing.loop.capacity  # rows that are free, and two more
             first = [
-                asyncio.create_task(client.post("/v1/completions", json=GOOD)) for _ in range(2)
+                asyncio.create_task(client.post("/v1/completions", json=GOOD)) for _ in range(most)
             ]
-            await until(lambda: standing.loop.stats().num_waiting == 2)
+            await until(lambda: standing.loop.stats().num_waiting == most)
             late = await client.post("/v1/completions", json=GOOD)
             message = refused(late, 429, code="queue_full")
             assert "Try again" in message
             assert int(late.headers["retry-after"]) >= 1
-            # More at once than may ever be inside.
-            refused(await client.post("/v1/completions", json=GOOD | {"n": 100}), 429)
+            never = await client.post("/v1/completions", json=GOOD | {"n": most + 1})
+            assert f"more than the {most}" in refused(never, 400, "n")
             turning = asyncio.get_running_loop().run_in_executor
             while not all(task.done() for task in first):
                 await turning(None, standing.loop.run_once)
-            assert [task.result().status_code for task in first] == [200, 200]
+            assert [task.result().status_code for task in first] == [200] * most
 
     asyncio.run(many())
     assert standing.cache.stats().pinned == 0
@@ -379,6 +380,29 @@ def test_a_wrong_conversation_is_refused(talking, change, param):
     refused(talking.post("/v1/chat/completions", json=TALK | change), 400, param)
 
 
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{{ '\\ud800' }}", "surrogates"),
+        ("{{ messages[7].content }}", "no element 7"),
+    ],
+)
+def test_a_template_that_fails_is_a_sentence(service, tmp_path, template, problem):
+    (tmp_path / "odd.jinja").write_text(template)
+    chat = Chat(tmp_path / "odd.jinja", service.tokenizer.file)
+    with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
+        told = client.post("/v1/chat/completions", json=TALK)
+        assert problem in refused(told, 400, "messages")
+
+
+def test_a_long_conversation_is_refused_before_it_is_made_into_tokens(talking, monkeypatch):
+    monkeypatch.setattr(Chat, "encode", lambda *_: 1 / 0)
+    long = {"messages": [{"role": "user", "content": "z " * 100_000}]}
+    told = talking.post("/v1/chat/completions", json=TALK | long)
+    assert "at least" in refused(told, 400, "prompt")
+
+
 def test_a_file_that_is_no_template_is_refused_at_the_start(service, tmp_path):
     (tmp_path / "broken.jinja").write_text("{% for message in %}")
     (tmp_path / "tokenizer_config.json").write_text("{}")
@@ -386,6 +410,11 @@ def test_a_file_that_is_no_template_is_refused_at_the_start(service, tmp_path):
         with pytest.raises(BadChatTemplate, match=name):
             Chat(tmp_path / name, service.tokenizer.file)
     assert find_template(tmp_path / "tokenizer.json") is None
+    (tmp_path / "fine.jinja").write_text("a")
+    for content in ("[1]", "null", '{"eos_token": 5}', '{"bos_token": {"content": 3}}', "[" * 100_000):
+        (tmp_path / "tokenizer_config.json").write_text(content)
+        with pytest.raises(BadChatTemplate, match=r"tokenizer_config\.json"):
+            Chat(tmp_path / "fine.jinja", service.tokenizer.file)
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "a"}')
     assert find_template(tmp_path / "tokenizer.json").name == "tokenizer_config.json"
 

@@ -215,7 +215,7 @@ def test_a_prompt_without_room_is_refused_at_once(loop, prompt):
 
 def test_the_queue_is_bounded_and_says_when_to_come_again():
     loop = make_loop(waiting=2)
-    for _ in range(2):
+    for _ in range(loop.limits.rows + 2):
         loop.submit(request())
     with pytest.raises(QueueFull) as refused:
         loop.submit(request())

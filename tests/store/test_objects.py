@@ -122,6 +122,15 @@ def test_a_flipped_byte_is_found_and_the_file_named(objects, tmp_path, place):
         objects.read_bytes(receipt)
 
 
+def test_a_folder_in_its_place_is_damage(objects, tmp_path):
+    receipt = objects.write_bytes("k", "bin", bytes(10_000))
+    (tmp_path / receipt.name).unlink()
+    (tmp_path / receipt.name).mkdir()
+    for read in (objects.read_bytes, objects.pages):
+        with pytest.raises(ObjectDamaged, match="directory"):
+            read(receipt)
+
+
 @pytest.mark.parametrize("size", [0, 9_999, 10_001])
 def test_another_size_is_found(objects, tmp_path, size):
     receipt = objects.write_bytes("k", "bin", bytes(10_000))

@@ -20,8 +20,15 @@ class Admission:
 
     @contextlib.contextmanager
     def inside(self, num_choices: int) -> Generator[None]:
-        """Counts the choices of a request while it lasts. Raises `QueueFull`."""
-        if self.num_inside + num_choices > self._service.loop.capacity:
+        """Counts the choices of a request while it lasts. Raises `QueueFull`, and `Refusal` where
+        there will never be room for so many.
+        """
+        if num_choices > (most := self._service.loop.capacity):
+            problem = f"{num_choices} choices are more than the {most} that this server takes"
+            raise Refusal(
+                400, f"{problem} at once. Ask for fewer, or in several requests.", param="n"
+            )
+        if self.num_inside + num_choices > most:
             raise QueueFull(waiting=self.num_inside, retry_after_seconds=1)
         self.num_inside += num_choices
         try:

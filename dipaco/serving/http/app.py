@@ -128,7 +128,7 @@ class _Application:
         if not self._keys:
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        given = key.strip().encode("latin-1")  # as headers come: byte for byte
+        given = key.strip(" \t").encode("latin-1")  # as headers come: byte for byte
         matches = [hmac.compare_digest(given, known) for known in self._keys]
         if scheme.lower() != "bearer" or not any(matches):
             raise Refusal(

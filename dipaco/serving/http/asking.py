@@ -70,7 +70,9 @@ def understand_chat(service: Service, chat: Chat | None, body: ChatRequest) -> A
         )
     if body.top_logprobs is not None and not body.logprobs:
         _refuse("top_logprobs", "`top_logprobs` is set and `logprobs` is not. Set `logprobs` too.")
-    text, ids = chat.render([_as_template_reads(message) for message in body.messages])
+    text = chat.render([_as_template_reads(message) for message in body.messages])
+    _check_may_fit(service, text)
+    ids = chat.encode(text)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if wanted == 0:
         _refuse("max_tokens", "`max_tokens` is 0: nothing would come back. Ask for 1 or more.")
@@ -87,9 +89,7 @@ def understand_chat(service: Service, chat: Chat | None, body: ChatRequest) -> A
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
     """The ids of one prompt, int32. Raises `Refusal`, `ContextTooLong`."""
     if isinstance(given, str):
-        longest = max(map(len, service.token_bytes))
-        # No tokenizer makes fewer tokens than this; a megabyte need not be read to be refused.
-        _check_fits(service, len(given.encode()) // longest, lambda least: f"at least {least}")
+        _check_may_fit(service, given)
         (ids,) = service.tokenizer.encode([given])
     else:
         if unknown := [i for i in given if i >= service.model.vocab_size]:
@@ -157,6 +157,12 @@ def _routed(
         _refuse("messages", "The conversation is empty. Give at least one token.")
     _check_fits(service, len(ids), str)
     return Prompt(text, tuple(ids.tolist()), service.choose(served, ids, path))
+
+
+def _check_may_fit(service: Service, text: str) -> None:
+    """No tokenizer makes fewer tokens than this; a megabyte need not be read to be refused."""
+    longest = max(map(len, service.token_bytes))
+    _check_fits(service, len(text.encode()) // longest, lambda least: f"at least {least}")
 
 
 def _check_fits(service: Service, num_tokens: int, told: Callable[[int], str]) -> None:

@@ -43,11 +43,13 @@ class Chat:
             raise ExtraMissing(
                 feature="A chat template", package="jinja2", extra="serve"
             ) from error
-        self._file, self._failure = template_file, jinja2.TemplateError
+        self._file = template_file
         self._tokenizer = load_tokenizer(tokenizer_file)
         self._tokenizer.library.encode_special_tokens = False
-        beside = template_file.with_name(FILES[1])
-        self._settings = _settings(beside) if beside.is_file() else {}
+        self._beside = template_file.with_name(FILES[1])
+        self._settings = _settings(self._beside) if self._beside.is_file() else {}
+        for name in ("bos_token", "eos_token"):
+            self._special(name)  # what is wrong with them is said now
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True
         )
@@ -56,7 +58,7 @@ class Chat:
         )
         try:
             self._template = environment.from_string(self._source())
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, RecursionError) as error:
             raise BadChatTemplate(file=template_file, problem=str(error)) from error
 
     @property
@@ -64,10 +66,8 @@ class Chat:
         """The token that ends a turn."""
         return frozenset({self._tokenizer.library.token_to_id(self._special("eos_token"))} - {None})
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> tuple[str, np.ndarray]:
-        """The prompt as text and as int32 ids. Raises `Refusal` where the template does not take
-        these messages.
-        """
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt. Raises `Refusal` where the template does not take these messages."""
         try:
             text = self._template.render(
                 messages=messages,
@@ -76,11 +76,17 @@ class Chat:
                 bos_token=self._special("bos_token"),
                 eos_token=self._special("eos_token"),
             )
-        except (self._failure, TypeError, ValueError, ArithmeticError, LookupError) as error:
-            problem = f"The chat template does not take these messages: {error}."
+            text.encode()  # half of a surrogate pair is no text
+        except Exception as error:  # a stranger's program: it may fail in any way
+            why = str(error) or type(error).__name__
+            problem = f"The chat template does not take these messages: {why}."
             raise Refusal(400, problem, param="messages") from error
+        return text
+
+    def encode(self, text: str) -> np.ndarray:
+        """The prompt's ids, int32."""
         (ids,) = self._tokenizer.encode([text])
-        return text, ids
+        return ids
 
     def _source(self) -> str:
         if self._file.suffix == ".json":
@@ -95,14 +101,21 @@ class Chat:
 
     def _special(self, name: str) -> str:
         token = self._settings.get(name) or ""
-        return token["content"] if isinstance(token, dict) else token
+        if isinstance(token, dict):
+            token = token.get("content")
+        if not isinstance(token, str):
+            raise BadChatTemplate(file=self._beside, problem=f"its `{name}` is no text")
+        return token
 
 
 def _settings(file: Path) -> dict[str, Any]:
     try:
-        return json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+        settings = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError) as error:
         raise BadChatTemplate(file=file, problem=str(error)) from error
+    if not isinstance(settings, dict):
+        raise BadChatTemplate(file=file, problem="it is no JSON object")
+    return settings
 
 
 def _refuse(message: str) -> None:

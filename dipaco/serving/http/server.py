@@ -3,15 +3,22 @@
 import contextlib
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable, Generator
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dipaco.errors import CannotListen
 
 KEEP_ALIVE_SECONDS = 30
+SILENT_SECONDS = 20.0  # for a first request to come, before the connection is closed
 UNREAD_SECONDS = 60  # with an answer that the client does not read, before it counts as gone
+MOST_HEAD_BYTES = 64 << 10  # of a request line and its headers
+LAST_WORDS_SECONDS = 1.0  # to tell those whose requests were cut off
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -34,41 +41,94 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(
-    app: Starlette, listening: socket.socket, drain_seconds: float, say: Callable[[str], None]
-) -> None:
-    """Answers until SIGTERM or Ctrl-C; then takes nothing new, and ends when the requests that run
-    are finished, at the latest after `drain_seconds`.
-    """
-    config = uvicorn.Config(
+def http_config(app: Starlette) -> uvicorn.Config:
+    """How requests are read: h11 and not httptools, which takes headers of any size."""
+    return uvicorn.Config(
         app,
+        http=_Protocol,
+        ws="none",
         log_level="warning",
         access_log=False,
         lifespan="off",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=int(drain_seconds),
+        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
     )
-    _Server(config, say).run(sockets=[listening])
+
+
+def serve(
+    app: Starlette,
+    listening: socket.socket,
+    drain_seconds: float,
+    say: Callable[[str], None],
+    cut_off: Callable[[], None],
+) -> None:
+    """Answers until SIGTERM or Ctrl-C; then takes nothing new, and ends when the requests that run
+    are finished. After `drain_seconds`, or at a second signal, `cut_off` is called, which ends
+    them; they are told so.
+    """
+    _Server(http_config(app), drain_seconds, say, cut_off).run(sockets=[listening])
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's, but for who connects and asks nothing, whom it would keep for ever."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._silence = self.loop.call_later(SILENT_SECONDS, self._look_for_request)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._silence.cancel()
+        super().connection_lost(exc)
+
+    def _look_for_request(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but for what it does after a signal: it would die of it once more."""
+    """uvicorn, but for what it does after a signal: it would die of it once more, and leave those
+    without a word whose time is over.
+    """
 
-    def __init__(self, config: uvicorn.Config, say: Callable[[str], None]):
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain_seconds: float,
+        say: Callable[[str], None],
+        cut_off: Callable[[], None],
+    ):
         super().__init__(config)
-        self._say = say
+        self._drain_seconds, self._say, self._cut_off = drain_seconds, say, cut_off
+        self._deadline: threading.Timer | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        def stop(number: int, frame: object) -> None:
-            self.force_exit = self.should_exit  # the second time at once
-            self.should_exit = True
-            self._say("stopping: the requests that run are finished first (once more: at once)")
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            if self._deadline is not None:
+                self._deadline.cancel()
+
+    def _stop(self, number: int, frame: Any) -> None:
+        is_second = self.should_exit
+        self.should_exit = True
+        if is_second and self._deadline is not None:
+            self._deadline.cancel()
+        else:
+            self._say("stopping: the requests that run are finished first (once more: at once)")
+        self._deadline = threading.Timer(0 if is_second else self._drain_seconds, self._end)
+        self._deadline.daemon = True
+        self._deadline.start()
+
+    def _end(self) -> None:
+        self._cut_off()
+        until = time.monotonic() + LAST_WORDS_SECONDS
+        while self.server_state.tasks and time.monotonic() < until:
+            time.sleep(0.02)
+        self.force_exit = True
