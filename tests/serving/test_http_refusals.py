@@ -411,7 +411,13 @@ def test_a_file_that_is_no_template_is_refused_at_the_start(service, tmp_path):
             Chat(tmp_path / name, service.tokenizer.file)
     assert find_template(tmp_path / "tokenizer.json") is None
     (tmp_path / "fine.jinja").write_text("a")
-    for content in ("[1]", "null", '{"eos_token": 5}', '{"bos_token": {"content": 3}}', "[" * 100_000):
+    for content in (
+        "[1]",
+        "null",
+        '{"eos_token": 5}',
+        '{"bos_token": {"content": 3}}',
+        "[" * 100_000,
+    ):
         (tmp_path / "tokenizer_config.json").write_text(content)
         with pytest.raises(BadChatTemplate, match=r"tokenizer_config\.json"):
             Chat(tmp_path / "fine.jinja", service.tokenizer.file)
