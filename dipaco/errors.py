@@ -123,7 +123,7 @@ class CorpusOfOtherSettings(DipacoError):
 
 
 class CorpusDamaged(DipacoError):
-    """{file} is damaged: {problem}. Delete the folder {folder} and run the same command again to prepare it anew."""
+    """{file} is damaged: {problem}. Delete the folder {folder}; `dipaco train` with the same config and run prepares it anew."""
 
 
 class EmptyShard(DipacoError):
