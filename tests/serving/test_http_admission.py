@@ -128,6 +128,10 @@ def test_who_asks_nothing_or_without_end_is_sent_away(narrow_port):
 
 def test_a_client_that_reads_nothing_is_one_that_hung_up(narrow_port):
     asked = ASKED | {"n": 30, "max_tokens": 50, "temperature": 1, "logprobs": 5, "stream": True}
+    url = f"http://127.0.0.1:{narrow_port}"
+    read = httpx.post(f"{url}/v1/completions", json=asked, timeout=60)
+    assert read.text.endswith("[DONE]\n\n")
+    assert "dipaco_hang_ups_total 0.0" in httpx.get(f"{url}/metrics").text
     body = json.dumps(asked).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n"
     with socket.socket() as idle:
@@ -135,7 +139,7 @@ def test_a_client_that_reads_nothing_is_one_that_hung_up(narrow_port):
         idle.connect(("127.0.0.1", narrow_port))
         idle.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
         for _ in range(60):
-            told = httpx.get(f"http://127.0.0.1:{narrow_port}/metrics").text
+            told = httpx.get(f"{url}/metrics").text
             if "dipaco_hang_ups_total 1.0" in told:
                 break
             time.sleep(0.25)

@@ -42,14 +42,20 @@ def test_a_client_that_hangs_up_frees_its_rows_and_sigterm_finishes_what_runs(se
         server.connect().connect()
 
 
-def test_at_the_second_signal_all_are_told_that_it_stops(server):
-    connection, answer, line = server.begin(LONG)
+def test_at_the_second_signal_who_is_not_done_is_told_that_it_stops(server):
+    connection, answer, _ = server.begin(LONG | {"n": 128})
+    late = server.connect()  # behind the first: 128 texts with two rows
+    kind = {"Content-Type": "application/json"}
+    late.request("POST", "/v1/completions", json.dumps(LONG | {"n": 128}), kind)
+    until(lambda: server.metric("waiting_requests") > 128)
     server.process.send_signal(signal.SIGTERM)
-    until(lambda: b"\n" in answer.readline())  # it goes on
+    server.said += server.process.stderr.readline()
     server.process.send_signal(signal.SIGTERM)
-    *_, last = (line for line in (line + answer.read()).decode().split("\n") if line)
+    told = late.getresponse()
+    assert (told.status, json.loads(told.read())["error"]["code"]) == (503, "stopping")
+    answer.read()
+    late.close()
     connection.close()
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "stopping"
     assert server.end() == 0
     assert "Traceback" not in server.said
 

@@ -63,8 +63,6 @@ class _EventStream(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         await super().stream_response(send)
-        # To a client that has just left, the rest was sent at once, to nobody: now we hear of it.
-        await asyncio.sleep(0)
         self._is_sent = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,6 +94,8 @@ async def _written(
     if has_usage:
         yield event_bytes(shape.closing(usage_of(answer)))
     yield END
+    # To a client that has just left, the rest was sent at once, to nobody: now we hear of it.
+    await asyncio.sleep(0)
 
 
 async def _gathered(events: AsyncIterator[list[Event]]) -> list[Event]:
