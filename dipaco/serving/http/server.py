@@ -10,7 +10,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dipaco.errors import CannotListen
 
@@ -42,7 +42,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def http_config(app: Starlette) -> uvicorn.Config:
-    """How requests are read: h11 and not httptools, which takes headers of any size."""
+    """How requests are read."""
     return uvicorn.Config(
         app,
         http=_Protocol,
@@ -52,7 +52,6 @@ def http_config(app: Starlette) -> uvicorn.Config:
         lifespan="off",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
     )
 
 
@@ -70,8 +69,13 @@ def serve(
     _Server(http_config(app), drain_seconds, say, cut_off).run(sockets=[listening])
 
 
-class _Protocol(H11Protocol):
-    """uvicorn's, but for who connects and asks nothing, whom it would keep for ever."""
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's, but for who connects and asks nothing, whom it would keep for ever, and whose
+    headers have no end, which it would read. h11 has a bound, but with it 32 requests at once made
+    1.14 times the tokens of `transformers`, and 1.37 with httptools (`bench_serve.py --pairs 4`).
+    """
+
+    _is_in_head, _head_bytes = True, 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -80,6 +84,21 @@ class _Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._silence.cancel()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self.send_400_response("The headers are too large.")
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head, self._head_bytes = False, 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._is_in_head = True
+        super().on_message_complete()
 
     def _look_for_request(self) -> None:
         if self.cycle is None and not self.transport.is_closing():
