@@ -8,6 +8,23 @@ The command line prints `NameOfTheError: message` and ends with exit code 2. Wha
 `assert`, not an error.
 """
 
+import errno
+
+# What an OSError is when it is about the file that it names, and not, say, about a process with too
+# many of them open.
+THE_FILES_FAULT = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.EISDIR,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.EIO,
+    }
+)
+
 
 class DipacoError(Exception):
     """Something went wrong that a person can put right."""

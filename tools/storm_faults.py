@@ -207,9 +207,7 @@ def _two_launchers(weather: Weather, run: Run) -> bool:
         words = weather.command(
             "launch", str(weather.config_file), "--workers", "1", "--name", name
         )
-        with (weather.folder / f"{name}.log").open("a") as log:
-            variables = {**os.environ, **weather.places.machine(number % weather.options.workers)}
-            launchers.append(subprocess.Popen(words, stdout=log, stderr=log, env=variables))
+        launchers.append(weather.start_beside(name, words, number % weather.options.workers))
     deadline = time.monotonic() + 3 * PATIENCE_SECONDS
     have_worked: set[str] = set()
     while time.monotonic() < deadline and len(have_worked) < 2 and run.ledger.unfinished():

@@ -164,16 +164,17 @@ class Weather:
             if self._clock is not None:
                 self.clocks[name] = WallClock(self._clock, self.folder / f"{name}.clock")
                 variables |= self.clocks[name].environment
-        with (self.folder / f"{name}.log").open("a") as log:
-            self.processes[name] = subprocess.Popen(words, stdout=log, stderr=log, env=variables)
+        self.processes[name] = self._spawn(name, words, variables)
 
-    def start_beside(self, name: str, words: list[str]) -> subprocess.Popen:
+    def start_beside(self, name: str, words: list[str], machine: int = 0) -> subprocess.Popen:
         """A process that is no worker, and that nobody starts again; it ends with the storm."""
-        variables = {**os.environ, **self.places.machine(0)}
-        with (self.folder / f"{name}.log").open("a") as log:
-            process = subprocess.Popen(words, stdout=log, stderr=log, env=variables)
+        process = self._spawn(name, words, {**os.environ, **self.places.machine(machine)})
         self._beside.append(process)
         return process
+
+    def _spawn(self, name: str, words: list[str], variables: dict[str, str]) -> subprocess.Popen:
+        with (self.folder / f"{name}.log").open("a") as log:
+            return subprocess.Popen(words, stdout=log, stderr=log, env=variables)
 
     @property
     def has_clocks(self) -> bool:

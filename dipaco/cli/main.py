@@ -26,19 +26,7 @@ from dipaco.cli import (
     train,
     upgrade,
 )
-from dipaco.errors import DipacoError, DiskFull, FileRefused
-
-# What a person can put right who knows which file it is.
-THE_FILES_FAULT = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.EISDIR,
-    errno.ENOTDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.EIO,
-}
+from dipaco.errors import THE_FILES_FAULT, DipacoError, DiskFull, FileRefused
 
 VERBS = {
     "train": train,

@@ -99,6 +99,7 @@ class Service:
         self.topology = run.plan.arm(settings.arm).topology
         self.tokenizer = run.corpus.tokenizer()
         self.token_bytes = token_bytes(self.tokenizer)
+        self.longest_token_bytes = max(map(len, self.token_bytes))
         self.stop_ids = frozenset({self.tokenizer.library.token_to_id(PADDING)} - {None})
         self._dispatcher = Dispatcher(run, release) if len(release.paths) > 1 else None
 

@@ -12,12 +12,10 @@ from typing import BinaryIO
 import xxhash
 
 from dipaco.data.files import file_digest
-from dipaco.errors import ObjectDamaged, ObjectMissing
+from dipaco.errors import THE_FILES_FAULT, ObjectDamaged, ObjectMissing
 from dipaco.receipt import Receipt
 
 DIGESTS = "digests.json"  # the list of a folder's files: [name, digest, bytes] of each
-# What a file is at fault for, and not the process that has too many open.
-UNREADABLE = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EIO}
 POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 
 
@@ -52,7 +50,7 @@ def _open(file: Path, receipt: Receipt) -> BinaryIO:
     except FileNotFoundError as error:
         raise ObjectMissing(file=file, name=receipt.name) from error
     except OSError as error:
-        if error.errno not in UNREADABLE:
+        if error.errno not in THE_FILES_FAULT:
             raise
         raise ObjectDamaged(file=file, name=receipt.name, problem=error.strerror) from error
     size = os.fstat(stream.fileno()).st_size

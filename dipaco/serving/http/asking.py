@@ -161,8 +161,8 @@ def _routed(
 
 def _check_may_fit(service: Service, text: str) -> None:
     """No tokenizer makes fewer tokens than this; a megabyte need not be read to be refused."""
-    longest = max(map(len, service.token_bytes))
-    _check_fits(service, len(text.encode()) // longest, lambda least: f"at least {least}")
+    least = len(text.encode()) // service.longest_token_bytes
+    _check_fits(service, least, lambda least: f"at least {least}")
 
 
 def _check_fits(service: Service, num_tokens: int, told: Callable[[int], str]) -> None:
