@@ -13,6 +13,6 @@ its learning rates, and gives the state after them, as `inner.phase.run_phase` d
 
 A group step is exactly the optimiser step of a plain worker: the same rows, each once, whoever
 computed them. Pure: `progress`, `shares`, `deadlines`, `leases`, `codecs`. With the world: `passes`
-and `wire` (trust), `transport`, `leader`, `volunteer`, `backbone`. May import `inner`, `model`,
-`control`, `runs`; never `workers` or `serving`.
+and `wire` (trust), `transport`, `leader` with its `group` and `rounds`, `volunteer`, `backbone`.
+May import `inner`, `model`, `control`, `runs`; never `workers` or `serving`.
 """

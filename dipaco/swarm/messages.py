@@ -4,6 +4,9 @@ import hashlib
 
 import msgspec
 
+NOT_LEADING = "this backbone does not lead"  # a refusal: ask the others
+UNKNOWN = "you are not known here (any more): say hello"  # likewise
+
 
 class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Of every kind."""

@@ -28,6 +28,8 @@ from dipaco.swarm.compute import Settings
 from dipaco.swarm.deadlines import Durations
 from dipaco.swarm.holder import Holder, decoded
 from dipaco.swarm.messages import (
+    NOT_LEADING,
+    UNKNOWN,
     AskChunk,
     AskManifest,
     AskMean,
@@ -48,13 +50,10 @@ from dipaco.swarm.messages import (
     digest,
 )
 from dipaco.swarm.state import StateBytes, state_of
-from dipaco.swarm.wire import Wire
+from dipaco.swarm.wire import PEER_ERRORS, Wire
 
-NOT_LEADING = "this backbone does not lead"
-UNKNOWN = "you are not known here (any more): say hello"
 CHUNKS_AT_ONCE = 4
 PATIENCE_SECONDS = 600.0  # with a group whose backbones are all gone
-PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
 
 
 class Peer:

@@ -16,8 +16,8 @@ from dipaco.errors import SwarmRefuses
 from dipaco.swarm.compute import Compute, unpack_rows
 from dipaco.swarm.holder import Holder
 from dipaco.swarm.messages import BlockDone, Board, Closed, Leased, Plan, Work
-from dipaco.swarm.peer import PEER_ERRORS, Peer
-from dipaco.swarm.wire import Wire
+from dipaco.swarm.peer import Peer
+from dipaco.swarm.wire import PEER_ERRORS, Wire
 
 
 class Volunteer(Peer):

@@ -24,6 +24,8 @@ from dipaco.swarm.transport import Transport
 HEADER_BYTES = 4 << 20  # of a seal, a method and a body, at most
 CHUNK_BYTES = 128 << 10  # between two looks at the clock
 MEASURED_BYTES = 64 << 10  # smaller transfers say nothing of a link
+# What asking a peer may end with.
+PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 

@@ -61,7 +61,7 @@ def test_who_dies_with_rows_in_its_sum_takes_them_back_to_the_others():
             await group.step()
             step = asyncio.ensure_future(group.step())
             bo = group.volunteers["bo"][0].wire.name
-            await until(lambda: group.leader._ledger.done_by(bo))
+            await until(lambda: group.leader.group.ledger.done_by(bo))
             await group.kill("bo")
             await step
             assert set(group.closings[-1].rows) == {group.volunteers["ana"][0].wire.name}
@@ -91,7 +91,7 @@ def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_no_ste
             bo = group.volunteers["bo"][0]
             await until(lambda: bo.is_current)
             step = asyncio.ensure_future(group.step())
-            await until(lambda: group.leader._board.plan is not None)
+            await until(lambda: group.leader.board.plan is not None)
             await asyncio.sleep(0.05)
             await group.kill("bo")
             await step

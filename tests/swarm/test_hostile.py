@@ -37,7 +37,7 @@ async def refused_at_the_door(group, given, why, **hello):
     )
     with pytest.raises(SwarmRefuses, match=why):
         await wire.ask(group.wire.address, "hello", body, Welcome, within_seconds=5.0)
-    assert not any(name.startswith(given.certificate.name) for name in group.leader.members)
+    assert not any(name.startswith(given.certificate.name) for name in group.leader.group.members)
     assert any(why in reason for _, reason in group.refused), "it is shown"
     await wire.transport.close()
 
@@ -102,11 +102,11 @@ def test_a_spoilt_gradient_is_refused_and_its_rows_are_done_by_others(spoil, why
             eve = group.volunteers["eve"][0]
             for _ in range(20):
                 await group.step()
-                if group.leader._banned:
+                if group.leader.group.banned:
                     break
-            (name,) = group.leader._banned
+            (name,) = group.leader.group.banned
             assert name == eve.wire.name
-            assert why in group.leader._banned[name]
+            assert why in group.leader.group.banned[name]
             await group.step()
             assert_replayed(group)
 

@@ -1,0 +1,266 @@
+"""Who takes part in a group, as its leader knows it, and which rows of the step are whose.
+
+Rows are lent in blocks. Who goes, or is sent away, takes what it had back to the ledger: others
+compute it. The sums of who leaves in good order are the leader's own from then on: its *gift*.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from dipaco.errors import SwarmRefuses
+from dipaco.swarm.compute import Settings
+from dipaco.swarm.leases import BlockLedger, blocks_to_lease
+from dipaco.swarm.members import Member
+from dipaco.swarm.messages import UNKNOWN, BlockDone, Hello
+from dipaco.swarm.passes import Certificate
+from dipaco.swarm.progress import Estimate, estimate
+
+LOOK_SECONDS = 0.1  # the leader looks after its members so often
+LEAST_PATIENCE_SECONDS = 1.0  # what an operating system may keep a process waiting
+SECONDS_AT_STAKE = 20.0  # of a peer's work, lent at once
+
+
+class Group:
+    """The members, and the ledger of the step that they are at.
+
+    Args:
+      name: the leader's.
+      settings: of the group.
+      say: told what happens, in sentences.
+      on_refused: told (who, why).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        say: Callable[[str], None],
+        on_refused: Callable[[str, str], None],
+    ):
+        self._name, self._settings = name, settings
+        self._say, self._on_refused = say, on_refused
+        self.members: dict[str, Member] = {}
+        self.gone: dict[str, str] = {}  # who left, and how
+        self.banned: dict[str, str] = {}  # session -> why
+        self.ledger = BlockLedger(-1, 0)
+        self.losses: dict[int, tuple[float, float]] = {}  # block -> loss, targets
+        self.gift: np.ndarray | None = None
+        self.changed = asyncio.Event()  # the ledger, or who is here
+        self._was_lent: set[tuple[str, int]] = set()  # in this step, to whom
+        self._has_woken = False
+        self._looked_at = time.monotonic()  # for who is silent
+
+    def begin_step(self, step: int) -> None:
+        self.ledger = BlockLedger(step, self._settings.num_blocks)
+        self.losses, self.gift = {}, None
+        self._was_lent, self._has_woken = set(), False
+
+    # --- who is here ---------------------------------------------------------------------------
+
+    def enter(self, name: str, certificate: Certificate, hello: Hello) -> None:
+        """Somebody is here; what it had under this name before is others'."""
+        self.ledger.drop(name)
+        self.members[name] = Member(name, certificate, hello)
+        self.gone.pop(name, None)
+        self._say(f"{name} is here{kind_of(hello)}")
+
+    def member(self, name: str) -> Member:
+        """Raises `SwarmRefuses`: it was sent away, or is not known."""
+        self.check_not_banned(name)
+        if name not in self.members:
+            raise SwarmRefuses(reason=UNKNOWN)
+        return self.members[name]
+
+    def check_not_banned(self, name: str) -> None:
+        """Raises `SwarmRefuses`."""
+        if name in self.banned:
+            raise SwarmRefuses(reason=self.banned[name])
+
+    def lose(self, name: str, reason: str) -> None:
+        """A member is gone, with what it had."""
+        member = self.members.pop(name, None)
+        freed = self._drop(name)
+        self._has_woken = False
+        if name == self._name:
+            self.gift = None
+        if member is not None:
+            self.gone[name] = reason
+            self._say(f"{name} is gone: {reason}" + (f"; {len(freed)} blocks" if freed else ""))
+        self.changed.set()
+
+    def refuse(self, name: str, reason: str) -> None:
+        """A member is sent away, for this session."""
+        self.banned[name] = reason
+        self._on_refused(name, reason)
+        self.lose(name, f"refused: {reason}")
+
+    def look_after_members(self) -> None:
+        """Who is silent for too long is gone; leases that ran out are others'."""
+        for name in self.silent():
+            self.lose(name, "it fell silent")
+        for name, blocks in self.ledger.expire(time.monotonic()).items():
+            self._say(f"{name} is late with {len(blocks)} blocks; others get them")
+
+    def silent(self) -> list[str]:
+        """Who has not been heard of for longer than one may expect; not counting the time that
+        this process itself was kept from listening.
+        """
+        now = time.monotonic()
+        away_seconds = now - self._looked_at - 2 * LOOK_SECONDS
+        self._looked_at, found = now, []
+        if away_seconds > 0:
+            for member in self.members.values():
+                member.silent_since = min(now, member.silent_since + away_seconds)
+        for name, member in self.members.items():
+            patience = max(LEAST_PATIENCE_SECONDS, member.silences.deadline_seconds(0.3))
+            if member.silent_seconds() > patience:
+                found.append(name)
+        return found
+
+    def should_wake(self) -> bool:
+        """Whether rows are free again, and some who wait for the next step do not know: said once
+        for whatever came free.
+        """
+        has_idle = any(
+            member.hello.computes and not self.ledger.held_by(name)
+            for name, member in self.members.items()
+        )
+        if not (self.ledger.num_free and self.ledger.num_done and has_idle) or self._has_woken:
+            return False
+        self._has_woken = True
+        return True
+
+    # --- which rows are whose ------------------------------------------------------------------
+
+    def lease(self, member: Member) -> tuple[tuple[int, ...], float]:
+        """(blocks, none where none is free, seconds that they may take)."""
+        rates = [
+            other.blocks_per_second.per_second
+            for other in self.members.values()
+            if other.hello.computes
+        ]
+        rate = member.blocks_per_second.per_second
+        count = blocks_to_lease(
+            self.ledger.num_free, rate, rates, 1.0 / rate if rate else 0.0, SECONDS_AT_STAKE
+        )
+        within = max(
+            LEAST_PATIENCE_SECONDS,
+            count * member.block_seconds.deadline_seconds(self._usual_block_seconds()),
+        )
+        lease = self.ledger.lease(member.name, count, time.monotonic() + within)
+        if lease is None:
+            return (), 0.0
+        self._was_lent |= {(member.name, block) for block in lease.blocks}
+        return lease.blocks, within
+
+    def accept(self, member: Member, done: BlockDone) -> bool:
+        """Whether a block that it says it has computed counts.
+
+        Raises:
+          SwarmRefuses: it claims what it never had, or what cannot be; it is sent away.
+        """
+        if reason := self._lie(member, done):
+            self.refuse(member.name, reason)
+            raise SwarmRefuses(reason=reason)
+        did_before = done.block in self.ledger.done_by(member.name)
+        if not self.ledger.finish(member.name, done.block):
+            return False
+        if not did_before:
+            member.blocks_done += 1
+            member.block_seconds.saw(done.seconds)
+            member.blocks_per_second = member.blocks_per_second.after(1, max(done.seconds, 1e-6))
+            self.losses[done.block] = done.loss, done.targets
+        return True
+
+    def _lie(self, member: Member, done: BlockDone) -> str:
+        """What cannot be true of it; empty where it may be."""
+        if not 0 <= done.block < len(self.ledger):
+            return f"it claims block {done.block}, which there is not"
+        most_targets = self._settings.block_rows * self._settings.length
+        if not (np.isfinite(done.loss) and 0 <= done.targets <= most_targets):
+            return f"it says that a block has a loss of {done.loss}"
+        if (member.name, done.block) not in self._was_lent:
+            return f"it claims rows of block {done.block}, which it never had"
+        return ""
+
+    def forget(self, name: str) -> None:
+        """Its sum is lost: what was in it is others'."""
+        self._drop(name)
+        self.changed.set()
+
+    def hand_over(self, name: str, blocks: Iterable[int], summed: np.ndarray) -> None:
+        """Who leaves gives away its sum over some blocks. What it reported meanwhile may not be in
+        it any more, but nothing else is.
+        """
+        given = set(blocks)
+        if np.isfinite(summed).all() and given <= set(self.ledger.done_by(name)):
+            self.ledger.hand_over(name, given, self._name)
+            self.gift = summed if self.gift is None else self.gift + summed
+
+    def count(self, contributors: dict[str, tuple[int, ...]]) -> None:
+        """A step is closed, with these blocks of each."""
+        for name, blocks in contributors.items():
+            if name in self.members:
+                self.members[name].counted += len(blocks)
+
+    def _drop(self, name: str) -> tuple[int, ...]:
+        freed = self.ledger.drop(name)
+        for block in freed:
+            self.losses.pop(block, None)
+        return freed
+
+    def _usual_block_seconds(self) -> float:
+        """Of the slowest that we know; a minute where we know nobody."""
+        known = [
+            1.0 / member.blocks_per_second.per_second
+            for member in self.members.values()
+            if member.blocks_per_second.per_second > 0
+        ]
+        return max(known, default=60.0)
+
+    # --- what can be said of it ----------------------------------------------------------------
+
+    def progress(self) -> Estimate:
+        """How far the group is towards its step."""
+        now, rows = time.monotonic(), self._settings.block_rows
+        reports = [
+            member.report(len(self.ledger.done_by(member.name)) * rows, rows, now, is_current=True)
+            for member in self.members.values()
+            if member.hello.computes
+        ]
+        return estimate(reports, self._settings.inner.batch_size, now)
+
+    def status(self) -> dict[str, Any]:
+        """What `dipaco status` shows: JSON values."""
+        rows = self._settings.block_rows
+        return {
+            "samples": self.ledger.num_done * rows,
+            "target": self._settings.inner.batch_size,
+            "samples_per_second": self.progress().samples_per_second,
+            "peers": {
+                name: {
+                    "kind": kind_of(member.hello).strip(" ()") or "computes",
+                    "samples_per_second": member.blocks_per_second.per_second * rows,
+                    "samples": member.counted * rows,
+                    "bytes_up": member.said.bytes_up if member.said else 0,
+                    "bytes_down": member.said.bytes_down if member.said else 0,
+                    "seconds": time.monotonic() - member.joined_at,
+                }
+                for name, member in sorted(self.members.items())
+            },
+            "gone": dict(list(self.gone.items())[-20:]),
+        }
+
+
+def kind_of(hello: Hello) -> str:
+    """ " (a client, only adds up)", or nothing."""
+    kinds = []
+    if hello.address is None:
+        kinds.append("a client")
+    if not hello.computes:
+        kinds.append("only adds up" if not hello.holds_state else "a backbone")
+    return f" ({', '.join(kinds)})" if kinds else ""
