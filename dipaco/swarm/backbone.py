@@ -271,7 +271,7 @@ class Backbone:
             holder.begin(work.state, work.origin, work.first_step, lineage, list(work.losses))
         elif holder.step > work.first_step:
             self._say(f"goes on from step {holder.step:,}, as the group had it")
-        self._leader.begin_phase(self._backbones)
+        self._leader.begin_phase(self._backbones, takes_over=goes_on)
         self._put_status()
         try:
             batch = asyncio.ensure_future(asyncio.to_thread(work.batch_at, holder.step))

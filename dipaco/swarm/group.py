@@ -6,7 +6,7 @@ compute it. The sums of who leaves in good order are the leader's own from then 
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from dipaco.swarm.passes import Certificate
 from dipaco.swarm.progress import Estimate, estimate
 
 LOOK_SECONDS = 0.1  # the leader looks after its members so often
+ADOPT_SECONDS = 1.5  # after a leader has taken over: who was here before comes with what it has
 LEAST_PATIENCE_SECONDS = 1.0  # what an operating system may keep a process waiting
 SECONDS_AT_STAKE = 20.0  # of a peer's work, lent at once
 
@@ -52,9 +53,12 @@ class Group:
         self.changed = asyncio.Event()  # the ledger, or who is here
         self._was_lent: set[tuple[str, int]] = set()  # in this step, to whom
         self._has_woken = False
+        self._adopts_until = 0.0
         self._looked_at = time.monotonic()  # for who is silent
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, *, takes_over: bool = False) -> None:
+        """`takes_over`: another has led this step until now, and rows of it are in peers' sums."""
+        self._adopts_until = time.monotonic() + ADOPT_SECONDS if takes_over else 0.0
         self.ledger = BlockLedger(step, self._settings.num_blocks)
         self.losses, self.gift = {}, None
         self._was_lent, self._has_woken = set(), False
@@ -122,13 +126,18 @@ class Group:
         return found
 
     def should_wake(self) -> bool:
-        """Whether rows are free again, and some who wait for the next step do not know: said once
-        for whatever came free.
+        """Whether rows are free, and some who wait do not know: those of who came back to a new
+        leader, or, said once for whatever came free, those of who is gone.
         """
         has_idle = any(
             member.hello.computes and not self.ledger.held_by(name)
             for name, member in self.members.items()
         )
+        if self._is_adopting:
+            return False
+        if self._adopts_until:
+            self._adopts_until = 0.0
+            return True
         if not (self.ledger.num_free and self.ledger.num_done and has_idle) or self._has_woken:
             return False
         self._has_woken = True
@@ -137,7 +146,11 @@ class Group:
     # --- which rows are whose ------------------------------------------------------------------
 
     def lease(self, member: Member) -> tuple[tuple[int, ...], float]:
-        """(blocks, none where none is free, seconds that they may take)."""
+        """(blocks, none where none is free, seconds that they may take). While peers still come
+        with what they have, nobody is given it anew.
+        """
+        if self._is_adopting:
+            return (), 0.0
         rates = [
             other.blocks_per_second.per_second
             for other in self.members.values()
@@ -176,15 +189,48 @@ class Group:
             self.losses[done.block] = done.loss, done.targets
         return True
 
+    def adopt(self, member: Member, done: Sequence[BlockDone]) -> bool:
+        """Whether what a peer has summed under the leader before counts: the gradients of this very
+        step, whoever leads it. As for rows that were lent, what is in a sum is for the reducers to
+        check; nobody gets more rows by this than are free.
+
+        Raises:
+          SwarmRefuses: it claims what cannot be; it is sent away.
+        """
+        for one in done:
+            if reason := self._nonsense(one):
+                self.refuse(member.name, reason)
+                raise SwarmRefuses(reason=reason)
+        blocks = [one.block for one in done]
+        did_before = set(blocks) <= set(self.ledger.done_by(member.name))
+        if not (self._is_adopting or did_before) or not self.ledger.adopt(member.name, blocks):
+            return False
+        self.losses |= {one.block: (one.loss, one.targets) for one in done}
+        self._was_lent |= {(member.name, block) for block in blocks}
+        if not did_before:
+            self._say(f"{member.name} comes with {len(blocks)} blocks of this step")
+        self.changed.set()
+        return True
+
+    @property
+    def _is_adopting(self) -> bool:
+        return time.monotonic() < self._adopts_until
+
     def _lie(self, member: Member, done: BlockDone) -> str:
         """What cannot be true of it; empty where it may be."""
+        if reason := self._nonsense(done):
+            return reason
+        if (member.name, done.block) not in self._was_lent:
+            return f"it claims rows of block {done.block}, which it never had"
+        return ""
+
+    def _nonsense(self, done: BlockDone) -> str:
+        """What cannot be true of anybody's; empty where it may be."""
         if not 0 <= done.block < len(self.ledger):
             return f"it claims block {done.block}, which there is not"
         most_targets = self._settings.block_rows * self._settings.length
         if not (np.isfinite(done.loss) and 0 <= done.targets <= most_targets):
             return f"it says that a block has a loss of {done.loss}"
-        if (member.name, done.block) not in self._was_lent:
-            return f"it claims rows of block {done.block}, which it never had"
         return ""
 
     def forget(self, name: str) -> None:

@@ -87,6 +87,7 @@ class Leader:
         self._means = KeptMeans(self._compute.num_values)
         self.is_leading = False
         self._backbones: tuple[str, ...] = ()
+        self._takes_over = False
         self._batch: Mapping[str, np.ndarray] = {}
         self._offered: Manifest | None = None
         self.board = Board(
@@ -118,16 +119,20 @@ class Leader:
 
     # --- phases --------------------------------------------------------------------------------
 
-    def begin_phase(self, backbones: tuple[str, ...]) -> None:
-        """The holder has the state that the phase begins, or goes on, with."""
-        self.is_leading, self._backbones = True, backbones
+    def begin_phase(self, backbones: tuple[str, ...], *, takes_over: bool = False) -> None:
+        """The holder has the state that the phase begins, or goes on, with.
+
+        Args:
+          backbones: their addresses.
+          takes_over: another has led until now, and its peers may come with rows of the next step.
+        """
+        self.is_leading, self._backbones, self._takes_over = True, backbones, takes_over
         self._rounds.begin_era()
         here = self._holder
         self._publish(
             origin=here.origin,
             step=here.step,
             lineage=here.lineage,
-            is_open=True,
             plan=None,
             backbones=backbones,
         )
@@ -162,8 +167,9 @@ class Leader:
         """One group step; None where it was told to stop before it was closed."""
         here, started = self._holder, time.monotonic()
         self._batch = batch
-        self.group.begin_step(here.step)
-        self._publish(step=here.step, lineage=here.lineage, plan=None)
+        self.group.begin_step(here.step, takes_over=self._takes_over)
+        self._takes_over = False
+        self._publish(step=here.step, lineage=here.lineage, is_open=True, plan=None)
         while True:
             if not await self._all_rows_summed(should_stop):
                 return None
@@ -305,6 +311,10 @@ class Leader:
         if body.forget:
             self.group.forget(member.name)
             return Leased(accepted=(), blocks=(), within_seconds=0.0), b""
+        if body.kept:
+            is_ours = self.group.adopt(member, body.done)
+            blocks = tuple(one.block for one in body.done) if is_ours else ()
+            return Leased(accepted=blocks, blocks=(), within_seconds=0.0), b""
         accepted = tuple(one.block for one in body.done if self.group.accept(member, one))
         blocks: tuple[int, ...] = ()
         within = 0.0

@@ -57,6 +57,19 @@ class BlockLedger:
         self._blocks[block].is_done = True
         return True
 
+    def adopt(self, peer: str, blocks: Iterable[int]) -> bool:
+        """The peer has computed blocks of this step before this ledger was begun, and its sum is of
+        all of them: all are its own now, or, where another has one of them, none. True again for
+        what was adopted before.
+        """
+        wanted = set(blocks)
+        free = {number for number, block in enumerate(self._blocks) if block.holder is None}
+        if not wanted <= free | set(self._of(peer, done=True)):
+            return False
+        for number in wanted & free:
+            self._blocks[number] = _Block(peer, is_done=True)
+        return True
+
     def drop(self, peer: str) -> tuple[int, ...]:
         """The peer is gone, and its sum with it: what it had is free again; which blocks."""
         had = self._of(peer, done=True) + self._of(peer, done=False)

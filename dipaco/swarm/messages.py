@@ -173,6 +173,7 @@ class Work(Message):
     done: tuple[BlockDone, ...]
     wants: bool
     forget: bool = False  # my sum is lost: give what was in it to others
+    kept: bool = False  # what is done was done for the leader before: take all of it, or nothing
 
 
 class Leased(Message):

@@ -173,17 +173,20 @@ class Peer:
             except SwarmRefuses as error:
                 if error.values["reason"] not in (NOT_LEADING, UNKNOWN):
                     raise
-                await self.join()
-                self.lost_leader()
+                await self._join_again()
                 continue
             except (OSError, TimeoutError, BadMessage, MessageRefused):
                 await asyncio.sleep(0.05)
-                await self.join()
-                self.lost_leader()
+                await self._join_again()
                 continue
             self._read(board)
             if board.is_over:
                 return
+
+    async def _join_again(self) -> None:
+        await self.join()
+        self.board = None  # nothing of it holds until the next is read
+        self.lost_leader()
 
     def lost_leader(self) -> None:
         """Another leads, or the same knows us no more: what was leased is nobody's."""
@@ -420,10 +423,14 @@ class Peer:
         at = manifest.origin, manifest.step, manifest.lineage
         is_exact = self.state_codec == "none"
         self.holder.begin(state, *at, list(manifest.losses), is_exact=is_exact)
+        self.fetched()
         self._chunks = {}
         fetched = num_missing * manifest.chunk_bytes / 1e6
         self._say(f"has the state of step {manifest.step} ({fetched:.1f} MB fetched)")
         self.tell()
+
+    def fetched(self) -> None:
+        """Told when it was given a state, and did not step to it."""
 
     def _own_chunks(self) -> dict[bytes, bytes]:
         """What this peer has of any state, by digest."""

@@ -2,22 +2,30 @@
 
 A block that is computed is *pending* until the leader has said that it counts; only then it is
 added to the sum. So the leader always knows exactly what is in a peer's sum, and a block that went
-to somebody else meanwhile is in nobody's twice.
+to somebody else meanwhile is in nobody's twice. When the leader is gone, the sum is kept: whoever
+leads the same step next may take it over.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dipaco.errors import SwarmRefuses
 from dipaco.swarm.compute import Compute, unpack_rows
 from dipaco.swarm.holder import Holder
-from dipaco.swarm.messages import BlockDone, Board, Closed, Leased, Plan, Work
+from dipaco.swarm.messages import BlockDone, Closed, Leased, Plan, Work
 from dipaco.swarm.peer import Peer
 from dipaco.swarm.wire import PEER_ERRORS, Wire
+
+
+class _Kept(NamedTuple):
+    """What was summed for a leader that is gone."""
+
+    at: tuple[str, int, str]  # the state that it is the gradient at
+    total: Any
+    summed: dict[int, BlockDone]
 
 
 class Volunteer(Peer):
@@ -38,9 +46,11 @@ class Volunteer(Peer):
         assert holder.compute is not None
         self.compute: Compute = holder.compute
         self._sum: Any | None = None
-        self._summed: set[int] = set()
-        self._pending: dict[int, Any] = {}
-        self._done: list[BlockDone] = []
+        self._summed: dict[int, BlockDone] = {}
+        self._pending: dict[int, tuple[Any, BlockDone]] = {}
+        self._done: list[BlockDone] = []  # that the leader has not been told of
+        self._kept: _Kept | None = None
+        self._leaders = 0  # that were lost
         self.samples = 0  # that were computed and counted
 
     @property
@@ -85,10 +95,10 @@ class Volunteer(Peer):
         }
         if not expected:
             return None
-        for block in expected - self._summed:
+        for block in expected - set(self._summed):
             if block in self._pending:
                 self._count(block)  # the answer that it counts was lost
-        if self._summed != expected:
+        if set(self._summed) != expected:
             self._forget()
             task = asyncio.ensure_future(self._tell_forgotten())
             self._pushing.add(task)
@@ -103,18 +113,26 @@ class Volunteer(Peer):
         await self._ask_for(work)
 
     def _count(self, block: int) -> None:
-        gradient = self._pending.pop(block)
+        gradient, self._summed[block] = self._pending.pop(block)
         self._sum = gradient if self._sum is None else self.compute.add(self._sum, gradient)
-        self._summed.add(block)
         self.samples += self.compute.settings.block_rows
 
     def _forget(self) -> None:
-        self._sum, self._summed, self._pending, self._done = None, set(), {}, []
+        self._sum, self._summed, self._pending, self._done = None, {}, {}, []
 
     def lost_leader(self) -> None:
+        for block in list(self._pending):
+            self._count(block)  # nobody else was told that it should
+        if self._summed:
+            self._kept = _Kept(self.holder.at, self._sum, self._summed)
+        self._leaders += 1
+        self._forget()
+
+    def fetched(self) -> None:
         self._forget()
 
     def stepped(self, closed: Closed) -> None:
+        self._kept = None
         self._forget()
         self._say(f"step {closed.step + 1:,}: loss {closed.loss:.3f}")
 
@@ -127,29 +145,45 @@ class Volunteer(Peer):
             if not self.is_current or board is None or board.plan is not None:
                 await self.changed(1.0)
                 continue
+            if self._kept is not None and not await self._offer_kept(self._kept):
+                await self.changed(0.1)
+                continue
             leased, rows = await self._ask_for(self._report(wants=True))
             if leased is None or not leased.blocks:
                 await self.changed(min(board.refresh_seconds, 1.0))
                 continue
-            await self._compute_blocks(board, leased, rows)
+            await self._compute_blocks(leased, rows)
 
-    async def _compute_blocks(self, board: Board, leased: Leased, rows: list[dict]) -> None:
+    async def _offer_kept(self, kept: "_Kept") -> bool:
+        """To whoever leads now; False where there was no answer, and it is to be asked again."""
+        here = self.holder
+        if kept.at != here.at or self._summed:
+            self._kept = None
+            return True
+        done = tuple(kept.summed.values())
+        work = Work(step=here.step, lineage=here.lineage, done=done, wants=False, kept=True)
+        leased, _ = await self._answer_to(work)
+        if leased is None:
+            return False
+        if self._kept is kept and kept.at == here.at and leased.accepted:
+            self._sum, self._summed = kept.total, kept.summed
+        self._kept = None
+        return True
+
+    async def _compute_blocks(self, leased: Leased, rows: list[dict]) -> None:
         assert self.holder.state is not None
-        parts, at, leader = self.holder.state.parts, self.holder.at, board.leader
+        parts, at, leaders = self.holder.state.parts, self.holder.at, self._leaders
         for block, of_block in zip(leased.blocks, rows, strict=True):
             started = time.monotonic()
             gradient, loss, targets = await asyncio.to_thread(
                 self.compute.gradient, parts, of_block
             )
-            now = self.board
-            if self.holder.at != at or now is None or now.leader != leader:
+            if (self.holder.at, self._leaders) != (at, leaders):
                 return
-            self._pending[block] = gradient
-            self._done.append(
-                BlockDone(
-                    block=block, loss=loss, targets=targets, seconds=time.monotonic() - started
-                )
-            )
+            seconds = time.monotonic() - started
+            done = BlockDone(block=block, loss=loss, targets=targets, seconds=seconds)
+            self._pending[block] = gradient, done
+            self._done.append(done)
             if block != leased.blocks[-1]:
                 await self._ask_for(self._report(wants=False))
 
@@ -159,21 +193,12 @@ class Volunteer(Peer):
 
     async def _ask_for(self, work: Work) -> tuple[Leased | None, list[dict]]:
         """Reports and asks; what counts is added to the sum."""
-        at = self.holder.at
-        started = time.monotonic()
-        try:
-            leased, content = await self.wire.ask(
-                self.leader_address, "work", work, Leased, within_seconds=30.0, from_backbone=True
-            )
-        except SwarmRefuses:
-            return None, []  # the board will tell why
-        except PEER_ERRORS:
-            if self.holder.at == at:
-                self._done = [*work.done, *self._done]  # to be told again
-            await asyncio.sleep(0.05)
+        asked = self.holder.at, self._leaders
+        leased, content = await self._answer_to(work)
+        if (self.holder.at, self._leaders) != asked:
             return None, []
-        self._answers.saw(time.monotonic() - started)
-        if self.holder.at != at:
+        if leased is None:
+            self._done = [*work.done, *self._done]  # to be told again
             return None, []
         for block in leased.accepted:
             if block in self._pending:
@@ -187,3 +212,16 @@ class Volunteer(Peer):
             for block in leased.blocks
         ]
         return leased, unpack_rows(content, sizes, settings.length)
+
+    async def _answer_to(self, work: Work) -> tuple[Leased | None, bytes]:
+        """None where there was none."""
+        started = time.monotonic()
+        try:
+            leased, content = await self.wire.ask(
+                self.leader_address, "work", work, Leased, within_seconds=30.0, from_backbone=True
+            )
+        except PEER_ERRORS:  # also of who refuses: the board will tell why
+            await asyncio.sleep(0.05)
+            return None, b""
+        self._answers.saw(time.monotonic() - started)
+        return leased, content

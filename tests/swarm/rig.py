@@ -97,11 +97,7 @@ class Group:
         self.volunteers = {}
 
     async def __aenter__(self):
-        self.wire = await wire_of(issue("back", "backbone"))
-        self.holder = Holder(self.wire, self.compute)
-        refused = lambda sender, reason: self.refused.append((sender, reason))  # noqa: E731
-        self.wire.on_refused = refused
-        self.leader = Leader(self.wire, self.holder, say=self.said.append, on_refused=refused)
+        self._lead_with(await wire_of(issue("back", "backbone")))
         self.holder.begin(first_state(), "test", 0, "root", [])
         self.leader.begin_phase((self.wire.address,))
         self.states.append(jax.device_get(self.holder.state))
@@ -115,6 +111,23 @@ class Group:
                 await task
             await volunteer.wire.transport.close()
         await self.wire.transport.close()
+
+    async def new_leader(self):
+        """The leader's process dies; another backbone, which has taken the same steps, leads."""
+        old, at, losses = self.wire, self.holder.at, list(self.holder.losses)
+        wire = await wire_of(issue("second", "backbone"))
+        self.leader.knows_backbones((old.address, wire.address), ())
+        await asyncio.sleep(0.2)  # who listens has heard of it
+        await old.transport.close()
+        self._lead_with(wire)
+        self.holder.begin(self.states[-1], *at, losses)
+        self.leader.begin_phase((wire.address,), takes_over=True)
+
+    def _lead_with(self, wire):
+        self.wire, self.holder = wire, Holder(wire, self.compute)
+        refused = lambda sender, reason: self.refused.append((sender, reason))  # noqa: E731
+        wire.on_refused = refused
+        self.leader = Leader(wire, self.holder, say=self.said.append, on_refused=refused)
 
     async def join(self, name, *, kind=Volunteer, slow=0.0, listens=True, most=None, **more):
         """One more volunteer, which needs `slow` seconds more for each block."""

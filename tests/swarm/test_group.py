@@ -71,6 +71,36 @@ def test_who_dies_with_rows_in_its_sum_takes_them_back_to_the_others():
     run(scenario)
 
 
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_leader_that_dies_costs_no_row_that_is_summed(monkeypatch, in_time):
+    """Unless who has it comes too late: then others may have it by now, and all is done anew."""
+    if not in_time:
+        monkeypatch.setattr("dipaco.swarm.group.ADOPT_SECONDS", 0.0)
+
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.2)
+            await group.join("bo", slow=0.2, listens=False)
+            await group.step()
+            step = asyncio.ensure_future(group.step())
+            names = [volunteer.wire.name for volunteer, _ in group.volunteers.values()]
+            await until(lambda: group.leader.group.ledger.step == 1)
+            ledger = group.leader.group.ledger
+            await until(lambda: all(ledger.done_by(name) for name in names))
+            step.cancel()
+            before = {name: set(ledger.done_by(name)) for name in names}
+            await group.new_leader()
+            await group.step()
+            for name, blocks in before.items():
+                assert any(f"{name} comes with" in said for said in group.said) == in_time
+                assert not in_time or blocks <= set(group.closings[-1].rows[name])
+            await group.step()
+            assert_replayed(group)
+            assert not group.refused, group.refused
+
+    run(scenario)
+
+
 class DiesAtPush(Volunteer):
     """Falls dead when it should send its sum, and with it the slice that it adds up."""
 

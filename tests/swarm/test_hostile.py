@@ -135,6 +135,33 @@ def test_rows_that_were_never_leased_cannot_be_claimed():
     run(scenario)
 
 
+def test_rows_cannot_be_brought_along_where_no_other_leader_was():
+    """Not even by who says that it has them from before; that alone is no lie, only too late."""
+
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.05)
+            wire = await wire_of(issue("eve"))
+            liar = Volunteer(wire, (group.wire.address,), Holder(wire, group.compute))
+            await liar.join()
+            step = asyncio.ensure_future(group.step())
+            await asyncio.sleep(0.02)
+            for blocks, refused in (((5, 6), False), ((5, 99), True)):
+                done = tuple(BlockDone(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in blocks)
+                work = Work(step=0, lineage="root", done=done, wants=False, kept=True)
+                asked = wire.ask(group.wire.address, "work", work, Leased, within_seconds=5.0)
+                if refused:
+                    with pytest.raises(SwarmRefuses, match="block 99, which there is not"):
+                        await asked
+                else:
+                    assert (await asked)[0].accepted == ()
+            await step
+            assert_replayed(group)
+            await wire.transport.close()
+
+    run(scenario)
+
+
 def test_who_has_nothing_to_add_cannot_push_into_a_round():
     async def scenario():
         async with Group() as group:

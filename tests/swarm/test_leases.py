@@ -9,6 +9,7 @@ PEERS = st.sampled_from(["ana", "bo", "cy"])
 EVENTS = st.one_of(
     st.tuples(st.just("lease"), PEERS, st.integers(1, 4)),
     st.tuples(st.just("finish"), PEERS, st.integers(-1, 9)),
+    st.tuples(st.just("adopt"), PEERS, st.integers(-1, 9)),
     st.tuples(st.just("drop"), PEERS, st.just(0)),
     st.tuples(st.just("give_back"), PEERS, st.just(0)),
     st.tuples(st.just("hand_over"), PEERS, st.just(0)),
@@ -24,6 +25,8 @@ def test_every_block_is_in_exactly_one_place_whatever_happens(events):
             ledger.lease(peer, number, clock + 10.0)
         elif event == "finish" and ledger.finish(peer, number):
             sums[peer].add(number)  # what a peer adds to its sum
+        elif event == "adopt" and ledger.adopt(peer, [number, *sums[peer]]):
+            sums[peer].add(number)
         elif event == "drop":
             ledger.drop(peer)
             sums[peer].clear()  # its sum is gone
@@ -67,3 +70,16 @@ def test_leases_shrink_towards_the_end_and_the_fast_get_more():
     assert blocks_to_lease(100, 3.0, [3.0, 1.0], 1 / 3, most_seconds=2.0) == 6
     assert blocks_to_lease(100, 0.0, [3.0], 0.0, most_seconds=2.0) == 1
     assert blocks_to_lease(0, 1.0, [1.0], 1.0, most_seconds=60.0) == 0
+
+
+def test_a_new_leader_takes_over_a_sum_whole_or_not_at_all():
+    ledger = BlockLedger(0, 6)
+    assert ledger.adopt("ana", [0, 2])
+    assert ledger.adopt("ana", [2, 0])  # the answer was lost
+    assert not ledger.adopt("bo", [1, 2])
+    assert ledger.lease("cy", 1, 10.0).blocks == (1,)
+    assert not ledger.adopt("cy", [1])  # it computes that one anew: it would be in its sum twice
+    assert ledger.adopt("bo", [3, 4])
+    assert ledger.contributors == {"ana": (0, 2), "bo": (3, 4)}
+    assert ledger.drop("ana") == (0, 2)
+    assert not ledger.adopt("bo", [5, 6])
