@@ -8,6 +8,9 @@ be, bit for bit, that of a run in which nothing happened.
     python tools/storm.py --minutes 1 --quorum 0.5 --grace-seconds 1
         modules step while a path is late; compared with `algorithm.py`, see below
     python tools/storm.py --only "SIGKILL,contribution: NaN"
+    python tools/storm.py --workers 8 --experts 4 --phases 16 --steps 300 --lease-seconds 10 \\
+        --only SIGKILL --no-named-points --kill-every 120
+        what one kill in two minutes costs
 
 First the fault-free run, by as many workers; then the same run again in the storm. Faults come in
 turn, each once and then at random (`storm_faults.py`; those of one run are listed with `--list`).
@@ -51,7 +54,7 @@ from dipaco.config import MODULAR
 from dipaco.overrides import load_config
 from dipaco.runs.run import Run
 
-CONFIG = '''"""2x2 paths on the toy corpus, for a storm."""
+CONFIG = '''"""K x K paths on the toy corpus, for a storm."""
 
 from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
 from dipaco.data.config import DataConfig
@@ -69,12 +72,14 @@ def run() -> RunConfig:
         ),
         topology=Topology(
             levels=(
-                Level(name="early", parts=("embed", "block_00"), experts=2),
-                Level(name="late", parts=("block_01", "final_norm", "head"), experts=2),
+                Level(name="early", parts=("embed", "block_00"), experts={experts}),
+                Level(
+                    name="late", parts=("block_01", "final_norm", "head"), experts={experts}
+                ),
             )
         ),
         data=DataConfig(
-            sources=("toy:?clusters=4&documents=400&words=60",),
+            sources=("toy:?clusters={paths}&documents={documents}&words=60",),
             vocab_size=300,
             length=64,
             valid_fraction=0.1,
@@ -102,7 +107,8 @@ def main() -> None:
             CONFIG.format(
                 phases=options.phases, steps=options.steps, d_model=options.width,
                 d_ff=3 * options.width // 2, quorum=options.quorum,
-                grace_seconds=options.grace_seconds,
+                grace_seconds=options.grace_seconds, experts=options.experts,
+                paths=options.experts**2, documents=100 * options.experts**2,
             )
         )  # fmt: skip
         print(brew(options, file, at))
@@ -131,6 +137,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=float, default=1.0, help="about how long each run takes")
     parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--experts", type=int, default=2, help="of each level: K x K paths")
     parser.add_argument(
         "--kill-every", type=float, default=6.0, metavar="S", help="a fault every S"
     )

@@ -52,6 +52,7 @@ class Group:
         self.gift: np.ndarray | None = None
         self.changed = asyncio.Event()  # the ledger, or who is here
         self._was_lent: set[tuple[str, int]] = set()  # in this step, to whom
+        self._failed: set[str] = set()  # in a round of this step
         self._has_woken = False
         self._adopts_until = 0.0
         self._looked_at = time.monotonic()  # for who is silent
@@ -61,13 +62,13 @@ class Group:
         self._adopts_until = time.monotonic() + ADOPT_SECONDS if takes_over else 0.0
         self.ledger = BlockLedger(step, self._settings.num_blocks)
         self.losses, self.gift = {}, None
-        self._was_lent, self._has_woken = set(), False
+        self._was_lent, self._failed, self._has_woken = set(), set(), False
 
     # --- who is here ---------------------------------------------------------------------------
 
     def enter(self, name: str, certificate: Certificate, hello: Hello) -> None:
         """Somebody is here; what it had under this name before is others'."""
-        self.ledger.drop(name)
+        self._drop(name)
         self.members[name] = Member(name, certificate, hello)
         self.gone.pop(name, None)
         self._say(f"{name} is here{kind_of(hello)}")
@@ -95,6 +96,13 @@ class Group:
             self.gone[name] = reason
             self._say(f"{name} is gone: {reason}" + (f"; {len(freed)} blocks" if freed else ""))
         self.changed.set()
+
+    def fail(self, name: str, reason: str) -> None:
+        """A round could not end for a member: it is gone, and what it has summed is not wanted back
+        in this step, since it could not give it.
+        """
+        self._failed.add(name)
+        self.lose(name, reason)
 
     def refuse(self, name: str, reason: str) -> None:
         """A member is sent away, for this session."""
@@ -190,9 +198,9 @@ class Group:
         return True
 
     def adopt(self, member: Member, done: Sequence[BlockDone]) -> bool:
-        """Whether what a peer has summed under the leader before counts: the gradients of this very
-        step, whoever leads it. As for rows that were lent, what is in a sum is for the reducers to
-        check; nobody gets more rows by this than are free.
+        """Whether what a peer has summed counts: under the leader before, or here, before it was
+        given up. Gradients of this very step are, whoever leads it. As for rows that were lent,
+        what is in a sum is for the reducers to check; nobody gets rows by this that are not free.
 
         Raises:
           SwarmRefuses: it claims what cannot be; it is sent away.
@@ -201,12 +209,16 @@ class Group:
             if reason := self._nonsense(one):
                 self.refuse(member.name, reason)
                 raise SwarmRefuses(reason=reason)
-        blocks = [one.block for one in done]
-        did_before = set(blocks) <= set(self.ledger.done_by(member.name))
-        if not (self._is_adopting or did_before) or not self.ledger.adopt(member.name, blocks):
+        blocks = {one.block for one in done}
+        lent = {(member.name, block) for block in blocks}
+        did_before = blocks <= set(self.ledger.done_by(member.name))
+        is_own = lent <= self._was_lent and member.name not in self._failed
+        if not (self._is_adopting or is_own):
+            return False
+        if not self.ledger.adopt(member.name, blocks):
             return False
         self.losses |= {one.block: (one.loss, one.targets) for one in done}
-        self._was_lent |= {(member.name, block) for block in blocks}
+        self._was_lent |= lent
         if not did_before:
             self._say(f"{member.name} comes with {len(blocks)} blocks of this step")
         self.changed.set()

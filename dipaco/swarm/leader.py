@@ -180,7 +180,7 @@ class Leader:
             if not failed:
                 break
             for name, reason in failed.items():
-                self.group.lose(name, reason)
+                self.group.fail(name, reason)
             self._publish(plan=None)
         rows = self.group.ledger.contributors
         self.group.count(rows)

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import jax
 import numpy as np
@@ -85,7 +86,7 @@ class Peer:
         self.board: Board | None = None
         self._news, self._is_leaving = asyncio.Event(), asyncio.Event()
         self._fetching: dict[int, dict[int, asyncio.Task[bytes]]] = {}  # round -> start -> bytes
-        self._pushing: set[asyncio.Task[None]] = set()
+        self._turns: set[asyncio.Task[None]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
         self._answers = Durations()  # of short questions to the leader
         self._chunks: dict[bytes, bytes] = {}  # digest -> chunk, of a state that is being fetched
@@ -284,9 +285,14 @@ class Peer:
         if vector is not None:
             for part in plan.slices:
                 if part.stop > part.start:
-                    task = asyncio.ensure_future(self._push(plan, part, vector))
-                    self._pushing.add(task)
-                    task.add_done_callback(self._pushing.discard)
+                    self._beside(self._push(plan, part, vector))
+
+    def _beside(self, turn: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Goes on by itself; it is held on to until it ends, which asyncio does not do."""
+        task = asyncio.ensure_future(turn)
+        self._turns.add(task)
+        task.add_done_callback(self._turns.discard)
+        return task
 
     async def _push(self, plan: Plan, part: Slice, vector: np.ndarray) -> None:
         values = vector[part.start : part.stop]

@@ -100,9 +100,7 @@ class Volunteer(Peer):
                 self._count(block)  # the answer that it counts was lost
         if set(self._summed) != expected:
             self._forget()
-            task = asyncio.ensure_future(self._tell_forgotten())
-            self._pushing.add(task)
-            task.add_done_callback(self._pushing.discard)
+            self._beside(self._tell_forgotten())
             return None
         return np.asarray(self._sum)
 
@@ -110,7 +108,7 @@ class Volunteer(Peer):
         work = Work(
             step=self.holder.step, lineage=self.holder.lineage, done=(), wants=False, forget=True
         )
-        await self._ask_for(work)
+        await self._tell(work)
 
     def _count(self, block: int) -> None:
         gradient, self._summed[block] = self._pending.pop(block)
@@ -173,6 +171,7 @@ class Volunteer(Peer):
     async def _compute_blocks(self, leased: Leased, rows: list[dict]) -> None:
         assert self.holder.state is not None
         parts, at, leaders = self.holder.state.parts, self.holder.at, self._leaders
+        reporting: asyncio.Task[None] | None = None
         for block, of_block in zip(leased.blocks, rows, strict=True):
             started = time.monotonic()
             gradient, loss, targets = await asyncio.to_thread(
@@ -184,12 +183,18 @@ class Volunteer(Peer):
             done = BlockDone(block=block, loss=loss, targets=targets, seconds=seconds)
             self._pending[block] = gradient, done
             self._done.append(done)
+            # The next block does not wait for the leader; after the last, the next lease is asked.
+            if reporting is not None:
+                await reporting
             if block != leased.blocks[-1]:
-                await self._ask_for(self._report(wants=False))
+                reporting = self._beside(self._tell(self._report(wants=False)))
 
     def _report(self, *, wants: bool) -> Work:
         done, self._done = tuple(self._done), []
         return Work(step=self.holder.step, lineage=self.holder.lineage, done=done, wants=wants)
+
+    async def _tell(self, work: Work) -> None:
+        await self._ask_for(work)
 
     async def _ask_for(self, work: Work) -> tuple[Leased | None, list[dict]]:
         """Reports and asks; what counts is added to the sum."""

@@ -101,6 +101,22 @@ def test_a_leader_that_dies_costs_no_row_that_is_summed(monkeypatch, in_time):
     run(scenario)
 
 
+def test_who_was_given_up_too_early_comes_back_with_what_it_has():
+    async def scenario():
+        async with Group() as group:
+            ana = await group.join("ana", slow=0.1)
+            await group.step()
+            step = asyncio.ensure_future(group.step())
+            await until(lambda: group.leader.group.ledger.step == 1)
+            await until(lambda: len(group.leader.group.ledger.done_by(ana.wire.name)) >= 3)
+            group.leader.group.lose(ana.wire.name, "it fell silent")
+            await step
+            assert any("comes with" in said for said in group.said)
+            assert_replayed(group)
+
+    run(scenario)
+
+
 class DiesAtPush(Volunteer):
     """Falls dead when it should send its sum, and with it the slice that it adds up."""
 

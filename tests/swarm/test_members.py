@@ -1,0 +1,63 @@
+"""Who may bring back what it has summed, and who may not."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+sys.path.append(str(Path(__file__).parent))
+
+from rig import SETTINGS, issue
+
+from dipaco.errors import SwarmRefuses
+from dipaco.swarm.group import Group
+from dipaco.swarm.messages import BlockDone, Hello
+
+
+def entered(group, name="ana"):
+    hello = Hello(version="", address="tcp://127.0.0.1:1", computes=True, holds_state=True)
+    group.enter(name, issue(name).certificate, hello)
+    return group.member(name)
+
+
+def done(*blocks):
+    return [BlockDone(block=b, loss=float(b), targets=8.0, seconds=0.1) for b in blocks]
+
+
+@pytest.fixture
+def group():
+    made = Group("back", SETTINGS, lambda sentence: None, lambda sender, reason: None)
+    made.begin_step(3)
+    return made
+
+
+def test_who_fell_silent_brings_back_its_sum_and_who_failed_a_round_does_not(group):
+    member = entered(group)
+    blocks, _ = group.lease(member)
+    assert all(group.accept(member, one) for one in done(*blocks))
+    group.lose("ana", "it fell silent")
+    assert group.adopt(entered(group), done(*blocks))
+    assert group.ledger.done_by("ana") == blocks
+    assert set(group.losses) == set(blocks)
+    group.fail("ana", "its part did not arrive")
+    assert not group.adopt(entered(group), done(*blocks))
+    assert not group.losses
+    group.begin_step(4)
+    assert not group.adopt(group.member("ana"), done(*blocks))
+
+
+def test_after_a_change_of_leader_rows_are_brought_along_and_none_lent_meanwhile(group):
+    group.begin_step(3, takes_over=True)
+    ana, bo = entered(group), entered(group, "bo")
+    assert group.lease(ana) == ((), 0.0)
+    assert group.adopt(ana, done(0, 5))
+    assert not group.adopt(bo, done(5, 6))
+    assert group.ledger.contributors == {"ana": (0, 5)}
+    with pytest.raises(SwarmRefuses, match="a loss of nan"):
+        group.adopt(bo, [BlockDone(block=6, loss=float("nan"), targets=1.0, seconds=0.1)])
+    assert "bo" in group.banned
+    assert not group.should_wake()
+    group._adopts_until = 1e-9
+    assert group.should_wake()
+    assert group.lease(ana)[0]
