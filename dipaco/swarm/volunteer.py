@@ -95,14 +95,26 @@ class Volunteer(Peer):
         }
         if not expected:
             return None
+        if self._kept is not None:
+            self._take_back(self._kept)  # the answer that it counts was lost, or is on its way
         for block in expected - set(self._summed):
             if block in self._pending:
                 self._count(block)  # the answer that it counts was lost
         if set(self._summed) != expected:
-            self._forget()
-            self._beside(self._tell_forgotten())
+            self._give_up()
             return None
         return np.asarray(self._sum)
+
+    def _take_back(self, kept: "_Kept") -> None:
+        """What was kept is the sum again, if nothing was summed since and it is still of use."""
+        self._kept = None
+        if kept.at == self.holder.at and not self._summed:
+            self._sum, self._summed = kept.total, kept.summed
+
+    def _give_up(self) -> None:
+        """The sum is not what the leader believes it is."""
+        self._forget()
+        self._beside(self._tell_forgotten())
 
     async def _tell_forgotten(self) -> None:
         work = Work(
@@ -163,9 +175,10 @@ class Volunteer(Peer):
         leased, _ = await self._answer_to(work)
         if leased is None:
             return False
-        if self._kept is kept and kept.at == here.at and leased.accepted:
-            self._sum, self._summed = kept.total, kept.summed
-        self._kept = None
+        if self._kept is kept:  # else a round has begun meanwhile, or this leader is gone as well
+            self._kept = None
+            if leased.accepted:
+                self._take_back(kept)
         return True
 
     async def _compute_blocks(self, leased: Leased, rows: list[dict]) -> None:
@@ -211,6 +224,9 @@ class Volunteer(Peer):
         for one in work.done:
             if one.block not in leased.accepted:
                 self._pending.pop(one.block, None)
+        if not self._summed.keys().isdisjoint(leased.blocks):
+            self._give_up()  # it would be summed twice
+            return None, []
         settings = self.compute.settings
         sizes = [
             min(settings.block_rows, settings.inner.batch_size - block * settings.block_rows)
