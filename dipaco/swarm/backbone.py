@@ -20,19 +20,21 @@ import numpy as np
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.swarms import GroupStep
-from dipaco.errors import DipacoError
+from dipaco.errors import DipacoError, SwarmRefuses
 from dipaco.inner.elsewhere import PhaseWork
 from dipaco.inner.phase import PhaseResult
 from dipaco.swarm.compute import Compute, Settings
 from dipaco.swarm.holder import Holder
 from dipaco.swarm.leader import Closing, Leader
-from dipaco.swarm.passes import Pass, Signer, Verifier
+from dipaco.swarm.messages import AskHeld, Manifest
+from dipaco.swarm.passes import NOT_LISTED, Pass, Signer, Verifier
 from dipaco.swarm.peer import Peer
 from dipaco.swarm.transport import start_transport
-from dipaco.swarm.wire import Wire
+from dipaco.swarm.wire import PEER_ERRORS, Wire
 
 SAVE_SECONDS = 60.0  # between two savings of a phase that goes on
 STATUS_SECONDS = 1.0
+KNOWN_WITHIN_SECONDS = 3 * STATUS_SECONDS  # after that, others have read what is in the ledger
 REFUSALS_SHOWN = 20
 
 
@@ -265,6 +267,8 @@ class Backbone:
         await asyncio.sleep(0.1)
         begins = work.first_step - len(work.losses)  # the phase
         ends = work.first_step + len(work.rates)
+        if not holder.origin:
+            await self._ask_the_others(work.origin, work.first_step, ends)
         goes_on = holder.origin == work.origin and work.first_step <= holder.step <= ends
         if not goes_on or len(holder.losses) != holder.step - begins:
             lineage = f"{work.first_step}-{self._wire.name}-{time.time():.3f}"
@@ -293,6 +297,39 @@ class Backbone:
             self._leader.end_phase()
             with contextlib.suppress(DipacoError):
                 self._put_status()
+
+    async def _ask_the_others(self, origin: str, first_step: int, last_step: int) -> None:
+        """A backbone that has only just been started has what was saved; who followed the group
+        until now may be further, and then nobody's work since is lost.
+        """
+        others = [address for address in self._backbones if address != self.address]
+        found: list[Manifest] = []
+        deadline = time.monotonic() + KNOWN_WITHIN_SECONDS
+        while others and time.monotonic() < deadline:
+            for address in list(others):
+                try:
+                    manifest, _ = await self._wire.ask(
+                        address,
+                        "held",
+                        AskHeld(origin=origin),
+                        Manifest,
+                        within_seconds=KNOWN_WITHIN_SECONDS,
+                        from_backbone=True,
+                    )
+                    found.append(manifest)
+                except SwarmRefuses as error:
+                    if error.values["reason"] == NOT_LISTED:
+                        continue  # yet
+                except PEER_ERRORS:
+                    pass
+                others.remove(address)
+            await asyncio.sleep(0.1)
+        for manifest in sorted(found, key=lambda one: one.step, reverse=True):
+            if manifest.origin == origin and first_step <= manifest.step <= last_step:
+                peer = Peer(self._wire, tuple(manifest.donors), self._holder, say=self._say)
+                with contextlib.suppress(*PEER_ERRORS):
+                    if await peer.fetch(manifest):
+                        return
 
     def _record(self, closing: Closing) -> None:
         closed = closing.closed

@@ -26,6 +26,7 @@ from dipaco.swarm.means import KeptMeans
 from dipaco.swarm.members import Member
 from dipaco.swarm.messages import (
     NOT_LEADING,
+    AskHeld,
     AskManifest,
     AskMean,
     AskSettings,
@@ -112,6 +113,7 @@ class Leader:
             ("listen", Listen, self._listen),
             ("work", Work, self._work),
             ("manifest", AskManifest, self._manifest),
+            ("held", AskHeld, self._held),
             ("mean", AskMean, self._mean),
             ("bye", Bye, self._bye),
         ):
@@ -342,6 +344,19 @@ class Leader:
             self._publish(keep=here.step)
             offered = self._offered = self._offer(here.at)
         kept = await here.kept_bytes(offered.step, offered.lineage, body.codec)
+        digests = await asyncio.to_thread(lambda: kept.digests)
+        return msgspec.structs.replace(offered, digests=digests), b""
+
+    async def _held(self, body: AskHeld, question: Question) -> Answer:
+        """Whoever leads; asked by a backbone that has begun anew."""
+        here = self._holder
+        if question.certificate.role != "backbone":
+            raise SwarmRefuses(reason="only a backbone is told")
+        if here.origin != body.origin or here.step < 0:
+            raise SwarmRefuses(reason="nothing of that phase is held here")
+        here.keep(here.step)
+        offered = msgspec.structs.replace(self._offer(here.at), donors=(self._wire.address or "",))
+        kept = await here.kept_bytes(offered.step, offered.lineage, "none")
         digests = await asyncio.to_thread(lambda: kept.digests)
         return msgspec.structs.replace(offered, digests=digests), b""
 

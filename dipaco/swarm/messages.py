@@ -233,6 +233,12 @@ class AskManifest(Message):
     codec: str
 
 
+class AskHeld(Message):
+    """I am a backbone that is to lead, and may have less of this phase than you."""
+
+    origin: str
+
+
 class Manifest(Message):
     """What the state is made of, and who has it."""
 

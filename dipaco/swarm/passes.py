@@ -24,6 +24,8 @@ DAY_SECONDS = 86400.0
 
 Role = Literal["volunteer", "backbone"]
 
+NOT_LISTED = "its pass is not on the list"  # or the list has not been read since it was issued
+
 
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the authority vouches for."""
@@ -184,7 +186,7 @@ class Verifier:
         if certificate.serial in self.revoked:
             raise _refused(sender, "its pass was revoked")
         if self.allowed is not None and certificate.serial not in self.allowed:
-            raise _refused(sender, "its pass is not on the list")
+            raise _refused(sender, NOT_LISTED)
         if seal.sender.partition("/")[0] != certificate.name:
             raise _refused(sender, f"it speaks with the pass of {certificate.name}")
         if not _is_signed(_public(certificate.holder), seal.signature, _to_sign(seal, content)):

@@ -410,6 +410,11 @@ class Peer:
         except PEER_ERRORS:
             await self.changed(0.5)
             return
+        if not await self.fetch(manifest):
+            await self.changed(0.5)
+
+    async def fetch(self, manifest: Manifest) -> bool:
+        """Takes the state that is described, from its donors; False where they did not give all."""
         compute = self.holder.compute
         assert compute is not None
         had = self._own_chunks()
@@ -422,8 +427,7 @@ class Peer:
         )
         chunks = [self._chunks.get(d) or had.get(d) for d in manifest.digests]
         if any(chunk is None for chunk in chunks):
-            await self.changed(0.5)
-            return
+            return False
         content = b"".join(chunk for chunk in chunks if chunk is not None)
         state = state_of(content, self.state_codec, compute.state_like)
         at = manifest.origin, manifest.step, manifest.lineage
@@ -434,6 +438,7 @@ class Peer:
         fetched = num_missing * manifest.chunk_bytes / 1e6
         self._say(f"has the state of step {manifest.step} ({fetched:.1f} MB fetched)")
         self.tell()
+        return True
 
     def fetched(self) -> None:
         """Told when it was given a state, and did not step to it."""

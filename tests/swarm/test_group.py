@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 
@@ -16,12 +17,18 @@ from rig import (
     Group,
     assert_replayed,
     first_state,
+    issue,
     largest_difference,
     plain_states,
+    wire_of,
 )
 
+from dipaco.errors import SwarmRefuses
 from dipaco.swarm.auxiliary import Auxiliary
-from dipaco.swarm.messages import AskManifest, Manifest
+from dipaco.swarm.holder import Holder
+from dipaco.swarm.leader import Leader
+from dipaco.swarm.messages import AskHeld, AskManifest, Manifest
+from dipaco.swarm.peer import Peer
 from dipaco.swarm.state import StateBytes
 from dipaco.swarm.volunteer import Volunteer
 
@@ -97,6 +104,35 @@ def test_a_leader_that_dies_costs_no_row_that_is_summed(monkeypatch, in_time):
             await group.step()
             assert_replayed(group)
             assert not group.refused, group.refused
+
+    run(scenario)
+
+
+def test_a_backbone_that_begins_anew_is_given_what_another_holds():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana")
+            for _ in range(2):
+                await group.step()
+            wire = await wire_of(issue("second", "backbone"))
+            holder = Holder(wire, group.compute)
+            Leader(wire, holder)
+            ask = functools.partial(
+                wire.ask, group.wire.address, "held", answer=Manifest, within_seconds=5.0
+            )
+            with pytest.raises(SwarmRefuses, match="nothing of that phase"):
+                await ask(body=AskHeld(origin="another phase"))
+            manifest, _ = await ask(body=AskHeld(origin="test"))
+            assert await Peer(wire, manifest.donors, holder).fetch(manifest)
+            assert holder.at == group.holder.at
+            assert holder.losses == group.holder.losses
+            assert largest_difference(holder.state, group.holder.state) == 0.0
+            volunteer = group.volunteers["ana"][0]
+            with pytest.raises(SwarmRefuses, match="only a backbone"):
+                await volunteer.wire.ask(
+                    group.wire.address, "held", AskHeld(origin="test"), Manifest, within_seconds=5.0
+                )
+            await wire.transport.close()
 
     run(scenario)
 
