@@ -46,6 +46,7 @@ ONCE = ("SIGKILL of all at once", "two launchers", "another config", "another ve
 
 def _all(weather: Weather, dice: random.Random) -> list[Fault]:
     places, seconds = weather.places, weather.options.outage_seconds
+    executor = ["executor", "--lease-seconds", str(weather.options.lease_seconds)]
     faults: list[Fault] = [
         ("SIGKILL", partial(_signal, weather, dice, signal.SIGKILL)),
         ("flipped byte", partial(_spoil, weather, dice, _flip)),
@@ -67,8 +68,8 @@ def _all(weather: Weather, dice: random.Random) -> list[Fault]:
             for lie in (*LIES, TWICE)
             if lie != "NaN"
         ),
-        ("SIGKILL of an executor", _Victim(weather, "executor", _dies_in_a_step)),
-        ("SIGKILL of the monitor", _Victim(weather, "monitor", _says_that_it_looks)),
+        ("SIGKILL of an executor", _Victim(weather, executor, _dies_in_a_step)),
+        ("SIGKILL of the monitor", _Victim(weather, ["monitor"], _says_that_it_looks)),
         ("two launchers", partial(_two_launchers, weather)),
         ("SIGKILL of all at once", partial(_kill_all, weather)),
     ]
@@ -109,18 +110,21 @@ class _Victim:
     """A process of another role, which comes when its turn is, and is killed at its work.
 
     Args:
-      role: `executor`, `monitor`.
+      words: its role, `executor` or `monitor`, and how it is told to be.
       orders: for `unruly.py`; told a file that is to be there when the process may die.
     """
 
-    def __init__(self, weather: Weather, role: str, orders: Callable[[Path], dict[str, object]]):
-        self._weather, self._role, self._orders = weather, role, orders
+    def __init__(
+        self, weather: Weather, words: list[str], orders: Callable[[Path], dict[str, object]]
+    ):
+        self._weather, self._words, self._orders = weather, words, orders
+        self._role = words[0]
         self._process: subprocess.Popen | None = None
 
     def __call__(self, run: Run) -> bool:
         marker = self._weather.folder / f"{self._role}.marker"
         if self._process is None:
-            words = self._weather.command(self._role)
+            words = self._weather.command(*self._words)
             words = self._weather.unruly(self._orders(marker), *words)
             self._process = self._weather.start_beside(self._role, words)
         if not marker.exists():
