@@ -7,7 +7,7 @@ compute it. The sums of who leaves in good order are the leader's own from then 
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -137,19 +137,18 @@ class Group:
         """Whether rows are free, and some who wait do not know: those of who came back to a new
         leader, or, said once for whatever came free, those of who is gone.
         """
-        has_idle = any(
-            member.hello.computes and not self.ledger.held_by(name)
-            for name, member in self.members.items()
-        )
         if self._is_adopting:
             return False
         if self._adopts_until:
             self._adopts_until = 0.0
             return True
-        if not (self.ledger.num_free and self.ledger.num_done and has_idle) or self._has_woken:
+        if self._has_woken or not (self.ledger.num_free and self.ledger.num_done):
             return False
-        self._has_woken = True
-        return True
+        self._has_woken = any(
+            member.hello.computes and not self.ledger.held_by(name)
+            for name, member in self.members.items()
+        )
+        return self._has_woken
 
     # --- which rows are whose ------------------------------------------------------------------
 
@@ -184,9 +183,9 @@ class Group:
         Raises:
           SwarmRefuses: it claims what it never had, or what cannot be; it is sent away.
         """
-        if reason := self._lie(member, done):
-            self.refuse(member.name, reason)
-            raise SwarmRefuses(reason=reason)
+        self._check(member, done)
+        if (member.name, done.block) not in self._was_lent:
+            self._send_away(member, f"it claims rows of block {done.block}, which it never had")
         did_before = done.block in self.ledger.done_by(member.name)
         if not self.ledger.finish(member.name, done.block):
             return False
@@ -206,9 +205,7 @@ class Group:
           SwarmRefuses: it claims what cannot be; it is sent away.
         """
         for one in done:
-            if reason := self._nonsense(one):
-                self.refuse(member.name, reason)
-                raise SwarmRefuses(reason=reason)
+            self._check(member, one)
         blocks = {one.block for one in done}
         lent = {(member.name, block) for block in blocks}
         did_before = blocks <= set(self.ledger.done_by(member.name))
@@ -228,22 +225,17 @@ class Group:
     def _is_adopting(self) -> bool:
         return time.monotonic() < self._adopts_until
 
-    def _lie(self, member: Member, done: BlockDone) -> str:
-        """What cannot be true of it; empty where it may be."""
-        if reason := self._nonsense(done):
-            return reason
-        if (member.name, done.block) not in self._was_lent:
-            return f"it claims rows of block {done.block}, which it never had"
-        return ""
-
-    def _nonsense(self, done: BlockDone) -> str:
-        """What cannot be true of anybody's; empty where it may be."""
+    def _check(self, member: Member, done: BlockDone) -> None:
+        """What it says can be true of somebody's block. Raises `SwarmRefuses`; it is sent away."""
         if not 0 <= done.block < len(self.ledger):
-            return f"it claims block {done.block}, which there is not"
+            self._send_away(member, f"it claims block {done.block}, which there is not")
         most_targets = self._settings.block_rows * self._settings.length
         if not (np.isfinite(done.loss) and 0 <= done.targets <= most_targets):
-            return f"it says that a block has a loss of {done.loss}"
-        return ""
+            self._send_away(member, f"it says that a block has a loss of {done.loss}")
+
+    def _send_away(self, member: Member, reason: str) -> NoReturn:
+        self.refuse(member.name, reason)
+        raise SwarmRefuses(reason=reason)
 
     def forget(self, name: str) -> None:
         """Its sum is lost: what was in it is others'."""

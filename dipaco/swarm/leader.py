@@ -343,9 +343,7 @@ class Leader:
             here.keep(here.step)
             self._publish(keep=here.step)
             offered = self._offered = self._offer(here.at)
-        kept = await here.kept_bytes(offered.step, offered.lineage, body.codec)
-        digests = await asyncio.to_thread(lambda: kept.digests)
-        return msgspec.structs.replace(offered, digests=digests), b""
+        return await self._with_digests(offered, body.codec), b""
 
     async def _held(self, body: AskHeld, question: Question) -> Answer:
         """Whoever leads; asked by a backbone that has begun anew."""
@@ -356,9 +354,12 @@ class Leader:
             raise SwarmRefuses(reason="nothing of that phase is held here")
         here.keep(here.step)
         offered = msgspec.structs.replace(self._offer(here.at), donors=(self._wire.address or "",))
-        kept = await here.kept_bytes(offered.step, offered.lineage, "none")
+        return await self._with_digests(offered, "none"), b""
+
+    async def _with_digests(self, offered: Manifest, codec: str) -> Manifest:
+        kept = await self._holder.kept_bytes(offered.step, offered.lineage, codec)
         digests = await asyncio.to_thread(lambda: kept.digests)
-        return msgspec.structs.replace(offered, digests=digests), b""
+        return msgspec.structs.replace(offered, digests=digests)
 
     def _offer(self, at: tuple[str, int, str]) -> Manifest:
         """The state that is held now, and who has it."""

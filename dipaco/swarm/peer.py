@@ -86,7 +86,7 @@ class Peer:
         self.board: Board | None = None
         self._news, self._is_leaving = asyncio.Event(), asyncio.Event()
         self._fetching: dict[int, dict[int, asyncio.Task[bytes]]] = {}  # round -> start -> bytes
-        self._turns: set[asyncio.Task[None]] = set()
+        self._turns: set[asyncio.Task[Any]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
         self._answers = Durations()  # of short questions to the leader
         self._chunks: dict[bytes, bytes] = {}  # digest -> chunk, of a state that is being fetched
@@ -287,7 +287,7 @@ class Peer:
                 if part.stop > part.start:
                     self._beside(self._push(plan, part, vector))
 
-    def _beside(self, turn: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _beside(self, turn: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Goes on by itself; it is held on to until it ends, which asyncio does not do."""
         task = asyncio.ensure_future(turn)
         self._turns.add(task)

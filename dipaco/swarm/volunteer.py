@@ -120,7 +120,7 @@ class Volunteer(Peer):
         work = Work(
             step=self.holder.step, lineage=self.holder.lineage, done=(), wants=False, forget=True
         )
-        await self._tell(work)
+        await self._ask_for(work)
 
     def _count(self, block: int) -> None:
         gradient, self._summed[block] = self._pending.pop(block)
@@ -184,7 +184,7 @@ class Volunteer(Peer):
     async def _compute_blocks(self, leased: Leased, rows: list[dict]) -> None:
         assert self.holder.state is not None
         parts, at, leaders = self.holder.state.parts, self.holder.at, self._leaders
-        reporting: asyncio.Task[None] | None = None
+        reporting: asyncio.Task[Any] | None = None
         for block, of_block in zip(leased.blocks, rows, strict=True):
             started = time.monotonic()
             gradient, loss, targets = await asyncio.to_thread(
@@ -200,14 +200,11 @@ class Volunteer(Peer):
             if reporting is not None:
                 await reporting
             if block != leased.blocks[-1]:
-                reporting = self._beside(self._tell(self._report(wants=False)))
+                reporting = self._beside(self._ask_for(self._report(wants=False)))
 
     def _report(self, *, wants: bool) -> Work:
         done, self._done = tuple(self._done), []
         return Work(step=self.holder.step, lineage=self.holder.lineage, done=done, wants=wants)
-
-    async def _tell(self, work: Work) -> None:
-        await self._ask_for(work)
 
     async def _ask_for(self, work: Work) -> tuple[Leased | None, list[dict]]:
         """Reports and asks; what counts is added to the sum."""

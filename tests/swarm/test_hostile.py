@@ -113,15 +113,21 @@ def test_a_spoilt_gradient_is_refused_and_its_rows_are_done_by_others(spoil, why
     run(scenario)
 
 
+async def liar_in(group):
+    """Eve, who computes nothing, in the middle of a step: her wire, herself, and the step."""
+    wire = await wire_of(issue("eve"))
+    liar = Volunteer(wire, (group.wire.address,), Holder(wire, group.compute))
+    await liar.join()
+    step = asyncio.ensure_future(group.step())
+    await asyncio.sleep(0.02)
+    return wire, liar, step
+
+
 def test_rows_that_were_never_leased_cannot_be_claimed():
     async def scenario():
         async with Group() as group:
             await group.join("ana", slow=0.05)
-            wire = await wire_of(issue("eve"))
-            liar = Volunteer(wire, (group.wire.address,), Holder(wire, group.compute))
-            await liar.join()
-            step = asyncio.ensure_future(group.step())
-            await asyncio.sleep(0.02)
+            wire, liar, step = await liar_in(group)
             done = tuple(BlockDone(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in (5, 6))
             work = Work(step=0, lineage="root", done=done, wants=False)
             with pytest.raises(SwarmRefuses, match="which it never had"):
@@ -141,11 +147,7 @@ def test_rows_cannot_be_brought_along_where_no_other_leader_was():
     async def scenario():
         async with Group() as group:
             await group.join("ana", slow=0.05)
-            wire = await wire_of(issue("eve"))
-            liar = Volunteer(wire, (group.wire.address,), Holder(wire, group.compute))
-            await liar.join()
-            step = asyncio.ensure_future(group.step())
-            await asyncio.sleep(0.02)
+            wire, _, step = await liar_in(group)
             for blocks, refused in (((5, 6), False), ((5, 99), True)):
                 done = tuple(BlockDone(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in blocks)
                 work = Work(step=0, lineage="root", done=done, wants=False, kept=True)
