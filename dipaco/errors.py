@@ -88,6 +88,10 @@ class CheckpointExists(DipacoError):
     """`{folder}` is there already; an export never overwrites. Give another, or remove this one."""
 
 
+class CheckpointIncomplete(DipacoError):
+    """`{folder}` lacks {lost}. Remove the folder, and the same command makes it again."""
+
+
 class ContextTooLong(DipacoError):
     """The prompt has {num_tokens} tokens, and {where} holds {limit}. {remedy}"""
 
@@ -180,7 +184,7 @@ class DamagedRouter(DipacoError):
 
 
 class NothingToScore(DipacoError):
-    """None of the {documents} documents goes on after the router's prefix, so there is nothing to
+    """Documents: {documents}, and none goes on after the router's prefix, so there is nothing to
     predict. Give longer documents.
     """
 
@@ -257,6 +261,14 @@ class DatabaseUnreachable(DipacoError):
     """The database {place} could not be reached for {seconds:.0f} s: {problem}. What was recorded is safe; start the same command again when it is back."""
 
 
+class BadName(DipacoError):
+    """`{name}` is no name. Take letters, digits, `-`, `_` and `.`, the first a letter or digit, 200 at most."""
+
+
+class NameTaken(DipacoError):
+    """`{name}` is at work on this run already, as process {pid} on {host}. Give another `--name`, or end that one."""
+
+
 class ClaimLost(DipacoError):
     """Task `{task}` was given to somebody else, or is finished already. Nothing was recorded."""
 
@@ -271,6 +283,10 @@ class KeepsFailing(DipacoError):
 
 class NotYet(DipacoError):
     """This run has no {what} yet. `dipaco status --run DIR` shows how far it is; `dipaco train` takes it on."""
+
+
+class NoSuchRelease(NotYet):
+    """This run has no release of `{arm}` at phase {phase}. There are those of these phases: {known}."""
 
 
 class ObjectMissing(DipacoError):
@@ -371,7 +387,7 @@ class BadKeyFile(DipacoError):
 
 
 class CannotListen(DipacoError):
-    """Cannot listen on {host}:{port}: {problem}. Give another `--port`, or stop what listens there."""
+    """Cannot listen on {where}: {problem}. Give another `{option}`, or stop what listens there."""
 
 
 # --- swarm ------------------------------------------------------------------------------------
@@ -390,7 +406,7 @@ class BadMessage(DipacoError):
 
 
 class BadAddress(DipacoError):
-    """`{given}` is no address of a swarm. Give the line that `dipaco swarm start` printed: tcp://HOST:PORT, or /ip4/…/p2p/…"""
+    """`{given}` is no address of a swarm. To join, give the line that `dipaco swarm start` printed: tcp://HOST:PORT, or /ip4/…/p2p/… To listen: tcp://HOST:PORT, or /ip4/HOST/tcp/PORT, ports to 65535."""
 
 
 class SwarmUnreachable(DipacoError):
@@ -403,6 +419,10 @@ class SwarmRefuses(DipacoError):
 
 class NoSuchName(DipacoError):
     """Nobody has a pass in the name of {name}. There are passes for: {known}."""
+
+
+class OtherTransport(DipacoError):
+    """The swarm of this path is reached at {theirs}, and this backbone would listen on {ours}: its peers could not reach both. Give `--listen` with an address of that kind. If {worker} is dead, `--name {worker}` takes its place."""
 
 
 class PathNeeded(DipacoError):

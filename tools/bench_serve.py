@@ -12,8 +12,9 @@ have 8.39 M parameters (d_model 256, 4 layers, vocabulary 8192): speed does not 
 it is. Prompts are random, and such that the path goes on for all 64 tokens. Texts must be the same,
 except where the two largest logits are less than 1e-4 apart somewhere in the row.
 
-At the end it says what routing takes, as a share of reading a prompt of 128, 512 and 1,024 tokens.
-It reads the first 32 of them under the base model, so the share cannot be below 32 / length.
+At the end it says what routing takes, as a share of reading a prompt of 128, 512 and 1,024 tokens,
+for prompts that come alone and eight at once (which are routed together, and read one by one). It
+reads the first 32 tokens under the base model, so the share is about 32 / length at best.
 """
 
 import argparse
@@ -27,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +41,7 @@ from dipaco.data.tokenizer import PADDING
 PROMPT = 16
 PATH = 0
 ROUTED = (128, 512, 1024)  # lengths of prompts
+ROUTED_AT_ONCE = (1, 8)  # of them
 CANDIDATES = 160  # prompts, of which those are taken that go on
 TIE = 1e-4
 CONFIG = '''
@@ -165,9 +168,10 @@ def check_texts(theirs: Theirs, tokenizer, prompts, told: list[Told], their_toke
     return ties
 
 
-def routing_shares(folder: Path) -> dict[int, tuple[float, float]]:
-    """Seconds to route a prompt and to read it, by the prompt's length. The model is taken to have
-    a context for the longest one: its speed does not depend on how far it was trained.
+def routing_seconds(folder: Path) -> Generator[tuple[int, dict[int, float], float]]:
+    """For each length: it, seconds to route a prompt of it by how many come at once, and seconds
+    to read it. The model is taken to have a context for the longest one: its speed does not depend
+    on how far it was trained.
     """
     import jax
 
@@ -176,26 +180,32 @@ def routing_shares(folder: Path) -> dict[int, tuple[float, float]]:
     from dipaco.serving.decode import make_pool, read
     from dipaco.serving.dispatch import Dispatcher
 
-    shares = {}
-    with reading(folder) as run:
+    with reading(folder) as run, ThreadPoolExecutor(max(ROUTED_AT_ONCE)) as threads:
         release = run.ledger.release("modular", None)
         config = dataclasses.replace(run.config.model, max_length=max(ROUTED))
         dispatcher = Dispatcher(run, release)
+        dispatcher.warm_up()
         prepared = prepare(config, run.path_of(release, PATH))
         pool = make_pool(config, 1)
+
+        def route(prompts: np.ndarray) -> None:
+            list(threads.map(lambda prompt: dispatcher.ask(prompt, release), prompts))
+
         for length in ROUTED:
-            routing, prefill = [], []
-            for seed in range(30):
-                rng = np.random.default_rng((length, seed))
-                prompt = rng.integers(0, config.vocab_size, length, np.int32)
-                routing.append(seconds(lambda: dispatcher.ask(prompt, release)))  # noqa: B023
+            routing = {number: [] for number in ROUTED_AT_ONCE}
+            prefill = []
+            rng = np.random.default_rng(length)
+            for _ in range(30):
+                for number in ROUTED_AT_ONCE:
+                    prompts = rng.integers(0, config.vocab_size, (number, length), np.int32)
+                    routing[number].append(seconds(lambda: route(prompts)) / number)  # noqa: B023
                 started = time.perf_counter()
                 pool = jax.block_until_ready(
-                    read(config, prepared, pool, prompt[None], np.zeros(1, np.int32))
+                    read(config, prepared, pool, prompts[:1], np.zeros(1, np.int32))
                 )
                 prefill.append(time.perf_counter() - started)
-            shares[length] = statistics.median(routing[5:]), statistics.median(prefill[5:])
-    return shares
+            medians = {number: statistics.median(all_[5:]) for number, all_ in routing.items()}
+            yield length, medians, statistics.median(prefill[5:])
 
 
 def main() -> None:
@@ -264,14 +274,13 @@ def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack
         result["tokens_per_second"][str(number)] = round(statistics.median(rates))
         result["ratio_to_transformers"][str(number)] = round(median, 3)
         result["time_to_first_token_ms"][str(number)] = round(statistics.median(firsts), 1)
-    result["routing_share"] = {}
-    for length, (route_seconds, read_seconds) in routing_shares(folder).items():
-        share = route_seconds / read_seconds
-        result["routing_share"][str(length)] = round(share, 3)
-        print(
-            f"routing takes {1000 * route_seconds:.1f} ms, reading a prompt of {length} tokens "
-            f"{1000 * read_seconds:.1f} ms: {share:.1%}"
-        )
+    result["routing_share"] = {str(number): {} for number in ROUTED_AT_ONCE}
+    for length, route_seconds, read_seconds in routing_seconds(folder):
+        print(f"reading a prompt of {length} tokens takes {1000 * read_seconds:.1f} ms;")
+        for number, a_prompt_seconds in route_seconds.items():
+            share = a_prompt_seconds / read_seconds
+            result["routing_share"][str(number)][str(length)] = round(share, 3)
+            print(f"  routing it, {number} at once, {1000 * a_prompt_seconds:.1f} ms: {share:.1%}")
     print(json.dumps(result))
 
 

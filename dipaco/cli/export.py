@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.model.huggingface import export_checkpoint
+    from dipaco.model.huggingface import export_checkpoint, is_exported
     from dipaco.runs.run import reading
     from dipaco.store.objects import said_plainly
 
@@ -44,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
         paths = range(len(release.paths)) if options.all else [options.path]
         folders = {p: options.out / f"path_{p:04d}" if options.all else options.out for p in paths}
         for path, folder in folders.items():
-            if options.all and folder.exists():
-                continue  # of an export that was interrupted: a checkpoint is whole or not there
+            if options.all and is_exported(folder):
+                continue  # by a command that was interrupted
             parts = opened.path_of(release, path)
             with said_plainly(folder):
                 export_checkpoint(opened.config.model, parts, opened.corpus.tokenizer_file, folder)

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.runs.programs import keep_compiled
     from dipaco.runs.run import reading
     from dipaco.serving.dispatch import dispatch
-    from dipaco.serving.loop import generate
+    from dipaco.serving.loop import check_fits, generate
 
     if options.max_tokens < 1:
         raise BadSetting(
@@ -78,15 +78,17 @@ def run(options: argparse.Namespace) -> int:
         check_path(options.path, release)
         tokenizer = opened.corpus.tokenizer()
         (prompt,) = tokenizer.encode([options.prompt])
+        prompt_ids = prompt.tolist()
+        check_fits(opened.config.model, prompt_ids)
         choice = dispatch(opened, release, prompt, options.path)
         print(choice.describe(), file=sys.stderr)
         parts = opened.path_of(release, choice.path)
         started, ids = time.monotonic(), []
         shown = ""
-        tokens = generate(  # a prompt that does not fit is refused here, before anything is shown
+        tokens = generate(
             opened.config.model,
             parts,
-            prompt.tolist(),
+            prompt_ids,
             max_new_tokens=options.max_tokens,
             sampling=sampling,
             seed=options.seed,

@@ -3,8 +3,12 @@ lease.
 """
 
 import argparse
+from typing import TYPE_CHECKING
 
 from dipaco.cli.runs import add_run
+
+if TYPE_CHECKING:
+    from dipaco.control.ledger import Ledger
 
 
 class OrderVerb:
@@ -24,7 +28,7 @@ class OrderVerb:
         with reading(options.run) as run:
             run.ledger.order(self._order)
             workers = [member for member in run.ledger.roster.members() if member.state == "here"]
-        print(f"Ordered. {len(workers)} workers are here, and will {self._does}.")
+        print(f"Ordered. Workers here: {len(workers)}. Each will {self._does}.")
         return 0
 
 
@@ -41,3 +45,14 @@ DRAIN = OrderVerb(
     "save the phase in hand part-way, and leave",
     "Workers that start afterwards leave again at once, until `dipaco resume`.",
 )
+
+
+def stopped_in_order(ledger: "Ledger") -> str:
+    """A sentence for whoever finds a process ended before its run: how the run goes on."""
+    order = ledger.orders().order
+    if order == "run":
+        return "Stopped in order. The same command goes on from here."
+    return (
+        f"Stopped in order. The run was told to {order}: `dipaco resume` first, then the same "
+        "command."
+    )

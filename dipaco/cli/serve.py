@@ -20,8 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dipaco.cli.bounds import DAY_SECONDS, check_between
 from dipaco.cli.fraction import check_memory_fraction
 from dipaco.cli.releases import add_release, find_release
+from dipaco.errors import BadSetting
 
 if TYPE_CHECKING:
     from dipaco.launch.replicas import Scale
@@ -74,13 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     many.add_argument(
         "--replicas",
-        default="1..8",
         metavar="MIN..MAX",
         help="of the loop, each with `--rows` and `--path-bytes` of its own (1..8)",
     )
-    many.add_argument(
-        "--cpus-per-replica", type=int, default=1, metavar="C", help="that Ray sets aside (1)"
-    )
+    many.add_argument("--cpus-per-replica", type=int, metavar="C", help="that Ray sets aside (1)")
     many.add_argument(
         "--memory-fraction",
         type=float,
@@ -102,8 +101,8 @@ def run(options: argparse.Namespace) -> int:
         raise ExtraMissing(feature="`dipaco serve`", package=package, extra="serve") from error
 
     _at_least_one(options, "rows", "waiting", "reroute_every", "cpus_per_replica")
-    _between("--port", options.port, 0, 65535)
-    _between("--drain-seconds", options.drain_seconds, 0, 86400)
+    check_between("--port", options.port, 0, 65535)
+    check_between("--drain-seconds", options.drain_seconds, 0, DAY_SECONDS)
     keys = _keys(options.api_key_file)
     most_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
@@ -157,8 +156,9 @@ def _engine(options: argparse.Namespace) -> "Callable[[Brief], Engine]":
     from dipaco.serving.engine import LocalEngine
 
     if options.engine == "local":
+        _only_on_ray(options, "address", "replicas", "cpus_per_replica", "memory_fraction")
         return LocalEngine
-    scale = _scale(options.replicas)
+    scale = _scale(options.replicas or "1..8")
     check_memory_fraction(options.memory_fraction)
 
     from dipaco.cli.beginning import leave_devices_alone
@@ -167,7 +167,7 @@ def _engine(options: argparse.Namespace) -> "Callable[[Brief], Engine]":
     from dipaco.serving.service import tell_operator
 
     leave_devices_alone()  # they are the replicas'; routing takes a moment of a CPU
-    shape = Shape(None, options.cpus_per_replica, options.memory_fraction)
+    shape = Shape(None, options.cpus_per_replica or 1, options.memory_fraction)
     return opened(options.address, scale, shape, tell_operator)
 
 
@@ -185,19 +185,22 @@ def _scale(text: str) -> "Scale":
 
 
 def _at_least_one(options: argparse.Namespace, *names: str) -> None:
-    from dipaco.errors import BadSetting
-
     for name in names:
         if (value := getattr(options, name)) is not None and value < 1:
-            option = f"--{name.replace('_', '-')}"
-            raise BadSetting(name=option, value=value, expected="1 or more", hint="")
+            raise BadSetting(name=_option(name), value=value, expected="1 or more", hint="")
 
 
-def _between(name: str, value: float, least: int, most: int) -> None:
-    from dipaco.errors import BadSetting
+def _only_on_ray(options: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if (value := getattr(options, name)) is not None:
+            raise BadSetting(
+                name=_option(name), value=value, expected="`--engine ray` beside it", hint=""
+            )
 
-    if not least <= value <= most:  # nor a NaN
-        raise BadSetting(name=name, value=value, expected=f"{least} to {most}", hint="")
+
+def _option(name: str) -> str:
+    """`path_bytes` -> `--path-bytes`."""
+    return f"--{name.replace('_', '-')}"
 
 
 def _keys(file: Path | None) -> tuple[str, ...]:
@@ -217,8 +220,6 @@ def _keys(file: Path | None) -> tuple[str, ...]:
 
 def _bytes(name: str, text: str) -> int:
     """`500M` -> bytes. Raises `BadSetting`."""
-    from dipaco.errors import BadSetting
-
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     try:
         size = int(float(number) * UNITS.get(unit, 1 if not unit else 0))

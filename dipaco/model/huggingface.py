@@ -16,12 +16,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dipaco.errors import BadCheckpoint, BadModel, CheckpointExists
+from dipaco.errors import BadCheckpoint, BadModel, CheckpointExists, CheckpointIncomplete
 from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.spec import Parts, Tree, describe
 from dipaco.trees import flatten, unflatten
 
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+CHECKPOINT_FILES = (WEIGHTS, "tokenizer.json", "config.json", "tokenizer_config.json")
 PADDING = "<|endoftext|>"
 
 # Ours -> theirs, and whether theirs is transposed. `attention.query` stands for every block's.
@@ -48,6 +49,19 @@ _UNSAID: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {},
     "Qwen3ForCausalLM": {"head_dim": 128, "num_key_value_heads": 32},
 }
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether the checkpoint of an earlier export is there.
+
+    Raises:
+      CheckpointIncomplete: somebody has taken files out of it.
+    """
+    if not folder.exists():
+        return False
+    if lost := [name for name in CHECKPOINT_FILES if not (folder / name).is_file()]:
+        raise CheckpointIncomplete(folder=folder, lost=", ".join(lost))
+    return True
 
 
 def export_checkpoint(

@@ -2,6 +2,8 @@
 router. DiPaCo section 2.4.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dipaco.control.release import Release
@@ -59,14 +61,15 @@ def features_of(run: Run, corpus: Corpus, documents: np.ndarray) -> np.ndarray:
     return kept_features(run, *prefix, lambda: features(run, *prefix))
 
 
-def prefix_of(run: Run, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One prompt as the router takes it: its first tokens [1, prefix_tokens], and how many there
-    are [1].
+def prefixes_of(run: Run, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Prompts (int32 [tokens] each) as the router takes them: their first tokens
+    [N, prefix_tokens], padded with 0, and how many each has [N].
 
     A prompt shorter than the prefix is routed by the mean over the tokens it has.
     """
     prefix_tokens = run.config.routing.prefix_tokens
-    row = np.zeros((1, prefix_tokens), np.int32)
-    length = min(prefix_tokens, len(tokens))
-    row[0, :length] = tokens[:length]
-    return row, np.array([length], np.int32)
+    tokens_NT = np.zeros((len(prompts), prefix_tokens), np.int32)
+    lengths_N = np.array([min(prefix_tokens, len(prompt)) for prompt in prompts], np.int32)
+    for row, prompt, length in zip(tokens_NT, prompts, lengths_N, strict=True):
+        row[:length] = prompt[:length]
+    return tokens_NT, lengths_N

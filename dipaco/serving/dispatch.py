@@ -6,6 +6,7 @@ that is shorter is routed by the mean over the tokens it has; an empty one canno
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -18,10 +19,13 @@ from dipaco.model.inference import extend, prepare
 from dipaco.model.spec import Parts
 from dipaco.routing.features import document_features
 from dipaco.routing.router import Router
-from dipaco.runs.routing import prefix_of, router_of
+from dipaco.runs.routing import prefixes_of, router_of
 from dipaco.runs.run import Run
+from dipaco.serving.decode import fitting
+from dipaco.serving.together import Together
 
 MOST_REMEMBERED = 4096  # prefixes: prompts of one application often begin alike
+READ_TOGETHER = (1, 2, 4)  # prefixes: per prompt, four cost 0.65 of what one costs (eight, 0.6)
 
 
 class Choice(NamedTuple):
@@ -47,9 +51,9 @@ class Choice(NamedTuple):
 class Dispatcher:
     """The routers of the releases that are served, and the base model they look through.
 
-    One prompt at a time, not in the batch that documents are routed in: that answers far sooner,
-    and only a prompt right on the border of two paths may fall to the other one, by rounding.
-    Remembers the prefixes it has seen. Any thread may ask.
+    Prompts that come together are read together, not in the batch that documents are routed in:
+    that answers far sooner, and only a prompt right on the border of two paths may fall to the
+    other one, by rounding. Remembers the prefixes it has seen. Any thread may ask.
 
     Raises:
       ReleaseOfOtherRouter: the release was made with another router than its paths.
@@ -63,7 +67,13 @@ class Dispatcher:
         config, parts = run.config.model, run.base_parts()
         below_head = {name: parts[name] for name in ("embed", *block_names(config))}
         self._hidden = functools.partial(hidden_states, config, prepare(config, below_head))
+        self._together = Together(self._features, READ_TOGETHER[-1])
         self._ask = functools.lru_cache(MOST_REMEMBERED)(self._ask_anew)
+
+    def warm_up(self) -> None:
+        """Compiles for every number of prompts that it reads together."""
+        for number in READ_TOGETHER:
+            self._features([np.zeros(1, np.int32)] * number)
 
     def learn(self, run: Run, release: Release) -> None:
         """From now on it can be asked about this release, too; `run` is opened by this thread."""
@@ -71,14 +81,18 @@ class Dispatcher:
 
     def ask(self, prompt: np.ndarray, release: Release) -> tuple[int, np.ndarray]:
         """The path of a prompt (int32 [tokens]), and every path's score, float32 [P]."""
-        tokens_1T, (length,) = prefix_of(self._run, prompt)
-        return self._ask(tokens_1T[0, :length].tobytes(), release.companions["router"])
+        prefix = np.asarray(prompt, np.int32)[: self._run.config.routing.prefix_tokens]
+        return self._ask(prefix.tobytes(), release.companions["router"])
 
     def _ask_anew(self, prefix: bytes, router: str) -> tuple[int, np.ndarray]:
-        tokens_1T, length_1 = prefix_of(self._run, np.frombuffer(prefix, np.int32))
-        features_1D = document_features(self._hidden, tokens_1T, length_1, batch_size=1)
-        (scores,) = self._routers[router].scores(features_1D)
+        features_D = self._together.ask(np.frombuffer(prefix, np.int32))
+        (scores,) = self._routers[router].scores(features_D[None])
         return int(np.argmax(scores)), scores  # `assign` would compute them once more
+
+    def _features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
+        """float32 [N, D] of so many prefixes, int32 [tokens] each."""
+        number = fitting(READ_TOGETHER, len(prefixes))
+        return document_features(self._hidden, *prefixes_of(self._run, prefixes), batch_size=number)
 
 
 @functools.partial(jax.jit, static_argnames=("config",))

@@ -11,16 +11,18 @@ import dataclasses
 import os
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 
-from dipaco.errors import ObjectDamaged, ObjectMissing
+from dipaco.errors import BadSetting, ObjectDamaged, ObjectMissing
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import prepare
 from dipaco.model.spec import describe
 from dipaco.receipt import Receipt
+from dipaco.serving.decode import make_pool
 from dipaco.serving.limits import LoopLimits
 from dipaco.serving.loop import Loop
 from dipaco.serving.meter import LoopStats
@@ -101,7 +103,9 @@ class LocalEngine:
 
     def __init__(self, brief: Brief):
         self._brief = brief
-        max_bytes = brief.path_bytes or _half_of_free_bytes()
+        free_bytes = _free_bytes()
+        check_rows_fit(brief.model, brief.limits.rows, free_bytes)
+        max_bytes = brief.path_bytes or free_bytes // 2
         self.cache = PathCache(self._load, max_bytes, brief.on_cold)
         self.loop = Loop(brief.model, self._parts_of, limits=brief.limits)
 
@@ -153,9 +157,24 @@ def _nothing(model: ModelConfig) -> Parts:
     return prepare(model, zeros)
 
 
-def _half_of_free_bytes() -> int:
-    """Half of what the device, or the machine where that is the device, has free."""
+def check_rows_fit(model: ModelConfig, rows: int, free_bytes: int) -> None:
+    """Raises `BadSetting` where the cache of so many rows has no room."""
+    row = jax.eval_shape(lambda: make_pool(model, 0))  # the spare one
+    row_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
+    if (rows + 1) * row_bytes > free_bytes:
+        expected = f"at most {max(1, free_bytes // row_bytes - 1):,}"
+        hint = f" A row takes {row_bytes:,} bytes of the {free_bytes:,} that are free."
+        raise BadSetting(name="--rows", value=rows, expected=expected, hint=hint)
+
+
+def _free_bytes() -> int:
+    """What the device, or the machine where that is the device, has free."""
     stats = jax.devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
-        return (stats["bytes_limit"] - stats.get("bytes_in_use", 0)) // 2
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    with contextlib.suppress(OSError):  # Linux: with what files are kept in, as it is given back
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = dict(line.split(":") for line in lines)
+        if "MemAvailable" in found:
+            return int(found["MemAvailable"].split()[0]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

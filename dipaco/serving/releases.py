@@ -39,6 +39,20 @@ class Served:
             raise NoSuchPath(path=path, last=self.num_paths - 1)
         return self._paths[path]
 
+    def told_of(self, digest: str, problem: str | None) -> str | None:
+        """A sentence about a module that is not whole, or is again; None where it has none such."""
+        paths = [p for p, modules in enumerate(self.release.paths) if digest in modules.values()]
+        if not paths:
+            return None
+        (module, *_) = [m for m, its in self.release.paths[paths[0]].items() if its == digest]
+        if problem is None:
+            return f"module {module} is whole again, and paths {_few(paths)} are served"
+        return f"module {module} is not whole, so paths {_few(paths)} answer 503: {problem}"
+
+
+def _few(paths: Sequence[int]) -> str:
+    return ", ".join(map(str, paths[:8])) + (f" and {len(paths) - 8} more" * (len(paths) > 8))
+
 
 class Releases:
     """The release of an arm that is served now, and those that running requests began in."""
@@ -86,17 +100,31 @@ def check_is_one_set(run: Run, release: Release) -> None:
 
 
 class Health:
-    """Modules that could not be read, and why; they are tried again after a while."""
+    """Modules that could not be read, and why; they are tried again after a while.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
+    Args:
+      tell: called with a digest and what is wrong with it, each problem once; None: it is whole
+        again.
+      clock: seconds.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str, str | None], object] = lambda digest, problem: None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._tell, self._clock = tell, clock
         self._broken: dict[str, tuple[float, str]] = {}  # digest -> when, what was wrong
 
     def is_broken(self, digest: str, problem: str) -> None:
+        _, before = self._broken.get(digest, (0.0, None))
         self._broken[digest] = (self._clock(), problem)
+        if problem != before:
+            self._tell(digest, problem)
 
     def is_whole(self, digest: str) -> None:
-        self._broken.pop(digest, None)
+        if self._broken.pop(digest, None):
+            self._tell(digest, None)
 
     def problem_of(self, modules: Modules) -> str | None:
         """What is wrong with a path, or None as far as is known."""
@@ -173,13 +201,9 @@ class Follower:
         return True
 
     def check(self) -> None:
-        """Reads every byte of the release that is served, and says which paths are not whole."""
-        served = self._releases.now
+        """Reads every byte of the release that is served."""
         with reading(self._folder) as run:
-            problems = read_all(run.objects, served.release, self._health)
-        for module, problem in problems.items():
-            paths = [p for p, modules in enumerate(served.release.paths) if module in modules]
-            self._say(f"module {module} is not whole, so paths {_few(paths)} answer 503: {problem}")
+            read_all(run.objects, self._releases.now.release, self._health)
 
     def start(self, every_seconds: float | None) -> None:
         """Checks what is served, then looks for newer ones that often; None = stays with it."""
@@ -209,7 +233,3 @@ class Follower:
             action()
         except (DipacoError, OSError) as error:  # a ledger that is busy, a folder that is moved
             self._say(f"could not look at {self._folder}: {error}")
-
-
-def _few(paths: Sequence[int]) -> str:
-    return ", ".join(map(str, paths[:8])) + (f" and {len(paths) - 8} more" * (len(paths) > 8))

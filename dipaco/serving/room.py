@@ -46,8 +46,9 @@ class Room:
         # busy few would keep the others out for ever.
         if cache.holds(modules) and not self._is_somebody_impatient():
             pin = contextlib.ExitStack()
-            pin.enter_context(cache.pin(modules))
-            return pin
+            with contextlib.suppress(NoRoomForPath):  # another has taken its place just now
+                pin.enter_context(cache.pin(modules))
+                return pin
         async with self._turn:
             self._waits_since = time.monotonic()
             try:

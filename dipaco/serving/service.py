@@ -103,7 +103,7 @@ class Service:
         self.stop_ids = frozenset({self.tokenizer.library.token_to_id(PADDING)} - {None})
         self._dispatcher = Dispatcher(run, release) if len(release.paths) > 1 else None
 
-        self.releases, self.health = Releases(release), Health()
+        self.releases, self.health = Releases(release), Health(self._tell_of_module)
         self.engine = engine(
             Brief(
                 address=run.address,
@@ -144,7 +144,7 @@ class Service:
         """
         self.say("compiling for requests of any length; it takes longest the first time")
         if self._dispatcher is not None:
-            self._dispatcher.ask(np.zeros(1, np.int32), self.releases.now.release)
+            self._dispatcher.warm_up()
         for rerouter in self._rerouters.values():
             rerouter.warm_up()
         if self.settings.reroute_every and not self._rerouters:
@@ -182,6 +182,10 @@ class Service:
     def problem_of(self, served: Served, path: int) -> str | None:
         """Why a path cannot be served, as far as is known."""
         return self.health.problem_of(served.modules_of(path))
+
+    def _tell_of_module(self, digest: str, problem: str | None) -> None:
+        if sentence := self.releases.now.told_of(digest, problem):
+            self.say(sentence)
 
     def _look_for_rerouter(self, run: Run) -> None:
         """It comes after the release that it is for. `run` is opened by this thread."""

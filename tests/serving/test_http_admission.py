@@ -126,6 +126,45 @@ def test_who_asks_nothing_or_without_end_is_sent_away(narrow_port):
         assert endless.recv(100).startswith(b"HTTP/1.1 4")
 
 
+def test_who_begins_a_second_request_and_goes_no_further_is_sent_away(narrow_port):
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert slow.recv(1000).startswith(b"HTTP/1.1 200")
+        slow.sendall(b"G")
+        while slow.recv(1000):
+            pass
+
+
+@pytest.mark.parametrize("size", [50_000, 66_000, 130_000, 200_000, 3_000_000])
+def test_a_large_body_is_no_head_however_it_comes(narrow_port, size):
+    body = json.dumps(ASKED | {"max_tokens": 1}).encode().ljust(size)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {size}\r\n"
+    head = head.encode() + b"Content-Type: application/json\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as client:
+        for pieces in ([head + body], [head, body], [head + body[:100], body[100:]], [head, body]):
+            for piece in pieces:
+                client.sendall(piece)
+                time.sleep(0.05)
+            assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_many_requests_in_one_piece_are_no_long_head(narrow_port):
+    one = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as client:
+        client.sendall(3000 * one)
+        found = b""
+        while found.count(b"HTTP/1.1 200") < 3000:
+            found += (more := client.recv(1 << 20))
+            assert more, found[-500:]
+
+
+def test_an_offer_to_go_on_in_http_2_is_not_taken_and_costs_nothing(narrow_port):
+    url = f"http://127.0.0.1:{narrow_port}/v1/completions"
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAM"}
+    read = httpx.post(url, json=ASKED | {"max_tokens": 1}, headers=offer, timeout=60)
+    assert (read.status_code, read.json()["usage"]["completion_tokens"]) == (200, 1)
+
+
 def test_a_client_that_reads_nothing_is_one_that_hung_up(narrow_port):
     asked = ASKED | {"n": 30, "max_tokens": 50, "temperature": 1, "logprobs": 5, "stream": True}
     url = f"http://127.0.0.1:{narrow_port}"

@@ -47,13 +47,22 @@ def test_at_the_second_signal_who_is_not_done_is_told_that_it_stops(server):
     late = server.connect()  # behind the first: 128 texts with two rows
     kind = {"Content-Type": "application/json"}
     late.request("POST", "/v1/completions", json.dumps(LONG | {"n": 128}), kind)
+    slow = server.connect()  # it never sends the rest
+    slow.putrequest("POST", "/v1/completions")
+    slow.putheader("Content-Type", "application/json")
+    slow.putheader("Content-Length", "1000")
+    slow.endheaders(b'{"model": ')
+    # Asked after it, in the same event loop: by then its head has been read.
     until(lambda: server.metric("waiting_requests") > 128)
     server.process.send_signal(signal.SIGTERM)
     server.said += server.process.stderr.readline()
     server.process.send_signal(signal.SIGTERM)
     told = late.getresponse()
     assert (told.status, json.loads(told.read())["error"]["code"]) == (503, "stopping")
+    told = slow.getresponse()
+    assert (told.status, json.loads(told.read())["error"]["code"]) == (503, "stopping")
     answer.read()
+    slow.close()
     late.close()
     connection.close()
     assert server.end() == 0
@@ -70,7 +79,9 @@ def test_what_makes_serving_impossible_is_a_sentence(dipaco, tiny, tmp_path):
     run = ("--run", tiny.folder)
     assert "NoSuchRun" in said("--run", tmp_path / "nothing")
     assert "there is no key in it" in said(*run, "--api-key-file", tmp_path / "keys")
-    assert "NotYet" in said(*run, "--release", 99)
+    assert "NoSuchRelease" in said(*run, "--release", 99)
     assert "`--path-bytes` is '3 apples'" in said(*run, "--path-bytes", "3 apples")
     assert "PathCacheTooSmall" in said(*run, "--path-bytes", "1K", "--port", 0)
+    assert "`--rows` is 1000000000. Expected at most" in said(*run, "--rows", 10**9, "--port", 0)
+    assert "`--replicas` is '4'. Expected `--engine ray` beside it" in said(*run, "--replicas", "4")
     assert "CannotListen" in said(*run, "--host", "203.0.113.1")

@@ -56,6 +56,7 @@ def refused(answer, status, param=None, code=None):
         ({"max_tokens": 0}, "max_tokens"),
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
+        ({"prompt": ["a"] * 129}, "prompt"),
         ({"n": 100, "prompt": ["a", "b"]}, "n"),
         ({"best_of": 3}, "best_of"),
         ({"logprobs": 21}, "logprobs"),
@@ -301,16 +302,29 @@ def test_paths_that_are_not_whole_answer_503_and_the_others_serve(tiny, copy_of,
             assert set(ready["detail"]["paths_not_whole"]) == {"1", "3"}
 
 
-def test_a_module_that_vanishes_is_said_when_it_is_asked_for(tiny, copy_of, limits):
+def test_a_module_that_vanishes_is_said_to_the_client_and_once_to_the_operator(
+    tiny, copy_of, limits, monkeypatch
+):
+    monkeypatch.setattr("dipaco.serving.releases.RETRY_SECONDS", 0.0)
     run = copy_of(tiny)
-    with Service(run.folder, ServiceSettings(limits=limits), lambda _: None) as service:
+    said = []
+    with Service(run.folder, ServiceSettings(limits=limits), said.append) as service:
         service.start()
         release = service.releases.now.release
         file = run.folder / release.objects[release.paths[3]["late/0001"]].name
+        content = file.read_bytes()
         file.unlink()
         with TestClient(make_app(service)) as client:
+            for _ in range(2):
+                told = client.post("/v1/completions", json=GOOD | {"path": 3})
+                assert file.name in refused(told, 503, "path", "path_not_whole")
+            of_module = [sentence for sentence in said if "late/0001" in sentence]
+            assert len(of_module) == 1
+            assert "not whole, so paths 1, 3 answer 503" in of_module[0]
+            file.write_bytes(content)
             told = client.post("/v1/completions", json=GOOD | {"path": 3})
-            assert file.name in refused(told, 503, "path", "path_not_whole")
+            assert told.status_code == 200
+            assert said[-1] == "module late/0001 is whole again, and paths 1, 3 are served"
 
 
 def test_a_run_of_which_no_path_is_whole_is_not_served(tiny, copy_of):

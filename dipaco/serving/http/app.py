@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as At
 
+from dipaco.errors import LoopStopping
 from dipaco.model.config import num_parameters, part_parameters
 from dipaco.serving.http import openapi
 from dipaco.serving.http.admission import Admission
@@ -118,6 +119,8 @@ class _Application:
                 response = Response(status_code=LEFT)
             except Exception as error:
                 response = _refused(error)
+            except asyncio.CancelledError:  # its time was over before it had been read
+                response = _refused(LoopStopping())
             self._metrics.answers.labels(path, response.status_code).inc()
             return response
 

@@ -46,7 +46,7 @@ def understand_completion(service: Service, body: CompletionRequest) -> Asked:
     given = _several(body.prompt)
     if len(given) * n > MOST_CHOICES:
         problem = f"{len(given)} prompts with `n` = {n} are too many: at most {MOST_CHOICES}."
-        _refuse("n", problem)
+        _refuse("prompt" if n == 1 else "n", problem)
     wish = Wish(
         max_new_tokens=DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
         num_logprobs=body.logprobs,

@@ -76,6 +76,9 @@ def _said_plainly(problem: str) -> Refusal:
         name = f"{param}.{missing[1]}" if param else missing[1]
         message = f"You must provide a `{name}` parameter."
         return Refusal(400, message, param=name, code="missing_required_parameter")
+    if param in ("presence_penalty", "frequency_penalty"):
+        message = f"`{param}` is not supported. Leave it out; `repetition_penalty` is."
+        return Refusal(400, message, param=param, code="invalid_value")
     if param is None:
         return Refusal(400, f"The body is not such a request: {what}.")
     return Refusal(400, f"Invalid value for `{param}`: {what}.", param=param, code="invalid_value")

@@ -1,6 +1,8 @@
 """A socket, an ASGI server on it, and how it ends: on a signal, what runs is finished first."""
 
+import asyncio
 import contextlib
+import re
 import signal
 import socket
 import threading
@@ -15,10 +17,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from dipaco.errors import CannotListen
 
 KEEP_ALIVE_SECONDS = 30
-SILENT_SECONDS = 20.0  # for a first request to come, before the connection is closed
+SILENT_SECONDS = 20.0  # for the head of a request to come, before the connection is closed
 UNREAD_SECONDS = 60  # with an answer that the client does not read, before it counts as gone
 MOST_HEAD_BYTES = 64 << 10  # of a request line and its headers
 LAST_WORDS_SECONDS = 1.0  # to tell those whose requests were cut off
+OFFER = re.compile(rb"\r\nupgrade:(?=[ \t]*h2c)", re.IGNORECASE)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -37,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
             listening.close()
             raise
     except (OSError, OverflowError, UnicodeError) as error:
-        raise CannotListen(host=host, port=port, problem=error) from error
+        raise CannotListen(where=f"{host}:{port}", problem=error, option="--port") from error
     return listening
 
 
@@ -70,39 +73,78 @@ def serve(
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's, but for who connects and asks nothing, whom it would keep for ever, and whose
-    headers have no end, which it would read. h11 has a bound, but with it 32 requests at once made
-    1.14 times the tokens of `transformers`, and 1.37 with httptools (`bench_serve.py --pairs 4`).
+    """uvicorn's, but for who connects or begins a request and goes no further, whom it would keep
+    for ever, whose headers have no end, which it would read, and who offers HTTP/2, whose body it
+    would lose. h11 has a bound, but with it 32 requests at once made 1.14 times the tokens of
+    `transformers`, and 1.37 with httptools (`bench_serve.py --pairs 4`).
     """
 
-    _is_in_head, _head_bytes = True, 0
+    _heads = 0  # that have begun
+    _is_in_head, _is_in_body = False, False
+    _head_bytes = 0
+    _silence: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._silence = self.loop.call_later(SILENT_SECONDS, self._look_for_request)
+        self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._silence.cancel()
+        self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        was_in_head, was_in_body, heads = self._is_in_head, self._is_in_body, self._heads
+        if not was_in_head and not was_in_body:
+            data = without_offer(data)
         super().data_received(data)
-        if self._is_in_head and not self.transport.is_closing():
+        # Where something else ended in this piece, nobody knows how much of it is of the new head.
+        is_of_this_head = not was_in_body and self._heads == heads + (not was_in_head)
+        if self._is_in_head and is_of_this_head and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
                 self.send_400_response("The headers are too large.")
 
+    def on_message_begin(self) -> None:
+        self._heads += 1
+        self._is_in_head, self._head_bytes = True, 0
+        self._await_head()
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
-        self._is_in_head, self._head_bytes = False, 0
+        self._is_in_head, self._is_in_body = False, True
+        self._stop_waiting()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._is_in_head = True
+        self._is_in_body = False
         super().on_message_complete()
 
-    def _look_for_request(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+    def _await_head(self) -> None:
+        if self._silence is None:
+            self._silence = self.loop.call_later(SILENT_SECONDS, self._close_if_idle)
+
+    def _stop_waiting(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silence = None
+
+    def _close_if_idle(self) -> None:
+        self._silence = None
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._await_head()  # an earlier request of this connection is being answered
+        else:
             self.transport.close()
+
+
+def without_offer(data: bytes) -> bytes:
+    """The beginning of a request, without an offer to go on in HTTP/2, which some clients make in
+    every first request: whoever does not take it ignores it (RFC 9110, 7.8), but the parser would
+    take what follows for HTTP/2.
+    """
+    head, end, body = data.partition(b"\r\n\r\n")
+    return OFFER.sub(b"\r\nX-Upgrade:", head) + end + body
 
 
 class _Server(uvicorn.Server):

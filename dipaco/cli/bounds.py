@@ -1,0 +1,16 @@
+"""Options that are numbers: what is in range, and a sentence for what is not."""
+
+from dipaco.errors import BadSetting
+
+DAY_SECONDS = 86400.0
+
+
+def check_between(option: str, value: float | None, least: float, most: float) -> None:
+    """Raises `BadSetting`. None, where the option was left out, is fine."""
+    if value is not None and not least <= value <= most:  # nor a NaN
+        raise BadSetting(name=option, value=value, expected=f"{least:g} to {most:g}", hint="")
+
+
+def check_lease(seconds: float) -> None:
+    """Raises `BadSetting`: `--lease-seconds` is none that a worker can renew."""
+    check_between("--lease-seconds", seconds, 1.0, DAY_SECONDS)
