@@ -19,11 +19,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dipaco.cli.bounds import DAY_SECONDS, check_between, check_lease
 from dipaco.cli.config import add_set
+from dipaco.cli.names import name_of
 from dipaco.cli.roles import add_database
 from dipaco.cli.runs import add_run
 from dipaco.control.queue import LEASE_SECONDS
-from dipaco.errors import ExtraMissing, NoSuchName, NoSuchPath, PathNeeded
+from dipaco.errors import (
+    BadSetting,
+    ExtraMissing,
+    NoSuchName,
+    NoSuchPath,
+    OtherTransport,
+    PathNeeded,
+)
 
 if TYPE_CHECKING:
     from dipaco.runs.run import Run
@@ -32,6 +41,8 @@ if TYPE_CHECKING:
 HELP = "train a path by volunteers' machines: start, token, revoke, join, aux"
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 BACKBONE_DAYS = 3650.0
+LEAST_MEGABITS, MOST_MEGABITS = 0.1, 1e6
+OURS = "backbone-"  # with the path: the names on the passes of backbones
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,31 +140,37 @@ def _start(options: argparse.Namespace) -> int:
 
     from dipaco.overrides import load_config
 
+    name = name_of(options.name)
+    check_lease(options.lease_seconds)
+    check_between("--save-seconds", options.save_seconds, 0, DAY_SECONDS)
     config = load_config(options.config, options.overrides)
     path = _path_of(options.path, config.num_paths)
 
     from dipaco.caches import cache_folder
     from dipaco.cli.narrator import Narrator, print_results
-    from dipaco.cli.working import own_name, work
+    from dipaco.cli.working import work
     from dipaco.config import MODULAR
     from dipaco.runs.programs import keep_compiled
     from dipaco.runs.run import create_or_open, taking_part
     from dipaco.swarm.backbone import Backbone, Place
     from dipaco.workers.loop import recover
+    from dipaco.workers.presence import wait_until_free
 
     keep_compiled(cache_folder() / "compiled")
-    name = options.name or own_name()
     with taking_part(options.run) as part:
         opened, is_new = create_or_open(options.run, config, None, options.database)
         try:
             if part.is_alone:
                 recover(opened)
             part.let_others_in()
+            wait_until_free(opened.ledger.roster, name, _say)
+            others = opened.ledger.swarms.backbones(MODULAR, path)
+            _check_transport({w: at for w, at in others.items() if w != name}, options.listen)
             backbone = Backbone(
                 opened.open_ledger,
                 Place(MODULAR, path, name),
                 _settings(opened, options),
-                _issue(opened, f"backbone-{path}", "backbone", BACKBONE_DAYS),
+                _pass_of_a_backbone(opened, path),
                 listen=options.listen,
                 identity=opened.layout.swarm_identity(name),
                 say=_say,
@@ -171,6 +188,7 @@ def _start(options: argparse.Namespace) -> int:
                         narrator,
                         lease_seconds=options.lease_seconds,
                         run_elsewhere=backbone.run_phase,
+                        on_ctrl_c=True,
                     )
                 if is_finished:
                     print_results(opened)
@@ -183,6 +201,12 @@ def _start(options: argparse.Namespace) -> int:
     return 0
 
 
+def _pass_of_a_backbone(opened: "Run", path: int) -> "Pass":
+    given = _authority(opened).issue(f"{OURS}{path}", "backbone", time.time(), BACKBONE_DAYS)
+    _let_in(opened, given)
+    return given
+
+
 def _path_of(given: int | None, num_paths: int) -> int:
     if given is None:
         if num_paths > 1:
@@ -193,8 +217,16 @@ def _path_of(given: int | None, num_paths: int) -> int:
     return given
 
 
+def _check_transport(others: dict[str, str], listen: str) -> None:
+    """Raises `OtherTransport`: the other backbones (worker -> address) are reached otherwise."""
+    from dipaco.swarm.transport import TCP
+
+    for worker, address in others.items():
+        if address.startswith(TCP) != listen.startswith(TCP):
+            raise OtherTransport(theirs=address, ours=listen, worker=worker)
+
+
 def _settings(opened: "Run", options: argparse.Namespace) -> Any:
-    from dipaco.errors import BadSetting
     from dipaco.swarm.compute import Settings
 
     config = opened.config
@@ -214,12 +246,18 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
 
 def _token(options: argparse.Namespace) -> int:
     from dipaco.runs.run import reading
+    from dipaco.store.objects import said_plainly
     from dipaco.swarm.passes import save_pass
 
+    if options.name.startswith(OURS):
+        expected = f"a volunteer's name; those with `{OURS}` are the run's own"
+        raise BadSetting(name="--name", value=options.name, expected=expected, hint="")
     file = options.out or Path(f"{options.name}.pass")
     with reading(options.run) as opened:
-        given = _issue(opened, options.name, "volunteer", options.days)
-        save_pass(given, file)
+        given = _authority(opened).issue(options.name, "volunteer", time.time(), options.days)
+        with said_plainly(file):
+            save_pass(given, file)
+        _let_in(opened, given)
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(given.certificate.not_after))
         print(f"{file}: {options.name} may take part until {until}. Send it as you would a key.")
         addresses = [
@@ -250,13 +288,12 @@ def _authority(opened: "Run") -> "Authority":
     return Authority(bytes.fromhex(key), opened.address.identity)
 
 
-def _issue(opened: "Run", name: str, role: Any, days: float) -> "Pass":
-    given = _authority(opened).issue(name, role, time.time(), days)
+def _let_in(opened: "Run", given: "Pass") -> None:
+    """Who shows the pass."""
     certificate = given.certificate
     opened.ledger.swarms.issue(
         certificate.serial, certificate.name, certificate.role, certificate.not_after
     )
-    return given
 
 
 # --- the volunteers' side ------------------------------------------------------------------------
@@ -269,6 +306,7 @@ def _join(options: argparse.Namespace) -> int:
 
     from dipaco.swarm.passes import load_pass
 
+    check_between("--megabits", options.megabits, LEAST_MEGABITS, MOST_MEGABITS)
     given = load_pass(options.token)
     if options.swarm_verb == "join":
         from dipaco.caches import cache_folder

@@ -44,7 +44,7 @@ class Swarms:
 
     @patient
     def revoke(self, name: str) -> int:
-        """All passes of a name; how many there were."""
+        """All passes of a volunteer; how many it has had."""
         with self._database.transaction():
             return self._database.change("revoke_swarm_passes", name=name)
 

@@ -20,21 +20,21 @@ import numpy as np
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.swarms import GroupStep
-from dipaco.errors import DipacoError, SwarmRefuses
+from dipaco.errors import DipacoError
 from dipaco.inner.elsewhere import PhaseWork
 from dipaco.inner.phase import PhaseResult
 from dipaco.swarm.compute import Compute, Settings
 from dipaco.swarm.holder import Holder
 from dipaco.swarm.leader import Closing, Leader
 from dipaco.swarm.messages import AskHeld, Manifest
-from dipaco.swarm.passes import NOT_LISTED, Pass, Signer, Verifier
+from dipaco.swarm.passes import Pass, Signer, Verifier
 from dipaco.swarm.peer import Peer
 from dipaco.swarm.transport import start_transport
 from dipaco.swarm.wire import PEER_ERRORS, Wire
 
 SAVE_SECONDS = 60.0  # between two savings of a phase that goes on
 STATUS_SECONDS = 1.0
-KNOWN_WITHIN_SECONDS = 3 * STATUS_SECONDS  # after that, others have read what is in the ledger
+HELD_SECONDS = 3.0  # for another backbone to say what it holds
 REFUSALS_SHOWN = 20
 
 
@@ -155,7 +155,8 @@ class Backbone:
         signer = Signer(self._given, time.time)
         certificate = self._given.certificate
         verifier = Verifier(self._given.authority, certificate.group, signer.name, time.time)
-        self._wire = Wire(signer, verifier, 16 * compute.num_values + (1 << 20))
+        verifier.look_again = self._look_again
+        self._wire = Wire(signer, verifier, self._settings.most_payload_bytes)
         self._wire.on_refused = self._refused
         self._ledger = self._open_ledger()
         self._wire.transport = await start_transport(
@@ -178,9 +179,10 @@ class Backbone:
         if is_finished and self._leader.is_leading:
             self._leader.end()
             await asyncio.sleep(1.0)  # whoever listens is told
-        for task in self._tasks:
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # answers and rounds among them
+        for task in left:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)
         with contextlib.suppress(DipacoError):
             self._ledger.swarms.drop_backbone(self._place.worker)
         self._ledger.close()
@@ -204,6 +206,10 @@ class Backbone:
             self._ledger.swarms.backbones(self._place.arm, self._place.path).values()
         ) or (self.address,)
         self._leader.knows_backbones(self._backbones, tuple(sorted(verifier.revoked)))
+
+    def _look_again(self) -> None:
+        with contextlib.suppress(DipacoError):
+            self._look_up()
 
     async def _look_forever(self) -> None:
         while True:
@@ -302,28 +308,19 @@ class Backbone:
         """A backbone that has only just been started has what was saved; who followed the group
         until now may be further, and then nobody's work since is lost.
         """
-        others = [address for address in self._backbones if address != self.address]
         found: list[Manifest] = []
-        deadline = time.monotonic() + KNOWN_WITHIN_SECONDS
-        while others and time.monotonic() < deadline:
-            for address in list(others):
-                try:
+        for address in self._backbones:
+            with contextlib.suppress(*PEER_ERRORS):
+                if address != self.address:
                     manifest, _ = await self._wire.ask(
                         address,
                         "held",
                         AskHeld(origin=origin),
                         Manifest,
-                        within_seconds=KNOWN_WITHIN_SECONDS,
+                        within_seconds=HELD_SECONDS,
                         from_backbone=True,
                     )
                     found.append(manifest)
-                except SwarmRefuses as error:
-                    if error.values["reason"] == NOT_LISTED:
-                        continue  # yet
-                except PEER_ERRORS:
-                    pass
-                others.remove(address)
-            await asyncio.sleep(0.1)
         for manifest in sorted(found, key=lambda one: one.step, reverse=True):
             if manifest.origin == origin and first_step <= manifest.step <= last_step:
                 peer = Peer(self._wire, tuple(manifest.donors), self._holder, say=self._say)

@@ -21,8 +21,9 @@ from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
 from dipaco.inner.state import PathState, state_like
 from dipaco.inner.step import make_gradient, make_update, path_loss
-from dipaco.model.config import ModelConfig
+from dipaco.model.config import ModelConfig, num_parameters
 from dipaco.swarm.messages import digest
+from dipaco.swarm.state import CHUNK_BYTES
 
 COLUMNS = ("tokens", "segments", "positions")
 
@@ -52,6 +53,14 @@ class Settings:
     @property
     def digest(self) -> str:
         return digest(self.to_json().encode()).hex()
+
+    @property
+    def most_payload_bytes(self) -> int:
+        """What no message of this group is larger than: float32 values of the whole model, the rows
+        of a batch, or a chunk of state; with room to spare.
+        """
+        rows_bytes = 4 * len(COLUMNS) * self.inner.batch_size * self.length
+        return 4 * num_parameters(self.model) + rows_bytes + 2 * CHUNK_BYTES
 
     @property
     def num_blocks(self) -> int:

@@ -176,6 +176,7 @@ class Leader:
             if not await self._all_rows_summed(should_stop):
                 return None
             plan = self._rounds.plan()
+            losses = list(self.group.losses.values())  # whoever goes takes its own along
             here.reducer.begin(plan)
             self._publish(plan=plan)
             contents, failed = await self._rounds.hold(plan)
@@ -184,9 +185,10 @@ class Leader:
             for name, reason in failed.items():
                 self.group.fail(name, reason)
             self._publish(plan=None)
-        rows = self.group.ledger.contributors
+        rows = {one.name: one.blocks for one in plan.senders}
         self.group.count(rows)
-        closed = self._closed(plan, contents, learning_rate)
+        loss = sum(loss for loss, _ in losses) / max(plan.targets, 1.0)
+        closed = self._closed(plan, contents, learning_rate, loss)
         mean = np.concatenate(
             [
                 decoded(content, plan.codec, part.stop - part.start)
@@ -216,10 +218,11 @@ class Leader:
             group.changed.clear()
         return not should_stop()
 
-    def _closed(self, plan: Plan, contents: list[bytes], learning_rate: float) -> Closed:
+    def _closed(
+        self, plan: Plan, contents: list[bytes], learning_rate: float, loss: float
+    ) -> Closed:
         digests = tuple(map(digest, contents))
         before = self._holder.lineage
-        loss = sum(loss for loss, _ in self.group.losses.values()) / max(plan.targets, 1.0)
         return Closed(
             step=self._holder.step,
             before=before,

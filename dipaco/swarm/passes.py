@@ -10,6 +10,7 @@ revoked passes. Clocks may differ by `SKEW_SECONDS`. Nothing is ever unpickled.
 
 import collections
 import hashlib
+import re
 import secrets
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -17,14 +18,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from dipaco.control.names import check_name
 from dipaco.errors import BadPass, MessageRefused
 
 SKEW_SECONDS = 120.0
 DAY_SECONDS = 86400.0
+MOST_DAYS = 36500.0
 
 Role = Literal["volunteer", "backbone"]
 
-NOT_LISTED = "its pass is not on the list"  # or the list has not been read since it was issued
+_SESSION = re.compile("[0-9a-f]{8}")
 
 
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,14 +96,12 @@ class Authority:
         """A pass for one name, with a key of its own.
 
         Raises:
-          BadPass: the name or the time makes no sense.
+          BadName, BadPass: the name, or the time, makes no sense.
         """
-        if not name or not all(c.isalnum() or c in "-_." for c in name) or len(name) > 60:
-            raise BadPass(
-                problem=f"`{name}` is no name", remedy="Take letters, digits, `-`, `_` and `.`."
-            )
-        if not days > 0:
-            raise BadPass(problem=f"it would be valid for {days} days", remedy="Give --days.")
+        check_name(name)
+        if not 0 < days <= MOST_DAYS:
+            remedy = f"Take at most {MOST_DAYS:,.0f}."
+            raise BadPass(problem=f"it would be valid for {days} days", remedy=remedy)
         private = secrets.token_bytes(32)
         certificate = msgspec.msgpack.encode(
             Certificate(
@@ -167,6 +168,7 @@ class Verifier:
         self._seen: collections.OrderedDict[bytes, float] = collections.OrderedDict()
         self._certificates: dict[bytes, Certificate] = {}
         self.allowed: Collection[str] | None = None  # serials; None = whoever has a valid pass
+        self.look_again: Callable[[], None] = lambda: None  # at the list; it may have grown
         self.revoked: Collection[str] = frozenset()  # serials
 
     def check(self, seal: Seal, content: bytes) -> Certificate:
@@ -175,7 +177,7 @@ class Verifier:
         Raises:
           MessageRefused: the reason is in it.
         """
-        now, sender = self._clock(), seal.sender[:80]
+        now, sender = self._clock(), printable(seal.sender)
         certificate = self._certificate(seal.signed, sender)
         if certificate.group != self._group:
             raise _refused(sender, "its pass is for another run")
@@ -185,9 +187,12 @@ class Verifier:
             raise _refused(sender, "its pass is not valid yet: look at both clocks")
         if certificate.serial in self.revoked:
             raise _refused(sender, "its pass was revoked")
-        if self.allowed is not None and certificate.serial not in self.allowed:
-            raise _refused(sender, NOT_LISTED)
-        if seal.sender.partition("/")[0] != certificate.name:
+        if not self._is_listed(certificate.serial):
+            self.look_again()
+            if not self._is_listed(certificate.serial):
+                raise _refused(sender, "its pass is not on the list")
+        name, _, session = seal.sender.partition("/")
+        if name != certificate.name or not _SESSION.fullmatch(session):
             raise _refused(sender, f"it speaks with the pass of {certificate.name}")
         if not _is_signed(_public(certificate.holder), seal.signature, _to_sign(seal, content)):
             raise _refused(sender, "its signature does not fit the message")
@@ -198,6 +203,9 @@ class Verifier:
             raise _refused(sender, f"the message is {minutes:.0f} minutes off: look at both clocks")
         self._remember(seal.nonce, now, sender)
         return certificate
+
+    def _is_listed(self, serial: str) -> bool:
+        return self.allowed is None or serial in self.allowed
 
     def _certificate(self, signed: Signed, sender: str) -> Certificate:
         """Each is checked once; what was found is remembered by its bytes."""
@@ -219,6 +227,11 @@ class Verifier:
         if nonce in self._seen:
             raise _refused(sender, "the message was sent before")
         self._seen[nonce] = now
+
+
+def printable(text: str, most: int = 200) -> str:
+    """What a stranger says, as it may be shown on a terminal: one line, nothing that steers it."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:most])
 
 
 def _to_sign(seal: Seal, content: bytes) -> bytes:

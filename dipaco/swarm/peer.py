@@ -50,11 +50,13 @@ from dipaco.swarm.messages import (
     Welcome,
     digest,
 )
+from dipaco.swarm.passes import printable
 from dipaco.swarm.state import StateBytes, state_of
 from dipaco.swarm.wire import PEER_ERRORS, Wire
 
 CHUNKS_AT_ONCE = 4
 PATIENCE_SECONDS = 600.0  # with a group whose backbones are all gone
+QUIET_SECONDS = 5.0  # before it is said that nobody answers
 
 
 class Peer:
@@ -122,8 +124,13 @@ class Peer:
 
     async def find_leader(self, method: str, body: Hello | AskSettings) -> Welcome:
         """Asks one backbone after the other. Raises as `join`."""
-        deadline, problem = time.monotonic() + PATIENCE_SECONDS, "nobody leads"
-        while time.monotonic() < deadline:
+        started, problem, has_said = time.monotonic(), "nobody leads", False
+        while (waited := time.monotonic() - started) < PATIENCE_SECONDS:
+            if waited > QUIET_SECONDS and not has_said:
+                has_said = True
+                minutes = (PATIENCE_SECONDS - waited) / 60
+                where = ", ".join(self._backbones)
+                self._say(f"no answer from {where} yet ({problem}); trying for {minutes:.0f} min")
             for address in list(self._backbones):
                 if address == self.wire.address:
                     continue
@@ -132,7 +139,7 @@ class Peer:
                         address, method, body, Welcome, within_seconds=20.0, from_backbone=True
                     )
                 except (OSError, TimeoutError, BadMessage) as error:
-                    problem = str(error) or type(error).__name__
+                    problem = printable(str(error)) or type(error).__name__
                     continue
                 self._learn(welcome.backbones)
                 if welcome.leader:

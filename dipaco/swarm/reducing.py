@@ -2,8 +2,10 @@
 mean to whoever asks.
 
 A part counts only if it is finite, as long as it should be, and no larger than the group's: its
-root mean square per target is compared with that of the others and of rounds before. Sums are
-float64, so that the order in which parts arrive does not show in the mean.
+root mean square per target is compared with that of the others and, while the slice is about the
+same, of rounds before: the head's is tens of times the embedding's, and slices move when somebody
+joins or leaves. Sums are float64, so that the order in which parts arrive does not show in the
+mean.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from dipaco.swarm.messages import Plan, digest, same_leader
 
 LARGEST = 30.0  # times the group's root mean square per target, before it is refused
 REMEMBERED = 32  # rounds
+SAME = 0.9  # of what two slices cover together, in both: about the same slice
 KEPT_ROUNDS = 3  # whose means are still given out
 
 
@@ -40,6 +43,7 @@ class Reducer:
         self._name = name
         self._slots: dict[int, Slot] = {}
         self._usual: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
+        self._usual_of = (0, 0)  # the slice that it was first seen in
         self._news = asyncio.Event()
 
     def begin(self, plan: Plan) -> None:
@@ -100,6 +104,9 @@ class Reducer:
     def _add_up(self, slot: Slot, targets_of: dict[str, float]) -> None:
         total_targets = sum(targets_of.values())
         scale = {name: _rms(part) / targets_of[name] for name, part in slot.parts.items()}
+        if not are_about_the_same(self._usual_of, (slot.start, slot.stop)):
+            self._usual.clear()
+            self._usual_of = slot.start, slot.stop
         too_large = too_large_of(scale, targets_of, list(self._usual))
         for name, times in too_large.items():
             del slot.parts[name]
@@ -127,6 +134,13 @@ class Reducer:
         if slot.mean is None:
             return b"", b"", dict(slot.refused)
         return slot.mean, digest(slot.mean), {}
+
+
+def are_about_the_same(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two slices, from and to, hold mostly the same values."""
+    shared = min(one[1], other[1]) - max(one[0], other[0])
+    covered = max(one[1], other[1]) - min(one[0], other[0])
+    return shared >= SAME * covered
 
 
 def too_large_of(

@@ -34,7 +34,7 @@ async def lend(lent: Lent, given: Pass, stop: asyncio.Event, say: Callable[[str]
     signer = Signer(given, time.time)
     certificate = given.certificate
     verifier = Verifier(given.authority, certificate.group, signer.name, time.time)
-    wire = Wire(signer, verifier, 1 << 32, Meter(lent.bytes_per_second))
+    wire = Wire(signer, verifier, 0, Meter(lent.bytes_per_second))  # nobody brings anything yet
     wire.transport = await start_transport(
         lent.address, wire.serve if lent.listens else None, bootstrap=(lent.address,)
     )
@@ -62,8 +62,9 @@ async def lend(lent: Lent, given: Pass, stop: asyncio.Event, say: Callable[[str]
 async def _join(lent: Lent, wire: Wire, say: Callable[[str], None]) -> Volunteer | Auxiliary:
     """Asks what is trained here, and is let in."""
     speed = lent.bytes_per_second or 0.0
-    asking = Peer(wire, (lent.address,), Holder(wire))
+    asking = Peer(wire, (lent.address,), Holder(wire), say=say)
     settings = settings_of(await asking.find_leader("settings", AskSettings()))
+    wire.most_payload_bytes = settings.most_payload_bytes
     if lent.computes:
         holder = Holder(wire, Compute(settings))
         peer = Volunteer(wire, (lent.address,), holder, bytes_per_second=speed, say=say)

@@ -10,16 +10,20 @@ which rows a step was made of.
 
 import asyncio
 import contextlib
+import re
+import socket
 import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from dipaco.errors import BadAddress, CannotListen, ExtraMissing
+from dipaco.errors import BadAddress, CannotListen, ExtraMissing, SwarmUnreachable
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+TCP = "tcp://"  # begins an address that is not of libp2p
 PROTOCOL = "dipaco-swarm-1"
 STREAM_BYTES = 1 << 20  # read ahead
+LAST_PORT = 65535
 
 
 class Transport(Protocol):
@@ -66,9 +70,9 @@ class Tcp:
             try:
                 self._server = await asyncio.start_server(accept, host, port, limit=STREAM_BYTES)
             except OSError as error:
-                raise CannotListen(host=host, port=port, problem=error.strerror) from error
+                raise _cannot_listen(f"{TCP}{host}:{port}", error.strerror) from error
             bound = self._server.sockets[0].getsockname()[1]
-            self.address = f"tcp://{host}:{bound}"
+            self.address = f"{TCP}{host}:{bound}"
         return self
 
     async def open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -110,6 +114,7 @@ class Libp2p:
 
         Raises:
           ExtraMissing, BadAddress, CannotListen.
+          SwarmUnreachable: none of `bootstrap` answers.
         """
         try:
             with warnings.catch_warnings():  # of PyTorch, at what hivemind does
@@ -122,6 +127,8 @@ class Libp2p:
             ) from error
         for address in bootstrap:
             _identity_of(address)
+        if handler is not None:
+            _check_is_free(listen)
         try:
             daemon = await P2P.create(
                 initial_peers=list(bootstrap) or None,
@@ -133,14 +140,17 @@ class Libp2p:
                 startup_timeout=60.0,
             )
         except P2PDaemonError as error:
-            raise CannotListen(host=listen, port="", problem=str(error)[:300]) from error
+            problem = str(error)[:300]
+            if bootstrap:
+                raise SwarmUnreachable(addresses=", ".join(bootstrap), problem=problem) from error
+            raise _cannot_listen(listen, problem) from error
         self = cls(daemon)
         if handler is not None:
             serve = handler
 
             async def accept(_: Any, reader: asyncio.StreamReader, writer: Any) -> None:
-                with contextlib.closing(writer):
-                    await serve(reader, writer)
+                with contextlib.closing(writer), contextlib.suppress(asyncio.CancelledError):
+                    await serve(reader, writer)  # the loop ends; asyncio would complain of it
 
             await daemon.add_binary_stream_handler(PROTOCOL, accept)
             seen = [str(address) for address in await daemon.get_visible_maddrs()]
@@ -179,9 +189,9 @@ async def start_transport(
 
     Raises:
       BadAddress: it is of neither kind.
-      ExtraMissing, CannotListen.
+      ExtraMissing, CannotListen, SwarmUnreachable.
     """
-    if like.startswith("tcp://"):
+    if like.startswith(TCP):
         if bootstrap or handler is None:
             return await Tcp.start(handler)
         return await Tcp.start(handler, *_host_and_port(like))
@@ -193,10 +203,31 @@ async def start_transport(
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
-    host, colon, port = address.removeprefix("tcp://").rpartition(":")
-    if not address.startswith("tcp://") or not colon or not port.isdigit():
+    host, colon, port = address.removeprefix(TCP).rpartition(":")
+    is_port = port.isascii() and port.isdigit() and int(port) <= LAST_PORT
+    if not address.startswith(TCP) or not colon or not is_port:
         raise BadAddress(given=address)
     return host, int(port)
+
+
+def _check_is_free(listen: str) -> None:
+    """Raises `BadAddress`, `CannotListen`. The daemon would share a port with another program."""
+    found = re.fullmatch(r"/ip([46])/([^/]+)/tcp/([0-9]+)", listen)
+    if found is None:
+        return  # of another kind: the daemon knows
+    version, host, port = found.groups()
+    if int(port) > LAST_PORT:
+        raise BadAddress(given=listen)
+    with socket.socket(socket.AF_INET if version == "4" else socket.AF_INET6) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed a moment ago is free
+        try:
+            tried.bind((host, int(port)))
+        except OSError as error:
+            raise _cannot_listen(listen, error.strerror) from error
+
+
+def _cannot_listen(where: str, problem: str | None) -> CannotListen:
+    return CannotListen(where=where, problem=problem, option="--listen")
 
 
 def _identity_of(address: str) -> Any:

@@ -1,9 +1,11 @@
 """Questions and answers between peers: one stream each, both sides signed.
 
-    question   length, msgpack [seal, method, body], length, payload (arrays as plain bytes)
+    question   length, header, payload (arrays as plain bytes)
     answer     the same; its method is `answer` or `refusal`, and it names the question it answers
+    header     msgpack: a seal, and what is sealed: method, body, length and digest of the payload
 
-A body is a msgspec struct: a field too many, one that is missing or of another type is refused
+So what a stranger would bring is never read: it is refused by its header, which must come soon. A
+body is a msgspec struct: a field too many, one that is missing or of another type is refused
 before anybody looks at it. Nothing can be unpickled: there is nothing that does.
 """
 
@@ -12,16 +14,18 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from dipaco.errors import BadMessage, DipacoError, MessageRefused, SwarmRefuses
-from dipaco.swarm.passes import Certificate, Seal, Signer, Verifier
+from dipaco.swarm.passes import Certificate, Seal, Signer, Verifier, printable
 from dipaco.swarm.progress import Rate
 from dipaco.swarm.transport import Transport
 
 HEADER_BYTES = 4 << 20  # of a seal, a method and a body, at most
+HEADER_SECONDS = 30.0  # for a question's to come
+CHUNK_SECONDS = 60.0  # for each chunk of its payload
 CHUNK_BYTES = 128 << 10  # between two looks at the clock
 MEASURED_BYTES = 64 << 10  # smaller transfers say nothing of a link
 # What asking a peer may end with.
@@ -30,11 +34,19 @@ PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
-class _Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    seal: Seal
+class _Letter(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is signed."""
+
     method: str
     body: bytes
-    asked: bytes = b""  # of an answer: the number of the question
+    payload_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    payload_digest: bytes
+    asked: bytes  # of an answer: the number of the question
+
+
+class _Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    seal: Seal
+    letter: bytes
 
 
 class Question(NamedTuple):
@@ -46,6 +58,7 @@ class Question(NamedTuple):
 
 
 Answer = tuple[msgspec.Struct, bytes | memoryview]
+_Said = tuple[str, msgspec.Struct, bytes | memoryview]  # method, body, payload
 Handle = Callable[[Any, Question], Awaitable[Answer]]
 
 
@@ -88,7 +101,7 @@ class Wire:
 
     Args:
       signer, verifier: who we are, and whom we believe.
-      most_payload_bytes: what is larger is refused unread.
+      most_payload_bytes: what is larger is refused unread. May be set anew, once more is known.
       meter: counts what moves.
     """
 
@@ -101,7 +114,7 @@ class Wire:
     ):
         self.name = signer.name
         self._signer, self.verifier = signer, verifier
-        self._most_payload_bytes = most_payload_bytes
+        self.most_payload_bytes = most_payload_bytes
         self.meter = meter or Meter()
         self._handlers: dict[str, tuple[type[msgspec.Struct], Handle]] = {}
         self.transport: Transport | None = None
@@ -146,61 +159,69 @@ class Wire:
                 reader, writer = await self.transport.open(address)
                 with contextlib.closing(writer):
                     nonce = await self._send(writer, method, body, payload, recipient="")
-                    header, content = await self._receive(reader)
+                    header = await self._receive_header(reader)
+                    certificate, letter = self._open(header)
+                    if letter.asked != nonce:
+                        raise _refused(header, "it answers another question")
+                    if from_backbone and certificate.role != "backbone":
+                        raise _refused(header, "it is no backbone")
+                    if letter.method == "refusal":
+                        raise SwarmRefuses(reason=printable(_decode(letter.body, _Refusal).reason))
+                    content = await self._receive_payload(reader, letter)
             except asyncio.IncompleteReadError as error:
                 raise ConnectionResetError("the peer hung up") from error
-        certificate = self._check(header, content)
-        if header.asked != nonce:
-            raise MessageRefused(sender=header.seal.sender, reason="it answers another question")
-        if from_backbone and certificate.role != "backbone":
-            raise MessageRefused(sender=header.seal.sender, reason="it is no backbone")
-        if header.method == "refusal":
-            raise SwarmRefuses(reason=_decode(header.body, _Refusal).reason)
-        return _decode(header.body, answer), content
+        return _decode(letter.body, answer), content
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One question of a peer. When it hangs up, its question is dropped."""
         try:
-            header, content = await self._receive(reader)
+            async with asyncio.timeout(HEADER_SECONDS):
+                header = await self._receive_header(reader)
+            try:
+                certificate, letter = self._open(header)
+                content = await self._receive_payload(reader, letter)
+            except DipacoError as error:
+                await self._say(writer, header, *self._refusal(header, error))
+                return
         except (OSError, asyncio.IncompleteReadError, BadMessage):
             return
-        answering = asyncio.ensure_future(self._answer(header, content))
+        question = Question(header.seal.sender, certificate, content)
+        answering = asyncio.ensure_future(self._answer(header, letter, question))
         hanging_up = asyncio.ensure_future(reader.read(1))
         try:
             await asyncio.wait({answering, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
-                method, body, payload = answering.result()
                 with contextlib.suppress(OSError):
-                    await self._send(
-                        writer, method, body, payload, header.seal.sender, header.seal.nonce
-                    )
+                    await self._say(writer, header, *answering.result())
         finally:
             for task in (answering, hanging_up):
                 task.cancel()
             await asyncio.gather(answering, hanging_up, return_exceptions=True)
 
-    async def _answer(
-        self, header: _Header, content: bytes
-    ) -> tuple[str, msgspec.Struct, bytes | memoryview]:
+    async def _say(
+        self, writer: asyncio.StreamWriter, asked: _Header, method: str, body: Any, payload: Any
+    ) -> None:
+        await self._send(writer, method, body, payload, asked.seal.sender, asked.seal.nonce)
+
+    async def _answer(self, header: _Header, letter: _Letter, question: Question) -> _Said:
         try:
-            certificate = self._check(header, content)
-            if header.method not in self._handlers:
-                raise BadMessage(problem=f"nobody here answers `{header.method}`")
-            kind, handle = self._handlers[header.method]
-            question = Question(header.seal.sender, certificate, content)
-            body, payload = await handle(_decode(header.body, kind), question)
+            if letter.method not in self._handlers:
+                raise BadMessage(problem=f"nobody here answers `{letter.method}`")
+            kind, handle = self._handlers[letter.method]
+            body, payload = await handle(_decode(letter.body, kind), question)
             return "answer", body, payload
         except DipacoError as error:
-            if isinstance(error, MessageRefused):
-                self.on_refused(header.seal.sender[:80], str(error.values["reason"]))
-            elif isinstance(error, BadMessage):
-                self.on_refused(header.seal.sender[:80], str(error))
-            reason = error.values.get("reason", str(error))
-            return "refusal", _Refusal(str(reason)), b""
+            return self._refusal(header, error)
 
-    def _check(self, header: _Header, content: bytes) -> Certificate:
-        signed = _to_sign(header.method, header.body, header.asked, content)
-        return self.verifier.check(header.seal, signed)
+    def _refusal(self, header: _Header, error: DipacoError) -> _Said:
+        reason = printable(str(error.values.get("reason", error)))
+        if isinstance(error, MessageRefused | BadMessage):
+            self.on_refused(printable(header.seal.sender), reason)
+        return "refusal", _Refusal(reason), b""
+
+    def _open(self, header: _Header) -> tuple[Certificate, _Letter]:
+        certificate = self.verifier.check(header.seal, header.letter)
+        return certificate, _decode(header.letter, _Letter)
 
     async def _send(
         self,
@@ -212,10 +233,14 @@ class Wire:
         asked: bytes = b"",
     ) -> bytes:
         encoded = msgspec.msgpack.encode(body)
-        seal = self._signer.seal(_to_sign(method, encoded, asked, payload), recipient)
-        header = msgspec.msgpack.encode(_Header(seal, method, encoded, asked))
+        letter = msgspec.msgpack.encode(
+            _Letter(method, encoded, len(payload), _digest(payload), asked)
+        )
+        seal = self._signer.seal(letter, recipient)
+        header = msgspec.msgpack.encode(_Header(seal, letter))
         started = time.monotonic()
-        writer.write(len(header).to_bytes(4, "big") + header + len(payload).to_bytes(8, "big"))
+        await self.meter.wait("up", len(header))
+        writer.write(len(header).to_bytes(4, "big") + header)
         for offset in range(0, len(payload), CHUNK_BYTES):
             chunk = payload[offset : offset + CHUNK_BYTES]
             await self.meter.wait("up", len(chunk))
@@ -225,21 +250,29 @@ class Wire:
         self.meter.sent(len(header) + len(payload), time.monotonic() - started)
         return seal.nonce
 
-    async def _receive(self, reader: asyncio.StreamReader) -> tuple[_Header, bytes]:
+    async def _receive_header(self, reader: asyncio.StreamReader) -> _Header:
         size = int.from_bytes(await reader.readexactly(4), "big")
         if size > HEADER_BYTES:
             raise BadMessage(problem=f"its header has {size} bytes")
         header = _decode(await reader.readexactly(size), _Header)
-        num_bytes = int.from_bytes(await reader.readexactly(8), "big")
-        if num_bytes > self._most_payload_bytes:
+        await self.meter.wait("down", size)
+        self.meter.bytes_down += size
+        return header
+
+    async def _receive_payload(self, reader: asyncio.StreamReader, letter: _Letter) -> bytes:
+        num_bytes = letter.payload_bytes
+        if num_bytes > self.most_payload_bytes:
             raise BadMessage(problem=f"it would bring {num_bytes} bytes")
         content, started = bytearray(), time.monotonic()
         while len(content) < num_bytes:
-            chunk = await reader.readexactly(min(CHUNK_BYTES, num_bytes - len(content)))
+            async with asyncio.timeout(CHUNK_SECONDS):
+                chunk = await reader.readexactly(min(CHUNK_BYTES, num_bytes - len(content)))
             await self.meter.wait("down", len(chunk))
             content += chunk
-        self.meter.received(size + num_bytes, time.monotonic() - started)
-        return header, bytes(content)
+        self.meter.received(num_bytes, time.monotonic() - started)
+        if _digest(content) != letter.payload_digest:
+            raise BadMessage(problem="its payload is not the one that was signed")
+        return bytes(content)
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -253,6 +286,9 @@ def _decode(content: bytes, kind: type[Body]) -> Body:
         raise BadMessage(problem=str(error)) from error
 
 
-def _to_sign(method: str, body: bytes, asked: bytes, payload: bytes | memoryview) -> bytes:
-    digest = hashlib.blake2b(payload, digest_size=32).digest()
-    return msgspec.msgpack.encode([method, body, asked, digest])
+def _refused(header: _Header, reason: str) -> MessageRefused:
+    return MessageRefused(sender=printable(header.seal.sender), reason=reason)
+
+
+def _digest(payload: bytes | bytearray | memoryview) -> bytes:
+    return hashlib.blake2b(payload, digest_size=32).digest()

@@ -60,6 +60,32 @@ def test_peers_of_different_speeds_take_the_steps_of_one_machine():
     run(scenario)
 
 
+def test_who_goes_as_a_round_ends_is_told_of_in_the_step_that_its_rows_are_in():
+    """The ledger has what the means were made of, though the group forgets who is gone."""
+
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.01)
+            await group.join("bo", slow=0.01)
+            await group.step()
+            leader, hold = group.leader, group.leader._rounds.hold
+
+            async def hold_and_lose(plan):
+                outcome = await hold(plan)
+                assert not outcome.failed
+                for one in plan.senders:
+                    leader.group.lose(one.name, "it has left")
+                return outcome
+
+            leader._rounds.hold = hold_and_lose
+            closing = await group.step()
+            assert len(closing.rows) == 2
+            assert closing.closed.loss > 1.0
+            assert_replayed(group)
+
+    run(scenario)
+
+
 def test_who_dies_with_rows_in_its_sum_takes_them_back_to_the_others():
     async def scenario():
         async with Group() as group:

@@ -2,19 +2,20 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from dipaco.errors import BadMessage
 from dipaco.swarm.messages import Plan, Sender, Slice, number_of_round
-from dipaco.swarm.reducing import Reducer
+from dipaco.swarm.reducing import Reducer, are_about_the_same
 
 
-def plan(number):
+def plan(number, start=0, stop=3, senders=("ana",)):
     return Plan(
         number=number,
         step=4,
-        senders=(Sender(name="ana", blocks=(0,), targets=1.0),),
-        slices=(Slice(start=0, stop=3, reducer="bo", address=""),),
+        senders=tuple(Sender(name=name, blocks=(0,), targets=1.0) for name in senders),
+        slices=(Slice(start=start, stop=stop, reducer="bo", address=""),),
         codec="none",
         within_seconds=9.0,
     )
@@ -38,3 +39,41 @@ def test_a_push_for_a_new_leaders_round_waits_for_its_plan_and_meets_no_round_of
         assert reducer.arrived(number_of_round(900, 9)) == ()
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def added_up(reducer, number, start, stop, sizes):
+    """Who is refused when each sends a slice of values of that size."""
+    number = number_of_round(900, number)
+    reducer.begin(plan(number, start, stop, sizes))
+    slot = reducer._slots[number]
+    for name, size in sizes.items():
+        reducer.push(slot, name, np.full(stop - start, size, np.float32).tobytes())
+    return set(slot.refused)
+
+
+def test_who_sends_far_too_much_is_refused_and_not_who_sends_another_slice():
+    """The head's gradient is tens of times the embedding's; a slice moves when somebody joins."""
+    reducer = Reducer("bo")
+    honest = {"ana": 1e-3, "cy": 1.1e-3}
+    for number in range(1, 6):
+        assert added_up(reducer, number, 0, 100, honest) == set()
+    assert added_up(reducer, 6, 4, 104, honest) == set()  # about the same slice
+    assert added_up(reducer, 7, 4, 104, {"ana": 1e-3, "cy": 60e-3}) == {"cy"}
+    assert added_up(reducer, 8, 4, 104, {"ana": 60e-3}) == {"ana"}  # against rounds before
+    assert added_up(reducer, 9, 300, 400, {"ana": 60e-3, "cy": 61e-3}) == set()
+    assert added_up(reducer, 10, 300, 400, {"ana": 60e-3}) == set()
+    assert added_up(reducer, 11, 0, 100, {"ana": 1e-3, "cy": 60e-3, "di": 1e-3}) == {"cy"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((0, 100), (0, 100), True),
+        ((0, 100), (5, 105), True),
+        ((0, 100), (10, 110), False),
+        ((0, 100), (0, 50), False),
+        ((0, 100), (200, 300), False),
+    ],
+)
+def test_slices_that_share_nine_tenths_are_about_the_same(one, other, same):
+    assert are_about_the_same(one, other) == are_about_the_same(other, one) == same

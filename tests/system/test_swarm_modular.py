@@ -106,9 +106,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
         opened.ledger.close()
 
 
-def test_tokens_are_made_and_revoked_and_wrong_ones_are_said_plainly(
-    dipaco, tiny, copy_of, tmp_path
-):
+def test_tokens_are_made_and_revoked(dipaco, tiny, copy_of, tmp_path):
     run = copy_of(tiny)
     file = tmp_path / "ana.pass"
     made = dipaco("swarm", "token", "--run", run.folder, "--name", "ANA", "--out", file)
@@ -118,19 +116,60 @@ def test_tokens_are_made_and_revoked_and_wrong_ones_are_said_plainly(
         assert [(one.name, one.is_revoked) for one in opened.ledger.swarms.passes()] == [
             ("ANA", False)
         ]
+    wrong = dipaco("swarm", "join", "somewhere", "--token", file)
+    assert wrong.code == 2
+    assert "is no address of a swarm" in wrong.err
     nobody = dipaco("swarm", "revoke", "EVE", "--run", run.folder)
     assert nobody.code == 2
     assert "passes for: ANA" in nobody.err
     assert dipaco("swarm", "revoke", "ANA", "--run", run.folder).code == 0
     with reading(run.folder) as opened:
         assert [one.is_revoked for one in opened.ledger.swarms.passes()] == [True]
-    several = dipaco("swarm", "start", run.config, "--run", run.folder)
+    assert dipaco("swarm", "revoke", "ANA", "--run", run.folder).code == 0  # once more
+
+
+def test_what_is_the_backbones_own_is_not_given_to_volunteers_nor_taken_away(
+    dipaco, tiny, copy_of, tmp_path
+):
+    run = copy_of(tiny)
+    with reading(run.folder) as opened:
+        opened.ledger.swarms.issue("serial", "backbone-0", "backbone", 2e9)
+    revoked = dipaco("swarm", "revoke", "backbone-0", "--run", run.folder)
+    assert (revoked.code, "Nobody has a pass in the name of backbone-0" in revoked.err) == (2, True)
+    with reading(run.folder) as opened:
+        assert [one.is_revoked for one in opened.ledger.swarms.passes()] == [False]
+    out = tmp_path / "false.pass"
+    words = ("swarm", "token", "--run", run.folder, "--name", "backbone-0", "--out", out)
+    made = dipaco(*words)
+    assert (made.code, out.exists(), "a volunteer's name" in made.err) == (2, False, True)
+
+
+@pytest.mark.parametrize(
+    ("there", "listen"),
+    [
+        ("/ip4/127.0.0.1/tcp/1/p2p/Qm", "tcp://127.0.0.1:0"),
+        ("tcp://127.0.0.1:1", "/ip4/127.0.0.1/tcp/0"),
+    ],
+)
+def test_a_second_backbone_that_peers_could_not_reach_as_the_first_is_refused(
+    dipaco, tiny, copy_of, there, listen
+):
+    run = copy_of(tiny)
+    with reading(run.folder) as opened:
+        opened.ledger.roster.join("first", host="there", pid=1, machine="one", version="0")
+        opened.ledger.swarms.put_backbone("first", MODULAR, 0, there)
+    words = ("swarm", "start", run.config, "--run", run.folder, "--path", 0, "--listen", listen)
+    refused = dipaco(*words)
+    assert refused.code == 2
+    assert f"is reached at {there}" in refused.err
+    assert "`--name first` takes its place" in refused.err
+
+
+def test_wrong_passes_and_addresses_are_said_plainly(dipaco, tiny, tmp_path):
+    several = dipaco("swarm", "start", tiny.config, "--run", tiny.folder)
     assert several.code == 2
     assert "--path 0 to 3" in several.err
     (tmp_path / "bad.pass").write_text("hello")
     bad = dipaco("swarm", "join", "tcp://127.0.0.1:1", "--token", tmp_path / "bad.pass")
     assert bad.code == 2
     assert "is not a pass" in bad.err
-    wrong = dipaco("swarm", "join", "somewhere", "--token", file)
-    assert wrong.code == 2
-    assert "is no address of a swarm" in wrong.err

@@ -1,0 +1,158 @@
+"""What a stranger can do to a peer: nothing that costs memory, time, or a terminal its calm."""
+
+import asyncio
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+sys.path.append(str(Path(__file__).parent))
+
+from rig import issue
+
+from dipaco.errors import SwarmRefuses
+from dipaco.swarm.messages import Done, Fetch, Mean
+from dipaco.swarm.passes import Authority, Signer, Verifier, printable
+from dipaco.swarm.transport import Tcp
+from dipaco.swarm.wire import Wire
+
+MOST_BYTES = 1 << 20
+FETCH = Fetch(round_number=1, step=2, start=3, stop=4)
+
+
+def wire_of(given, name=None):
+    signer = Signer(given, time.time)
+    signer.name = name or signer.name
+    return Wire(signer, Verifier(given.authority, "run", signer.name, time.time), MOST_BYTES)
+
+
+async def served():
+    """A backbone, its transport, what it refused, and what reached it."""
+    back = wire_of(issue("back", "backbone"))
+    refused, reached = [], []
+    back.on_refused = lambda sender, reason: refused.append((sender, reason))
+
+    async def answer(body, question):
+        reached.append(question)
+        return Mean(), b""
+
+    back.answers("fetch", Fetch, answer)
+    back.transport = await Tcp.start(back.serve)
+    return back, refused, reached
+
+
+def run(scenario):
+    return asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_what_a_stranger_would_bring_is_never_read():
+    async def scenario():
+        back, refused, reached = await served()
+        eve = wire_of(Authority(bytes(32), "run").issue("eve", "volunteer", time.time(), 1.0))
+        sent = []
+        eve.meter.wait = lambda direction, num_bytes: _noted(sent, num_bytes)
+        async with connected(back) as (_, writer):
+            # 64 MB: more than sockets hold, so it can only go out as far as it is read.
+            with pytest.raises(OSError, match=r"reset|pipe|lost"):
+                await eve._send(writer, "fetch", FETCH, bytes(64 << 20), recipient="")
+        assert sum(sent) < 32 << 20
+        assert refused == [(eve.name, "its pass was not issued by this run")]
+        assert not reached
+        assert back.meter.bytes_down < 10_000
+        await back.transport.close()
+
+    run(scenario)
+
+
+@contextlib.asynccontextmanager
+async def connected(back):
+    """A connection to a peer, of which nothing is left when the test ends."""
+    host, port = back.address.removeprefix("tcp://").split(":")
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _noted(sent, num_bytes):
+    sent.append(num_bytes)
+
+
+def test_who_is_let_in_brings_no_more_than_fits_the_group_and_what_was_signed():
+    async def scenario():
+        back, refused, reached = await served()
+        ana = wire_of(issue("ana"))
+        ana.transport = await Tcp.start(None)
+
+        def asked(content):
+            return ana.ask(back.address, "fetch", FETCH, Mean, payload=content, within_seconds=60.0)
+
+        await asked(bytes(MOST_BYTES))
+        back.most_payload_bytes = 100
+        with pytest.raises((SwarmRefuses, OSError)):
+            await asked(bytes(101))
+        assert refused[-1][1].startswith("A message cannot be understood: it would bring 101")
+
+        async with connected(back) as (reader, writer):
+            whole = writer.write
+            writer.write = lambda content: whole(content.replace(b"rows", b"ROWS"))
+            await ana._send(writer, "fetch", FETCH, b"rows", recipient="")
+            await reader.read()
+        assert "not the one that was signed" in refused[-1][1]
+        assert len(reached) == 1
+        await back.transport.close()
+
+    run(scenario)
+
+
+def test_who_connects_and_says_nothing_is_sent_away(monkeypatch):
+    monkeypatch.setattr("dipaco.swarm.wire.HEADER_SECONDS", 0.2)
+
+    async def scenario():
+        back, refused, _ = await served()
+        for said in (b"", b"\x00\x00\x10\x00half"):
+            async with connected(back) as (reader, writer):
+                writer.write(said)
+                assert await reader.read() == b""
+        assert not refused
+        await back.transport.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", ["ana/\x1b[2J\x1b[31mback", "ana/1234", "ana", "eve/0123abcd"])
+def test_a_name_is_that_of_the_pass_and_a_session(name):
+    async def scenario():
+        back, refused, reached = await served()
+        eve = wire_of(issue("ana"), name)
+        eve.transport = await Tcp.start(None)
+        with pytest.raises(SwarmRefuses, match="the pass of ana"):
+            await eve.ask(back.address, "fetch", FETCH, Mean, within_seconds=60.0)
+        ((sender, _),) = refused
+        assert sender.isprintable()
+        assert not reached
+        await back.transport.close()
+
+    run(scenario)
+
+
+def test_what_strangers_say_steers_no_terminal():
+    async def scenario():
+        back, refused, _ = await served()
+        ana = wire_of(issue("ana"))
+        ana.transport = await Tcp.start(None)
+        with pytest.raises(SwarmRefuses) as caught:
+            await ana.ask(back.address, "\x1b[2J\r\nok", Done(), Mean, within_seconds=60.0)
+        for text in (refused[0][1], str(caught.value)):
+            assert "nobody here answers" in text
+            assert text.isprintable()
+        await back.transport.close()
+
+    run(scenario)
+    assert printable("x" * 1000) == "x" * 200

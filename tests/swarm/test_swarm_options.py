@@ -1,0 +1,78 @@
+"""Odd values of `dipaco swarm`: a sentence and exit code 2, before anything is begun."""
+
+import socket
+
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+
+from dipaco.cli.main import main
+from dipaco.runs.run import reading
+
+START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((*START, "--name", "../../evil"), "`../../evil` is no name"),
+        ((*START, "--name", ""), "`` is no name"),
+        ((*START, "--lease-seconds", "nan"), "`--lease-seconds` is nan. Expected 1 to 86400"),
+        ((*START, "--lease-seconds", "-1"), "`--lease-seconds` is -1.0."),
+        ((*START, "--save-seconds", "inf"), "`--save-seconds` is inf."),
+        (("join", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "0"), "`--megabits` is 0.0."),
+        (("aux", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "nan"), "`--megabits` is nan."),
+        (("join", "tcp://127.0.0.1:1", "--token", "X"), "X cannot be read"),
+    ],
+)
+def test_odd_values_are_refused_and_nothing_is_begun(words, says, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    assert main(["swarm", *[str(folder) if word == "RUN" else word for word in words]]) == 2
+    assert says in capsys.readouterr().err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("days", ["inf", "nan", "0", "-1", "1e9"])
+def test_a_pass_of_odd_days_is_none(days, tiny, tmp_path, capsys):
+    words = ["swarm", "token", "--run", str(tiny.folder), "--name", "ANA", "--days", days]
+    assert main([*words, "--out", str(tmp_path / "a.pass")]) == 2
+    assert f"valid for {float(days)} days" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["../ANA", "-x", "A\x1b[2J", "n" * 201])
+def test_a_pass_for_what_is_no_name_is_none(name, tiny, tmp_path, capsys):
+    words = ["swarm", "token", "--run", str(tiny.folder), f"--name={name}"]
+    assert main([*words, "--out", str(tmp_path / "a.pass")]) == 2
+    assert "is no name" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_pass_that_cannot_be_written_is_said_plainly_and_in_no_list(tiny, tmp_path, capsys):
+    words = ["swarm", "token", "--run", str(tiny.folder), "--name", "ANA"]
+    assert main([*words, "--out", str(tmp_path / "nowhere" / "a.pass")]) == 2
+    error = capsys.readouterr().err
+    assert "NotWritable" in error
+    assert "a.pass" in error
+    with reading(tiny.folder) as opened:
+        assert not opened.ledger.swarms.passes()
+
+
+@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:{}", "/ip4/127.0.0.1/tcp/{}"])
+def test_a_port_that_is_used_or_none_is_said(listen):
+    import asyncio
+
+    from dipaco.errors import BadAddress, CannotListen
+    from dipaco.swarm.transport import start_transport
+
+    if listen.startswith("/"):
+        pytest.importorskip("hivemind", reason="the extra `swarm` is not installed")
+
+    async def serve(reader, writer): ...
+
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        where = listen.format(used.getsockname()[1])
+        with pytest.raises(CannotListen, match="another `--listen`"):
+            asyncio.run(start_transport(where, serve))
+    with pytest.raises(BadAddress, match="99999"):
+        asyncio.run(start_transport(listen.format(99999), serve))
