@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from dipaco.cli.config import add_set
 from dipaco.cli.runs import add_run
-from dipaco.cli.sigterm import on_sigterm
+from dipaco.cli.signals import on_sigterm
 from dipaco.errors import (
     BadJobs,
     NotOfThisSweep,

@@ -72,11 +72,3 @@ def leave_devices_alone() -> None:
     import jax
 
     jax.config.update("jax_platforms", "cpu")
-
-
-def how_to_go_on(opened: "Run") -> str:
-    """What to do where a run was stopped in order."""
-    order = opened.ledger.meta("order") or "run"
-    if order == "run":
-        return "The same command goes on from here."
-    return f"The run was told to {order}: `dipaco resume` first, then the same command."

@@ -19,12 +19,12 @@ cluster, helps the same run.
 """
 
 import argparse
-import os
-import socket
 from typing import TYPE_CHECKING
 
-from dipaco.cli.beginning import add_beginning, begun, how_to_go_on, leave_devices_alone
+from dipaco.cli.beginning import add_beginning, begun, leave_devices_alone
 from dipaco.cli.fraction import check_memory_fraction
+from dipaco.cli.names import name_of
+from dipaco.cli.orders import stopped_in_order
 from dipaco.errors import BadCount
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.cli.narrator import print_results, title_of
     from dipaco.cli.supervising import supervise
 
-    name = options.name or f"{socket.gethostname()}-{os.getpid()}"
+    name = name_of(options.name)
     with begun(options, config) as (opened, is_new):
         if not opened.ledger.unfinished():
             print_results(opened)
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"launcher {name}: {options.workers} workers on {options.engine}", flush=True)
         crews = _crews(opened, options, name)
         if not supervise(opened, engine, crews, name, tensorboard=options.tensorboard):
-            print(f"Stopped in order. {how_to_go_on(opened)}")
+            print(stopped_in_order(opened.ledger))
             return 0
         print_results(opened)
     return 0

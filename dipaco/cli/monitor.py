@@ -4,12 +4,14 @@
 
 Ends leases that ran out, says which workers fell silent and which tasks went back, and what they
 may have left behind. Every worker that waits for work does the first as well, so a run gets on
-without a monitor; with one, it is told. Ends when the run is finished.
+without a monitor; with one, it is told. Ends when the run is finished; where it is told to drain,
+after the last worker.
 """
 
 import argparse
 
 from dipaco.cli.metrics import add_metrics, counted
+from dipaco.cli.orders import stopped_in_order
 from dipaco.cli.runs import add_run
 
 HELP = "watch over the workers of a run"
@@ -36,5 +38,8 @@ def run(options: argparse.Namespace) -> int:
             while run.ledger.unfinished():
                 for event in monitor.look():
                     log.write(event)
+                if monitor.is_alone and run.ledger.orders().order == "drain":
+                    print(stopped_in_order(run.ledger))
+                    break
                 time.sleep(LOOK_SECONDS)
     return 0

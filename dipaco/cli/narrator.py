@@ -25,6 +25,7 @@ from dipaco.workers.loop import progress_of
 from dipaco.workers.reporter import make_report
 
 SECONDS_BETWEEN_MESSAGES = 2.0
+SECONDS_BETWEEN_COUNTS = 10.0
 
 
 class Narrator:
@@ -34,7 +35,7 @@ class Narrator:
 
     def __init__(self, run: Run, *, tensorboard: bool = False):
         self._run = run
-        done, total = progress_of(run)
+        done, total = progress_of(run, with_partway=True)
         writers: list[Writer] = [JsonLines(run.layout.events, clock=time.time)]
         if tensorboard:
             writers.append(TensorBoard(run.layout.tensorboard))
@@ -42,6 +43,7 @@ class Narrator:
         self._bar = Progress("prepare", total, done_steps=done)
         self._done, self._total = done, total
         self._began_seconds = self._said_seconds = 0.0
+        self._counted_seconds = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +66,11 @@ class Narrator:
 
     def began(self, claim: Claim) -> None:
         self._began_seconds = time.monotonic()
-        self._bar.begin(str(claim.task))
+        done = None  # by others as well; it takes a look at the ledger
+        if self._began_seconds - self._counted_seconds > SECONDS_BETWEEN_COUNTS:
+            self._counted_seconds = self._began_seconds
+            done, _ = progress_of(self._run, with_partway=True)
+        self._bar.begin(str(claim.task), done_steps=done)
 
     def prepared(self, progress: PrepareProgress) -> None:
         if progress.message:

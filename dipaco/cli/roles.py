@@ -5,7 +5,10 @@ start them by these very command lines.
 import argparse
 from collections.abc import Collection
 
+from dipaco.cli.bounds import check_lease
 from dipaco.cli.metrics import add_metrics, counted
+from dipaco.cli.names import name_of
+from dipaco.cli.orders import stopped_in_order
 from dipaco.cli.runs import add_run
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import FIRST_KINDS, PRIORITY, Kind
@@ -50,7 +53,7 @@ class RoleVerb:
 
         from dipaco.caches import cache_folder
         from dipaco.cli.narrator import Narrator
-        from dipaco.cli.working import dying_together, own_name, work
+        from dipaco.cli.working import dying_together, work
         from dipaco.runs.programs import keep_compiled
         from dipaco.runs.run import open_run, taking_part
         from dipaco.workers.hosts import Meeting, meet
@@ -61,6 +64,8 @@ class RoleVerb:
             asked.get("hosts", 1), asked.get("host_index", 0), asked.get("coordinator")
         )
         meeting.check()
+        check_lease(options.lease_seconds)
+        name = name_of(options.name)
         run = open_run(options.run, options.database)  # before a lock is put there
         is_synchronous = run.config.outer.synchronous
         run.ledger.close()
@@ -79,14 +84,16 @@ class RoleVerb:
                         follow(run, hosts)
                         return 0
                     with Narrator(run) as narrator, counted(run, options, narrator) as watcher:
-                        work(
+                        is_finished = work(
                             run,
-                            options.name or own_name(),
+                            name,
                             watcher,
                             kinds=self._kinds,
                             lease_seconds=options.lease_seconds,
                             hosts=hosts,
                         )
+                    if not is_finished:
+                        print(stopped_in_order(run.ledger))
             finally:
                 run.ledger.close()
         return 0

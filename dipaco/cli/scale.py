@@ -28,6 +28,6 @@ def run(options: argparse.Namespace) -> int:
         raise BadCount(option="--workers", given=options.workers, expected="0 or more")
     with reading(options.run) as run:
         run.ledger.want_workers(options.workers, options.launcher)
-    whom = f"Launcher {options.launcher}" if options.launcher else "Each launcher of the run"
-    print(f"Told. {whom} keeps {options.workers} workers as soon as it looks.")
+    whom = f"launcher {options.launcher}" if options.launcher else "each launcher of the run"
+    print(f"Told. Workers wanted of {whom}, from its next look on: {options.workers}.")
     return 0

@@ -5,7 +5,7 @@
 from collections.abc import Sequence
 
 from dipaco.cli.onlooker import Onlooker
-from dipaco.cli.sigterm import on_sigterm
+from dipaco.cli.signals import on_sigterm
 from dipaco.launch.engine import Engine
 from dipaco.launch.supervisor import Crew, Supervisor
 from dipaco.runs.run import Run

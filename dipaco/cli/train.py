@@ -23,8 +23,10 @@ numbers. A run that is finished prints its table again.
 import argparse
 from typing import TYPE_CHECKING
 
-from dipaco.cli.beginning import add_beginning, begun, how_to_go_on, leave_devices_alone
+from dipaco.cli.beginning import add_beginning, begun, leave_devices_alone
 from dipaco.cli.metrics import add_metrics, counted
+from dipaco.cli.names import name_of
+from dipaco.cli.orders import stopped_in_order
 from dipaco.errors import BadWorkers
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     with begun(options, config) as (opened, is_new):
         do = _alone if is_alone else _with_workers
         if not do(opened, options, is_new):
-            print(f"Stopped in order. {how_to_go_on(opened)}")
+            print(stopped_in_order(opened.ledger))
             return 0
         print_results(opened)
     return 0
@@ -78,12 +80,12 @@ def run(options: argparse.Namespace) -> int:
 def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
     """In this process; False where it was told to stop."""
     from dipaco.cli.narrator import Narrator
-    from dipaco.cli.working import own_name, work
+    from dipaco.cli.working import work
 
     with Narrator(opened, tensorboard=options.tensorboard) as narrator:
         narrator.greet(is_new=is_new)
         with counted(opened, options, narrator) as watcher:
-            return work(opened, own_name(), watcher)
+            return work(opened, name_of(None), watcher)
 
 
 def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
@@ -92,7 +94,6 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
 
     from dipaco.cli.narrator import title_of
     from dipaco.cli.supervising import supervise
-    from dipaco.cli.working import own_name
     from dipaco.launch.local import LocalEngine
     from dipaco.launch.roles import Role
     from dipaco.launch.supervisor import Crew
@@ -102,4 +103,4 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
     crew = Crew(Role("worker", str(options.run)), f"local-{os.getpid()}", options.workers)
     engine = LocalEngine(opened.layout.log)
     with counted(opened, options, None):
-        return supervise(opened, engine, [crew], own_name(), tensorboard=options.tensorboard)
+        return supervise(opened, engine, [crew], name_of(None), tensorboard=options.tensorboard)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Generator
 
 import dipaco
 from dipaco.cli.narrator import Narrator
-from dipaco.cli.sigterm import on_sigterm
+from dipaco.cli.signals import on_sigterm
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Kind
 from dipaco.errors import DipacoError
@@ -20,12 +20,8 @@ from dipaco.runs.run import Run
 from dipaco.workers.heart import Heart
 from dipaco.workers.hosts import ALONE, Alone, Hosts
 from dipaco.workers.loop import Worker
+from dipaco.workers.presence import wait_until_free
 from dipaco.workers.stages import restore_corpus
-
-
-def own_name() -> str:
-    """Names this process among all that work on a run."""
-    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def work(
@@ -37,10 +33,15 @@ def work(
     lease_seconds: float = LEASE_SECONDS,
     run_elsewhere: PhaseRunner | None = None,
     hosts: Hosts = ALONE,
+    on_ctrl_c: bool = False,
 ) -> bool:
-    """Works until the run is finished (True), or until SIGTERM, which saves a phase part-way. The
-    other hosts of this worker then end as well.
+    """Works until the run is finished (True), or until SIGTERM, or Ctrl-C `on_ctrl_c`, which saves
+    a phase part-way. The other hosts of this worker then end as well.
+
+    Raises:
+      NameTaken: another worker of this name is here.
     """
+    wait_until_free(run.ledger.roster, name, _tell)
     if "train" in kinds:
         narrator.compare_machines(run.ledger.remember("machine", machine()), machine())
     restore_corpus(run, narrator.prepared)
@@ -65,11 +66,16 @@ def work(
             run_elsewhere=run_elsewhere,
             hosts=hosts,
         )
-        with on_sigterm(worker.stop):
+        with on_sigterm(worker.stop, on_ctrl_c=on_ctrl_c):
             is_finished = worker.run_until_finished()
         roster.leave(name)
     hosts.tell(None)
     return is_finished
+
+
+def _tell(sentence: str) -> None:
+    """One line in the log, now."""
+    print(sentence, flush=True)
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ from dipaco.control.tasks import (
     StageDone,
     Task,
 )
-from dipaco.errors import ClaimLost, NotYet
+from dipaco.errors import ClaimLost, NoSuchRelease, NotYet
 from dipaco.receipt import Receipt
 from dipaco.topology import ModuleId
 
@@ -384,12 +384,15 @@ class Ledger:
         return [Receipt(*row[1:]) for row in self._database.rows("scores", arm=arm, phase=phase)]
 
     def release(self, arm: str, phase: int | None = None) -> Release:
-        """The release of a phase, or the newest. Raises `NotYet`."""
-        phases = [p for a, p in self.releases() if a == arm and phase in (None, p)]
+        """The release of a phase, or the newest. Raises `NotYet`, `NoSuchRelease`."""
+        phases = sorted(at for name, at in self.releases() if name == arm)
         if not phases:
-            wanted = f"release of `{arm}`" + ("" if phase is None else f" at phase {phase}")
-            raise NotYet(what=wanted)
-        row = self._database.one("get_release", arm=arm, phase=max(phases))
+            raise NotYet(what=f"release of `{arm}`")
+        if phase is not None and phase not in phases:
+            raise NoSuchRelease(arm=arm, phase=phase, known=", ".join(map(str, phases)))
+        row = self._database.one(
+            "get_release", arm=arm, phase=phases[-1] if phase is None else phase
+        )
         assert row is not None
         return Release.from_json(row[1])
 
@@ -422,6 +425,11 @@ class Ledger:
         row = self._database.one("training_totals", arm=arm)
         assert row is not None
         return dict(zip(("tokens", "seconds", "bytes_sent", "path_phases"), row, strict=True))
+
+    def steps_partway(self, arm: str) -> int:
+        """Inner steps that are saved, of phases that nobody has finished."""
+        rows = self._database.rows("partway_losses", arm=arm)
+        return sum(len(json.loads(losses)) for (losses,) in rows)
 
     def machines(self) -> dict[str, int]:
         """Kind of machine -> phases of paths that it trained."""

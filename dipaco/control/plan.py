@@ -58,8 +58,11 @@ class Arm:
 
     def paths_through(self, module: ModuleId, phase: int) -> tuple[int, ...]:
         """The paths through a module that take part in a phase."""
-        taking_part = self.paths_in(phase)
-        return tuple(p for p in self.topology.paths_through(module) if p in taking_part)
+        through = self.topology.paths_through(module)
+        if self.sampling == 1:
+            return through
+        taking_part = set(self.paths_in(phase))
+        return tuple(path for path in through if path in taking_part)
 
     @property
     def has_quorum(self) -> bool:

@@ -295,6 +295,9 @@ ON CONFLICT (arm, path, phase) DO UPDATE SET
 SELECT name, digest, num_bytes, step, batches, losses, seconds FROM partway
 WHERE arm = :arm AND path = :path AND phase = :phase;
 
+-- partway_losses: of an arm's phases that somebody has begun
+SELECT losses FROM partway WHERE arm = :arm;
+
 -- drop_partway: the phase is recorded whole
 DELETE FROM partway WHERE arm = :arm AND path = :path AND phase = :phase;
 
@@ -514,8 +517,8 @@ SELECT name FROM partway;
 -- put_swarm_pass: somebody may take part
 INSERT INTO swarm_passes (serial, name, role, not_after) VALUES (:serial, :name, :role, :not_after);
 
--- revoke_swarm_passes: all that a name has
-UPDATE swarm_passes SET revoked = 1 WHERE name = :name AND revoked = 0;
+-- revoke_swarm_passes: all that a volunteer's name has
+UPDATE swarm_passes SET revoked = 1 WHERE name = :name AND role = 'volunteer';
 
 -- swarm_passes: those that were issued
 SELECT serial, name, role, not_after, revoked FROM swarm_passes ORDER BY name, serial;

@@ -44,6 +44,11 @@ COORDINATOR = "COORDINATOR"  # a word of a command line, until the address is kn
 LOST = -signal.SIGKILL  # the code of a process whose end nobody saw
 LISTEN_SECONDS = 10.0  # for the head of a cluster to be heard of
 ASK_SECONDS = 30.0  # for an answer of an actor that is there
+# Ray does not say why a cluster did not let somebody in.
+TOKEN_ADVICE = (
+    "somebody listens there; a cluster that asks for a token wants RAY_AUTH_MODE=token in the "
+    "environment, and its token in ~/.ray/auth_token"
+)
 
 
 class Shape(NamedTuple):
@@ -278,4 +283,6 @@ def join(address: str | None) -> None:
         )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         problem = str(error).strip().partition("\n")[0].rstrip(".")
+        if address not in (None, "local") and os.environ.get("RAY_AUTH_MODE") != "token":
+            problem += f" ({TOKEN_ADVICE})"
         raise NoCluster(address=address or "this machine", problem=problem) from error

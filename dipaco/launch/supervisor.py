@@ -74,7 +74,7 @@ class Supervisor:
           WorkersEnded: a worker ended because of something that a person must put right.
         """
         while self._ledger.unfinished():
-            is_draining = self._ledger.meta("order") == "drain"
+            is_draining = self._is_draining
             if self._is_over or (is_draining and not self._alive):
                 return False
             self._hear_wishes()
@@ -90,6 +90,10 @@ class Supervisor:
         """Ends all workers in order."""
         for ended in self._engine.stop(GRACE_SECONDS):
             self._ledger.queue.give_back_of(ended.name)
+
+    @property
+    def _is_draining(self) -> bool:
+        return self._ledger.orders().order == "drain"
 
     @property
     def _wanted(self) -> dict[str, Command]:
@@ -123,7 +127,10 @@ class Supervisor:
         if ended.code == BAD_INPUT:
             raise WorkersEnded(worker=ended.name, words=ended.words)
         if ended.name not in self._wanted:
-            self._tell(Event("worker_let_go", {"worker": ended.name}))
+            self._say_goodbye(ended, "it is no longer wanted")
+            return
+        if ended.code == 0 and self._is_draining:
+            self._say_goodbye(ended, "the run was told to drain")
             return
         if ended.code == 0 and not self._ledger.unfinished():
             return
@@ -139,3 +146,6 @@ class Supervisor:
             "wait_seconds": wait_seconds,
         }
         self._tell(Event("worker_ended", fields, "warning"))
+
+    def _say_goodbye(self, ended: Ended, reason: str) -> None:
+        self._tell(Event("worker_let_go", {"worker": ended.name, "reason": reason}))

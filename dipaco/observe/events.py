@@ -40,9 +40,9 @@ SENTENCES = {
     "worker_back": "worker {worker} is back, or has left",
     "refused": "{what} refused by {worker}: {reason} Done again: {task}",
     "worker_started": "worker {worker} started",
-    "worker_let_go": "worker {worker} has left: it is no longer wanted",
-    "workers_wanted": "{now} workers are wanted now; it was {before}",
-    "worker_ended": "worker {worker} ended ({how}), {tasks_returned} tasks went back; "
+    "worker_let_go": "worker {worker} has left: {reason}",
+    "workers_wanted": "workers wanted: {now} now, {before} before",
+    "worker_ended": "worker {worker} ended ({how}), tasks given back: {tasks_returned}; "
     "the next one starts in {wait_seconds:.0f} s",
     "row_begun": "{row} begins with the base model {shared}",
     "base_begun": "base model {shared} begins, for {row}",

@@ -169,7 +169,9 @@ def served(
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except (OSError, OverflowError) as error:
-        raise CannotListen(host=host, port=port, problem=error) from error
+        raise CannotListen(
+            where=f"{host}:{port}", problem=error, option="--metrics-port"
+        ) from error
     try:
         yield work
     finally:

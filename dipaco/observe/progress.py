@@ -49,11 +49,14 @@ class Progress:
         self._told_step = -1
         self._bar = _Bar(title, total_steps, self._stream) if self._stream.isatty() else None
 
-    def begin(self, title: str) -> None:
+    def begin(self, title: str, *, done_steps: int | None = None) -> None:
         """From here on, steps are those of `title`. Time without steps before it is no part of
-        the speed.
+        the speed; nor are those that others have done meanwhile, where `done_steps` tells of them.
         """
         self._title = title
+        if done_steps is not None:
+            self._first_step += done_steps - self._done_steps
+            self._done_steps = done_steps
         self._mark_seconds = self._clock()
         if self._bar:
             self._bar.rename(title)

@@ -26,7 +26,7 @@ from dipaco.control.tasks import (
 )
 from dipaco.data.corpus import Tokens
 from dipaco.data.first_tokens import encode_first_tokens, first_tokens
-from dipaco.errors import ArmDiverged
+from dipaco.errors import ArmDiverged, NothingToScore
 from dipaco.evaluation.perplexity import (
     best_path,
     perplexity,
@@ -225,6 +225,8 @@ def evaluate_texts(
             sums.append(scored[0])
             counts.append(scored[1])
     tokens_scored = np.concatenate(counts)
+    if not tokens_scored.size:
+        raise NothingToScore(documents=too_short)
     return {
         "perplexity": perplexity(np.concatenate(sums), tokens_scored),
         "tokens": int(tokens_scored.sum()),

@@ -243,7 +243,8 @@ class Worker:
             self._run.ledger.queue.give_back(claim)
 
     def _hand_on(self, claim: Claim, partway: Partway) -> None:
-        superseded = left_behind(self._run, claim)
+        # What others have trained is saved whenever they say so: it may be this very one.
+        superseded = left_behind(self._run, claim, but=partway.receipt.name)
         try:
             self._run.ledger.hand_on(claim, partway)
         except ClaimLost:
@@ -369,14 +370,17 @@ def recover(run: Run) -> None:
         sweep_all(run)
 
 
-def progress_of(run: Run) -> tuple[int, int]:
+def progress_of(run: Run, *, with_partway: bool = False) -> tuple[int, int]:
     """Inner steps done and in all, over every path of every arm, and of the router for every few
-    tokens: what most of the time goes into.
+    tokens: what most of the time goes into. `with_partway`: those of phases that were begun and
+    saved as well, which are not done again.
     """
     done = total = 0
+    step_tokens = run.config.inner.batch_size * run.config.data.length
     for arm in (run.plan.base, *run.plan.arms):
         total += arm.path_steps
-        done += sum(len(losses) for losses in run.ledger.losses(arm.name).values())
+        done += run.ledger.training_totals(arm.name)["tokens"] // step_tokens
+        done += run.ledger.steps_partway(arm.name) if with_partway else 0
     if run.plan.reroutes:
         total += run.config.reroute.steps
         is_done = any(stage.stage == "reroute" for stage in run.ledger.stages())

@@ -16,6 +16,7 @@ class Monitor:
     def __init__(self, ledger: Ledger, silent_seconds: float = LEASE_SECONDS):
         self._ledger, self._silent_seconds = ledger, silent_seconds
         self._silent: set[str] = set()
+        self.is_alone = False  # at the last look, nobody was here who is not silent
         self._refusals = len(ledger.mends.refusals())
 
     def look(self) -> list[Event]:
@@ -24,11 +25,13 @@ class Monitor:
             Event("lease_ended", {"worker": worker}, "warning")
             for worker in self._ledger.queue.reap()
         ]
+        here = [member for member in self._ledger.roster.members() if member.state == "here"]
         silent = {
             member.name: member.silent_seconds
-            for member in self._ledger.roster.members()
-            if member.state == "here" and member.silent_seconds > self._silent_seconds
+            for member in here
+            if member.silent_seconds > self._silent_seconds
         }
+        self.is_alone = len(here) == len(silent)
         for name in sorted(silent.keys() - self._silent):
             fields = {"worker": name, "seconds": silent[name]}
             events.append(Event("worker_silent", fields, "warning"))

@@ -7,13 +7,15 @@ from dipaco.control.tasks import Claim
 from dipaco.runs.run import Run
 
 
-def left_behind(run: Run, claim: Claim) -> list[str]:
-    """What was saved part-way and is of no use once the task is recorded."""
+def left_behind(run: Run, claim: Claim, but: str | None = None) -> list[str]:
+    """What was saved part-way and is of no use once the task is recorded, or more of it is saved:
+    all `but` that, which may be there already.
+    """
     task = claim.task
     if task.kind not in ("train", "pretrain", "reroute"):
         return []
     partway = run.ledger.partway(task.arm, task.path, task.phase)
-    return [] if partway is None else [partway.receipt.name]
+    return [] if partway is None or partway.receipt.name == but else [partway.receipt.name]
 
 
 def sweep_after(run: Run, claim: Claim, partway: list[str]) -> None:

@@ -32,6 +32,7 @@ from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import ModuleId, assemble, dissect
 from dipaco.workers.hosts import ALONE, Hosts
+from dipaco.workers.sweeping import left_behind
 
 OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
 
@@ -177,10 +178,10 @@ def train_elsewhere(
             losses=tuple(losses),
             seconds=begun.seconds + time.monotonic() - started,
         )
-        before = run.ledger.partway(arm.name, task.path, task.phase)
+        superseded = left_behind(run, claim, but=name)
         run.ledger.save_partway(claim, partway)
-        if before is not None and before.receipt.name != name:
-            run.objects.delete(before.receipt.name)
+        for each in superseded:
+            run.objects.delete(each)
 
     modules = {
         str(module): run.ledger.module(arm.name, module, claim.task.phase).parameters.digest

@@ -211,7 +211,10 @@ def test_drawn_text_depends_on_the_seed(dipaco, tiny):
         (["--prompt", "x", "--seed", "-1"], "`--seed` is -1."),
         (["--prompt", "x", "--path", "4"], "no path 4; paths are numbered 0 to 3."),
         (["--prompt", "x", "--path", "-1"], "no path -1; paths are numbered 0 to 3."),
-        (["--prompt", "x", "--phase", "9"], "no release of `modular` at phase 9 yet"),
+        (
+            ["--prompt", "x", "--phase", "9"],
+            "no release of `modular` at phase 9. There are those of these phases: ",
+        ),
         (["--prompt", "x", "--arm", "dens"], "no arm `dens`. It has: base, modular, dense"),
     ],
 )
@@ -286,8 +289,8 @@ def test_an_exported_path_has_the_perplexity_in_transformers_that_evaluate_gives
     ("content", "arguments", "error"),
     [
         (None, [], "there is no such file"),
-        (b"", [], "NothingToScore"),
-        (b"short", [], "NothingToScore"),
+        (b"", [], "NothingToScore: Documents: 0,"),
+        (b"short", [], "NothingToScore: Documents: 1,"),
         (b"text \xff\xfe", [], "is not UTF-8 text"),
         (b"text " * 100, ["--path", "9"], "no path 9"),
         (b"text " * 100, ["--phase", "7"], "at phase 7"),
@@ -385,6 +388,9 @@ def test_an_export_of_all_paths_that_was_interrupted_goes_on(dipaco, tiny, tmp_p
     shutil.rmtree(out / "path_0002")
     assert dipaco(*export).out == done.out
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == whole
+    (out / "path_0001" / "config.json").unlink()
+    lost = dipaco(*export)
+    assert (lost.code, "path_0001` lacks config.json. Remove the folder" in lost.err) == (2, True)
     # Of another release it would be a mixture.
     other = dipaco(*export[:3], "--phase", 1, *export[3:])
     assert (other.code, "never overwrites" in other.err) == (2, True)

@@ -285,7 +285,7 @@ def test_what_is_asked_for_too_early_is_said_to_be_not_yet(ledger):
         ),
         "path 2 of `modular` after phase 0": lambda: ledger.snapshot("modular", 2, 0),
         "release of `modular`": lambda: ledger.release("modular"),
-        "release of `modular` at phase 1": lambda: ledger.release("modular", 1),
+        "release of `base`": lambda: ledger.release("base", 1),
     }
     for what, ask in questions.items():
         with pytest.raises(NotYet, match=f"no {what} yet"):
@@ -321,6 +321,7 @@ def test_snapshots_losses_and_totals_come_back(finished):
     assert finished.snapshot("modular", 3, 1) == (
         *(fact.snapshot, fact.step, fact.position, fact.batches),
     )
+    assert finished.steps_partway("modular") == 0
     assert finished.losses("modular") == {path: [2.0, 1.5, 1.0, 0.5] for path in range(4)}
     totals = finished.training_totals("modular")
     assert totals == {"tokens": 800, "seconds": 8.0, "bytes_sent": 128, "path_phases": 8}

@@ -72,5 +72,5 @@ def test_routed_and_best_path():
 
 
 def test_nothing_after_the_prefix_is_an_error():
-    with pytest.raises(NothingToScore, match="None of the 3 documents"):
+    with pytest.raises(NothingToScore, match="Documents: 3, and none"):
         perplexity(np.zeros(3), np.zeros(3, int))

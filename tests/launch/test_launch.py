@@ -51,7 +51,7 @@ def test_two_launchers_help_one_run_and_no_work_is_counted_twice(dipaco, launch,
     os.kill(members()["first-worker-0"], signal.SIGKILL)
     told = dipaco("scale", "--run", launch.folder, "--workers", 1, "--launcher", "second")
     assert (told.code, told.err) == (0, "")
-    assert "Launcher second keeps 1" in told.out
+    assert "wanted of launcher second, from its next look on: 1." in told.out
 
     for process, log in ((first, first_log), (second, second_log)):
         assert process.wait(timeout=240) == 0, log.read_text()
@@ -59,6 +59,24 @@ def test_two_launchers_help_one_run_and_no_work_is_counted_twice(dipaco, launch,
     assert "first-worker-0 ended (signal 9)" in first_log.read_text()
     assert "second-worker-0 started" in second_log.read_text()
     assert facts(launch.folder) == facts(tiny.folder)
+
+
+def test_a_drain_sends_all_away_the_monitor_too_and_nobody_is_said_to_have_failed(dipaco, launch):
+    assert dipaco("pause", "--run", launch.folder).code == 0  # so that it is not finished first
+    process, log = launch("--workers", 1, "--monitor", "--name", "here")
+
+    def is_there():
+        with reading(launch.folder) as run:
+            return any(m.state == "here" for m in run.ledger.roster.members())
+
+    wait_until(lambda: "here-monitor-0 started" in log.read_text() and is_there(), "both are there")
+    assert "Workers here: 1. Each will save" in dipaco("drain", "--run", launch.folder).out
+    assert process.wait(timeout=120) == 0, log.read_text()
+    said = log.read_text()
+    for name in ("here-worker-0", "here-monitor-0"):
+        assert f"{name} has left: the run was told to drain" in said
+    assert "the next one starts" not in said
+    assert "Stopped in order. The run was told to drain: `dipaco resume` first" in said
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ that nobody disturbed.
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +109,31 @@ def test_a_node_lost_in_the_middle_of_a_run_costs_time_and_nothing_else(
     assert worker not in {member.pid for member in members}, "it was not started again"
 
     wait_until(lambda: not is_alive(worker), "the old one is gone")
+
+
+@pytest.mark.parametrize(
+    ("address", "mode", "is_told"),
+    [
+        ("127.0.0.1:{port}", None, True),
+        ("127.0.0.1:{port}", "token", False),
+        ("local", None, False),
+    ],
+)
+def test_who_is_not_let_in_is_told_of_the_token(monkeypatch, address, mode, is_told):
+    """Ray itself tries for 20 s, and then says that it failed."""
+    from dipaco.errors import NoCluster
+    from dipaco.launch import ray as file
+
+    def refuse(**_):
+        raise ConnectionError("Failed to connect to Ray cluster.")
+
+    monkeypatch.setattr(file.ray, "init", refuse)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    with socket.socket() as head:
+        head.bind(("127.0.0.1", 0))
+        head.listen()
+        with pytest.raises(NoCluster, match="Failed to connect to Ray cluster") as told:
+            file.join(address.format(port=head.getsockname()[1]))
+    assert ("RAY_AUTH_MODE=token" in str(told.value)) == is_told

@@ -133,6 +133,22 @@ def test_one_that_is_no_longer_wanted_is_not_started_again(ledger, watched):
     assert told[-2:] == ["workers_wanted", "worker_let_go"]
 
 
+def test_in_a_drain_whoever_leaves_is_said_to_leave_and_the_launcher_with_the_last(ledger, watched):
+    def drain(engine):
+        ledger.order("drain")
+        engine.die("w-0", 0)
+
+    def go(engine):
+        assert engine.alive == ["w-1"]
+        engine.die("w-1", 0)
+
+    def look(engine):
+        raise AssertionError("it waits for nobody")
+
+    _, told = watched([Crew(WORKER, "w", 2)], drain, go, nothing, look)
+    assert told == ["worker_started"] * 2 + ["worker_let_go"] * 2
+
+
 def test_the_command_line_is_newer_than_an_older_wish(ledger, watched):
     ledger.want_workers(5)
     engine, _ = watched([Crew(WORKER, "w", 1)], nothing)

@@ -49,6 +49,17 @@ def test_steps_of_an_interrupted_run_are_not_speed():
     assert stream.getvalue() == "base: 95 of 100 steps (95%), 50 s left\n"
 
 
+def test_what_others_have_done_meanwhile_counts_and_is_no_speed():
+    clock, stream = Clock(), io.StringIO()
+    with Progress("base", 100, stream=stream, clock=clock) as progress:
+        clock.seconds = 5
+        progress.advance(5)
+        progress.begin("late", done_steps=80)
+        clock.seconds = 10
+        progress.advance(5)
+    assert stream.getvalue() == "late: 85 of 100 steps (85%), 15 s left\n"
+
+
 def test_on_a_terminal_there_is_a_bar_and_lines_stand_above_it():
     stream = Terminal()
     with Progress("base", 10, stream=stream, clock=Clock()) as progress:

@@ -101,9 +101,9 @@ def work_until(run, phase):
         assert worker.run_once()
 
 
-def worker_of(run, name="test"):
+def worker_of(run, name="test", **more):
     """A worker whose heart is not started: its leases last as long as the test."""
-    return Worker(run, name, Silent(), Heart(run.open_ledger, name, 60.0))
+    return Worker(run, name, Silent(), Heart(run.open_ledger, name, 60.0), **more)
 
 
 def never():

@@ -4,6 +4,7 @@ an alternation that learns nothing changes nothing.
 
 import dataclasses
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ from dipaco.data.pack import load_plan
 from dipaco.errors import ReleaseMixed, ReleaseOfOtherRouter
 from dipaco.evaluation.perplexity import score_documents
 from dipaco.inner.optimizer import learning_rates
-from dipaco.runs.routing import features, prefix_of, router_of
+from dipaco.runs.routing import features, prefixes_of, router_of
 from dipaco.runs.run import create_or_open
 from dipaco.serving.dispatch import Dispatcher
 from dipaco.serving.releases import check_is_one_set
@@ -229,11 +230,26 @@ def test_a_server_asks_the_router_of_the_release_that_it_serves(alternated):
     told = []
     for release in releases:
         path, scores = dispatcher.ask(prompt, release)
-        (expected,) = router_of(run, release).scores(features(run, *prefix_of(run, prompt)))
+        (expected,) = router_of(run, release).scores(features(run, *prefixes_of(run, [prompt])))
         np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
         assert path == scores.argmax()
         told.append(scores)
     assert abs(told[0] - told[1]).max() > 0.1
+
+
+def test_prompts_that_come_together_are_routed_as_each_alone(alternated):
+    run = alternated
+    release = run.ledger.release(MODULAR, 3)
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, 200, rng.integers(1, 60)).astype(np.int32) for _ in range(24)]
+    alone, together = Dispatcher(run, release), Dispatcher(run, release)
+    expected = [alone.ask(prompt, release) for prompt in prompts]
+    with ThreadPoolExecutor(8) as threads:
+        told = list(threads.map(lambda prompt: together.ask(prompt, release), prompts))
+    for (path, scores), (other_path, other_scores) in zip(told, expected, strict=True):
+        np.testing.assert_allclose(scores, other_scores, rtol=1e-4, atol=1e-4)
+        assert path == other_path == scores.argmax()
+    assert len({path for path, _ in told}) > 1
 
 
 def test_a_lost_label_and_a_lost_shard_of_an_alternation_are_made_again(alternated):

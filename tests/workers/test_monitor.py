@@ -1,0 +1,37 @@
+"""The monitor: what it tells, and whom it still waits for."""
+
+import pytest
+
+from dipaco.control.ledger import open_ledger
+from dipaco.workers.monitor import Monitor
+
+HERE = {"host": "home", "pid": 1, "machine": "a cpu", "version": "0"}
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.start({})
+        yield ledger
+
+
+def test_it_is_alone_when_all_have_left_or_fallen_silent(ledger):
+    monitor = Monitor(ledger)
+    assert monitor.look() == []
+    assert monitor.is_alone
+    for name in ("one", "two"):
+        ledger.roster.join(name, **HERE)
+    monitor.look()
+    assert not monitor.is_alone
+    ledger.roster.leave("one")
+    monitor.look()
+    assert not monitor.is_alone
+
+    impatient = Monitor(ledger, silent_seconds=-1.0)
+    assert [(event.name, event.fields["worker"]) for event in impatient.look()] == [
+        ("worker_silent", "two")
+    ]
+    assert impatient.is_alone
+    ledger.roster.leave("two")
+    monitor.look()
+    assert monitor.is_alone

@@ -1,0 +1,78 @@
+"""Two workers of one name: the dead one's place is free at once, a living one's is not."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from dipaco.control.ledger import open_ledger
+from dipaco.errors import NameTaken
+from dipaco.workers.presence import wait_until_free
+
+
+@pytest.fixture
+def roster(tmp_path):
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.start({})
+        yield ledger.roster
+
+
+def join(roster, *, host=None, pid):
+    roster.join("back", host=host or socket.gethostname(), pid=pid, machine="cpu", version="0")
+
+
+@pytest.fixture
+def other_process():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_who_left_who_died_here_and_a_container_that_was_started_again_are_not_waited_for(
+    roster, other_process
+):
+    said = []
+    wait_until_free(roster, "back", said.append)
+    join(roster, pid=os.getpid())
+    wait_until_free(roster, "back", said.append)
+    join(roster, pid=other_process.pid)
+    other_process.kill()
+    other_process.wait()
+    wait_until_free(roster, "back", said.append)
+    join(roster, host="elsewhere", pid=1)
+    roster.leave("back")
+    wait_until_free(roster, "back", said.append)
+    assert not said
+
+
+def test_who_is_silent_for_long_is_dead(roster, other_process):
+    said = []
+    join(roster, pid=other_process.pid)  # it lives, and may be stopped
+    wait_until_free(roster, "back", said.append, silent_seconds=0.6)
+    assert "waiting to see" in said[0]
+    join(roster, host="elsewhere", pid=1)
+    wait_until_free(roster, "back", said.append, silent_seconds=0.6)
+    assert len(said) == 2
+
+
+def test_a_name_that_is_heard_of_again_is_taken(roster, tmp_path):
+    join(roster, host="elsewhere", pid=17)
+    is_over = threading.Event()
+
+    def beat():
+        with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+            while not is_over.wait(0.7):
+                ledger.roster.beat("back")
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    started = time.monotonic()
+    with pytest.raises(NameTaken, match=r"`back` is at work .* process 17 on elsewhere"):
+        wait_until_free(roster, "back", lambda _: None, silent_seconds=20.0)
+    assert time.monotonic() - started < 15.0
+    is_over.set()
+    beating.join()
