@@ -24,7 +24,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 import types
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from pairs import median_and_interval
+from scratch import scratch
 
 from dipaco.control.ledger import StoredModule
 from dipaco.control.tasks import Arrival, Claim, Task
@@ -177,12 +177,12 @@ def main() -> None:
 
     # glibc's M_MMAP_THRESHOLD: from this size on, what is freed goes back at once.
     ctypes.CDLL(None).mallopt(-3, 1 << 20)
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
-        free = shutil.disk_usage(name).free - KEPT_FREE
+    with scratch(arguments.folder, "outer-") as folder:
+        free = shutil.disk_usage(folder).free - KEPT_FREE
         wanted = int(arguments.gigabytes * 1e9)
         if free < wanted:
             print(f"{free / 1e9:.1f} GB of disk are free: taking that, not {wanted / 1e9:.1f}")
-        bench(Objects(Path(name)), arguments, min(free, wanted))
+        bench(Objects(folder), arguments, min(free, wanted))
 
 
 def bench(objects: Objects, arguments: argparse.Namespace, num_bytes: int) -> None:

@@ -16,11 +16,11 @@ import json
 import multiprocessing
 import os
 import statistics
-import tempfile
 import time
 import uuid
-from pathlib import Path
 from typing import Any
+
+from scratch import scratch
 
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.plan import BASE, Arm, Plan, one_path
@@ -58,9 +58,9 @@ def main() -> None:
         for name, url in places.items():
             rates, waits = [], []
             for _ in range(options.rounds):
-                with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+                with scratch(options.folder, "queue-") as folder:
                     place = (url, f"bench_{uuid.uuid4().hex[:12]}") if url else (
-                        Path(folder) / "ledger.sqlite", "")  # fmt: skip
+                        folder / "ledger.sqlite", "")  # fmt: skip
                     rate, wait = one_round(place, claimers, options.seconds, options.finished)
                 rates.append(rate)
                 waits.append(wait)

@@ -22,12 +22,13 @@ import heapq
 import itertools
 import json
 import random
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from scratch import scratch
 
 from dipaco.control import clock
 from dipaco.control.ledger import Partway, open_ledger
@@ -46,8 +47,8 @@ BEATS_PER_LEASE = 4
 
 def main() -> None:
     options = parse()
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        answer = Simulation(options, Path(folder)).run()
+    with scratch(options.folder, "schedule-") as folder:
+        answer = Simulation(options, folder).run()
     for name, value in answer.items():
         print(f"{name.replace('_', ' '):28} {value:,}")
     print(json.dumps(answer))

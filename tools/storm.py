@@ -37,7 +37,6 @@ import json
 import os
 import random
 import subprocess
-import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -46,6 +45,7 @@ import storm_checker
 import storm_faults
 import wall_clock
 from replay import differences
+from scratch import scratch
 from storm_places import Places, places
 from storm_weather import Weather
 from unruly import LIES
@@ -99,8 +99,8 @@ def run() -> RunConfig:
 def main() -> None:
     options = parse()
     with (
-        tempfile.TemporaryDirectory(dir=options.folder, prefix="storm-") as folder,
-        places(options, Path(folder)) as at,
+        scratch(options.folder, "storm-") as folder,
+        places(options, folder) as at,
     ):
         file = at.folder / "config.py"
         file.write_text(

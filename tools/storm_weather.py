@@ -38,8 +38,32 @@ NAMED_POINTS = (
     ("before record", "outer"),
     ("before sweep", "outer"),
 )
+MOST_WAITING = 3  # faults; the next is not drawn before one of them has found its moment
 # A fault: its name, and what does it and says whether it really happened (False: not yet).
 Fault = tuple[str, Callable[[Run], bool]]
+
+
+class InTurn:
+    """Faults in their order; one whose moment has not come waits, and lets others go first.
+
+    Args:
+      faults: endless or not.
+      most: at most so many are done; None = any number.
+    """
+
+    def __init__(self, faults: Iterator[Fault], most: int | None):
+        self._faults = itertools.islice(faults, most)
+        self._waiting: list[Fault] = []
+
+    def next_of(self, run: Run) -> str | None:
+        """The name of the fault that was done just now; None where none found its moment."""
+        for number, (name, has_happened) in enumerate(self._waiting):
+            if has_happened(run):
+                del self._waiting[number]
+                return name
+        if len(self._waiting) < MOST_WAITING and (fault := next(self._faults, None)) is not None:
+            self._waiting.append(fault)  # its turn is at the next look
+        return None
 
 
 class Weather:
@@ -85,18 +109,17 @@ class Weather:
         """Seconds of training, until the run is finished."""
         run = self.open()
         began: float | None = None
-        to_come = itertools.islice(faults or iter(()), self.options.faults)
-        next_seconds, fault = time.monotonic() + 2, None
+        in_turn = InTurn(faults or iter(()), self.options.faults)
+        next_seconds = time.monotonic() + 2
         try:
             while run.ledger.unfinished():
                 self._keep_workers(run, is_storm=faults is not None)
                 if began is None and run.ledger.task_counts().get(("train", "modular")):
                     began = time.monotonic()
-                if began is not None and time.monotonic() > next_seconds:
-                    fault = fault or next(to_come, None)
-                    if fault is not None and fault[1](run):  # else there is nothing to do it to yet
-                        self._count(fault[0], time.monotonic() - began)
-                        next_seconds, fault = time.monotonic() + self.options.kill_every, None
+                is_time = began is not None and time.monotonic() > next_seconds
+                if is_time and (happened := in_turn.next_of(run)) is not None:
+                    self._count(happened, time.monotonic() - began)
+                    next_seconds = time.monotonic() + self.options.kill_every
                 time.sleep(0.05)
             assert began is not None
             return time.monotonic() - began

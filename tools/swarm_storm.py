@@ -27,7 +27,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -35,6 +34,7 @@ from typing import Any
 
 import numpy as np
 from own_cache import own_cache
+from scratch import scratch
 
 from dipaco.runs.run import Run, open_run
 
@@ -80,8 +80,8 @@ def run() -> RunConfig:
 
 def main() -> None:
     options = parse()
-    with tempfile.TemporaryDirectory(dir=options.folder, prefix="swarm-storm-") as folder:
-        storm = Storm(Path(folder), options)
+    with scratch(options.folder, "swarm-storm-") as folder:
+        storm = Storm(folder, options)
         try:
             storm.blow()
         finally:

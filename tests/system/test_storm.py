@@ -38,12 +38,13 @@ def storm(command_cache, tmp_path):
 
 
 def test_a_training_in_a_storm_ends_with_the_bits_of_one_in_the_calm(storm, tmp_path):
-    faults = ["SIGKILL", "contribution: NaN", "flipped byte", "SIGTERM"]
+    faults = ["SIGKILL", "contribution: NaN", "flipped byte", "SIGKILL of an executor", "SIGTERM"]
     if wall_clock.build(tmp_path) is not None:
         faults.insert(1, "wall clock jumps")
-    dials = "--phases 12 --steps 10 --workers 2 --faults 6 --kill-every 1 --lease-seconds 3"
+    # Long enough that each finds its moment, on a machine of any speed.
+    dials = "--phases 20 --steps 8 --workers 2 --faults 6 --kill-every 1 --lease-seconds 3"
     answer, said = storm(*dials.split(), "--only", ",".join(faults))
-    assert len(answer["faults"]) >= 4, said
+    assert len(answer["faults"]) >= len(faults) - 1, said
     assert answer["lies_refused"] == answer["faults"].get("contribution: NaN", 0), said
 
 
