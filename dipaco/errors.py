@@ -29,6 +29,8 @@ THE_FILES_FAULT = frozenset(
 class DipacoError(Exception):
     """Something went wrong that a person can put right."""
 
+    exit_code = 2  # of a command that ends with it
+
     def __init__(self, **values: object):
         self.values = values
         message = " ".join((type(self).__doc__ or "").split())
@@ -262,11 +264,13 @@ class DatabaseUnreachable(DipacoError):
 
 
 class BadName(DipacoError):
-    """`{name}` is no name. Take letters, digits, `-`, `_` and `.`, the first a letter or digit, 200 at most."""
+    """`{name}` is no name. Take letters, digits, `-`, `_` and `.`, the first a letter or digit, 100 bytes at most."""
 
 
 class NameTaken(DipacoError):
     """`{name}` is at work on this run already, as process {pid} on {host}. Give another `--name`, or end that one."""
+
+    exit_code = 3  # a launcher tries again later: that one may go
 
 
 class ClaimLost(DipacoError):

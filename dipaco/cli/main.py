@@ -53,7 +53,6 @@ VERBS = {
     "upgrade": upgrade,
 }
 
-EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 DESCRIPTION = """\
@@ -116,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _refuse(error: DipacoError) -> int:
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    return EXIT_BAD_INPUT
+    return error.exit_code
 
 
 def _forget_output() -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dipaco.cli.bounds import DAY_SECONDS, check_between, check_lease
 from dipaco.cli.config import add_set
 from dipaco.cli.names import name_of
+from dipaco.cli.orders import stopped_in_order
 from dipaco.cli.roles import add_database
 from dipaco.cli.runs import add_run
 from dipaco.control.queue import LEASE_SECONDS
@@ -193,7 +194,7 @@ def _start(options: argparse.Namespace) -> int:
                 if is_finished:
                     print_results(opened)
                 else:
-                    print("Stopped in order. The same command goes on from here.")
+                    print(stopped_in_order(opened.ledger))
             finally:
                 backbone.close(is_finished=is_finished)
         finally:

@@ -3,12 +3,10 @@
 import contextlib
 import os
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Collection, Generator
 
-import dipaco
 from dipaco.cli.narrator import Narrator
 from dipaco.cli.signals import on_sigterm
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
@@ -20,7 +18,7 @@ from dipaco.runs.run import Run
 from dipaco.workers.heart import Heart
 from dipaco.workers.hosts import ALONE, Alone, Hosts
 from dipaco.workers.loop import Worker
-from dipaco.workers.presence import wait_until_free
+from dipaco.workers.presence import join
 from dipaco.workers.stages import restore_corpus
 
 
@@ -41,21 +39,13 @@ def work(
     Raises:
       NameTaken: another worker of this name is here.
     """
-    wait_until_free(run.ledger.roster, name, _tell)
-    if "train" in kinds:
-        narrator.compare_machines(run.ledger.remember("machine", machine()), machine())
-    restore_corpus(run, narrator.prepared)
-    # One of this name is dead, or as good as: what it held is another's at once.
-    run.ledger.queue.give_back_of(name)
     roster = run.ledger.roster
-    roster.join(
-        name,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        machine=machine(),
-        version=dipaco.__version__,
-    )
+    join(roster, name, machine(), _tell)
+    run.ledger.queue.give_back_of_namesake(name)
     with Heart(run.open_ledger, name, lease_seconds) as heart:
+        if "train" in kinds:
+            narrator.compare_machines(run.ledger.remember("machine", machine()), machine())
+        restore_corpus(run, narrator.prepared)
         worker = Worker(
             run,
             name,
@@ -100,4 +90,4 @@ def dying_together(hosts: Hosts) -> Generator[None]:
         else:
             traceback.print_exc()
         sys.stderr.flush()
-        os._exit(2 if isinstance(error, DipacoError) else 1)
+        os._exit(error.exit_code if isinstance(error, DipacoError) else 1)

@@ -257,13 +257,14 @@ SELECT 1 FROM tasks t WHERE t.id = :task_id AND t.state = 'done' AND t.attempt =
 SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, :now - c.since, c.lease_until - :now
 FROM claims c JOIN tasks t ON t.id = c.task_id ORDER BY c.worker, t.id;
 
--- put_worker: a worker comes, or comes again
+-- put_worker: a worker comes, or comes again; not where another of its name came meanwhile
 INSERT INTO workers (name, host, pid, machine, version, state, epoch, joined, beat)
 VALUES (:name, :host, :pid, :machine, :version, 'here', :epoch, :now, :now)
 ON CONFLICT (name) DO UPDATE SET
   host = excluded.host, pid = excluded.pid, machine = excluded.machine, state = 'here',
   version = excluded.version, epoch = excluded.epoch, joined = excluded.joined,
-  beat = excluded.beat;
+  beat = excluded.beat
+WHERE workers.state <> 'here' OR workers.joined = :joined;
 
 -- beat: a worker is alive
 UPDATE workers SET beat = :now WHERE name = :name AND epoch = :epoch;
@@ -281,7 +282,7 @@ UPDATE workers SET lost_tasks = lost_tasks + 1 WHERE name = :name;
 
 -- list_workers: who takes part, and how much of it counted
 SELECT name, host, pid, machine, state, :now - beat, beat - joined, committed_seconds,
-       committed_tasks, lost_tasks, epoch FROM workers ORDER BY name;
+       committed_tasks, lost_tasks, epoch, joined FROM workers ORDER BY name;
 
 -- put_partway: a path stopped inside a phase
 INSERT INTO partway (arm, path, phase, name, digest, num_bytes, step, batches, losses, seconds)
@@ -532,9 +533,10 @@ SET arm = excluded.arm, subject = excluded.subject, address = excluded.address;
 -- drop_swarm_backbone: it is none any more
 DELETE FROM swarm_backbones WHERE worker = :worker;
 
--- swarm_backbones: of a path, and whether the roster has them here
+-- swarm_backbones: of a path, those that live
 SELECT b.worker, b.address FROM swarm_backbones b JOIN workers w ON w.name = b.worker
-WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' ORDER BY w.beat DESC;
+WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' AND w.epoch = :epoch
+  AND w.beat > :now - :patience_seconds ORDER BY w.beat DESC;
 
 -- put_swarm_step: a group step was taken; one that nobody has any more is taken again
 INSERT INTO swarm_steps (arm, path, step, lineage, loss, targets, seconds, blocks)

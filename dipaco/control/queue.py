@@ -153,9 +153,18 @@ class Queue:
     def give_back_of(self, worker: str) -> int:
         """The tasks of a worker that is known to be gone are ready again; how many."""
         with self._database.transaction():
-            self._database.change("drop_claims_of_worker", worker=worker)
             self._database.change("end_worker", name=worker, state="lost")
-            return self._database.change("reopen_tasks")
+            return self._reopen(worker)
+
+    @patient
+    def give_back_of_namesake(self, worker: str) -> int:
+        """Likewise those of one who is dead, and whose place in the roster another has taken."""
+        with self._database.transaction():
+            return self._reopen(worker)
+
+    def _reopen(self, worker: str) -> int:
+        self._database.change("drop_claims_of_worker", worker=worker)
+        return self._database.change("reopen_tasks")
 
     @patient
     def reap(self) -> list[str]:

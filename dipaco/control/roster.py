@@ -19,7 +19,8 @@ class Member(NamedTuple):
     committed_seconds: float  # spent in tasks that were recorded
     committed_tasks: int
     lost_tasks: int  # whose lease it lost
-    epoch: str
+    epoch: str  # of the clock that these seconds are of
+    joined: float  # on that clock
 
     @property
     def participation(self) -> float:
@@ -33,11 +34,32 @@ class Roster:
     def __init__(self, database: Database):
         self._database = database
 
+    @property
+    def epoch(self) -> str:
+        """Of the clock of now."""
+        return self._database.epoch
+
     @patient
-    def join(self, name: str, *, host: str, pid: int, machine: str, version: str) -> None:
-        """A worker comes; one of this name that was here before is it again."""
+    def join(
+        self,
+        name: str,
+        *,
+        host: str,
+        pid: int,
+        machine: str,
+        version: str,
+        after: Member | None = None,
+    ) -> bool:
+        """A worker comes, or comes again.
+
+        Args:
+          after: whose place it takes where somebody of this name is here.
+
+        Returns:
+          False: another of this name was faster.
+        """
         with self._database.transaction(is_durable=False):
-            self._database.change(
+            changed = self._database.change(
                 "put_worker",
                 name=name,
                 host=host,
@@ -45,7 +67,9 @@ class Roster:
                 machine=machine,
                 version=version,
                 epoch=self._database.epoch,
+                joined=None if after is None else after.joined,
             )
+            return bool(changed)
 
     @patient
     def beat(self, name: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from dipaco.control.database import Database
 from dipaco.control.patience import patient
+from dipaco.control.queue import LEASE_SECONDS
 
 
 class IssuedPass(NamedTuple):
@@ -68,8 +69,9 @@ class Swarms:
 
     @patient
     def backbones(self, arm: str, path: int) -> dict[str, str]:
-        """Worker -> address, of those in the roster; who was heard of last comes first."""
-        return dict(self._database.rows("swarm_backbones", arm=arm, subject=str(path)))
+        """Worker -> address, of those that live; who was heard of last comes first."""
+        values = {"epoch": self._database.epoch, "patience_seconds": LEASE_SECONDS}
+        return dict(self._database.rows("swarm_backbones", arm=arm, subject=str(path), **values))
 
     @patient
     def put_step(self, arm: str, path: int, step: GroupStep) -> None:

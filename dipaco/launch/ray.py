@@ -283,6 +283,7 @@ def join(address: str | None) -> None:
         )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         problem = str(error).strip().partition("\n")[0].rstrip(".")
-        if address not in (None, "local") and os.environ.get("RAY_AUTH_MODE") != "token":
+        is_there = address not in (None, "local") and "://" not in address  # `_check_listens`
+        if is_there and os.environ.get("RAY_AUTH_MODE") != "token":
             problem += f" ({TOKEN_ADVICE})"
         raise NoCluster(address=address or "this machine", problem=problem) from error

@@ -1,8 +1,10 @@
 """Keeps as many workers alive as are wanted, until the run is finished.
 
 A worker that was killed is started again, later each time it happens again soon; one that ended
-with a sentence for a person ends the launch, since another would meet the same. How many are wanted
-may change meanwhile: `dipaco scale` writes it into the ledger, from wherever that can be reached.
+with a sentence for a person ends the launch, since another would meet the same. A name at which one
+is at work already, as after a launcher that was killed, is tried again: that one does the work. How
+many are wanted may change meanwhile: `dipaco scale` writes it into the ledger, from wherever that
+can be reached.
 """
 
 import time
@@ -10,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dipaco.control.ledger import Ledger
-from dipaco.errors import WorkersEnded
+from dipaco.errors import DipacoError, NameTaken, WorkersEnded
 from dipaco.launch.engine import Command, Ended, Engine
 from dipaco.observe.events import Event
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0  # to save a phase part-way
-BAD_INPUT = 2  # a worker's exit code where a person must act
+BAD_INPUT = DipacoError.exit_code  # a worker's where a person must act
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
 STEADY_SECONDS = 120.0  # a worker that lived that long did not fail at once
 
@@ -123,7 +125,8 @@ class Supervisor:
     def _bury(self, ended: Ended) -> None:
         now = time.monotonic()
         self._alive.discard(ended.name)
-        returned = self._ledger.queue.give_back_of(ended.name)
+        is_taken = ended.code == NameTaken.exit_code
+        returned = 0 if is_taken else self._ledger.queue.give_back_of(ended.name)
         if ended.code == BAD_INPUT:
             raise WorkersEnded(worker=ended.name, words=ended.words)
         if ended.name not in self._wanted:
@@ -141,7 +144,7 @@ class Supervisor:
         self._due_seconds[ended.name] = now + wait_seconds
         fields = {
             "worker": ended.name,
-            "how": ended.how,
+            "how": "another of its name is at work" if is_taken else ended.how,
             "tasks_returned": returned,
             "wait_seconds": wait_seconds,
         }

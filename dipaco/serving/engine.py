@@ -158,12 +158,13 @@ def _nothing(model: ModelConfig) -> Parts:
 
 
 def check_rows_fit(model: ModelConfig, rows: int, free_bytes: int) -> None:
-    """Raises `BadSetting` where the cache of so many rows has no room."""
+    """Raises `BadSetting` where the cache of so many rows leaves paths less than half."""
     row = jax.eval_shape(lambda: make_pool(model, 0))  # the spare one
     row_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
-    if (rows + 1) * row_bytes > free_bytes:
-        expected = f"at most {max(1, free_bytes // row_bytes - 1):,}"
-        hint = f" A row takes {row_bytes:,} bytes of the {free_bytes:,} that are free."
+    most = free_bytes // 2 // row_bytes - 1
+    if rows > most:
+        expected = f"at most {most:,}" if most > 0 else "a machine with more free memory"
+        hint = f" A row takes {row_bytes:,} of the {free_bytes:,} bytes that are free."
         raise BadSetting(name="--rows", value=rows, expected=expected, hint=hint)
 
 

@@ -46,7 +46,7 @@ class Served:
             return None
         (module, *_) = [m for m, its in self.release.paths[paths[0]].items() if its == digest]
         if problem is None:
-            return f"module {module} is whole again, and paths {_few(paths)} are served"
+            return f"module {module} of paths {_few(paths)} is whole again"
         return f"module {module} is not whole, so paths {_few(paths)} answer 503: {problem}"
 
 

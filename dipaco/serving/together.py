@@ -39,9 +39,11 @@ class Together(Generic[Question, Answer]):
         batch = [self._asked.popleft() for _ in range(min(self._most, len(self._asked)))]
         try:
             answers = self._answer([question for question, _ in batch])
-        except BaseException as error:
-            for _, future in batch:
-                future.set_exception(error)
-        else:
             for (_, future), answer in zip(batch, answers, strict=True):
                 future.set_result(answer)
+        except BaseException as error:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise

@@ -185,17 +185,17 @@ class Verifier:
             raise _refused(sender, "its pass has expired")
         if now < certificate.not_before - SKEW_SECONDS:
             raise _refused(sender, "its pass is not valid yet: look at both clocks")
-        if certificate.serial in self.revoked:
-            raise _refused(sender, "its pass was revoked")
-        if not self._is_listed(certificate.serial):
-            self.look_again()
-            if not self._is_listed(certificate.serial):
-                raise _refused(sender, "its pass is not on the list")
         name, _, session = seal.sender.partition("/")
         if name != certificate.name or not _SESSION.fullmatch(session):
             raise _refused(sender, f"it speaks with the pass of {certificate.name}")
         if not _is_signed(_public(certificate.holder), seal.signature, _to_sign(seal, content)):
             raise _refused(sender, "its signature does not fit the message")
+        if not self._is_listed(certificate.serial):
+            self.look_again()
+            if not self._is_listed(certificate.serial):
+                raise _refused(sender, "its pass is not on the list")
+        if certificate.serial in self.revoked:
+            raise _refused(sender, "its pass was revoked")
         if seal.recipient not in ("", self._name):
             raise _refused(sender, "the message was meant for somebody else")
         if abs(now - seal.at) > SKEW_SECONDS:

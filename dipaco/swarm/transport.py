@@ -22,7 +22,7 @@ from dipaco.errors import BadAddress, CannotListen, ExtraMissing, SwarmUnreachab
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 TCP = "tcp://"  # begins an address that is not of libp2p
 PROTOCOL = "dipaco-swarm-1"
-STREAM_BYTES = 1 << 20  # read ahead
+STREAM_BYTES = 256 << 10  # read ahead
 LAST_PORT = 65535
 
 

@@ -4,12 +4,14 @@
     answer     the same; its method is `answer` or `refusal`, and it names the question it answers
     header     msgpack: a seal, and what is sealed: method, body, length and digest of the payload
 
-So what a stranger would bring is never read: it is refused by its header, which must come soon. A
-body is a msgspec struct: a field too many, one that is missing or of another type is refused
-before anybody looks at it. Nothing can be unpickled: there is nothing that does.
+So what a stranger would bring is never read: it is refused by its header, which must come soon, and
+is small; where many have not shown theirs yet, the first of them is sent away. A body is a msgspec
+struct: a field too many, one that is missing or of another type is refused before anybody looks at
+it. Nothing can be unpickled: there is nothing that does.
 """
 
 import asyncio
+import collections
 import contextlib
 import hashlib
 import time
@@ -23,8 +25,10 @@ from dipaco.swarm.passes import Certificate, Seal, Signer, Verifier, printable
 from dipaco.swarm.progress import Rate
 from dipaco.swarm.transport import Transport
 
-HEADER_BYTES = 4 << 20  # of a seal, a method and a body, at most
+QUESTION_BYTES = 512 << 10  # of its header (a seal, a method and a body), at most
+ANSWER_BYTES = 4 << 20  # likewise
 HEADER_SECONDS = 30.0  # for a question's to come
+MOST_UNKNOWN = 256  # connections on which it has not come yet
 CHUNK_SECONDS = 60.0  # for each chunk of its payload
 CHUNK_BYTES = 128 << 10  # between two looks at the clock
 MEASURED_BYTES = 64 << 10  # smaller transfers say nothing of a link
@@ -119,6 +123,7 @@ class Wire:
         self._handlers: dict[str, tuple[type[msgspec.Struct], Handle]] = {}
         self.transport: Transport | None = None
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
+        self._unknown: collections.deque[asyncio.Timeout] = collections.deque()
 
     def answers(self, method: str, body: type[msgspec.Struct], handle: Handle) -> None:
         """From now on questions of this method go to `handle`."""
@@ -159,8 +164,8 @@ class Wire:
                 reader, writer = await self.transport.open(address)
                 with contextlib.closing(writer):
                     nonce = await self._send(writer, method, body, payload, recipient="")
-                    header = await self._receive_header(reader)
-                    certificate, letter = self._open(header)
+                    header = await _read_header(reader, ANSWER_BYTES)
+                    certificate, letter = await self._open(header)
                     if letter.asked != nonce:
                         raise _refused(header, "it answers another question")
                     if from_backbone and certificate.role != "backbone":
@@ -175,10 +180,9 @@ class Wire:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One question of a peer. When it hangs up, its question is dropped."""
         try:
-            async with asyncio.timeout(HEADER_SECONDS):
-                header = await self._receive_header(reader)
+            header = await self._first_header(reader)
             try:
-                certificate, letter = self._open(header)
+                certificate, letter = await self._open(header)
                 content = await self._receive_payload(reader, letter)
             except DipacoError as error:
                 await self._say(writer, header, *self._refusal(header, error))
@@ -219,8 +223,25 @@ class Wire:
             self.on_refused(printable(header.seal.sender), reason)
         return "refusal", _Refusal(reason), b""
 
-    def _open(self, header: _Header) -> tuple[Certificate, _Letter]:
+    async def _first_header(self, reader: asyncio.StreamReader) -> _Header:
+        """Of somebody who may be anybody."""
+        async with asyncio.timeout(HEADER_SECONDS) as limit:
+            self._unknown.append(limit)
+            if len(self._unknown) > MOST_UNKNOWN:
+                first = self._unknown.popleft()
+                if not first.expired():
+                    first.reschedule(0)  # its time is over now
+            try:
+                return await _read_header(reader, QUESTION_BYTES)
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._unknown.remove(limit)
+
+    async def _open(self, header: _Header) -> tuple[Certificate, _Letter]:
         certificate = self.verifier.check(header.seal, header.letter)
+        num_bytes = len(header.letter)
+        await self.meter.wait("down", num_bytes)  # strangers use up nothing that was lent
+        self.meter.bytes_down += num_bytes
         return certificate, _decode(header.letter, _Letter)
 
     async def _send(
@@ -250,15 +271,6 @@ class Wire:
         self.meter.sent(len(header) + len(payload), time.monotonic() - started)
         return seal.nonce
 
-    async def _receive_header(self, reader: asyncio.StreamReader) -> _Header:
-        size = int.from_bytes(await reader.readexactly(4), "big")
-        if size > HEADER_BYTES:
-            raise BadMessage(problem=f"its header has {size} bytes")
-        header = _decode(await reader.readexactly(size), _Header)
-        await self.meter.wait("down", size)
-        self.meter.bytes_down += size
-        return header
-
     async def _receive_payload(self, reader: asyncio.StreamReader, letter: _Letter) -> bytes:
         num_bytes = letter.payload_bytes
         if num_bytes > self.most_payload_bytes:
@@ -277,6 +289,13 @@ class Wire:
 
 class _Refusal(msgspec.Struct, frozen=True):
     reason: str
+
+
+async def _read_header(reader: asyncio.StreamReader, most_bytes: int) -> _Header:
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    if size > most_bytes:
+        raise BadMessage(problem=f"its header has {size} bytes")
+    return _decode(await reader.readexactly(size), _Header)
 
 
 def _decode(content: bytes, kind: type[Body]) -> Body:

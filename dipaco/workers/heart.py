@@ -11,10 +11,12 @@ from typing import Self
 
 import dipaco
 from dipaco.control.ledger import Ledger, Orders
+from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import Claim
 from dipaco.errors import DipacoError, RunOfOtherVersion
 
 BEATS_PER_LEASE = 4
+MOST_BEAT_SECONDS = LEASE_SECONDS / BEATS_PER_LEASE  # who has longer leases is heard of as often
 
 
 class Heart:
@@ -73,7 +75,8 @@ class Heart:
         with contextlib.suppress(DipacoError):  # the worker will meet it as well, and say it
             ledger = self._open_ledger()
             try:
-                while not self._is_over.wait(self._lease_seconds / BEATS_PER_LEASE):
+                beat_seconds = min(self._lease_seconds / BEATS_PER_LEASE, MOST_BEAT_SECONDS)
+                while not self._is_over.wait(beat_seconds):
                     self.beat(ledger)
             finally:
                 ledger.close()

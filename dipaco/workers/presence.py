@@ -9,18 +9,35 @@ import socket
 import time
 from collections.abc import Callable
 
-from dipaco.control.queue import LEASE_SECONDS
+import dipaco
 from dipaco.control.roster import Member, Roster
 from dipaco.errors import NameTaken
-from dipaco.workers.heart import BEATS_PER_LEASE
+from dipaco.workers.heart import MOST_BEAT_SECONDS
 
 LOOK_SECONDS = 0.5
-SILENT_SECONDS = 1.5 * LEASE_SECONDS / BEATS_PER_LEASE  # whoever lives is heard of within that
+SILENT_SECONDS = 1.5 * MOST_BEAT_SECONDS  # whoever lives is heard of within that
+
+
+def join(roster: Roster, name: str, machine: str, say: Callable[[str], None]) -> None:
+    """Takes a place in the roster, as soon as nobody of this name is at work.
+
+    Args:
+      roster, name, say: see `wait_until_free`.
+      machine: what the bits of its results depend on.
+
+    Raises:
+      NameTaken.
+    """
+    here = {"host": socket.gethostname(), "pid": os.getpid(), "version": dipaco.__version__}
+    while True:
+        before = wait_until_free(roster, name, say)
+        if roster.join(name, machine=machine, after=before, **here):
+            return
 
 
 def wait_until_free(
     roster: Roster, name: str, say: Callable[[str], None], silent_seconds: float = SILENT_SECONDS
-) -> None:
+) -> Member | None:
     """Returns when nobody of this name is at work: at once, but where one may be.
 
     Args:
@@ -29,6 +46,9 @@ def wait_until_free(
       say: told a sentence where it takes a while.
       silent_seconds: after which somebody is dead.
 
+    Returns:
+      Who has died there; None where there is nobody.
+
     Raises:
       NameTaken: somebody is.
     """
@@ -36,8 +56,10 @@ def wait_until_free(
     while True:
         known = {member.name: member for member in roster.members() if member.state == "here"}
         member = known.get(name)
-        if member is None or member.silent_seconds > silent_seconds or _is_dead(member):
-            return
+        if member is None or member.epoch != roster.epoch:  # before this machine was started anew
+            return member
+        if member.silent_seconds > silent_seconds or _is_dead(member):
+            return member
         if before is None:
             say(f"{name} was at work {member.silent_seconds:.0f} s ago; waiting to see if it lives")
         elif member.silent_seconds < before.silent_seconds:  # it was heard of again

@@ -61,6 +61,25 @@ def test_two_launchers_help_one_run_and_no_work_is_counted_twice(dipaco, launch,
     assert facts(launch.folder) == facts(tiny.folder)
 
 
+def test_a_launcher_that_was_killed_finds_its_workers_at_work_and_lets_them(launch, tiny):
+    first, _ = launch("--workers", 1, "--name", "here")
+
+    def members():
+        with reading(launch.folder) as run:
+            return {m.name: m.pid for m in run.ledger.roster.members() if m.state == "here"}
+
+    wait_until(lambda: "here-worker-0" in members(), "the worker is there")
+    pid = members()["here-worker-0"]
+    os.kill(pid, signal.SIGSTOP)  # so that it does not finish meanwhile
+    first.kill()
+    first.wait()
+    second, log = launch("--workers", 1, "--name", "here")
+    wait_until(lambda: "here-worker-0 started" in log.read_text(), "it is tried again")
+    os.kill(pid, signal.SIGCONT)
+    assert second.wait(timeout=240) == 0, log.read_text()
+    assert facts(launch.folder) == facts(tiny.folder)
+
+
 def test_a_drain_sends_all_away_the_monitor_too_and_nobody_is_said_to_have_failed(dipaco, launch):
     assert dipaco("pause", "--run", launch.folder).code == 0  # so that it is not finished first
     process, log = launch("--workers", 1, "--monitor", "--name", "here")

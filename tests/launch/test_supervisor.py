@@ -5,7 +5,7 @@ what a dead one held.
 import pytest
 
 from dipaco.control.ledger import open_ledger
-from dipaco.errors import WorkersEnded
+from dipaco.errors import NameTaken, WorkersEnded
 from dipaco.launch import supervisor as file
 from dipaco.launch.engine import Ended
 from dipaco.launch.roles import Role, variables_for
@@ -103,6 +103,28 @@ def test_one_that_ended_with_a_sentence_ends_the_launch(watched):
         watched(
             [Crew(WORKER, "w", 1)], lambda engine: engine.die("w-0", 2, "NoSuchRun: there is none")
         )
+
+
+def test_a_name_that_is_taken_keeps_its_tasks_and_is_tried_again(ledger, watched):
+    """As after a launcher that was killed: its workers live."""
+    held = []
+
+    def refuse(engine):
+        ledger.roster.join("w-0", host="here", pid=1, machine="one", version="0")
+        held.append(ledger.queue.claim("w-0"))
+        engine.die("w-0", NameTaken.exit_code)
+
+    def look(engine):
+        assert not engine.alive
+        assert [one.worker for one in ledger.queue.held()] == ["w-0"]
+        (member,) = ledger.roster.members()
+        assert member.state == "here"
+
+    later = [nothing] * 5
+    engine, told = watched([Crew(WORKER, "w", 1)], refuse, look, *later)
+    assert held[0] is not None
+    assert engine.alive == ["w-0"]
+    assert told == ["worker_started", "worker_ended", "worker_started"]
 
 
 def test_more_and_fewer_while_it_runs(ledger, watched):

@@ -13,11 +13,11 @@ sys.path.append(str(Path(__file__).parent))
 
 from rig import issue
 
-from dipaco.errors import SwarmRefuses
+from dipaco.errors import MessageRefused, SwarmRefuses
 from dipaco.swarm.messages import Done, Fetch, Mean
 from dipaco.swarm.passes import Authority, Signer, Verifier, printable
 from dipaco.swarm.transport import Tcp
-from dipaco.swarm.wire import Wire
+from dipaco.swarm.wire import Meter, Wire
 
 MOST_BYTES = 1 << 20
 FETCH = Fetch(round_number=1, step=2, start=3, stop=4)
@@ -121,6 +121,45 @@ def test_who_connects_and_says_nothing_is_sent_away(monkeypatch):
                 writer.write(said)
                 assert await reader.read() == b""
         assert not refused
+        await back.transport.close()
+
+    run(scenario)
+
+
+def test_of_many_who_say_nothing_the_first_is_sent_away_and_who_has_a_pass_is_heard(monkeypatch):
+    monkeypatch.setattr("dipaco.swarm.wire.MOST_UNKNOWN", 3)
+
+    async def scenario():
+        back, refused, reached = await served()
+        ana = wire_of(issue("ana"))
+        ana.transport = await Tcp.start(None)
+        async with contextlib.AsyncExitStack() as open_ones:
+            silent = [await open_ones.enter_async_context(connected(back)) for _ in range(5)]
+            for reader, _ in silent[:2]:
+                assert await reader.read() == b""
+            await ana.ask(back.address, "fetch", FETCH, Mean, within_seconds=60.0)
+            assert await silent[2][0].read() == b""
+            assert not any(reader.at_eof() for reader, _ in silent[3:])
+        assert (len(reached), refused) == (1, [])
+        await back.transport.close()
+
+    run(scenario)
+
+
+def test_strangers_use_up_nothing_of_what_is_lent_nor_bring_long_headers():
+    async def scenario():
+        back, refused, reached = await served()
+        back.meter = Meter(1000.0)
+        eve = wire_of(Authority(bytes(32), "run").issue("eve", "volunteer", time.time(), 1.0))
+        eve.transport = await Tcp.start(None)
+        long = "fetch" + "h" * 100_000  # 100 seconds of what is lent
+        with pytest.raises(MessageRefused, match="back"):  # nor does she believe us
+            await eve.ask(back.address, long, FETCH, Mean, within_seconds=60.0)
+        assert refused == [(eve.name, "its pass was not issued by this run")]
+        assert back.meter.bytes_down == 0
+        with pytest.raises(OSError, match=r"hung up|reset|lost"):
+            await eve.ask(back.address, "h" * (600 << 10), FETCH, Mean, within_seconds=60.0)
+        assert (len(refused), reached) == (1, [])
         await back.transport.close()
 
     run(scenario)

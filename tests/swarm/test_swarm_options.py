@@ -40,7 +40,7 @@ def test_a_pass_of_odd_days_is_none(days, tiny, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["../ANA", "-x", "A\x1b[2J", "n" * 201])
+@pytest.mark.parametrize("name", ["../ANA", "-x", "A\x1b[2J", "n" * 101, "é" * 51])
 def test_a_pass_for_what_is_no_name_is_none(name, tiny, tmp_path, capsys):
     words = ["swarm", "token", "--run", str(tiny.folder), f"--name={name}"]
     assert main([*words, "--out", str(tmp_path / "a.pass")]) == 2
