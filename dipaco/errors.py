@@ -436,10 +436,6 @@ class PathNeeded(DipacoError):
 # --- launch -----------------------------------------------------------------------------------
 
 
-class BadWorkers(DipacoError):
-    """`--workers` is {given}. Expected 1 or more."""
-
-
 class BadCount(DipacoError):
     """`{option}` is {given}. Expected {expected}."""
 

@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from dipaco.cli.bounds import LAST_PORT, check_count
+
 if TYPE_CHECKING:
     from dipaco.runs.run import Run
 
@@ -33,5 +35,6 @@ def counted(run: "Run", options: argparse.Namespace, watcher: Any) -> Generator[
         return
     from dipaco.observe.metrics import Both, served
 
+    check_count("--metrics-port", options.metrics_port, 0, LAST_PORT)
     with served(options.metrics_port, run.open_ledger, options.metrics_host) as metrics:
         yield Both(watcher, metrics)

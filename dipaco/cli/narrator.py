@@ -22,7 +22,7 @@ from dipaco.observe.progress import Progress
 from dipaco.observe.writers import JsonLines, Several, TensorBoard, Writer
 from dipaco.runs.run import Run
 from dipaco.workers.loop import progress_of
-from dipaco.workers.reporter import make_report
+from dipaco.workers.reporter import make_report, write_files
 
 SECONDS_BETWEEN_MESSAGES = 2.0
 SECONDS_BETWEEN_COUNTS = 10.0
@@ -85,6 +85,9 @@ class Narrator:
 
     def lost(self, claim: Claim) -> None:
         self._tell(Event("claim_lost", {"task": str(claim.task)}, "warning"))
+
+    def paused(self) -> None:
+        self._tell(Event("told_to_wait", {"order": "pause"}))
 
     def handed_on(self, claim: Claim, step: int) -> None:
         self._tell(Event("handed_on", {"task": str(claim.task), "step": step}))
@@ -222,12 +225,16 @@ def title_of(config: RunConfig) -> str:
 
 
 def print_results(run: Run) -> None:
-    """The table at the end, and where it is kept."""
+    """The table at the end, and where it is kept; written again where somebody has removed it."""
     report = make_report(run)
+    suffixes = ("md", "json", "png")
+    is_folder = run.address.remote is None
+    if is_folder and not all(run.layout.report(suffix).exists() for suffix in suffixes):
+        write_files(run, report)
     print(f"\n{render_text(report.rows)}\n")
     for note in report.notes:
         print(f"- {note}")
     where = run.address.place_of
-    files = ", ".join(where(run.layout.report(suffix)) for suffix in ("md", "json", "png"))
+    files = ", ".join(where(run.layout.report(suffix)) for suffix in suffixes)
     print(f"\nWritten: {files}")
     sys.stdout.flush()

@@ -9,8 +9,8 @@ Workers that are too many save the phase in hand part-way, and leave.
 
 import argparse
 
+from dipaco.cli.bounds import check_count
 from dipaco.cli.runs import add_run
-from dipaco.errors import BadCount
 
 HELP = "how many workers each launcher should keep"
 
@@ -24,10 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dipaco.runs.run import reading
 
-    if options.workers < 0:
-        raise BadCount(option="--workers", given=options.workers, expected="0 or more")
+    check_count("--workers", options.workers, 0)
     with reading(options.run) as run:
         run.ledger.want_workers(options.workers, options.launcher)
+        here = [m.name for m in run.ledger.roster.members() if m.state == "here"]
     whom = f"launcher {options.launcher}" if options.launcher else "each launcher of the run"
     print(f"Told. Workers wanted of {whom}, from its next look on: {options.workers}.")
+    if options.launcher and not any(name.startswith(f"{options.launcher}-") for name in here):
+        print("It has no worker here now. If its name is another (it printed it), nothing changes.")
     return 0

@@ -24,10 +24,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dipaco.cli.beginning import add_beginning, begun, leave_devices_alone
+from dipaco.cli.bounds import check_count
 from dipaco.cli.metrics import add_metrics, counted
 from dipaco.cli.names import name_of
 from dipaco.cli.orders import stopped_in_order
-from dipaco.errors import BadWorkers
 
 if TYPE_CHECKING:
     from dipaco.runs.run import Run
@@ -61,8 +61,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.cli.narrator import print_results
     from dipaco.runs.programs import keep_compiled
 
-    if options.workers < 1:
-        raise BadWorkers(given=options.workers)
+    check_count("--workers", options.workers, 1)
     is_alone = options.workers == 1
     if is_alone:
         keep_compiled(cache_folder() / "compiled")

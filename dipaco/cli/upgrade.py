@@ -4,12 +4,17 @@
 
 Sends the run's workers away in order (their phases are saved part-way), waits until they have left,
 brings the ledger's tables to this version, and pins the version: a worker of another one is then
-refused with a sentence. Afterwards start workers of this version.
+refused with a sentence. Afterwards start workers of this version. Interrupted, it leaves the run as
+it was; killed by force, told to drain, until another `upgrade`, or `resume`.
 """
 
 import argparse
+import signal
+import sys
 
+from dipaco.cli.bounds import DAY_SECONDS, check_between
 from dipaco.cli.runs import add_run
+from dipaco.cli.signals import on_sigterm
 
 HELP = "make a run one of this version of the program"
 
@@ -29,7 +34,9 @@ def run(options: argparse.Namespace) -> int:
     import dipaco
     from dipaco.runs.upgrade import upgrade
 
-    done = upgrade(options.run, options.wait_seconds)
+    check_between("--wait-seconds", options.wait_seconds, 0.0, 30 * DAY_SECONDS)
+    with on_sigterm(lambda: sys.exit(128 + signal.SIGTERM)):
+        done = upgrade(options.run, options.wait_seconds)
     tables = f"tables {done.tables_before} to {done.tables_now}"
     if done.tables_before == done.tables_now:
         tables = f"tables are of version {done.tables_now}, as they were"

@@ -34,6 +34,7 @@ SENTENCES = {
     "numbers may differ from those of an undisturbed run",
     "claim_lost": "{task} is another worker's by now: what was done here does not count",
     "handed_on": "{task} saved after step {step:,}, for the next worker",
+    "told_to_wait": "the run was told to {order}: `dipaco resume` lets it go on",
     "mended": "{task} waits for what it needs to be made again: {problem}",
     "lease_ended": "worker {worker} was silent for a whole lease: its task went back",
     "worker_silent": "worker {worker} has been silent for {seconds:.0f} s",

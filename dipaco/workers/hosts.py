@@ -185,6 +185,8 @@ class Meeting(NamedTuple):
         if self.hosts > 1 and not (colon and port.isdigit()):
             expected = "expected HOST:PORT of the first host"
             raise BadHosts(problem=f"`--coordinator` is {self.coordinator}; {expected}")
+        if self.hosts == 1 and self.coordinator is not None:
+            raise BadHosts(problem="`--coordinator` is where several meet; give `--hosts` as well")
 
 
 def meet(meeting: Meeting) -> Hosts:

@@ -63,6 +63,8 @@ class Watcher(Protocol):
 
     def handed_on(self, claim: Claim, step: int) -> None: ...
 
+    def paused(self) -> None: ...
+
     def mended(self, claim: Claim, error: DipacoError) -> None: ...
 
 
@@ -80,6 +82,8 @@ class Unheard:
     def lost(self, claim: Claim) -> None: ...
 
     def handed_on(self, claim: Claim, step: int) -> None: ...
+
+    def paused(self) -> None: ...
 
     def mended(self, claim: Claim, error: DipacoError) -> None: ...
 
@@ -131,12 +135,15 @@ class Worker:
 
         Between tasks that others must do first, it waits.
         """
-        wait_seconds = SHORTEST_WAIT_SECONDS
+        wait_seconds, is_paused = SHORTEST_WAIT_SECONDS, False
         while True:
             self._heart.hear(self._run.ledger.orders())
             if self._should_stop:
                 return False
-            if self._heart.order != "pause" and self.run_once():
+            was_paused, is_paused = is_paused, self._heart.order == "pause"
+            if is_paused and not was_paused:
+                self._watcher.paused()
+            if not is_paused and self.run_once():
                 wait_seconds = SHORTEST_WAIT_SECONDS
                 continue
             if self._is_over():

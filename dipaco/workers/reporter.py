@@ -1,6 +1,7 @@
 """`report`: the rows, the curves and the picture of a finished run, from its facts alone."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 from dipaco.config import DENSE, DENSE_EQUAL_TOKENS, MODULAR
@@ -16,18 +17,10 @@ ROW_ORDER = (DENSE, DENSE_EQUAL_TOKENS, MODULAR, "modular_best_path")
 
 
 def write_report(run: Run, claim: Claim) -> list[Fact]:
-    """Writes report.json, report.md and report.png. Written again, they are the same but for
-    times.
-    """
-    from dipaco.evaluation.plots import draw_report
-
+    """Writes report.json, report.md and report.png."""
     started = time.monotonic()
     report = make_report(run)
-    write_atomically(run.layout.report("json"), report.to_json())
-    write_atomically(run.layout.report("md"), _markdown(run, report).encode())
-    with said_plainly(run.layout.report("png")):
-        draw_report(report, run.layout.report("png"))
-    files = {suffix: run.layout.report(suffix) for suffix in ("json", "md", "png")}
+    files = write_files(run, report)
     for file in files.values():
         run.objects.publish(file)
     return [
@@ -41,6 +34,18 @@ def write_report(run: Run, claim: Claim) -> list[Fact]:
             seconds=time.monotonic() - started,
         )
     ]
+
+
+def write_files(run: Run, report: Report) -> dict[str, Path]:
+    """By suffix, here. Written again, they are the same but for times."""
+    from dipaco.evaluation.plots import draw_report
+
+    files = {suffix: run.layout.report(suffix) for suffix in ("json", "md", "png")}
+    write_atomically(files["json"], report.to_json())
+    write_atomically(files["md"], _markdown(run, report).encode())
+    with said_plainly(files["png"]):
+        draw_report(report, files["png"])
+    return files
 
 
 def make_report(run: Run) -> Report:

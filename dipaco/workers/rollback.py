@@ -15,7 +15,7 @@ def roll_back(run: Run, phase: int) -> dict[str, int]:
     All bytes that training goes on from are read and checked first.
 
     Raises:
-      CannotRollBack: the run has not been there, is there, or its bytes were swept.
+      CannotRollBack: the run has not been there, is there, or its bytes were swept or lost.
       WorkersHere: somebody holds a lease.
     """
     _check_phase(run, phase)
@@ -61,27 +61,27 @@ def _has_gone_on(run: Run, phase: int) -> bool:
 def _check_bytes(run: Run, phase: int) -> None:
     """Reads what training would go on from."""
     ledger, objects, keep = run.ledger, run.objects, run.config.retention
-    what = kept = ""
+    what, setting, most = "", "modules", keep.modules
     try:
-        kept = f"`retention.modules` is {keep.modules}"
         for module in run.config.topology.modules:
             what = f"module {module} at phase {phase}"
             stored = ledger.module(MODULAR, module, phase)
             objects.file(stored.parameters)
             if stored.outer_state is not None:
                 objects.file(stored.outer_state)
-        kept = f"`retention.snapshots` is {keep.snapshots}"
+        setting, most = "snapshots", keep.snapshots
         for path in range(run.config.num_paths):
             before = _last_trained(run, path, phase)
             if before is not None:
                 what = f"the snapshot of path {path} after phase {before}"
                 objects.folder(ledger.snapshot(MODULAR, path, before).receipt.name)
-        kept = f"`retention.contributions` is {keep.contributions}"
+        setting, most = "contributions", keep.contributions
         for arrival in _late_for(run, phase):
             what = f"the late contribution of path {arrival.path} to module {arrival.module}"
             objects.file(arrival.message)
     except ObjectMissing as error:
-        raise CannotRollBack(phase=phase, problem=f"{what} was swept ({kept}).") from error
+        swept = "" if most is None else f"was swept (`retention.{setting}` is {most}), or "
+        raise CannotRollBack(phase=phase, problem=f"{what} {swept}is lost.") from error
     except ObjectDamaged as error:
         problem = f"{what} is damaged: {error.values['problem']}."
         raise CannotRollBack(phase=phase, problem=problem) from error

@@ -3,9 +3,11 @@
 import contextlib
 import json
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -153,6 +155,53 @@ def test_a_run_of_another_version_is_refused_until_it_is_upgraded(dipaco, tiny, 
     assert ended.code == 0, ended.err
     assert ended.out.startswith("The run was of dipaco 0.0.9 and is of ")
     assert dipaco("status", "--run", run.folder).code == 0
+
+
+def test_an_upgrade_that_is_told_to_stop_leaves_the_order_as_it_was(dipaco, tiny, copy_of):
+    run = copy_of(tiny)
+    with reading(run.folder) as opened:
+        here = {"host": "elsewhere", "pid": 1, "machine": "one", "version": "0"}
+        opened.ledger.roster.join("back", **here)
+        words = ["upgrade", "--run", str(run.folder), "--wait-seconds", "600"]
+        with subprocess.Popen([sys.executable, "-m", "dipaco.cli.main", *words]) as upgrade:
+            until = time.monotonic() + 120
+            while opened.ledger.orders().order != "drain":
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            upgrade.terminate()
+            assert upgrade.wait(timeout=60) == 128 + signal.SIGTERM
+        assert opened.ledger.orders().order == "run"
+    ended = dipaco("upgrade", "--run", run.folder, "--wait-seconds", "nan")
+    assert (ended.code, "`--wait-seconds` is nan." in ended.err) == (2, True)
+
+
+def test_a_report_that_somebody_removed_is_written_again(dipaco, tiny, copy_of):
+    run = copy_of(tiny)
+    before = {file.name: file.read_bytes() for file in run.folder.glob("report.*")}
+    assert len(before) == 3
+    for name in before:
+        (run.folder / name).unlink()
+    ended = dipaco("train", run.config, "--run", run.folder)
+    assert (ended.code, f"Written: {run.folder}/report.md" in ended.out) == (0, True)
+    for name in ("report.json", "report.md"):
+        assert (run.folder / name).read_bytes() == before[name]
+    assert (run.folder / "report.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("train", "CONFIG", "--workers", "9999999999"), "`--workers` is 9999999999. Expected 1"),
+        (("train", "CONFIG", "--workers", "0"), "`--workers` is 0. Expected 1 to 10000."),
+        (("scale", "--workers", "99999999999"), "`--workers` is 99999999999. Expected 0 to"),
+        (("monitor", "--metrics-port", "99999"), "`--metrics-port` is 99999. Expected 0 to 65535"),
+        (("worker", "--coordinator", "here:1"), "give `--hosts` as well"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(dipaco, tiny, words, says):
+    words = [tiny.config if word == "CONFIG" else word for word in words]
+    ended = dipaco(*words, "--run", tiny.folder)
+    assert (ended.code, says in ended.err) == (2, True), ended.err
 
 
 # --- generate ---------------------------------------------------------------------------------
@@ -449,6 +498,7 @@ def test_help_and_settings_are_answered_without_loading_jax(arguments, config_fi
         words += ["--run", "/nowhere"]
     program = f"""
 import sys
+import time
 from dipaco.cli.main import main
 try:
     main({words!r})

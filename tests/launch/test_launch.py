@@ -52,6 +52,7 @@ def test_two_launchers_help_one_run_and_no_work_is_counted_twice(dipaco, launch,
     told = dipaco("scale", "--run", launch.folder, "--workers", 1, "--launcher", "second")
     assert (told.code, told.err) == (0, "")
     assert "wanted of launcher second, from its next look on: 1." in told.out
+    assert "It has no worker here now." in told.out
 
     for process, log in ((first, first_log), (second, second_log)):
         assert process.wait(timeout=240) == 0, log.read_text()
@@ -101,7 +102,7 @@ def test_a_drain_sends_all_away_the_monitor_too_and_nobody_is_said_to_have_faile
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--workers", "-1"), "BadCount: `--workers` is -1. Expected 0 or more."),
+        (("--workers", "-1"), "BadCount: `--workers` is -1. Expected 0 to 10000."),
         (("--workers", "1", "--hosts-per-worker", "0"), "`--hosts-per-worker` is 0."),
         (("--workers", "1", "--hosts-per-worker", "2"), "`--devices-per-worker` is left out."),
         (("--workers", "1", "--memory-fraction", "1.5"), "`--memory-fraction` is 1.5."),

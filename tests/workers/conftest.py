@@ -60,6 +60,7 @@ class Silent:
     def finished(self, claim, facts): ...
     def lost(self, claim): ...
     def handed_on(self, claim, step): ...
+    def paused(self): ...
     def mended(self, claim, error): ...
 
 
@@ -101,9 +102,9 @@ def work_until(run, phase):
         assert worker.run_once()
 
 
-def worker_of(run, name="test", **more):
+def worker_of(run, name="test", watcher=None, **more):
     """A worker whose heart is not started: its leases last as long as the test."""
-    return Worker(run, name, Silent(), Heart(run.open_ledger, name, 60.0), **more)
+    return Worker(run, name, watcher or Silent(), Heart(run.open_ledger, name, 60.0), **more)
 
 
 def never():

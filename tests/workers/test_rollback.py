@@ -70,6 +70,10 @@ def test_what_was_swept_cannot_be_gone_back_to_and_a_worker_prevents_it(begin):
     roll_back(run, 2)
     finish(run)
     assert digests_of(run) == before
+    module = run.config.topology.modules[0]
+    (run.layout.root / run.ledger.module(MODULAR, module, 2).parameters.name).unlink()
+    with pytest.raises(CannotRollBack, match=f"module {module} at phase 2 is lost. Nothing"):
+        roll_back(run, 2)
 
 
 def test_modules_that_no_release_needs_go_when_retention_says_so(begin):

@@ -1,0 +1,29 @@
+"""Orders that a worker hears while it waits."""
+
+from tests.workers.conftest import CONFIG, Silent, worker_of
+
+
+class Told(Silent):
+    def __init__(self):
+        self.pauses = 0
+
+    def paused(self):
+        self.pauses += 1
+
+
+def test_who_is_told_to_pause_says_so_once_and_waits(begin, monkeypatch):
+    run = begin(CONFIG)
+    run.ledger.order("pause")
+    told, looks, orders = Told(), [], run.ledger.orders
+    worker = worker_of(run, watcher=told)
+
+    def look():
+        looks.append(None)
+        if len(looks) == 5:
+            worker.stop()
+        return orders()
+
+    monkeypatch.setattr(run.ledger, "orders", look)
+    assert not worker.run_until_finished()
+    assert (len(looks), told.pauses) == (5, 1)
+    assert not run.ledger.queue.held()
