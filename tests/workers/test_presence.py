@@ -69,18 +69,6 @@ def test_who_was_here_before_the_machine_was_started_anew_is_dead(roster, other_
     assert not said
 
 
-def test_of_two_that_find_a_place_free_one_gets_it(roster):
-    at = {"host": "elsewhere", "machine": "cpu", "version": "0"}
-    assert roster.join("back", pid=1, **at)
-    assert not roster.join("back", pid=2, **at)
-    (dead,) = roster.members()
-    assert roster.join("back", pid=3, after=dead, **at)
-    assert not roster.join("back", pid=4, after=dead, **at)
-    assert [member.pid for member in roster.members()] == [3]
-    roster.leave("back")
-    assert roster.join("back", pid=5, **at)
-
-
 def test_a_name_that_is_heard_of_again_is_taken(roster, tmp_path):
     join(roster, host="elsewhere", pid=17)
     is_over = threading.Event()
