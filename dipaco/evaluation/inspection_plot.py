@@ -31,8 +31,9 @@ def draw_inspection(inspection: dict[str, Any], file: Path | str) -> None:
         _draw_lines(norms, inspection["modules"], "norm", "norm of the mean outer gradient")
         _draw_lines(cosines, inspection["modules"], "cosine", "mean cosine between its paths")
         cosines.axhline(0, color=INK, linewidth=0.8)
-        if 0 < len(inspection["modules"]) <= MOST_NAMED_MODULES:
-            cosines.legend(frameon=False)
+        lines, _ = norms.get_legend_handles_labels()  # modules of one path have no cosine
+        if 0 < len(lines) <= MOST_NAMED_MODULES:
+            cosines.legend(handles=lines, frameon=False)
         figure.savefig(file, dpi=150)
 
 

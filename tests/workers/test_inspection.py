@@ -41,3 +41,13 @@ def test_an_alternation_is_shown_with_what_calibration_and_the_new_router_change
         }
     draw_inspection(inspection, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_modules_of_one_path_have_no_cosine_and_are_drawn(tmp_path):
+    steps = [{"phase": 1, "norm": 2.0, "cosine": None}, {"phase": 2, "norm": 1.0, "cosine": None}]
+    routings = [{"phase": 0, "documents": [3, 4]}]
+    modules = {f"all/{number:04d}": {"steps": steps} for number in range(2)}
+    for number, drawn in enumerate((modules, {})):
+        file = tmp_path / f"{number}.png"
+        draw_inspection({"routings": routings, "modules": drawn}, file)
+        assert file.read_bytes().startswith(b"\x89PNG")
