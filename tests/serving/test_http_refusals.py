@@ -324,7 +324,7 @@ def test_a_module_that_vanishes_is_said_to_the_client_and_once_to_the_operator(
             file.write_bytes(content)
             told = client.post("/v1/completions", json=GOOD | {"path": 3})
             assert told.status_code == 200
-            assert said[-1] == "module late/0001 is whole again, and paths 1, 3 are served"
+            assert said[-1] == "module late/0001 of paths 1, 3 is whole again"
 
 
 def test_a_run_of_which_no_path_is_whole_is_not_served(tiny, copy_of):
