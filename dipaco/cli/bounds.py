@@ -7,6 +7,11 @@ MOST_PROCESSES = 10_000  # more were typed by mistake
 LAST_PORT = 65535
 
 
+def option_of(name: str) -> str:
+    """`path_bytes` -> `--path-bytes`."""
+    return f"--{name.replace('_', '-')}"
+
+
 def check_between(option: str, value: float | None, least: float, most: float) -> None:
     """Raises `BadSetting`. None, where the option was left out, is fine."""
     if value is not None and not least <= value <= most:  # nor a NaN

@@ -22,7 +22,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dipaco.cli.beginning import add_beginning, begun, leave_devices_alone
-from dipaco.cli.bounds import check_count
+from dipaco.cli.bounds import check_count, option_of
 from dipaco.cli.fraction import check_memory_fraction
 from dipaco.cli.names import name_of
 from dipaco.cli.orders import stopped_in_order
@@ -95,7 +95,7 @@ def _check_counts(options: argparse.Namespace) -> None:
     }
     for option, at_least in least.items():
         value = getattr(options, option)
-        check_count(f"--{option.replace('_', '-')}", value, at_least)
+        check_count(option_of(option), value, at_least)
     several, each = options.hosts_per_worker > 1, options.devices_per_worker
     if several and options.engine == "local" and each is None:
         expected = (

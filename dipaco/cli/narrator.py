@@ -22,7 +22,7 @@ from dipaco.observe.progress import Progress
 from dipaco.observe.writers import JsonLines, Several, TensorBoard, Writer
 from dipaco.runs.run import Run
 from dipaco.workers.loop import progress_of
-from dipaco.workers.reporter import make_report, write_files
+from dipaco.workers.reporter import files_of, make_report, write_files
 
 SECONDS_BETWEEN_MESSAGES = 2.0
 SECONDS_BETWEEN_COUNTS = 10.0
@@ -227,14 +227,11 @@ def title_of(config: RunConfig) -> str:
 def print_results(run: Run) -> None:
     """The table at the end, and where it is kept; written again where somebody has removed it."""
     report = make_report(run)
-    suffixes = ("md", "json", "png")
-    is_folder = run.address.remote is None
-    if is_folder and not all(run.layout.report(suffix).exists() for suffix in suffixes):
+    files = files_of(run).values()
+    if run.address.remote is None and not all(file.exists() for file in files):
         write_files(run, report)
     print(f"\n{render_text(report.rows)}\n")
     for note in report.notes:
         print(f"- {note}")
-    where = run.address.place_of
-    files = ", ".join(where(run.layout.report(suffix)) for suffix in suffixes)
-    print(f"\nWritten: {files}")
+    print(f"\nWritten: {', '.join(map(run.address.place_of, files))}")
     sys.stdout.flush()

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.cli.bounds import DAY_SECONDS, check_between
+from dipaco.cli.bounds import DAY_SECONDS, LAST_PORT, check_between, option_of
 from dipaco.cli.fraction import check_memory_fraction
 from dipaco.cli.releases import add_release, find_release
 from dipaco.errors import BadSetting
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
         raise ExtraMissing(feature="`dipaco serve`", package=package, extra="serve") from error
 
     _at_least_one(options, "rows", "waiting", "reroute_every", "cpus_per_replica")
-    check_between("--port", options.port, 0, 65535)
+    check_between("--port", options.port, 0, LAST_PORT)
     check_between("--drain-seconds", options.drain_seconds, 0, DAY_SECONDS)
     keys = _keys(options.api_key_file)
     most_body_bytes = _bytes("--body-bytes", options.body_bytes)
@@ -187,20 +187,15 @@ def _scale(text: str) -> "Scale":
 def _at_least_one(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         if (value := getattr(options, name)) is not None and value < 1:
-            raise BadSetting(name=_option(name), value=value, expected="1 or more", hint="")
+            raise BadSetting(name=option_of(name), value=value, expected="1 or more", hint="")
 
 
 def _only_on_ray(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         if (value := getattr(options, name)) is not None:
             raise BadSetting(
-                name=_option(name), value=value, expected="`--engine ray` beside it", hint=""
+                name=option_of(name), value=value, expected="`--engine ray` beside it", hint=""
             )
-
-
-def _option(name: str) -> str:
-    """`path_bytes` -> `--path-bytes`."""
-    return f"--{name.replace('_', '-')}"
 
 
 def _keys(file: Path | None) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from dipaco.cli.names import name_of
 from dipaco.cli.orders import stopped_in_order
 from dipaco.cli.roles import add_database
 from dipaco.cli.runs import add_run
+from dipaco.cli.say import say
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.errors import (
     BadSetting,
@@ -164,7 +165,7 @@ def _start(options: argparse.Namespace) -> int:
             if part.is_alone:
                 recover(opened)
             part.let_others_in()
-            wait_until_free(opened.ledger.roster, name, _say)
+            wait_until_free(opened.ledger.roster, name, say)
             others = opened.ledger.swarms.backbones(MODULAR, path)
             _check_transport({w: at for w, at in others.items() if w != name}, options.listen)
             backbone = Backbone(
@@ -174,13 +175,13 @@ def _start(options: argparse.Namespace) -> int:
                 _pass_of_a_backbone(opened, path),
                 listen=options.listen,
                 identity=opened.layout.swarm_identity(name),
-                say=_say,
+                say=say,
                 save_seconds=options.save_seconds,
             )
             backbone.start()
             is_finished = False
             try:
-                _say(f"dipaco swarm join {backbone.address} --token FILE")
+                say(f"dipaco swarm join {backbone.address} --token FILE")
                 with Narrator(opened) as narrator:
                     narrator.greet(is_new=is_new)
                     is_finished = work(
@@ -323,7 +324,7 @@ def _join(options: argparse.Namespace) -> int:
         listens=not getattr(options, "client", False),
         bytes_per_second=options.megabits * 125_000.0 if options.megabits else None,
     )
-    asyncio.run(_until_told(lambda stop: lend(lent, given, stop, _say)))
+    asyncio.run(_until_told(lambda stop: lend(lent, given, stop, say)))
     return 0
 
 
@@ -332,14 +333,10 @@ async def _until_told(turn: Callable[[asyncio.Event], Any]) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def told() -> None:
-        _say("leaving: what was computed is handed over. Ctrl-C again leaves at once")
+        say("leaving: what was computed is handed over. Ctrl-C again leaves at once")
         stop.set()
         loop.remove_signal_handler(signal.SIGINT)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told)
     await turn(stop)
-
-
-def _say(sentence: str) -> None:
-    print(sentence, flush=True)

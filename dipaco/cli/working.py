@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Collection, Generator
 
 from dipaco.cli.narrator import Narrator
+from dipaco.cli.say import say
 from dipaco.cli.signals import on_sigterm
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Kind
@@ -40,7 +41,7 @@ def work(
       NameTaken: another worker of this name is here.
     """
     roster = run.ledger.roster
-    join(roster, name, machine(), _tell)
+    join(roster, name, machine(), say)
     run.ledger.queue.give_back_of_namesake(name)
     with Heart(run.open_ledger, name, lease_seconds) as heart:
         if "train" in kinds:
@@ -61,11 +62,6 @@ def work(
         roster.leave(name)
     hosts.tell(None)
     return is_finished
-
-
-def _tell(sentence: str) -> None:
-    """One line in the log, now."""
-    print(sentence, flush=True)
 
 
 @contextlib.contextmanager

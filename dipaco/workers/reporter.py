@@ -36,11 +36,16 @@ def write_report(run: Run, claim: Claim) -> list[Fact]:
     ]
 
 
+def files_of(run: Run) -> dict[str, Path]:
+    """By suffix; for people first."""
+    return {suffix: run.layout.report(suffix) for suffix in ("md", "json", "png")}
+
+
 def write_files(run: Run, report: Report) -> dict[str, Path]:
-    """By suffix, here. Written again, they are the same but for times."""
+    """Here. Written again, they are the same but for times."""
     from dipaco.evaluation.plots import draw_report
 
-    files = {suffix: run.layout.report(suffix) for suffix in ("json", "md", "png")}
+    files = files_of(run)
     write_atomically(files["json"], report.to_json())
     write_atomically(files["md"], _markdown(run, report).encode())
     with said_plainly(files["png"]):

@@ -45,12 +45,20 @@ async def served():
 
 
 def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 120))
+    """`scenario(back, refused, reached)`, of `served`; nothing of it is left when it ends."""
+
+    async def whole():
+        back, *noted = await served()
+        try:
+            await scenario(back, *noted)
+        finally:
+            await back.transport.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 120))
 
 
 def test_what_a_stranger_would_bring_is_never_read():
-    async def scenario():
-        back, refused, reached = await served()
+    async def scenario(back, refused, reached):
         eve = wire_of(Authority(bytes(32), "run").issue("eve", "volunteer", time.time(), 1.0))
         sent = []
         eve.meter.wait = lambda direction, num_bytes: _noted(sent, num_bytes)
@@ -62,7 +70,6 @@ def test_what_a_stranger_would_bring_is_never_read():
         assert refused == [(eve.name, "its pass was not issued by this run")]
         assert not reached
         assert back.meter.bytes_down < 10_000
-        await back.transport.close()
 
     run(scenario)
 
@@ -85,8 +92,7 @@ async def _noted(sent, num_bytes):
 
 
 def test_who_is_let_in_brings_no_more_than_fits_the_group_and_what_was_signed():
-    async def scenario():
-        back, refused, reached = await served()
+    async def scenario(back, refused, reached):
         ana = wire_of(issue("ana"))
         ana.transport = await Tcp.start(None)
 
@@ -106,7 +112,6 @@ def test_who_is_let_in_brings_no_more_than_fits_the_group_and_what_was_signed():
             await reader.read()
         assert "not the one that was signed" in refused[-1][1]
         assert len(reached) == 1
-        await back.transport.close()
 
     run(scenario)
 
@@ -114,14 +119,12 @@ def test_who_is_let_in_brings_no_more_than_fits_the_group_and_what_was_signed():
 def test_who_connects_and_says_nothing_is_sent_away(monkeypatch):
     monkeypatch.setattr("dipaco.swarm.wire.HEADER_SECONDS", 0.2)
 
-    async def scenario():
-        back, refused, _ = await served()
+    async def scenario(back, refused, _):
         for said in (b"", b"\x00\x00\x10\x00half"):
             async with connected(back) as (reader, writer):
                 writer.write(said)
                 assert await reader.read() == b""
         assert not refused
-        await back.transport.close()
 
     run(scenario)
 
@@ -129,8 +132,7 @@ def test_who_connects_and_says_nothing_is_sent_away(monkeypatch):
 def test_of_many_who_say_nothing_the_first_is_sent_away_and_who_has_a_pass_is_heard(monkeypatch):
     monkeypatch.setattr("dipaco.swarm.wire.MOST_UNKNOWN", 3)
 
-    async def scenario():
-        back, refused, reached = await served()
+    async def scenario(back, refused, reached):
         ana = wire_of(issue("ana"))
         ana.transport = await Tcp.start(None)
         async with contextlib.AsyncExitStack() as open_ones:
@@ -141,14 +143,12 @@ def test_of_many_who_say_nothing_the_first_is_sent_away_and_who_has_a_pass_is_he
             assert await silent[2][0].read() == b""
             assert not any(reader.at_eof() for reader, _ in silent[3:])
         assert (len(reached), refused) == (1, [])
-        await back.transport.close()
 
     run(scenario)
 
 
 def test_strangers_use_up_nothing_of_what_is_lent_nor_bring_long_headers():
-    async def scenario():
-        back, refused, reached = await served()
+    async def scenario(back, refused, reached):
         back.meter = Meter(1000.0)
         eve = wire_of(Authority(bytes(32), "run").issue("eve", "volunteer", time.time(), 1.0))
         eve.transport = await Tcp.start(None)
@@ -160,15 +160,13 @@ def test_strangers_use_up_nothing_of_what_is_lent_nor_bring_long_headers():
         with pytest.raises(OSError, match=r"hung up|reset|lost"):
             await eve.ask(back.address, "h" * (600 << 10), FETCH, Mean, within_seconds=60.0)
         assert (len(refused), reached) == (1, [])
-        await back.transport.close()
 
     run(scenario)
 
 
 @pytest.mark.parametrize("name", ["ana/\x1b[2J\x1b[31mback", "ana/1234", "ana", "eve/0123abcd"])
 def test_a_name_is_that_of_the_pass_and_a_session(name):
-    async def scenario():
-        back, refused, reached = await served()
+    async def scenario(back, refused, reached):
         eve = wire_of(issue("ana"), name)
         eve.transport = await Tcp.start(None)
         with pytest.raises(SwarmRefuses, match="the pass of ana"):
@@ -176,14 +174,12 @@ def test_a_name_is_that_of_the_pass_and_a_session(name):
         ((sender, _),) = refused
         assert sender.isprintable()
         assert not reached
-        await back.transport.close()
 
     run(scenario)
 
 
 def test_what_strangers_say_steers_no_terminal():
-    async def scenario():
-        back, refused, _ = await served()
+    async def scenario(back, refused, _):
         ana = wire_of(issue("ana"))
         ana.transport = await Tcp.start(None)
         with pytest.raises(SwarmRefuses) as caught:
@@ -191,7 +187,6 @@ def test_what_strangers_say_steers_no_terminal():
         for text in (refused[0][1], str(caught.value)):
             assert "nobody here answers" in text
             assert text.isprintable()
-        await back.transport.close()
 
     run(scenario)
     assert printable("x" * 1000) == "x" * 200
