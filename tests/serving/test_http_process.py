@@ -2,11 +2,14 @@
 
 import json
 import signal
+import threading
 
 import pytest
 from server_process import LONG, Server, until
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+
+from starlette.applications import Starlette
 
 
 @pytest.fixture
@@ -67,6 +70,24 @@ def test_at_the_second_signal_who_is_not_done_is_told_that_it_stops(server):
     connection.close()
     assert server.end() == 0
     assert "Traceback" not in server.said
+
+
+def test_a_signal_in_the_middle_of_another_is_the_second():
+    from dipaco.serving.http.server import _Server, http_config
+
+    said, is_cut_off = [], threading.Event()
+
+    def say(sentence):
+        said.append(sentence)
+        server._stop(signal.SIGTERM, None)  # the handler is not done with the first
+
+    server = _Server(http_config(Starlette()), 3600, say, is_cut_off.set)
+    server._stop(signal.SIGTERM, None)
+    server._stop(signal.SIGTERM, None)  # the third changes nothing
+    assert is_cut_off.wait(60)
+    until(lambda: server.force_exit)
+    assert server.should_exit
+    assert len(said) == 1
 
 
 def test_what_makes_serving_impossible_is_a_sentence(dipaco, tiny, tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import re
 import signal
 import socket
@@ -160,8 +161,12 @@ class _Server(uvicorn.Server):
         cut_off: Callable[[], None],
     ):
         super().__init__(config)
-        self._drain_seconds, self._say, self._cut_off = drain_seconds, say, cut_off
-        self._deadline: threading.Timer | None = None
+        self._say, self._cut_off = say, cut_off
+        # All made here: a signal may come while the one before it is being handled.
+        self._signals = itertools.count(1)
+        self._deadline = threading.Timer(drain_seconds, self._end)
+        self._at_once = threading.Timer(0, self._end)
+        self._deadline.daemon = self._at_once.daemon = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -173,19 +178,17 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            if self._deadline is not None:
-                self._deadline.cancel()
+            self._deadline.cancel()
 
     def _stop(self, number: int, frame: Any) -> None:
-        is_second = self.should_exit
+        nth = next(self._signals)
         self.should_exit = True
-        if is_second and self._deadline is not None:
-            self._deadline.cancel()
-        else:
+        if nth == 1:
+            self._deadline.start()
             self._say("stopping: the requests that run are finished first (once more: at once)")
-        self._deadline = threading.Timer(0 if is_second else self._drain_seconds, self._end)
-        self._deadline.daemon = True
-        self._deadline.start()
+        elif nth == 2:
+            self._deadline.cancel()
+            self._at_once.start()
 
     def _end(self) -> None:
         self._cut_off()
