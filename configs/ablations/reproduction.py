@@ -9,9 +9,14 @@ The first is P = 4 with three seeds, the second every row with one; what is fini
 again, and the table of the second has all rows under seed 0. Dense models are the size of a path
 with 1, 4 and 16 times the steps of one, and 2 and 4 times the size, each under three peak rates.
 
-Cost on two cores, estimated from the quickstart's 44 GFLOP/s: a row of four paths 4 minutes, of 16
-paths 16; dense 1x one minute, 16x 16, each under three rates. The first command 85 minutes, the
-second 5 hours more. Documents are evaluated to their 128th token.
+Two races at three budgets, 2, 5 and 10 phases of a path: the flat mixture and 2x2 against dense
+models of 1, 2 and 4 times a path's size at equal steps, and against one of a path's size with the
+steps of all four paths together. Everyone is tuned over the same rates; shards are balanced
+(`routing.capacity`). `python tools/race.py runs/reproduction/table.json` shows who wins.
+
+Cost on two cores that have nothing else to do: a row of four paths 4 minutes, of 16 paths 10;
+dense 1x one and a half, 16x 15. The first command 85 minutes, the second RACE_HOURS hours more.
+Documents are evaluated to their 128th token.
 """
 
 from typing import Any
@@ -28,9 +33,16 @@ PUBLISHED_DILOCO = OuterSettings(rescale_by_fan_in=False)
 TOGETHER = OuterSettings(synchronous=True)
 PLAIN = OuterSettings(learning_rate=1.0, momentum=0.0)  # of one path: AdamW and nothing else
 PHASES = 10
+BUDGETS = (2, 5, PHASES)  # phases of a path
+RATES = (3e-3, 6e-3, 12e-3)  # at 1.5e-3 dense 1x had 65.27, dense 4x 44.31: further from the best
 
 
 def sweep() -> dict[str, RunConfig]:
+    return paper() | races() | averaged()
+
+
+def paper() -> dict[str, RunConfig]:
+    """What the paper compares, at one rate."""
     rows = {"dense 1x": dense()}
     for k, paths in ((2, 4), (4, 16)):
         grid = f"{k}x{k}"
@@ -44,13 +56,36 @@ def sweep() -> dict[str, RunConfig]:
     rows["4x4 private stopped"] = of(private_grid(4), inner=inner(hold_out=0.05))
     for count in (1, 2, 3):  # none: `flat 4`
         rows[f"flat 4 alternations {count}"] = of(whole(2, PER_PATH), routing=alternating(count))
-    for times in (1, 4, 16):
-        for rate in (1.5e-3, 3e-3, 6e-3):
-            if (times, rate) != (1, 3e-3):  # that is `dense 1x`
-                rows[f"dense {times}x rate {rate:g}"] = dense(rate, phases=times * PHASES)
-    for size, model in ((2, sized(96, 320)), (4, sized(160, 448))):
-        for rate in (1.5e-3, 3e-3, 6e-3):
-            rows[f"dense size {size}x rate {rate:g}"] = dense(rate, model=model)
+    return rows
+
+
+def races() -> dict[str, RunConfig]:
+    """Everyone who competes, under every rate and budget. At 3e-3 and ten phases `dense 1x`,
+    `flat 4` and `2x2` are what `paper()` has.
+    """
+    rows = {}
+    for rate in RATES:
+        for phases in BUDGETS:
+            at = f" rate {rate:g}" + ("" if phases == PHASES else f" phases {phases}")
+            if (rate, phases) != (3e-3, PHASES):
+                rows["dense 1x" + at] = dense(rate, phases=phases)
+                rows["flat 4" + at] = of(whole(2, PER_PATH), inner=inner(rate), phases=phases)
+                rows["2x2" + at] = of(shared_grid(2), inner=inner(rate), phases=phases)
+            rows["dense 4x" + at] = dense(rate, phases=4 * phases)
+            for size, model in ((2, sized(96, 320)), (4, sized(160, 448))):
+                rows[f"dense size {size}x" + at] = dense(rate, model=model, phases=phases)
+        rows[f"dense 16x rate {rate:g}"] = dense(rate, phases=16 * PHASES)
+    return rows
+
+
+def averaged() -> dict[str, RunConfig]:
+    """2x2 averaged at every step, and after every phase without momentum, each at its own rate."""
+    rows = {}
+    for rate in RATES:
+        tuned = {"topology": shared_grid(2), "inner": inner(rate)}
+        rows[f"2x2 plain rate {rate:g}"] = of(outer=PLAIN, **tuned)
+        if rate != 3e-3:  # that is `2x2 synchronous`
+            rows[f"2x2 synchronous rate {rate:g}"] = of(outer=TOGETHER, **tuned)
     return rows
 
 
