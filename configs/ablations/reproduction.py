@@ -26,7 +26,7 @@ from dipaco.data.config import DataConfig
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import ModelConfig, part_names
 from dipaco.outer.config import OuterSettings
-from dipaco.routing.config import RoutingConfig
+from dipaco.routing.config import RerouteConfig, RoutingConfig
 from dipaco.topology import PER_PATH, SHARED, Level, Topology, blocks
 
 PUBLISHED_DILOCO = OuterSettings(rescale_by_fan_in=False)
@@ -56,6 +56,9 @@ def paper() -> dict[str, RunConfig]:
     rows["4x4 private stopped"] = of(private_grid(4), inner=inner(hold_out=0.05))
     for count in (1, 2, 3):  # none: `flat 4`
         rows[f"flat 4 alternations {count}"] = of(whole(2, PER_PATH), routing=alternating(count))
+    anew = RerouteConfig(every=(16, 32, 64), steps=400, learning_rate=1e-3)
+    for k, paths in ((2, 4), (4, 16)):
+        rows[f"flat {paths} re-routed"] = of(whole(k, PER_PATH), reroute=anew)
     return rows
 
 

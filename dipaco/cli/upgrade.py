@@ -9,8 +9,6 @@ it was; killed by force, told to drain, until another `upgrade`, or `resume`.
 """
 
 import argparse
-import signal
-import sys
 
 from dipaco.cli.bounds import DAY_SECONDS, check_between
 from dipaco.cli.runs import add_run
@@ -35,8 +33,9 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.runs.upgrade import upgrade
 
     check_between("--wait-seconds", options.wait_seconds, 0.0, 30 * DAY_SECONDS)
-    with on_sigterm(lambda: sys.exit(128 + signal.SIGTERM)):
-        done = upgrade(options.run, options.wait_seconds)
+    told: list[bool] = []  # not an exception from a handler: it could come between order and `try`
+    with on_sigterm(lambda: told.append(True), on_ctrl_c=True):
+        done = upgrade(options.run, options.wait_seconds, lambda: bool(told))
     tables = f"tables {done.tables_before} to {done.tables_now}"
     if done.tables_before == done.tables_now:
         tables = f"tables are of version {done.tables_now}, as they were"

@@ -1,6 +1,7 @@
 """Upgrade: a run goes on with another version of the program, and with no other from then on."""
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import dipaco
@@ -21,10 +22,13 @@ class Upgraded(NamedTuple):
     tables_now: int
 
 
-def upgrade(where: Address, wait_seconds: float) -> Upgraded:
+def upgrade(
+    where: Address, wait_seconds: float, is_told_to_stop: Callable[[], bool] = lambda: False
+) -> Upgraded:
     """Drains the run, waits, brings its tables to this program's version, and pins that.
 
     Raises:
+      KeyboardInterrupt: told to stop before everybody had left. The run goes on as it was.
       WorkersHere: somebody has not left after `wait_seconds`. The run goes on as it was.
       NoSuchRun, LedgerVersion.
     """
@@ -36,7 +40,7 @@ def upgrade(where: Address, wait_seconds: float) -> Upgraded:
             raise LedgerDamaged(file=place.name, problem="it does not say which run it is of")
         ledger.order("drain")
         try:
-            _wait_until_nobody_is_here(ledger, wait_seconds)
+            _wait_until_nobody_is_here(ledger, wait_seconds, is_told_to_stop)
         except BaseException:
             ledger.order(orders.order)
             raise
@@ -45,11 +49,15 @@ def upgrade(where: Address, wait_seconds: float) -> Upgraded:
         ledger.close()
 
 
-def _wait_until_nobody_is_here(ledger: Ledger, wait_seconds: float) -> None:
+def _wait_until_nobody_is_here(
+    ledger: Ledger, wait_seconds: float, is_told_to_stop: Callable[[], bool]
+) -> None:
     deadline = time.monotonic() + wait_seconds
     while here := _who_is_here(ledger):
         if time.monotonic() > deadline:
             raise WorkersHere(what="An upgrade", who=here)
+        if is_told_to_stop():
+            raise KeyboardInterrupt
         time.sleep(LOOK_SECONDS)
 
 

@@ -7,8 +7,8 @@ part-way and hands it on.
 
 import contextlib
 import random
-import threading
 from collections.abc import Callable, Collection
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from dipaco.control.ledger import Partway
@@ -118,15 +118,18 @@ class Worker:
         self._run, self._name, self._watcher, self._heart = run, name, watcher, heart
         self._kinds = [kind for kind in kinds if hosts.count == 1 or kind not in ON_ONE_HOST]
         self._lease_seconds, self._hosts = lease_seconds, hosts
-        self._is_told_to_stop = threading.Event()
+        # Not an `Event`: a signal handler that sets one may wait for ever for the lock that the
+        # thread which it interrupts holds.
+        self._is_told_to_stop, self._bell = False, SimpleQueue[None]()
 
     def stop(self) -> None:
         """Soon, but in order: a phase is saved part-way. May be called by a signal handler."""
-        self._is_told_to_stop.set()
+        self._is_told_to_stop = True
+        self._bell.put(None)
 
     @property
     def _should_stop(self) -> bool:
-        is_told = self._is_told_to_stop.is_set() or self._hosts.is_asked_to_leave
+        is_told = self._is_told_to_stop or self._hosts.is_asked_to_leave
         return is_told or self._heart.order == "drain"
 
     def run_until_finished(self) -> bool:
@@ -148,7 +151,8 @@ class Worker:
                 continue
             if self._is_over():
                 return True
-            self._is_told_to_stop.wait(wait_seconds * random.uniform(0.5, 1.0))
+            with contextlib.suppress(Empty):
+                self._bell.get(timeout=wait_seconds * random.uniform(0.5, 1.0))
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
     def _is_over(self) -> bool:
