@@ -167,7 +167,7 @@ def test_whoever_leaves_is_let_go_of_at_once(remote):
     stream = loop.submit(request())
     assert stream.get(10) == Token(1)
     stream.cancel()
-    assert is_closed.get(timeout=10)
+    assert is_closed.get(timeout=60)
     assert read(stream) == ([], Finish("cancelled"))
 
 
@@ -212,7 +212,7 @@ def test_what_is_not_finished_in_time_is_cancelled(remote):
     stream = loop.submit(request())
     started = time.monotonic()
     loop.stop(drain_seconds=0.1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 25
     assert read(stream) == ([], Finish("cancelled"))
 
 

@@ -206,10 +206,12 @@ def test_a_reducer_that_never_answers_is_outlived():
             while sentence not in "".join(group.said):
                 assert time.monotonic() < deadline, group.said
                 await group.step()
-            started = time.monotonic()
             for _ in range(3):
                 await group.step()
-            assert time.monotonic() - started < 5.0, "it gets no slice any more"
+            reducers = {
+                part.reducer for closing in group.closings[-3:] for part in closing.closed.slices
+            }
+            assert eve.wire.name not in reducers, "it gets no slice any more"
             assert_replayed(group)
 
     run(scenario)
@@ -225,10 +227,10 @@ def test_a_peer_that_is_stopped_in_a_block_loses_its_rows_to_others():
             slug = group.volunteers["slug"][0]
             while slug.wire.name not in group.closings[-1].rows:
                 await group.step()
-            slug.compute._seconds = 15.0  # far beyond what it was seen to take
+            slug.compute._seconds = 25.0  # far beyond what it was seen to take
             started = time.monotonic()
             await group.step()
-            assert time.monotonic() - started < 12.0
+            assert time.monotonic() - started < 22.0
             assert any("late with" in sentence for sentence in group.said)
             assert_replayed(group)
 
