@@ -158,6 +158,11 @@ class RunConfig:
                 "all of them: `evaluation.best_path=true`"
             )
         share = routing.target_share
+        if share is not None and not routing.alternations:
+            raise SettingsDisagree(
+                problem="`routing.target_share` is set, and `routing.alternations` are not: it is "
+                "what the discriminative router keeps to"
+            )
         if share is not None and len(share) != num_paths:
             raise SettingsDisagree(
                 problem=f"`routing.target_share` has {len(share)} shares, and there are "

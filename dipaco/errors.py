@@ -481,6 +481,18 @@ class ReleaseOfOtherRouter(DipacoError):
     """
 
 
+class BadPicture(DipacoError):
+    """`--picture {file}` does not end as a picture does. Give a file that ends in one of {known}."""
+
+
+class SweepHere(DipacoError):
+    """{folder} holds a sweep, not a run. Its runs are the folders {folder}/rows/NAME/SEED; `dipaco ablate` goes on with it."""
+
+
+class SweepBusy(DipacoError):
+    """Another `dipaco ablate` is working on {folder}. Wait for it or stop it; `dipaco status --run {folder}/rows/NAME/SEED` shows how far a run is."""
+
+
 class RunBusy(DipacoError):
     """Another process is working on {folder}. Wait for it or stop it; `dipaco status` shows how far it is."""
 
@@ -562,6 +574,10 @@ class NotFinite(DipacoError):
 
 class BadSweep(DipacoError):
     """The sweep {file} cannot be used: {problem}."""
+
+
+class NotForSweeps(DipacoError):
+    """`--set {name}=...` cannot be given to a sweep: {instead}."""
 
 
 class BadSeeds(DipacoError):

@@ -68,6 +68,12 @@ def load_sweep(file: Path, overrides: Sequence[str] = ()) -> dict[str, RunConfig
                 problem=f"`{name}` cannot name a row: use letters, digits, spaces and _ . + -, "
                 "a letter or digit first",
             )
+        if re.search(r"_best_path$|_every_\d+$", name):
+            raise BadSweep(
+                file=file,
+                problem=f"its row `{name}` is called as the table calls what belongs to a row "
+                "(NAME_best_path, NAME_every_16). Rename it",
+            )
         other = folders.setdefault(row_folder(name), name)
         if other != name:
             raise BadSweep(

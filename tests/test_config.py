@@ -376,7 +376,13 @@ def test_outer_and_inner_defaults_are_the_papers():
     ("setting", "problem"),
     [
         ("routing.target_share=0.5,0.4", "these sum to 0.9"),
-        ("routing.target_share=0.5,0.5", "has 2 shares, and there are 4 paths"),
+        ("routing.target_share=0.25,0.25,0.25,0.25", "`routing.alternations` are not"),
+        ("routing.capacity=1e999", "None .no bound. or at least 1.0"),
+        ("routing.regularisation=1e999", "0 or more, and finite"),
+        ("inner.learning_rate=1e999", "above 0, and finite"),
+        ("inner.weight_decay=1e999", "0 or more, and finite"),
+        ("outer.learning_rate=1e999", "above 0, and finite"),
+        ("reroute.learning_rate=1e999", "above 0, and finite"),
         ("routing.target_share=[1.5,-0.5,0.5,-0.5]", "above 0 for every path"),
         ("routing.alternations=0,1", "from 1"),
         ("routing.alternations=2,1", "rising order"),
@@ -397,6 +403,11 @@ def test_outer_and_inner_defaults_are_the_papers():
 def test_settings_of_the_published_algorithm_are_refused_with_a_sentence(setting, problem):
     with pytest.raises(DipacoError, match=problem):
         load_config(QUICKSTART, [setting])
+
+
+def test_a_target_share_is_of_as_many_paths_as_there_are():
+    with pytest.raises(SettingsDisagree, match="has 2 shares, and there are 4 paths"):
+        load_config(QUICKSTART, ["routing.alternations=1", "routing.target_share=0.5,0.5"])
 
 
 @pytest.mark.parametrize(

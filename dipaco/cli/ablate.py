@@ -2,7 +2,7 @@
 
   dipaco ablate configs/ablations/sharing.py --run runs/sharing
   dipaco ablate configs/ablations/sharing.py --run runs/sharing --seeds 0,1,2 --jobs 2
-  dipaco ablate SWEEP --run DIR --only 2x2 diloco         these rows; the others stay as they are
+  dipaco ablate SWEEP --run DIR --only 2x2 diloco         runs these; the table has all
   dipaco ablate SWEEP --run DIR --redo 2x2                a row whose settings have changed, anew
 
 A sweep is a file with a function `sweep() -> dict[str, RunConfig]`. Rows that agree on it share
@@ -12,25 +12,22 @@ alone. Writes table.md, table.json and plot.png whenever a run is finished.
 """
 
 import argparse
-import contextlib
-import fcntl
-import json
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dipaco.cli.config import add_set
 from dipaco.cli.runs import add_run
 from dipaco.cli.signals import on_sigterm
-from dipaco.errors import (
-    BadJobs,
-    NotOfThisSweep,
-    RowsChanged,
-    RowsFailed,
-    RunBusy,
-    SweepNeedsFolder,
+from dipaco.cli.sweep_folder import (
+    alone_at,
+    finished_beside,
+    is_finished,
+    put_changed_aside,
+    rows_of,
 )
+from dipaco.errors import BadJobs, NotForSweeps, RowsFailed, SweepNeedsFolder
 
 if TYPE_CHECKING:
     from dipaco.evaluation.ablation import SweepTable, Trial
@@ -40,6 +37,10 @@ if TYPE_CHECKING:
     from dipaco.store.layout import SweepLayout
 
 HELP = "run a sweep of configs, and compare its rows"
+SAID_OTHERWISE = {  # what cannot be `--set`
+    "seed": "`--seeds` says under which its rows are run",
+    "name": "its file names the rows",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,34 +72,43 @@ def run(options: argparse.Namespace) -> int:
 
     # Everything that a person may have got wrong, before anything is written.
     name, seeds = options.sweep.stem, seeds_of(options.seeds)
+    for text in options.overrides:
+        setting = text.partition("=")[0].strip()
+        if setting in SAID_OTHERWISE:
+            raise NotForSweeps(name=setting, instead=SAID_OTHERWISE[setting])
     rows = load_sweep(options.sweep, options.overrides)
-    trials = trials_of(name, rows, seeds, options.only)
     trials_of(name, rows, seeds, options.redo)
+    trials = trials_of(name, rows, seeds, [*options.only, *options.redo] if options.only else [])
     if options.jobs < 1:
         raise BadJobs(given=options.jobs)
     if options.run.url is not None:
         raise SweepNeedsFolder(given=options.run)
     layout = SweepLayout(options.run.folder)
-    with _alone_at(layout, name):
+    with alone_at(layout, name):
         folders = {trial: layout.row(row_folder(trial.row), trial.seed) for trial in trials}
-        _put_changed_aside(layout, trials, folders, options.redo)
-        _Sweep(name, layout, trials, folders).work(options.jobs)
+        put_changed_aside(layout, trials, folders, options.redo)
+        beside = finished_beside(layout, name, rows, trials)
+        _Sweep(name, layout, list(rows), trials, folders, beside).work(options.jobs)
     return 0
 
 
 class _Sweep:
-    """The runs of a sweep that are asked for."""
+    """The runs of a sweep that are asked for, and in its table also those finished before."""
 
     def __init__(
         self,
         name: str,
         layout: "SweepLayout",
+        rows: Sequence[str],
         trials: Sequence["Trial"],
         folders: dict["Trial", Path],
+        beside: "dict[Trial, list[Row]]",
     ):
         self._name, self._layout, self._trials, self._folders = name, layout, trials, folders
+        self._beside = beside
+        self._in_table = sorted([*trials, *beside], key=lambda trial: rows.index(trial.row))
         self._rows = {
-            trial: _rows_of(folders[trial]) for trial in trials if is_finished(folders[trial])
+            trial: rows_of(folders[trial]) for trial in trials if is_finished(folders[trial])
         }
 
     def work(self, at_once: int) -> None:
@@ -140,12 +150,13 @@ class _Sweep:
 
     def write_table(self) -> "SweepTable":
         """Of what is finished."""
-        from dipaco.evaluation.ablation import make_table, render_sweep_markdown
+        from dipaco.evaluation.ablation import make_table
         from dipaco.evaluation.sweep_plot import draw_sweep
+        from dipaco.evaluation.sweep_text import render_sweep_markdown
         from dipaco.store.objects import said_plainly, write_atomically
 
-        table = make_table(self._name, self._trials, self._rows)
-        if self._rows:
+        table = make_table(self._name, self._in_table, self._beside | self._rows)
+        if table.rows:
             write_atomically(self._layout.table("json"), table.to_json())
             write_atomically(self._layout.table("md"), render_sweep_markdown(table).encode())
             with said_plainly(self._layout.plot):
@@ -159,7 +170,7 @@ class _Sweep:
         for trial in self._trials:
             if trial in self._rows or not is_finished(self._folders[trial]):
                 continue
-            self._rows[trial] = _rows_of(self._folders[trial])
+            self._rows[trial] = rows_of(self._folders[trial])
             table = self.write_table()
             perplexity = next(
                 row.perplexity
@@ -211,26 +222,6 @@ class _Sweep:
         return list(jobs.values())
 
 
-def is_finished(folder: Path) -> bool:
-    """Whether the run in a folder is finished."""
-    from dipaco.runs.run import reading
-    from dipaco.store.layout import Layout
-
-    if not Layout(folder).ledger.exists():
-        return False
-    with reading(folder) as run:
-        return not run.ledger.unfinished()
-
-
-def _rows_of(folder: Path) -> "list[Row]":
-    """The table of a finished run."""
-    from dipaco.runs.run import reading
-    from dipaco.workers.reporter import make_report
-
-    with reading(folder) as opened:
-        return make_report(opened).rows
-
-
 def _begin_shared(trial: "Trial", shared: Path, prepared: Path | None) -> Callable[[], "Event"]:
     def begin() -> "Event":
         from dipaco.observe.events import Event
@@ -260,75 +251,8 @@ def _begin_row(trial: "Trial", folder: Path, shared: Path) -> Callable[[], "Even
     return begin
 
 
-def _put_changed_aside(
-    layout: "SweepLayout",
-    trials: Sequence["Trial"],
-    folders: dict["Trial", Path],
-    redo: Sequence[str],
-) -> None:
-    """Runs of another config than their row has now: named and left alone, or, where that was asked
-    for, moved away.
-
-    Raises:
-      RowsChanged, RunBusy.
-    """
-    from dipaco.overrides import row_folder
-    from dipaco.runs.run import difference, is_worked_on, reading
-    from dipaco.store.layout import Layout
-
-    changed: dict[Trial, str] = {}
-    for trial in trials:
-        if Layout(folders[trial]).ledger.exists():
-            with reading(folders[trial]) as run:
-                if run.asked != trial.config:
-                    changed[trial] = difference(run.asked, trial.config)
-    left = [trial for trial in changed if trial.row not in redo]
-    if left:
-        names = dict.fromkeys(trial.row for trial in left)
-        raise RowsChanged(
-            rows=", ".join(f"`{name}`" for name in names),
-            folder=layout.root,
-            difference=f"in `{left[0].row}`, {changed[left[0]]}",
-        )
-    for trial in changed:
-        if is_worked_on(folders[trial]):
-            raise RunBusy(folder=folders[trial])
-        aside = layout.replaced(row_folder(trial.row), trial.seed)
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        folders[trial].rename(aside)
-
-
-@contextlib.contextmanager
-def _alone_at(layout: "SweepLayout", name: str) -> Generator[None]:
-    """Takes the folder for this sweep, and for this process.
-
-    Raises:
-      NotOfThisSweep: it holds something else.
-      RunBusy: another process works on the sweep.
-    """
-    from dipaco.store.layout import Layout
-    from dipaco.store.objects import said_plainly, write_atomically
-
-    if layout.sweep.exists():
-        found = json.loads(layout.sweep.read_bytes())["sweep"]
-        if found != name:
-            raise NotOfThisSweep(folder=layout.root, found=f"the sweep `{found}`", sweep=name)
-    elif Layout(layout.root).ledger.exists():
-        raise NotOfThisSweep(folder=layout.root, found="a single run", sweep=name)
-    with said_plainly(layout.root):
-        layout.root.mkdir(parents=True, exist_ok=True)
-        lock = layout.lock.open("a")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunBusy(folder=layout.root) from error
-        write_atomically(layout.sweep, json.dumps({"sweep": name}).encode())
-        yield
-
-
 def _print(table: "SweepTable", layout: "SweepLayout") -> None:
-    from dipaco.evaluation.ablation import render_sweep_text
+    from dipaco.evaluation.sweep_text import render_sweep_text
 
     if table.rows:
         print(f"\n{render_sweep_text(table)}\n")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dipaco.cli.runs import add_run
+from dipaco.errors import BadPicture
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 HELP = "what each path was given, and how modules were moved"
 MOST_SHOWN_PHASES = 8
+PICTURES = (".png", ".pdf", ".svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.runs.run import reading
     from dipaco.store.objects import said_plainly
 
+    if options.picture is not None and options.picture.suffix.lower() not in PICTURES:
+        raise BadPicture(file=options.picture, known=", ".join(PICTURES))
     with reading(options.run) as opened:
         inspection = inspection_of(opened)
         file = options.picture or (None if options.json else opened.layout.inspection)

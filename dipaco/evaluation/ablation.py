@@ -15,16 +15,13 @@ import msgspec
 
 from dipaco.config import MODULAR, RunConfig
 from dipaco.errors import BadSeeds, NoSuchRow
-from dipaco.evaluation.paired import Interval, mean_interval, paired_difference
-from dipaco.evaluation.tables import (
-    Row,
-    columns_as_markdown,
-    columns_as_text,
-    duration,
-    quantity,
-)
+from dipaco.evaluation.paired import paired_difference
+from dipaco.evaluation.tables import Row
+from dipaco.model.config import part_names
 from dipaco.topology import SHARED
 
+BEST_PATH = "_best_path"  # how the name of such a row of a report ends
+OF_ITS_OWN = ("name", "seed", "topology", "phases", "baselines", "evaluation", "reroute")
 COSTS = ("steps", "tokens", "parameters_per_path", "flops")  # what rows may be held equal in
 
 
@@ -77,6 +74,7 @@ class SweepTable:
     orderings: list[Ordering]  # of every two rows
     runs: list[Row]  # every run's own rows, as in its report
     missing: list[str]  # runs that are not finished
+    apart: list[str]  # rows on other text than the reference, which are not compared with it
     notes: list[str]
 
     def to_json(self) -> bytes:
@@ -144,30 +142,30 @@ def make_table(
                 if configs[row].num_paths == 1 and name != row and "/" not in name:
                     continue  # the best of one path
                 values.setdefault(name, {})[trial.seed] = result
-                if not result.name.endswith("_best_path"):
+                if not result.name.endswith(BEST_PATH):
                     main[name] = row
     reference = next(iter(values), "")
-    rows = [
-        _sweep_row(sweep, name, by_seed, values[reference], configs[_owner(name, configs)])
-        for name, by_seed in values.items()
-    ]
-    diloco = {
-        _key(configs[row], values[name]): name
-        for name, row in reversed(main.items())
-        if name == row and is_diloco(configs[row])
-    }
+    config_of = {name: configs[_owner(name, configs)] for name in values}
+    apart = [name for name in values if config_of[name].data != config_of[reference].data]
     to_diloco = {}
     for name, row in main.items():
-        other = diloco.get(_key(configs[row], values[name]))
-        if name == row and other not in (None, name) and configs[row].num_paths > 1:
+        other = _diloco_of(name, values, configs) if name == row else None
+        if other is not None:
             compared = _compare(other, values[other], name, values[name])
             if compared is not None:
                 to_diloco[name] = compared
-    pairs = (_compare(a, values[a], b, values[b]) for a, b in itertools.combinations(main, 2))
+    pairs = (
+        _compare(a, values[a], b, values[b])
+        for a, b in itertools.combinations(main, 2)
+        if config_of[a].data == config_of[b].data
+    )
     return SweepTable(
         sweep=sweep,
         reference=reference,
-        rows=rows,
+        rows=[
+            _sweep_row(sweep, name, values, reference, config_of[name], is_apart=name in apart)
+            for name in values
+        ],
         to_diloco=to_diloco,
         orderings=[pair for pair in pairs if pair is not None],
         runs=[
@@ -177,51 +175,15 @@ def make_table(
             for result in results[trial]
         ],
         missing=[str(trial) for trial in trials if trial not in results],
-        notes=_notes(configs, main, to_diloco, has_best_paths=len(main) < len(values)),
+        apart=apart,
+        notes=_notes(
+            configs,
+            main,
+            to_diloco,
+            [name for name in apart if name in main],
+            has_best_paths=len(main) < len(values),
+        ),
     )
-
-
-def render_sweep_text(table: SweepTable) -> str:
-    """For a terminal."""
-    return columns_as_text(*_columns(table)) + "\n\n" + "\n".join(ordering_lines(table))
-
-
-def render_sweep_markdown(table: SweepTable) -> str:
-    """The same as Markdown, with levels and notes."""
-    levels = "\n".join(f"| {row.name} | {_levels(row)} |" for row in table.rows if _is_main(row))
-    notes = "\n".join(f"- {note}" for note in table.notes)
-    orderings = "\n".join(f"- {line}" for line in ordering_lines(table))
-    missing = f"\nNot finished: {'; '.join(table.missing)}.\n" if table.missing else ""
-    return f"""# Sweep {table.sweep}
-
-{columns_as_markdown(*_columns(table))}
-{missing}
-{notes}
-
-Orderings, by the paired difference over seeds:
-
-{orderings}
-
-| row | levels |
-| :-- | :-- |
-{levels}
-
-![Perplexity against parameters, tokens and bytes sent](plot.png)
-"""
-
-
-def ordering_lines(table: SweepTable) -> list[str]:
-    """Which row is below which, the largest resolved differences first, then the unresolved."""
-
-    def line(ordering: Ordering, sign: str) -> str:
-        spread = "" if ordering.spread is None else f" ± {ordering.spread:.2f}"
-        return f"{ordering.better} {sign} {ordering.worse} by {ordering.difference:.2f}{spread}"
-
-    ranked = sorted(table.orderings, key=lambda ordering: -ordering.difference)
-    resolved = [line(o, "<") for o in ranked if o.resolved]
-    others = [line(o, "?") for o in ranked if not o.resolved]
-    lines = [f"resolved: {text}" for text in resolved]
-    return lines + [f"not resolved: {text}" for text in others]
 
 
 def _name(row: str, result: str) -> str:
@@ -238,26 +200,52 @@ def _owner(name: str, rows: Iterable[str]) -> str:
     return max(fitting, key=len)
 
 
-def _is_main(row: SweepRow) -> bool:
-    return not row.name.endswith("_best_path")
+def _diloco_of(
+    name: str, values: Mapping[str, Mapping[int, Row]], configs: Mapping[str, RunConfig]
+) -> str | None:
+    """The DiLoCo row of as many paths and tokens on the same text, and of those the one that has
+    the most settings in common.
+    """
+    config, tokens = configs[name], _tokens(values[name])
+    fitting = [
+        other
+        for other in configs
+        if other != name
+        and is_diloco(configs[other])
+        and configs[other].num_paths == config.num_paths > 1
+        and configs[other].data == config.data
+        and _tokens(values[other]) == tokens
+    ]
+    return min(fitting, key=lambda other: len(_differing(config, configs[other])), default=None)
 
 
-def _key(config: RunConfig, by_seed: Mapping[int, Row]) -> tuple[int, int]:
-    return config.num_paths, next(iter(by_seed.values())).tokens
+def _tokens(by_seed: Mapping[int, Row]) -> int:
+    return next(iter(by_seed.values())).tokens
+
+
+def _differing(one: RunConfig, other: RunConfig) -> list[str]:
+    """Groups of settings in which two rows differ, but for what is shared."""
+    return [
+        field.name
+        for field in dataclasses.fields(RunConfig)
+        if field.name not in OF_ITS_OWN and getattr(one, field.name) != getattr(other, field.name)
+    ]
 
 
 def _sweep_row(
     sweep: str,
     name: str,
-    by_seed: Mapping[int, Row],
-    reference: Mapping[int, Row],
+    values: Mapping[str, Mapping[int, Row]],
+    reference: str,
     config: RunConfig,
+    *,
+    is_apart: bool,
 ) -> SweepRow:
+    by_seed = values[name]
     rows = [by_seed[seed] for seed in sorted(by_seed)]
-    first = next(iter(reference.values()))
     to_first = None
-    if by_seed is not reference:
-        to_first = paired_difference(_perplexities(reference), _perplexities(by_seed))
+    if name != reference and not is_apart:
+        to_first = paired_difference(_perplexities(values[reference]), _perplexities(by_seed))
     common: dict[str, Any] = dataclasses.asdict(rows[0]) | {
         "name": name,
         "perplexity": statistics.fmean(row.perplexity for row in rows),
@@ -266,15 +254,21 @@ def _sweep_row(
     return SweepRow(
         **common,
         sweep=sweep,
-        levels=[
-            {"name": level.name, "experts": level.experts, "parts": list(level.parts)}
-            for level in config.topology.levels
-        ],
+        levels=_levels(name, config),
         seeds=sorted(by_seed),
         spread=None if to_first is None else to_first.half_width,
-        held_equal=_held_equal(first, rows[0]),
+        held_equal=_held_equal(next(iter(values[reference].values())), rows[0]),
         perplexities=[row.perplexity for row in rows],
     )
+
+
+def _levels(name: str, config: RunConfig) -> list[dict[str, Any]]:
+    if "/" in name:  # a dense baseline of the row's run
+        return [{"name": "all", "experts": SHARED, "parts": list(part_names(config.model))}]
+    return [
+        {"name": level.name, "experts": level.experts, "parts": list(level.parts)}
+        for level in config.topology.levels
+    ]
 
 
 def _perplexities(by_seed: Mapping[int, Row]) -> dict[int, float]:
@@ -303,80 +297,11 @@ def _compare(
     )
 
 
-def _columns(table: SweepTable) -> tuple[list[str], list[list[str]]]:
-    headings = [
-        "row",
-        "seeds",
-        "perplexity",
-        f"to {table.reference or 'first'}",
-        "to DiLoCo",
-        "path size",
-        "total size",
-        "steps",
-        "tokens",
-        "flops",
-        "bytes sent",
-        "time",
-        "held equal",
-    ]
-    by_name = {row.name: row for row in table.rows}
-    return headings, [_cells(table, row, by_name) for row in table.rows]
-
-
-def _cells(table: SweepTable, row: SweepRow, by_name: Mapping[str, SweepRow]) -> list[str]:
-    first = by_name[table.reference]
-    own = mean_interval(dict(zip(row.seeds, row.perplexities, strict=True)))
-    if row is first:
-        to_first, held = "", ""
-    else:
-        difference = paired_difference(
-            dict(zip(first.seeds, first.perplexities, strict=True)),
-            dict(zip(row.seeds, row.perplexities, strict=True)),
-        )
-        to_first = "" if difference is None else _difference(difference)
-        held = ", ".join(row.held_equal).replace("parameters_per_path", "path size")
-    against = table.to_diloco.get(row.name)
-    return [
-        row.name,
-        str(len(row.seeds)),
-        f"{own.mean:.2f}",
-        to_first,
-        "" if against is None else _signed(against, row.name),
-        quantity(row.parameters_per_path),
-        quantity(row.parameters_total),
-        f"{row.steps:,}",
-        quantity(row.tokens),
-        quantity(row.flops),
-        f"{quantity(row.bytes_sent)}B" if row.bytes_sent else "0",
-        duration(row.seconds),
-        held,
-    ]
-
-
-def _signed(ordering: Ordering, row: str) -> str:
-    sign = -1 if ordering.better == row else 1
-    return _difference(Interval(sign * ordering.difference, ordering.spread, tuple(ordering.seeds)))
-
-
-def _difference(interval: Interval) -> str:
-    if interval.half_width is None:
-        return f"{interval.mean:+.2f}"
-    mark = "" if interval.is_resolved else " (not resolved)"
-    return f"{interval.mean:+.2f} ± {interval.half_width:.2f}{mark}"
-
-
-def _levels(row: SweepRow) -> str:
-    def one(level: dict[str, Any]) -> str:
-        number = {0: "one per path", 1: "shared"}.get(level["experts"], f"{level['experts']}")
-        return f"{level['name']} ({number}): {', '.join(level['parts']) or 'nothing'}"
-
-    return "; ".join(one(level) for level in row.levels)
-
-
 def _notes(
     configs: Mapping[str, RunConfig],
     main: Mapping[str, str],
     to_diloco: Mapping[str, Ordering],
+    apart: Sequence[str],
     *,
     has_best_paths: bool,
 ) -> list[str]:
@@ -388,22 +313,35 @@ def _notes(
         and not is_diloco(configs[row])
         and name not in to_diloco
     ]
+    differing: dict[str, list[str]] = {}  # groups of settings -> rows
+    for name, against in to_diloco.items():
+        other = against.worse if against.better == name else against.better
+        if settings := ", ".join(_differing(configs[name], configs[other])):
+            differing.setdefault(settings, []).append(name)
     notes = [
         "perplexity is the mean over seeds; ± is half the 95 % interval of the difference, paired "
         "by seed (Student's t). A difference is resolved where its interval excludes zero; of many "
         "comparisons, one in twenty would be by chance.",
-        "to DiLoCo: against DiLoCo of as many paths and tokens, which has the same data and outer "
-        "step and shares everything. That difference is what modules bring.",
+        "to DiLoCo: against the DiLoCo row of as many paths and tokens on the same text, which "
+        "shares everything. That difference is what modules bring, where nothing else differs.",
         "held equal: what the row has in common with the first; a difference in anything else "
         "may be what made it better or worse.",
     ]
+    notes += [
+        f"That DiLoCo row has other settings also under {settings}: {', '.join(names)}."
+        for settings, names in differing.items()
+    ]
     if has_best_paths:
         notes.append(
-            "NAME_best_path picks each document's path after the fact: a bound that no router can "
-            "reach. It takes no part in the orderings."
+            f"NAME{BEST_PATH} picks each document's path after the fact: a bound that no router "
+            "can reach. It takes no part in the orderings."
         )
     if alone:
         notes.append(
-            f"Without a DiLoCo row of as many paths and tokens in this sweep: {', '.join(alone)}."
+            f"Without a DiLoCo row of as many paths and tokens in this table: {', '.join(alone)}."
+        )
+    if apart:
+        notes.append(
+            f"On other text than the first row, and not compared with it: {', '.join(apart)}."
         )
     return notes

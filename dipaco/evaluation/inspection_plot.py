@@ -39,6 +39,8 @@ def draw_inspection(inspection: dict[str, Any], file: Path | str) -> None:
 
 def _draw_sizes(axes: "Axes", routings: list[dict[str, Any]]) -> None:
     """A group of bars for each path, a bar for each time that documents were routed."""
+    from matplotlib.ticker import MaxNLocator
+
     width = 0.8 / len(routings)
     for number, routing in enumerate(routings):
         places = [path + width * number for path in range(len(routing["documents"]))]
@@ -46,6 +48,7 @@ def _draw_sizes(axes: "Axes", routings: list[dict[str, Any]]) -> None:
         colour = COLOURS[number % len(COLOURS)]
         axes.bar(places, routing["documents"], width, color=colour, label=label)
     axes.set(xlabel="path", ylabel="documents of its shard")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title("Shards", loc="left", fontweight="bold")
     axes.grid(color=FAINT, linewidth=0.6, axis="y")
     axes.set_axisbelow(True)
@@ -55,6 +58,8 @@ def _draw_sizes(axes: "Axes", routings: list[dict[str, Any]]) -> None:
 
 
 def _draw_lines(axes: "Axes", modules: dict[str, Any], what: str, label: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     levels = list(dict.fromkeys(name.partition("/")[0] for name in modules))
     for name, module in modules.items():
         points = [(s["phase"], s[what]) for s in module["steps"] if s[what] is not None]
@@ -72,6 +77,7 @@ def _draw_lines(axes: "Axes", modules: dict[str, Any], what: str, label: str) ->
             label=name,
         )
     axes.set(xlabel="phase", ylabel=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title(what.capitalize(), loc="left", fontweight="bold")
     axes.grid(color=FAINT, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)

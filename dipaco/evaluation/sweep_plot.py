@@ -5,7 +5,7 @@ A mark for the mean of a row, a small dot for each seed. Colours and manner are 
 
 from pathlib import Path
 
-from dipaco.evaluation.ablation import SweepTable
+from dipaco.evaluation.ablation import BEST_PATH, SweepTable
 from dipaco.evaluation.plots import COLOURS, FAINT, INK
 
 MARKS = "osD^vP*XpH"
@@ -20,9 +20,15 @@ def draw_sweep(table: SweepTable, file: Path | str) -> None:
     """Writes the picture; the file's ending chooses the format."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, NullFormatter
+    from matplotlib.ticker import (
+        EngFormatter,
+        FuncFormatter,
+        LogLocator,
+        MaxNLocator,
+        NullFormatter,
+    )
 
-    rows = [row for row in table.rows if not row.name.endswith("_best_path")]
+    rows = [row for row in table.rows if not row.name.endswith(BEST_PATH)]
     with mpl.rc_context({"font.size": 9, "text.color": INK, "axes.labelcolor": INK}):
         figure = Figure(figsize=(13, 4.8), layout="constrained")
         for (cost, label), axes in zip(PANELS, figure.subplots(1, 3, sharey=True), strict=True):
@@ -48,6 +54,7 @@ def draw_sweep(table: SweepTable, file: Path | str) -> None:
                 )
             if min((getattr(row, cost) for row in rows), default=0) > 0:
                 axes.set_xscale("log")
+                axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
                 axes.xaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
             axes.set_yscale("log")

@@ -1,6 +1,7 @@
 """Settings of the inner optimisation."""
 
 import dataclasses
+import math
 
 from dipaco.errors import BadSetting
 
@@ -45,14 +46,20 @@ class InnerSettings:
                     name=f"inner.{name}", value=getattr(self, name), expected="1 or more", hint=""
                 )
         for name in ("learning_rate", "epsilon", "clip_norm"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise BadSetting(
-                    name=f"inner.{name}", value=getattr(self, name), expected="above 0", hint=""
+                    name=f"inner.{name}",
+                    value=getattr(self, name),
+                    expected="above 0, and finite",
+                    hint="",
                 )
         for name in ("warmup_steps", "rewarm_steps", "end_fraction", "weight_decay"):
-            if not getattr(self, name) >= 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise BadSetting(
-                    name=f"inner.{name}", value=getattr(self, name), expected="0 or more", hint=""
+                    name=f"inner.{name}",
+                    value=getattr(self, name),
+                    expected="0 or more, and finite",
+                    hint="",
                 )
         for name in ("beta1", "beta2", "hold_out"):
             if not 0 <= getattr(self, name) < 1:

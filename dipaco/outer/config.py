@@ -30,9 +30,12 @@ class OuterSettings:
     synchronous: bool = False
 
     def __post_init__(self):
-        if not self.learning_rate > 0:
+        if not 0 < self.learning_rate < math.inf:
             raise BadSetting(
-                name="outer.learning_rate", value=self.learning_rate, expected="above 0", hint=""
+                name="outer.learning_rate",
+                value=self.learning_rate,
+                expected="above 0, and finite",
+                hint="",
             )
         if not 0 <= self.momentum < 1:
             raise BadSetting(

@@ -1,6 +1,7 @@
 """How documents are routed: the settings, and which values they take."""
 
 import dataclasses
+import math
 
 from dipaco.errors import BadRoutingSetting, BadSetting
 
@@ -47,7 +48,7 @@ class RoutingConfig:
         expect("floor", 0 <= self.floor <= 1, "0 (no floor) to 1.0 (every path the same share)")
         expect(
             "capacity",
-            self.capacity is None or self.capacity >= 1,
+            self.capacity is None or 1 <= self.capacity < math.inf,
             "None (no bound) or at least 1.0, where 1.0 gives every path the same share",
         )
         expect("overlap", self.overlap >= 1, "at least 1 (no overlap)")
@@ -57,7 +58,7 @@ class RoutingConfig:
             and all(phase >= 1 for phase in self.alternations),
             "phases in rising order, each once, from 1: at 0 all paths are still the same",
         )
-        expect("regularisation", self.regularisation >= 0, "0 or more")
+        expect("regularisation", 0 <= self.regularisation < math.inf, "0 or more, and finite")
         share = self.target_share
         expect(
             "target_share",
@@ -99,4 +100,4 @@ class RerouteConfig:
         expect("window", self.window is None or self.window >= 1, "None, or 1 token or more")
         expect("steps", self.steps >= 1, "1 or more")
         expect("batch_size", self.batch_size >= 1, "1 or more")
-        expect("learning_rate", self.learning_rate > 0, "above 0")
+        expect("learning_rate", 0 < self.learning_rate < math.inf, "above 0, and finite")

@@ -35,12 +35,13 @@ from dipaco.errors import (
     RunOfOtherConfig,
     RunOfOtherDatabase,
     RunOfOtherVersion,
+    SweepHere,
 )
 from dipaco.receipt import Receipt
 from dipaco.routing.router import Router
 from dipaco.routing.router import load as load_router
 from dipaco.store.address import Address
-from dipaco.store.layout import Layout, tokens_folder
+from dipaco.store.layout import Layout, SweepLayout, tokens_folder
 from dipaco.store.objects import place, said_plainly, write_atomically
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId, assemble
@@ -320,17 +321,23 @@ def open_run(where: Path | Address, database: str | None = None) -> Run:
 
 
 def place_of_run(where: Path | Address, database: str | None = None) -> Place:
-    """Where the facts of a run are. Raises `NoSuchRun`, `RunOfOtherDatabase`."""
+    """Where the facts of a run are. Raises `NoSuchRun`, `SweepHere`, `RunOfOtherDatabase`."""
     address = Address.of(where)
     file = Layout(address.folder).ledger
     begun = _begun(address)
     if begun is None:
+        _refuse_sweep(address)
         raise NoSuchRun(folder=address)
     if database is not None and database != begun.database:
         place_of(file, address.identity, database)  # refuses a password before one is shown
         there = begun.database or file
         raise RunOfOtherDatabase(folder=address, there=there, given=database)
     return place_of(file, address.identity, begun.database)
+
+
+def _refuse_sweep(address: Address) -> None:
+    if SweepLayout(address.folder).sweep.exists():
+        raise SweepHere(folder=address)
 
 
 def has_begun(where: Path | Address, config: RunConfig) -> bool:
@@ -371,8 +378,9 @@ def taking_part(where: Path | Address) -> Generator[Part]:
 
     Raises:
       RunBusy: somebody has been putting the run in order for `SETTING_UP_SECONDS`.
-      NotWritable, DiskFull: there can be no run in this folder.
+      NotWritable, DiskFull, SweepHere: there can be no run in this folder.
     """
+    _refuse_sweep(Address.of(where))
     folder = Address.of(where).folder
     lock = Layout(folder).lock
     with said_plainly(folder):

@@ -118,6 +118,11 @@ class SweepLayout:
     def row(self, name: str, seed: int) -> Path:
         return self.root / "rows" / name / str(seed)
 
+    def seeds(self, name: str) -> list[int]:
+        """Under which a row has been begun."""
+        folders = (self.root / "rows" / name).glob("*")
+        return sorted(int(folder.name) for folder in folders if folder.name.isdecimal())
+
     def shared(self, digest: str) -> Path:
         return self.root / "shared" / digest
 

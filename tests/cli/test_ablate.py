@@ -118,6 +118,12 @@ def test_what_is_finished_is_not_run_again_and_a_new_row_runs_alone(dipaco, litt
     assert table["to_diloco"]["2x2"]["held_equal"] == costs
     assert content_of(little.row) == before
 
+    ended = dipaco(*command, "--only", "2x2", "--redo", "2x2")
+    assert ended.code == 0, ended.err
+    assert "`2x2` has not changed: there is nothing to redo." in ended.out
+    assert "all 1 runs of little are finished" in ended.err
+    assert json.loads((little.folder / "table.json").read_bytes()) == table  # of all rows, still
+
 
 def test_a_changed_row_is_named_and_run_anew_where_that_is_asked_for(dipaco, little):
     before = content_of(little.row)
@@ -146,6 +152,10 @@ def test_a_changed_row_is_named_and_run_anew_where_that_is_asked_for(dipaco, lit
         ('"a": tiny(), "a": diloco()', (), "BadSweep: .*names the row `a` twice"),
         ('"a b": tiny(), "A_b": diloco()', (), "rows `a b` and `A_b` would share a folder"),
         ('"a/b": tiny()', (), "`a/b` cannot name a row"),
+        ('"a": tiny(), "a_best_path": diloco()', (), "`a_best_path` is called as the table"),
+        ('"a_every_16": tiny()', (), "`a_every_16` is called as the table calls"),
+        ('"a": tiny()', ("--set", "seed=3"), "NotForSweeps: `--set seed=.*`--seeds` says"),
+        ('"a": tiny()', ("--set", "name=b"), "NotForSweeps: `--set name=.*its file names"),
         ('"a": 3', (), "its row `a` is int, not RunConfig"),
         ("", (), r"`sweep\(\)` returned no rows"),
         ('"a": tiny()', ("--seeds", "0,1,0"), "BadSeeds: .*0 is there twice"),
@@ -193,6 +203,17 @@ def test_a_folder_that_holds_something_else_is_left_alone(dipaco, tiny, tmp_path
     ended = dipaco("ablate", sweep, "--run", folder)
     assert ended.code == 2
     assert "holds the sweep `sharing`, not the sweep `little`" in ended.err
+    assert [file.name for file in folder.iterdir()] == ["sweep.json"]
+
+    for damaged in ("{", "", "[]", "{}"):
+        (folder / "sweep.json").write_text(damaged)
+        ended = dipaco("ablate", sweep, "--run", folder)
+        assert ended.code == 2
+        assert "holds a damaged sweep.json (where it is `little`'s, remove that file)" in ended.err
+    for verb in (("status",), ("inspect",), ("train", tiny.config)):
+        ended = dipaco(*verb, "--run", folder)
+        assert ended.code == 2
+        assert f"SweepHere: {folder} holds a sweep, not a run." in ended.err
     assert [file.name for file in folder.iterdir()] == ["sweep.json"]
 
     ended = dipaco("ablate", sweep, "--run", "s3://bucket/sweep")

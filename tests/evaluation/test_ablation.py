@@ -11,13 +11,12 @@ from dipaco.data.config import DataConfig
 from dipaco.errors import BadSeeds, NoSuchRow
 from dipaco.evaluation.ablation import (
     make_table,
-    ordering_lines,
-    render_sweep_markdown,
     seeds_of,
     trials_of,
 )
 from dipaco.evaluation.paired import mean_interval, paired_difference
 from dipaco.evaluation.sweep_plot import draw_sweep
+from dipaco.evaluation.sweep_text import ordering_lines, render_sweep_markdown
 from dipaco.evaluation.tables import Row
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import ModelConfig, part_names
@@ -48,7 +47,7 @@ ROWS = {
     "flat": config(Level(name="all", parts=EVERYTHING, experts=4)),
     "pair": config(Level(name="all", parts=EVERYTHING, experts=2)),
 }
-PATHS = {"dense": 1, "diloco": 4, "flat": 4, "pair": 2}
+PATHS = {"dense": 1, "diloco": 4, "flat": 4, "pair": 2, "faster": 4}
 PERPLEXITY = {  # of seeds 0, 1, 2
     "dense": (100.0, 110.0, 90.0),
     "diloco": (80.0, 90.0, 70.5),
@@ -140,6 +139,50 @@ def test_rows_have_the_keys_of_a_report_and_those_of_a_sweep():
     assert rows["flat"]["held_equal"] == ["steps", "parameters_per_path"]
     assert rows["flat"]["levels"][0]["experts"] == 4
     assert {row["name"] for row in content["runs"]} >= {"flat", "flat_best_path"}
+
+
+def test_rows_on_other_text_are_not_compared():
+    data = dataclasses.replace(ROWS["flat"].data, sources=("other:",))
+    other = dataclasses.replace(ROWS["flat"], data=data)
+    table = table_of(rows=ROWS | {"flat": other})
+    assert table.apart == ["flat", "flat_best_path"]
+    assert not table.to_diloco
+    assert not [o for o in table.orderings if "flat" in (o.better, o.worse)]
+    assert {row.name: row.spread for row in table.rows}["flat"] is None
+    text = render_sweep_markdown(table)
+    assert "On other text than the first row, and not compared with it: flat.\n" in text
+    assert "| flat | 3 | 79.07 |  |  |" in text
+
+
+def test_of_two_diloco_rows_the_one_with_the_same_settings_and_what_differs_is_said():
+    inner = dataclasses.replace(ROWS["flat"].inner, learning_rate=1e-2)
+    fast = dataclasses.replace(ROWS["flat"], inner=inner)
+    table = table_of(rows=ROWS | {"flat": fast})
+    assert "That DiLoCo row has other settings also under inner: flat." in table.notes
+    rows = {"faster": dataclasses.replace(ROWS["diloco"], inner=inner)} | ROWS | {"flat": fast}
+    known = PERPLEXITY | {"faster": (85.0, 95.0, 75.0)}
+    trials = trials_of("toy", rows, [0])
+    results = {t: [result(t.row, t.seed, perplexity=known[t.row][t.seed])] for t in trials}
+    table = make_table("toy", trials, results)
+    assert table.to_diloco["flat"].worse == "faster"
+    assert not any("has other settings" in note for note in table.notes if "flat" in note)
+
+
+def test_dense_baselines_of_a_row_have_one_level():
+    trials = trials_of("toy", {"flat": ROWS["flat"]}, [0])
+    results = {trial: [result("flat", 0, "dense"), result("flat", 0)] for trial in trials}
+    dense, flat = make_table("toy", trials, results).rows
+    assert (dense.name, [level["experts"] for level in dense.levels]) == ("flat/dense", [1])
+    assert dense.levels[0]["parts"] == list(EVERYTHING)
+    assert [level["experts"] for level in flat.levels] == [4]
+
+
+def test_of_many_rows_under_one_seed_a_few_differences_are_listed():
+    table = table_of(seeds=(0,))
+    assert all(line.startswith("not resolved, of one seed: ") for line in ordering_lines(table))
+    many = dataclasses.replace(table, orderings=table.orderings * 3)
+    assert len(ordering_lines(many)) == 11
+    assert ordering_lines(many)[-1] == "not resolved, of one seed: 8 more, in table.json"
 
 
 def test_the_best_of_one_path_is_no_row():
