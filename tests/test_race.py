@@ -56,6 +56,14 @@ def test_everybody_comes_with_its_best_rate_at_every_budget(race):
     assert set(curves) == {"dense 1x", "dense size 2x", "flat 4"}
 
 
+def test_only_seeds_that_all_have_count(race):
+    rows = (row("dense 1x", 50.0, 54.0), row("flat 4", 51.0, 49.0))
+    curves = race.best(rows, rate=0.003, phases=10)
+    assert (curves["dense 1x"][10].perplexity, curves["flat 4"][10].perplexity) == (52.0, 50.0)
+    curves = race.best([*rows, row("2x2", 60.0)], rate=0.003, phases=10)
+    assert (curves["dense 1x"][10].perplexity, curves["flat 4"][10].perplexity) == (50.0, 51.0)
+
+
 def test_it_says_who_is_first_and_where_the_lead_changes(race):
     curves = race.best(ROWS, rate=0.003, phases=10)
     lines = race.race("equal steps", curves, ("dense 1x", "flat 4"))

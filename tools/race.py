@@ -12,13 +12,14 @@ import argparse
 import itertools
 import re
 import statistics
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from dipaco.evaluation.ablation import SweepRow, SweepTable
+from dipaco.evaluation.ablation import BEST_PATH, SweepRow, SweepTable
 
 ROW = re.compile(r"(?P<name>.+?)( rate (?P<rate>[\d.e-]+))?( phases (?P<phases>\d+))?")
 PATHS = ("2x2", "flat 4")
@@ -39,22 +40,31 @@ Curves = dict[str, dict[int, Entry]]  # name, phases of a path
 
 
 def best(rows: Iterable[SweepRow], rate: float, phases: int) -> Curves:
-    """The best rate of everybody at every budget. `rate` and `phases` are those of a row whose
-    name says nothing of them.
+    """The best rate of everybody at every budget, in the mean over the seeds that all have. `rate`
+    and `phases` are those of a row whose name says nothing of them.
     """
     curves: Curves = {}
-    for row in rows:
+    racing = [row for row in rows if not row.name.endswith(BEST_PATH)]
+    seeds = set.intersection(*(set(row.seeds) for row in racing)) if racing else set()
+    if not seeds:
+        sys.exit("These rows have no seed in common: there is nothing to compare.")
+    for row in racing:
         told = ROW.fullmatch(row.name)
-        if told is None or row.name.endswith("_best_path"):
+        if told is None:
             continue
         budget = int(told["phases"] or phases)
-        entry = Entry(statistics.mean(row.perplexities), float(told["rate"] or rate), 1)
+        entry = Entry(_mean(row, seeds), float(told["rate"] or rate), 1)
         of_name = curves.setdefault(told["name"], {})
         before = of_name.get(budget)
         if before is not None:
             entry = min(before, entry)._replace(rates=before.rates + 1)
         of_name[budget] = entry
     return curves
+
+
+def _mean(row: SweepRow, seeds: set[int]) -> float:
+    of_seed = dict(zip(row.seeds, row.perplexities, strict=True))
+    return statistics.mean(of_seed[seed] for seed in seeds)
 
 
 def race(title: str, curves: Curves, names: Sequence[str]) -> list[str]:
