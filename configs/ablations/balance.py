@@ -3,10 +3,10 @@ LM, arXiv 2410.03529), for 2x2 by product k-means and by plain k-means.
 
     dipaco ablate configs/ablations/balance.py --run runs/balance --seeds 0,1,2 --jobs 2
 
-The rows share text, base model, steps and tokens; they differ in which documents each path has, so
-a DiLoCo row stands beside each kind. Features that are not normalised are the paper's words taken
-literally. A path that gets no document at all is refused (`EmptyShard`) and the row named: that is
-a result, too.
+The rows share text, base model, steps and tokens; they differ in which documents each path has. The
+DiLoCo row has those of the first row, and the table says whose differ from it in that too.
+Features that are not normalised are the paper's words taken literally. A path that gets no document
+at all is refused (`EmptyShard`) and the row named: that is a result, too.
 
 Cost on two cores: a base model 32 s, once a seed; each of the eight rows 1.8 minutes. With three
 seeds 45 minutes of work one after another.
