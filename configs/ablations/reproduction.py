@@ -16,7 +16,7 @@ steps of all four paths together. Everyone is tuned over three rates; shards are
 (`routing.capacity`). `python tools/race.py runs/reproduction/table.json` shows who wins.
 
 Cost on two cores that have nothing else to do: a row of four paths 4 minutes, of 16 paths 10;
-dense 1x one and a half, 16x 15. The first command 85 minutes, the second RACE_HOURS hours more.
+dense 1x one and a half, 16x 15. The first command 85 minutes, the second six hours more.
 Documents are evaluated to their 128th token.
 """
 
