@@ -146,11 +146,11 @@ class CorpusOfOtherSettings(DipacoError):
 
 
 class CorpusDamaged(DipacoError):
-    """{file} is damaged: {problem}. Delete the folder {folder}; `dipaco train` with the same config and run prepares it anew."""
+    """{file} is damaged: {problem}. Delete the folder {folder}; the command that began the run (`dipaco train`, for a row of a sweep `dipaco ablate`) prepares it anew."""
 
 
 class EmptyShard(DipacoError):
-    """Path {path} has {documents} documents with {tokens} tokens: nothing to train on. Use fewer paths, more text, or a lower `routing.capacity`."""
+    """Path {path} has {documents} documents with {tokens} tokens: nothing to train on. Use fewer paths, more text, a lower `routing.capacity`, or a smaller `inner.hold_out`."""
 
 
 class EmptyHoldOut(DipacoError):
@@ -228,7 +228,7 @@ class BadConfigFile(DipacoError):
 
 
 class LedgerDamaged(DipacoError):
-    """The ledger {file} cannot be read: {problem}. Restore it from a copy, or start a new run folder."""
+    """The ledger {file} cannot be read: {problem}. Restore it from a copy, or start a new run folder (a base model under `shared/` of a sweep is made again where its folder is removed)."""
 
 
 class LedgerVersion(DipacoError):
