@@ -91,8 +91,13 @@ def _at(rate: float, phases: int) -> str:
 
 
 def averaged() -> dict[str, RunConfig]:
-    """2x2 averaged at every step, and after every phase without momentum, each at its own rate."""
-    rows = {}
+    """2x2 averaged at every step, and after every phase without momentum, each at its own rate. And
+    the same where what touches the vocabulary is not averaged at all.
+    """
+    rows = {
+        "2x2 private plain": of(private_grid(2), outer=PLAIN),
+        "2x2 private synchronous": of(private_grid(2), outer=TOGETHER),
+    }
     for rate in RATES:
         tuned = {"topology": shared_grid(2), "inner": inner(rate)}
         rows[f"2x2 plain rate {rate:g}"] = of(outer=PLAIN, **tuned)
