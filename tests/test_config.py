@@ -397,6 +397,7 @@ def test_outer_and_inner_defaults_are_the_papers():
         ("inner.rewarm_steps=-1", "0 or more"),
         ("reroute.every=0,16", "1 or more"),
         ("reroute.every=32,16", "rising order"),
+        ("reroute.hold_out=1.0", "below 1"),
         ("reroute.window=0", "1 token or more"),
     ],
 )

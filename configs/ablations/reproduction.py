@@ -58,7 +58,7 @@ def paper() -> dict[str, RunConfig]:
     rows["4x4 private stopped"] = of(private_grid(4), inner=inner(hold_out=0.05))
     for count in (1, 2, 3):  # none: `flat 4`
         rows[f"flat 4 alternations {count}"] = of(whole(2, PER_PATH), routing=alternating(count))
-    anew = RerouteConfig(every=(16, 32, 64), steps=400, learning_rate=1e-3)
+    anew = RerouteConfig(every=(16, 32, 64), steps=100, learning_rate=1e-3)
     for k, paths in ((2, 4), (4, 16)):
         rows[f"flat {paths} re-routed"] = of(whole(k, PER_PATH), reroute=anew)
     return rows

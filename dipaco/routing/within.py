@@ -58,6 +58,20 @@ def targets(
     return best_paths(continuation_sums(path, lengths_N, window) for path in log_likelihoods)
 
 
+def split(
+    num_documents: int, hold_out: float, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Documents that train the router, and those that say when it was at its best: int64 [N], [M].
+
+    A share above 0 gives each at least one document, where there are two; 0 draws nothing.
+    """
+    if not hold_out or num_documents < 2:
+        return np.arange(num_documents), np.zeros(0, np.int64)
+    count = min(max(round(hold_out * num_documents), 1), num_documents - 1)
+    order = random.permutation(num_documents)
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
 def fresh(model: Any, num_dims: int, num_paths: int) -> dict[str, Any]:
     """The router that training starts from: the base model, and a head that prefers no path."""
     head = {

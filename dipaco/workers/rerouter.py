@@ -8,9 +8,10 @@ one path are in memory at a time.
 import dataclasses
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +35,26 @@ from dipaco.workers.evaluator import validation
 from dipaco.workers.trainer import StoppedPartway
 
 OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
+CHECKS = 40  # of the router on its hold-out, while it is trained
+
+
+class _Kept(NamedTuple):
+    """The router as it was when it did best on its hold-out; without one, as it is in the end."""
+
+    params: Any
+    loss: np.ndarray  # float32 scalar, mean nats per target of the hold-out; infinite: never asked
+    step: np.ndarray  # int32 scalar
+
+
+class _Rows(NamedTuple):
+    """Documents to learn from, or to be measured on."""
+
+    tokens: np.ndarray  # int32 [N, T]
+    targets: np.ndarray  # int32 [N, T]
+    is_target: np.ndarray  # bool [N, T]
+
+    def batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: values[rows] for name, values in self._asdict().items()}
 
 
 def reroute(
@@ -48,11 +69,11 @@ def reroute(
     started = time.monotonic()
     config, arm = run.config, run.plan.arm(MODULAR)
     scores = functools.partial(_of_each_path, run, arm.phases)
-    params, seconds = _trained(run, claim, scores, on_step, should_stop)
+    kept, seconds = _trained(run, claim, scores, on_step, should_stop)
 
     documents, path_N = validation(run, MODULAR, arm.phases)
     tokens, lengths = first_tokens(run.tokens_of(documents), documents, config.data.length)
-    choice_NT = _choices(run, params, tokens)
+    choice_NT = _choices(run, kept.params, tokens)
     prefix_tokens = config.data.prefix_tokens
     rows = []
     for every in (*config.reroute.every, None):
@@ -62,8 +83,8 @@ def reroute(
     return [
         StageDone(
             stage="reroute",
-            artifacts={"within_router": save_tree(run.objects, "routers", params)},
-            summary={"rows": rows, "release": arm.phases},
+            artifacts={"within_router": save_tree(run.objects, "routers", kept.params)},
+            summary={"rows": rows, "release": arm.phases, "step": int(kept.step)},
             seconds=seconds + time.monotonic() - started,
         )
     ]
@@ -85,18 +106,15 @@ def _trained(
     scores: Callable[[str], Iterator[np.ndarray]],
     on_step: OnStep,
     should_stop: Callable[[], bool],
-) -> tuple[dict[str, Any], float]:
+) -> tuple[_Kept, float]:
     """Fine-tunes the base model on the router's documents, with AdamW as the paths. Also the
     seconds that somebody else took for the steps before these.
     """
     started = time.monotonic()
     config, settings = run.config, run.config.reroute
-    documents = run.corpus.documents("router")
-    tokens, lengths = first_tokens(run.corpus, documents, config.data.length)
-    target_NT = within.targets(scores("router_values"), lengths, settings.window)
-    index_T = np.arange(tokens.shape[1])
-    # From the last token of the prefix on: before it, nobody is asked.
-    is_asked_NT = (index_T >= config.data.prefix_tokens - 1) & (index_T + 1 < lengths[:, None])
+    rows = _rows(run, scores)
+    random = np.random.default_rng(run.seed_for("reroute"))
+    learned, held_out = within.split(len(rows.tokens), settings.hold_out, random)
     inner = dataclasses.replace(
         config.inner,
         learning_rate=settings.learning_rate,
@@ -106,43 +124,88 @@ def _trained(
     )
     params = within.fresh(run.base_parts(), config.model.d_model, config.num_paths)
     state = fresh_state(jax.tree.map(jnp.array, params), adamw(inner))
+    kept = _Kept(params, np.asarray(math.inf, np.float32), np.asarray(0, np.int32))
     taken, losses, seconds = 0, (), 0.0
     if partway := run.ledger.partway("", 0, 0):
-        state = jax.device_put(load_snapshot(run.objects, partway.receipt, state))
+        state, kept = load_snapshot(run.objects, partway.receipt, (state, kept))
+        state = jax.device_put(state)
         taken, losses, seconds = partway.step, partway.losses, partway.seconds
-    random = np.random.default_rng(run.seed_for("reroute"))
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         queue = np.zeros(0, np.int64)
         while True:
             while len(queue) < settings.batch_size:
-                queue = np.append(queue, random.permutation(len(documents)))
-            rows, queue = np.split(queue, [settings.batch_size])
-            batch = {"tokens": tokens, "targets": target_NT, "is_target": is_asked_NT}
-            yield {name: values[rows] for name, values in batch.items()}
+                queue = np.append(queue, random.permutation(learned))
+            now, queue = np.split(queue, [settings.batch_size])
+            yield rows.batch(now)
 
     step: Any = make_step(functools.partial(within.loss, _hidden_of(run)), inner)
-    result = run_phase(
-        state,
-        itertools.islice(batches(), taken, None),
-        learning_rates(inner, settings.steps, taken, settings.steps - taken),
-        step,
-        on_step=lambda _, loss: on_step(loss, settings.batch_size * config.data.length),
-        should_stop=should_stop,
-    )
-    losses = (*losses, *result.losses.tolist())
-    if len(losses) < settings.steps:
-        name = run.layout.snapshot("reroute", 0, 0, claim.attempt)
-        raise StoppedPartway(
-            Partway(
-                receipt=save_snapshot(run.objects, name, jax.device_get(result.state)),
-                step=len(losses),
-                batches=run.ledger.scores(MODULAR, run.plan.arm(MODULAR).phases)[0].digest,
-                losses=losses,
-                seconds=seconds + time.monotonic() - started,
-            )
+    measure = jax.jit(functools.partial(within.loss, _hidden_of(run)))
+    coming = itertools.islice(batches(), taken, None)
+    between_checks = -(-settings.steps // CHECKS)
+    while taken < settings.steps:
+        count = min(between_checks - taken % between_checks, settings.steps - taken)
+        result = run_phase(
+            state,
+            coming,
+            learning_rates(inner, settings.steps, taken, count),
+            step,
+            on_step=lambda _, loss: on_step(loss, settings.batch_size * config.data.length),
+            should_stop=should_stop,
         )
-    return jax.device_get(result.state.parts), seconds
+        state = result.state
+        taken += len(result.losses)
+        losses = (*losses, *result.losses.tolist())
+        if len(result.losses) < count:
+            name = run.layout.snapshot("reroute", 0, 0, claim.attempt)
+            raise StoppedPartway(
+                Partway(
+                    receipt=save_snapshot(run.objects, name, (jax.device_get(state), kept)),
+                    step=taken,
+                    batches=run.ledger.scores(MODULAR, run.plan.arm(MODULAR).phases)[0].digest,
+                    losses=losses,
+                    seconds=seconds + time.monotonic() - started,
+                )
+            )
+        if len(held_out):
+            loss = _hold_out_loss(measure, state.parts, rows, held_out, settings.batch_size)
+            kept = _better(kept, state.parts, loss, taken)
+    if not len(held_out):
+        kept = _Kept(jax.device_get(state.parts), kept.loss, np.asarray(taken, np.int32))
+    return kept, seconds
+
+
+def _rows(run: Run, scores: Callable[[str], Iterator[np.ndarray]]) -> _Rows:
+    documents = run.corpus.documents("router")
+    tokens, lengths = first_tokens(run.corpus, documents, run.config.data.length)
+    target_NT = within.targets(scores("router_values"), lengths, run.config.reroute.window)
+    index_T = np.arange(tokens.shape[1])
+    # From the last token of the prefix on: before it, nobody is asked.
+    is_asked_T = index_T >= run.config.data.prefix_tokens - 1
+    return _Rows(tokens, target_NT, is_asked_T & (index_T + 1 < lengths[:, None]))
+
+
+def _better(kept: _Kept, params: Any, loss: float, step: int) -> _Kept:
+    """Of two that are level the earlier, which has fewer steps behind it."""
+    if not loss < kept.loss:
+        return kept
+    # Copies: the next step is given the buffers that these are in.
+    return _Kept(
+        jax.tree.map(np.array, params), np.asarray(loss, np.float32), np.asarray(step, np.int32)
+    )
+
+
+def _hold_out_loss(
+    measure: Callable[..., Any], params: Any, rows: _Rows, held_out: np.ndarray, size: int
+) -> float:
+    """Mean nats per target of the documents held out; infinite where nobody is asked in them."""
+    nats, count = 0.0, 0
+    for start in range(0, len(held_out), size):
+        batch = rows.batch(np.resize(held_out[start : start + size], size))
+        batch["is_target"] = batch["is_target"] & (np.arange(size) < len(held_out) - start)[:, None]
+        batch_nats, batch_count = jax.device_get(measure(params, batch))
+        nats, count = nats + float(batch_nats), count + int(batch_count)
+    return nats / count if count else math.inf
 
 
 def _choices(run: Run, params: Any, tokens_NT: np.ndarray) -> np.ndarray:

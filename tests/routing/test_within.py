@@ -36,6 +36,23 @@ def test_a_window_as_long_as_the_document_is_the_same_as_none():
     np.testing.assert_array_equal(within.targets(values, lengths, 6), none)
 
 
+def test_documents_that_are_held_out_train_nobody():
+    for count, share, held in ((100, 0.1, 10), (100, 0.001, 1), (2, 0.99, 1), (1, 0.5, 0)):
+        learned, held_out = within.split(count, share, np.random.default_rng(3))
+        assert len(held_out) == held
+        assert sorted([*learned, *held_out]) == list(range(count))
+    draws = [within.split(100, 0.1, np.random.default_rng(seed))[1].tolist() for seed in (3, 3, 4)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_without_a_hold_out_everything_trains_and_nothing_is_drawn():
+    random = np.random.default_rng(3)
+    learned, held_out = within.split(7, 0.0, random)
+    assert learned.tolist() == list(range(7))
+    assert not len(held_out)
+    assert random.integers(1 << 30) == np.random.default_rng(3).integers(1 << 30)
+
+
 def hidden_of(model, tokens_BT):
     """A model of one table."""
     return jnp.take(model["table"], tokens_BT, axis=0)

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 
+from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.control.tasks import Claim, Task
 from dipaco.data.first_tokens import first_tokens
@@ -15,6 +17,7 @@ from dipaco.routing import within
 from dipaco.routing.config import RerouteConfig
 from dipaco.store.tensors import load_tree
 from dipaco.topology import Level, Topology
+from dipaco.workers import rerouter
 from dipaco.workers.rerouter import reroute
 from tests.workers.conftest import CONFIG, EVERYTHING, worker_of
 
@@ -85,7 +88,49 @@ def test_it_needs_several_paths_and_every_document_under_all_of_them():
         dataclasses.replace(CONFIG, evaluation=evaluation, reroute=every)
 
 
+def test_the_router_is_kept_as_it_was_when_it_did_best_on_its_hold_out(begin, monkeypatch):
+    run = begin(REROUTED)
+    worker = worker_of(run)
+    while worker.run_once():
+        pass
+    seen = []
+    real = rerouter._hold_out_loss
+
+    def at_its_best_after_five(measure, params, rows, held_out, size):
+        loss = real(measure, params, rows, held_out, size)
+        batches = [measure(params, rows.batch(held_out[i : i + 1])) for i in range(len(held_out))]
+        nats, count = np.asarray(batches, np.float64).sum(axis=0)
+        assert loss == pytest.approx(nats / count, rel=1e-5)
+        seen.append(copied(params))
+        return abs(len(seen) - 5.0)
+
+    monkeypatch.setattr(rerouter, "_hold_out_loss", at_its_best_after_five)
+    claim = Claim(Task("reroute"), 1, 1, "test")
+    (fact,) = reroute(run, claim, lambda *_: None)
+    assert len(seen) == REROUTED.reroute.steps  # fewer than 40: looked at after each
+    assert fact.summary["step"] == 5
+    kept = load_tree(run.objects, fact.artifacts["within_router"])
+    assert trees.digest(kept) == trees.digest(seen[4]) != trees.digest(seen[-1])
+
+    # Nothing is held out: the last.
+    config = dataclasses.replace(REROUTED.reroute, hold_out=0.0)
+    monkeypatch.setattr(run, "config", dataclasses.replace(REROUTED, reroute=config))
+    (fact,) = reroute(run, claim, lambda *_: None)
+    assert len(seen) == fact.summary["step"] == REROUTED.reroute.steps
+
+
+def copied(params):
+    return jax.tree.map(np.array, params)
+
+
 def test_a_router_that_is_stopped_on_the_way_goes_on_from_that_step(begin, monkeypatch):
+    checks = []
+
+    def at_its_best_after_three(*_):
+        checks.append(0)
+        return abs((len(checks) - 1) % REROUTED.reroute.steps - 2.0)
+
+    monkeypatch.setattr(rerouter, "_hold_out_loss", at_its_best_after_three)
     run, before = begin(REROUTED), []
     worker = worker_of(run)
 
@@ -114,3 +159,5 @@ def test_a_router_that_is_stopped_on_the_way_goes_on_from_that_step(begin, monke
     )
     assert [*before, *after] == undisturbed
     assert fact.artifacts == run.stage("reroute").artifacts
+    assert fact.summary["step"] == run.stage("reroute").summary["step"] == 3
+    assert len(checks) == 2 * REROUTED.reroute.steps
