@@ -39,7 +39,9 @@ CHECKS = 40  # of the router on its hold-out, while it is trained
 
 
 class _Kept(NamedTuple):
-    """The router as it was when it did best on its hold-out; without one, as it is in the end."""
+    """The router as it was when it did best on its hold-out; where nothing in that is asked, as it
+    is in the end.
+    """
 
     params: Any
     loss: np.ndarray  # float32 scalar, mean nats per target of the hold-out; infinite: never asked
@@ -170,7 +172,7 @@ def _trained(
         if len(held_out):
             loss = _hold_out_loss(measure, state.parts, rows, held_out, settings.batch_size)
             kept = _better(kept, state.parts, loss, taken)
-    if not len(held_out):
+    if math.isinf(kept.loss):
         kept = _Kept(jax.device_get(state.parts), kept.loss, np.asarray(taken, np.int32))
     return kept, seconds
 
