@@ -557,6 +557,10 @@ class Diverged(DipacoError):
     """The loss became {loss} at step {step} of the phase; nothing of it was recorded. Lower `inner.learning_rate`."""
 
 
+class RouterDiverged(DipacoError):
+    """The loss of the router for re-routing became {loss} at step {step}; nothing of it was recorded. Lower `reroute.learning_rate` in a new run."""
+
+
 class ModuleDiverged(DipacoError):
     """The outer step of {module} after phase {phase} made `{name}` infinite or not a number; nothing of it was recorded. Lower `outer.learning_rate` or `inner.learning_rate` in a new run."""
 

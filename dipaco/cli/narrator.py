@@ -158,10 +158,9 @@ class Narrator:
             self._tell(Event("routed_anew", {"phase": fact.phase + 1, **fields}))
 
     def _tell_rerouting(self, fact: StageDone) -> None:
-        settings = self._run.config.reroute
-        if settings.hold_out:
-            told = {"step": fact.summary["step"], "steps": settings.steps}
-            self._tell(Event("router_kept", told))
+        if (loss := fact.summary["hold_out_loss"]) is not None:
+            steps = {"step": fact.summary["step"], "steps": self._run.config.reroute.steps}
+            self._tell(Event("router_kept", {**steps, "hold_out_loss": loss}))
         for row in fact.summary["rows"]:
             if row["every"] is not None:
                 self._tell(Event("rerouted", row))

@@ -12,6 +12,8 @@ import optax
 from dipaco.errors import BadSetting
 from dipaco.inner.config import InnerSettings
 
+BLOCK = 256  # steps whose rates are computed together
+
 
 def adamw(settings: InnerSettings) -> optax.GradientTransformation:
     """Turns gradients into *directions*; a step is `parameters - learning_rate * direction`."""
@@ -69,7 +71,12 @@ def learning_rates(
         decay_steps=total_steps,
         end_value=settings.learning_rate * settings.end_fraction,
     )
-    rates = np.asarray(jax.vmap(schedule)(np.arange(start + 1, start + 1 + count)), np.float32)
+    # In blocks of one size: XLA computes the last bits of one number otherwise than those of many,
+    # and a phase that was stopped may go on with a single step.
+    blocks = range(start // BLOCK, (start + count - 1) // BLOCK + 1)
+    steps = [np.arange(block * BLOCK, (block + 1) * BLOCK) + 1 for block in blocks]
+    rates = np.concatenate([np.asarray(jax.vmap(schedule)(each), np.float32) for each in steps])
+    rates = rates[start % BLOCK :][:count]
     if since is None or not settings.rewarm_steps:
         return rates
     taken = np.arange(since + 1, since + 1 + count, dtype=np.float32)

@@ -26,8 +26,8 @@ SENTENCES = {
     "module_waited": "phase {phase} {module} stays as it is: none of its paths took part",
     "routed_anew": "documents routed anew before phase {phase}: the router met {agreement:.0%} of "
     "the labels and meets {agreement_after:.0%}; {moved:.0%} of the documents changed their path",
-    "router_kept": "the router for re-routing is kept as it was after {step:,} of {steps:,} steps: "
-    "there it did best on its hold-out",
+    "router_kept": "the router for re-routing is kept as it was after {step:,} of {steps:,} steps, "
+    "when it did best on its hold-out: loss {hold_out_loss:.3f}",
     "rerouted": "re-routed every {every} tokens: perplexity {perplexity:.2f}, {switches:,} changes "
     "of path, {tokens_read_again:,} tokens read again for {tokens:,} predicted",
     "evaluated": "{arm} evaluated after {step} steps: perplexity {perplexity:.2f} on "

@@ -24,6 +24,8 @@ from dipaco.routing.labels import best_paths
 Params = Mapping[str, Any]  # `model`: of the base model, `head`: `weight` [D, P] and `bias` [P]
 HiddenOf = Callable[[Any, jax.Array], jax.Array]  # (model, int32 [B, T]) -> [B, T, D]
 
+MOST_HELD_OUT = 1000
+
 
 def continuation_sums(
     log_likelihood_NT: np.ndarray, lengths_N: np.ndarray, window: int | None = None
@@ -63,11 +65,12 @@ def split(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Documents that train the router, and those that say when it was at its best: int64 [N], [M].
 
-    A share above 0 gives each at least one document, where there are two; 0 draws nothing.
+    A share above 0 gives each at least one document, where there are two, and the second at most
+    `MOST_HELD_OUT`: all of them are read many times over. 0 draws nothing.
     """
     if not hold_out or num_documents < 2:
         return np.arange(num_documents), np.zeros(0, np.int64)
-    count = min(max(round(hold_out * num_documents), 1), num_documents - 1)
+    count = min(max(round(hold_out * num_documents), 1), num_documents - 1, MOST_HELD_OUT)
     order = random.permutation(num_documents)
     return np.sort(order[count:]), np.sort(order[:count])
 

@@ -145,18 +145,23 @@ def _curve(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[tuple[int, 
 
 def _notes_on_rerouting(run: Run) -> list[str]:
     """What changing the path on the way costs."""
-    summary, settings = run.stage("reroute").summary, run.config.reroute
+    summary = run.stage("reroute").summary
     rows = [row for row in summary["rows"] if row["every"] is not None]
-    best = " where it did best on its hold-out" if settings.hold_out else ""
     costs = "; ".join(
         f"every {row['every']} tokens: {row['switches']:,} changes, "
         f"{row['tokens_read_again'] / row['tokens']:.2f} tokens read again for each predicted"
         for row in rows
     )
+    kept = ""
+    if summary.get("hold_out_loss") is not None:  # a run of before there was a hold-out has none
+        kept = (
+            f" That router is kept as it was after {summary['step']:,} of "
+            f"{run.config.reroute.steps:,} steps, when it did best on documents that did not train "
+            "it."
+        )
     return [
-        f"modular_every_N asks a router, of {summary['step']:,} of {settings.steps:,} steps{best}, "
-        "anew after every N tokens; a path that takes over reads the text again from its beginning "
-        f"({costs})."
+        "modular_every_N asks a router anew after every N tokens; a path that takes over reads "
+        f"the text again from its beginning ({costs}).{kept}"
     ]
 
 

@@ -21,6 +21,7 @@ from dipaco.config import MODULAR
 from dipaco.control.ledger import Partway
 from dipaco.control.tasks import Claim, Fact, StageDone
 from dipaco.data.first_tokens import first_tokens
+from dipaco.errors import Diverged, RouterDiverged
 from dipaco.evaluation.rerouting import path_of_tokens, rerouted
 from dipaco.inner.optimizer import adamw, learning_rates
 from dipaco.inner.phase import run_phase
@@ -66,7 +67,7 @@ def reroute(
 
     Raises:
       StoppedPartway: `should_stop` said so.
-      Diverged: the router's loss is no number.
+      RouterDiverged: its loss is no number.
     """
     started = time.monotonic()
     config, arm = run.config, run.plan.arm(MODULAR)
@@ -86,7 +87,12 @@ def reroute(
         StageDone(
             stage="reroute",
             artifacts={"within_router": save_tree(run.objects, "routers", kept.params)},
-            summary={"rows": rows, "release": arm.phases, "step": int(kept.step)},
+            summary={
+                "rows": rows,
+                "release": arm.phases,
+                "step": int(kept.step),
+                "hold_out_loss": float(kept.loss) if np.isfinite(kept.loss) else None,
+            },
             seconds=seconds + time.monotonic() - started,
         )
     ]
@@ -147,14 +153,20 @@ def _trained(
     between_checks = -(-settings.steps // CHECKS)
     while taken < settings.steps:
         count = min(between_checks - taken % between_checks, settings.steps - taken)
-        result = run_phase(
-            state,
-            coming,
-            learning_rates(inner, settings.steps, taken, count),
-            step,
-            on_step=lambda _, loss: on_step(loss, settings.batch_size * config.data.length),
-            should_stop=should_stop,
-        )
+        try:
+            result = run_phase(
+                state,
+                coming,
+                learning_rates(inner, settings.steps, taken, count),
+                step,
+                on_step=lambda _, loss: on_step(loss, settings.batch_size * config.data.length),
+                should_stop=should_stop,
+            )
+        except Diverged as error:
+            step_of_these = error.values["step"]
+            assert isinstance(step_of_these, int)
+            step_in_all = taken + step_of_these
+            raise RouterDiverged(step=step_in_all, loss=error.values["loss"]) from None
         state = result.state
         taken += len(result.losses)
         losses = (*losses, *result.losses.tolist())
@@ -171,6 +183,8 @@ def _trained(
             )
         if len(held_out):
             loss = _hold_out_loss(measure, state.parts, rows, held_out, settings.batch_size)
+            if math.isnan(loss):
+                raise RouterDiverged(step=taken, loss=loss)
             kept = _better(kept, state.parts, loss, taken)
     if math.isinf(kept.loss):
         kept = _Kept(jax.device_get(state.parts), kept.loss, np.asarray(taken, np.int32))

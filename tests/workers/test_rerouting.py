@@ -12,7 +12,7 @@ from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.control.tasks import Claim, Task
 from dipaco.data.first_tokens import first_tokens
-from dipaco.errors import SettingsDisagree
+from dipaco.errors import RouterDiverged, SettingsDisagree
 from dipaco.evaluation.perplexity import score_tokens
 from dipaco.routing import within
 from dipaco.routing.config import RerouteConfig
@@ -20,6 +20,7 @@ from dipaco.store.tensors import load_tree
 from dipaco.topology import Level, Topology
 from dipaco.workers import rerouter
 from dipaco.workers.rerouter import reroute
+from dipaco.workers.trainer import StoppedPartway
 from tests.workers.conftest import CONFIG, EVERYTHING, worker_of
 
 REROUTED = dataclasses.replace(
@@ -89,55 +90,116 @@ def test_it_needs_several_paths_and_every_document_under_all_of_them():
         dataclasses.replace(CONFIG, evaluation=evaluation, reroute=every)
 
 
-def test_the_router_is_kept_as_it_was_when_it_did_best_on_its_hold_out(begin, monkeypatch):
+@pytest.fixture
+def done(begin, monkeypatch):
+    """A finished run, whose router can be trained again; looked at after 7, 14 and 20 steps."""
+    monkeypatch.setattr(rerouter, "CHECKS", 3)
     run = begin(REROUTED)
     worker = worker_of(run)
     while worker.run_once():
         pass
+    assert not run.ledger.unfinished()
+    return run
+
+
+CLAIM = Claim(Task("reroute"), 1, 1, "test")
+
+
+def test_the_router_is_kept_as_it_was_when_it_did_best_on_its_hold_out(done, monkeypatch):
     seen = []
     real = rerouter._hold_out_loss
 
-    def at_its_best_after_five(measure, params, rows, held_out, size):
+    def at_its_best_after_the_second(measure, params, rows, held_out, size):
         loss = real(measure, params, rows, held_out, size)
         batches = [measure(params, rows.batch(held_out[i : i + 1])) for i in range(len(held_out))]
         nats, count = np.asarray(batches, np.float64).sum(axis=0)
         assert loss == pytest.approx(nats / count, rel=1e-5)
-        seen.append(copied(params))
-        return abs(len(seen) - 5.0)
+        seen.append(jax.tree.map(np.array, params))
+        return abs(len(seen) - 2.0) + 0.5
 
-    monkeypatch.setattr(rerouter, "_hold_out_loss", at_its_best_after_five)
-    claim = Claim(Task("reroute"), 1, 1, "test")
-    (fact,) = reroute(run, claim, lambda *_: None)
-    assert len(seen) == REROUTED.reroute.steps  # fewer than 40: looked at after each
-    assert fact.summary["step"] == 5
-    kept = load_tree(run.objects, fact.artifacts["within_router"])
-    assert trees.digest(kept) == trees.digest(seen[4]) != trees.digest(seen[-1])
+    monkeypatch.setattr(rerouter, "_hold_out_loss", at_its_best_after_the_second)
+    (fact,) = reroute(done, CLAIM, lambda *_: None)
+    assert len(seen) == 3
+    assert (fact.summary["step"], fact.summary["hold_out_loss"]) == (14, 0.5)
+    kept = load_tree(done.objects, fact.artifacts["within_router"])
+    assert trees.digest(kept) == trees.digest(seen[1]) != trees.digest(seen[2])
 
-    # The documents held out are too short to be asked in: the last.
+    report = json.loads(done.layout.report("json").read_bytes())
+    step = done.stage("reroute").summary["step"]
+    assert any(f"kept as it was after {step} of 20 steps" in note for note in report["notes"])
+
+
+def test_without_a_hold_out_that_says_anything_the_router_is_that_of_the_last_step(
+    done, monkeypatch
+):
+    # The documents held out are too short to be asked in.
     monkeypatch.setattr(rerouter, "_hold_out_loss", lambda *_: math.inf)
-    (fact,) = reroute(run, claim, lambda *_: None)
-    assert fact.summary["step"] == REROUTED.reroute.steps
+    (fact,) = reroute(done, CLAIM, lambda *_: None)
+    assert (fact.summary["step"], fact.summary["hold_out_loss"]) == (20, None)
 
-    # Nothing is held out: the last.
     monkeypatch.setattr(rerouter, "_hold_out_loss", None)
-    config = dataclasses.replace(REROUTED.reroute, hold_out=0.0)
-    monkeypatch.setattr(run, "config", dataclasses.replace(REROUTED, reroute=config))
-    (fact,) = reroute(run, claim, lambda *_: None)
-    assert fact.summary["step"] == REROUTED.reroute.steps
+    change(done, monkeypatch, hold_out=0.0)
+    (fact,) = reroute(done, CLAIM, lambda *_: None)
+    assert (fact.summary["step"], fact.summary["hold_out_loss"]) == (20, None)
 
 
-def copied(params):
-    return jax.tree.map(np.array, params)
+def test_a_router_that_diverges_is_told_with_its_own_setting(done, monkeypatch):
+    monkeypatch.setattr(rerouter, "_hold_out_loss", lambda *_: math.nan)
+    with pytest.raises(RouterDiverged, match=r"nan at step 7;.*reroute\.learning_rate"):
+        reroute(done, CLAIM, lambda *_: None)
+
+    monkeypatch.setattr(rerouter, "_hold_out_loss", lambda *_: 1.0)
+    step = rerouter.make_step
+
+    def bad_at_ten(*args):
+        real, taken = step(*args), []
+
+        def stepped(state, batch, rate):
+            taken.append(0)
+            state, metrics = real(state, batch, rate)
+            is_bad = len(taken) == 10
+            return state, metrics._replace(loss=metrics.loss * (math.inf if is_bad else 1.0))
+
+        return stepped
+
+    monkeypatch.setattr(rerouter, "make_step", bad_at_ten)
+    with pytest.raises(RouterDiverged, match="inf at step 10;"):
+        reroute(done, CLAIM, lambda *_: None)
 
 
-def test_a_router_that_is_stopped_on_the_way_goes_on_from_that_step(begin, monkeypatch):
-    checks = []
+def test_wherever_a_router_is_stopped_it_goes_on_bit_for_bit(done, monkeypatch):
+    undisturbed = []
+    (whole,) = reroute(done, CLAIM, lambda loss, _: undisturbed.append(loss))
+    for attempt, stop in enumerate((1, 6, 7, 13, 19), start=2):
+        losses, asked = [], []
 
-    def at_its_best_after_three(*_):
-        checks.append(0)
-        return abs((len(checks) - 1) % REROUTED.reroute.steps - 2.0)
+        def should_stop(asked=asked, stop=stop):
+            asked.append(0)
+            return len(asked) > stop
 
-    monkeypatch.setattr(rerouter, "_hold_out_loss", at_its_best_after_three)
+        with pytest.raises(StoppedPartway) as stopped:
+            reroute(
+                done,
+                CLAIM._replace(attempt=attempt),
+                lambda loss, _, losses=losses: losses.append(loss),
+                should_stop,
+            )
+        partway = stopped.value.partway
+        assert partway.step == len(losses) == stop
+        with monkeypatch.context() as resumed:
+            resumed.setattr(done.ledger, "partway", lambda *_, it=partway: it)
+            (fact,) = reroute(done, CLAIM, lambda loss, _, losses=losses: losses.append(loss))
+        assert losses == undisturbed
+        assert fact.artifacts == whole.artifacts
+        assert fact.summary == whole.summary
+
+
+def change(run, monkeypatch, **settings):
+    reroute = dataclasses.replace(REROUTED.reroute, **settings)
+    monkeypatch.setattr(run, "config", dataclasses.replace(REROUTED, reroute=reroute))
+
+
+def test_a_worker_that_is_stopped_on_the_way_hands_the_router_on(begin, monkeypatch):
     run, before = begin(REROUTED), []
     worker = worker_of(run)
 
@@ -161,10 +223,6 @@ def test_a_router_that_is_stopped_on_the_way_goes_on_from_that_step(begin, monke
     assert not list(run.layout.root.glob("snapshots/reroute/*/*"))
 
     undisturbed = []
-    (fact,) = reroute(
-        run, Claim(Task("reroute"), 1, 1, "test"), lambda loss, _: undisturbed.append(loss)
-    )
+    (fact,) = reroute(run, CLAIM, lambda loss, _: undisturbed.append(loss))
     assert [*before, *after] == undisturbed
     assert fact.artifacts == run.stage("reroute").artifacts
-    assert fact.summary["step"] == run.stage("reroute").summary["step"] == 3
-    assert len(checks) == 2 * REROUTED.reroute.steps
