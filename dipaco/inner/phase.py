@@ -31,6 +31,7 @@ def run_phase(
     rates: np.ndarray,
     step: Callable[[PathState, Batch, np.float32], tuple[PathState, StepMetrics]],
     *,
+    taken: int = 0,
     on_step: OnStep | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> PhaseResult:
@@ -41,6 +42,7 @@ def run_phase(
       batches: at least as many batches as there are rates, where `step` expects them.
       rates: float32 [tau], the learning rate of each step.
       step: a compiled step, from `make_step` or `make_stacked_step`.
+      taken: steps of this phase before these, where it goes on after a stop.
       on_step: told (steps taken, loss), one step late.
       should_stop: asked before each step; True ends the phase there, and the rest of it may follow
         from the state that comes back.
@@ -57,11 +59,11 @@ def run_phase(
         loss, count = jax.device_get((metrics.loss, metrics.targets))
         diverged = np.asarray(loss)[~np.isfinite(loss)]
         if diverged.size:
-            raise Diverged(step=len(losses) + 1, loss=float(diverged[0]))
+            raise Diverged(step=taken + len(losses) + 1, loss=float(diverged[0]))
         losses.append(loss.tolist())
         targets += int(np.sum(count))
         if on_step is not None:
-            on_step(len(losses), losses[-1])
+            on_step(taken + len(losses), losses[-1])
 
     is_stopped = False
     for rate, batch in zip(rates, batches, strict=False):

@@ -159,14 +159,12 @@ def _trained(
                 coming,
                 learning_rates(inner, settings.steps, taken, count),
                 step,
+                taken=taken,
                 on_step=lambda _, loss: on_step(loss, settings.batch_size * config.data.length),
                 should_stop=should_stop,
             )
         except Diverged as error:
-            step_of_these = error.values["step"]
-            assert isinstance(step_of_these, int)
-            step_in_all = taken + step_of_these
-            raise RouterDiverged(step=step_in_all, loss=error.values["loss"]) from None
+            raise RouterDiverged(**error.values) from None
         state = result.state
         taken += len(result.losses)
         losses = (*losses, *result.losses.tolist())

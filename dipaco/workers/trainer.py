@@ -129,6 +129,7 @@ def train_stacked(
         batches,
         _rates(run, begun[0], end - taken),
         step,
+        taken=len(begun[0].losses),
         on_step=tell,
         should_stop=should_stop,
     )

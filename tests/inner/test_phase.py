@@ -72,10 +72,11 @@ def scripted(losses):
     return step
 
 
-def run_scripted(losses, on_step=None):
+def run_scripted(losses, on_step=None, **more):
     state = PathState({}, (), 0)
     rates = np.ones(len(losses), np.float32)
-    return run_phase(state, itertools.repeat({}), rates, scripted(losses), on_step=on_step)
+    step = scripted(losses)
+    return run_phase(state, itertools.repeat({}), rates, step, on_step=on_step, **more)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -85,6 +86,14 @@ def test_a_loss_that_is_not_finite_is_divergence_at_that_step_the_last_included(
     losses[place - 1] = np.float32(bad)
     with pytest.raises(Diverged, match=rf"at step {place} of the phase.*inner\.learning_rate"):
         run_scripted(losses)
+
+
+def test_a_phase_that_goes_on_after_a_stop_counts_on():
+    told = []
+    losses = [np.float32(1.0), np.float32(2.0), np.float32(np.nan)]
+    with pytest.raises(Diverged, match="at step 10 of the phase"):
+        run_scripted(losses, on_step=lambda *step: told.append(step), taken=7)
+    assert told == [(8, 1.0), (9, 2.0)]
 
 
 def test_a_step_is_handed_over_before_the_numbers_of_the_one_before_are_fetched():
