@@ -22,7 +22,7 @@ import msgspec
 from dipaco.evaluation.ablation import BEST_PATH, SweepRow, SweepTable
 
 ROW = re.compile(r"(?P<name>.+?)( rate (?P<rate>[\d.e-]+))?( phases (?P<phases>\d+))?")
-PATHS = ("2x2", "flat 4")
+PATHS = ("2x2", "flat 4", "2x2 private plain")
 SIZES = ("dense 1x", "dense size 2x", "dense size 4x")  # each twice the one before
 EQUAL_COMPUTE = "dense 4x"  # the steps of four paths
 REGIME = 0.10  # what doubling a dense model must bring, for size to be what is missing
