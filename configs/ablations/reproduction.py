@@ -12,11 +12,12 @@ which are lower for the larger ones.
 
 Two races at three budgets, 2, 5 and 10 phases of a path: the flat mixture, 2x2, and 2x2 with
 private parts averaged without momentum, against dense models of 1, 2 and 4 times a path's size at
-equal steps, and against one of a path's size with the steps of all four paths together. Everyone is tuned over three rates; shards are balanced
+equal steps, and against one of a path's size with the steps of all four paths together. Everyone is
+tuned over three rates, and one more where the best was the first or the last; shards are balanced
 (`routing.capacity`). `python tools/race.py runs/reproduction/table.json` shows who wins.
 
 Cost on two cores that have nothing else to do: a row of four paths 4 minutes, of 16 paths 10;
-dense 1x one and a half, 16x 15. The first command 85 minutes, the second six hours more.
+dense 1x one and a half, 16x 15. The first command 85 minutes, the second seven hours more.
 Documents are evaluated to their 128th token.
 """
 
@@ -74,7 +75,7 @@ def paper() -> dict[str, RunConfig]:
 
 def races() -> dict[str, RunConfig]:
     """Everyone who competes, under every rate and budget. At 3e-3 and ten phases `dense 1x`,
-    `flat 4` and `2x2` are what `paper()` has.
+    `flat 4` and `2x2` are what `paper()` has, and `2x2 private plain` what `averaged()` has.
     """
     rows = {}
 
