@@ -77,39 +77,39 @@ def races() -> dict[str, RunConfig]:
     """Everyone who competes, under every rate and budget. At 3e-3 and ten phases `dense 1x`,
     `flat 4` and `2x2` are what `paper()` has, and `2x2 private plain` what `averaged()` has.
     """
-    rows = {}
-
-    def add(name: str, rate: float, phases: int) -> None:
-        match name:
-            case "flat 4":
-                row = of(whole(2, PER_PATH), inner=inner(rate), phases=phases)
-            case "2x2":
-                row = of(shared_grid(2), inner=inner(rate), phases=phases)
-            case "2x2 private plain":
-                row = of(private_grid(2), inner=inner(rate), phases=phases, outer=PLAIN)
-            case "dense size 2x":
-                row = dense(rate, model=sized(96, 320), phases=phases)
-            case "dense size 4x":
-                row = dense(rate, model=sized(160, 448), phases=phases)
-            case _:
-                times = int(name.removeprefix("dense ").removesuffix("x"))
-                row = dense(rate, phases=times * phases)
-        rows[name + _at(rate, phases)] = row
-
+    entries = []
     for phases in BUDGETS:
         for rate in RATES:
             if (rate, phases) != (3e-3, PHASES):
                 for name in ("dense 1x", "flat 4", "2x2", "2x2 private plain"):
-                    add(name, rate, phases)
-            add("dense 4x", rate, phases)
+                    entries.append((name, rate, phases))
+            entries.append(("dense 4x", rate, phases))
         for rate in RATES_OF_LARGER:
-            add("dense size 2x", rate, phases)
-            add("dense size 4x", rate, phases)
-    for rate in RATES:
-        add("dense 16x", rate, PHASES)
-    for name, rate, phases in BEYOND:
-        add(name, rate, phases)
-    return rows
+            entries.append(("dense size 2x", rate, phases))
+            entries.append(("dense size 4x", rate, phases))
+    entries += [("dense 16x", rate, PHASES) for rate in RATES]
+    return {
+        name + _at(rate, phases): racer(name, rate, phases)
+        for name, rate, phases in (*entries, *BEYOND)
+    }
+
+
+def racer(name: str, rate: float, phases: int) -> RunConfig:
+    """One who competes, with so many phases of a path."""
+    tuned: dict[str, Any] = {"inner": inner(rate), "phases": phases}
+    match name:
+        case "flat 4":
+            return of(whole(2, PER_PATH), **tuned)
+        case "2x2":
+            return of(shared_grid(2), **tuned)
+        case "2x2 private plain":
+            return of(private_grid(2), outer=PLAIN, **tuned)
+        case "dense size 2x":
+            return dense(rate, model=sized(96, 320), phases=phases)
+        case "dense size 4x":
+            return dense(rate, model=sized(160, 448), phases=phases)
+    times = int(name.removeprefix("dense ").removesuffix("x"))  # the steps of so many paths
+    return dense(rate, phases=times * phases)
 
 
 def _at(rate: float, phases: int) -> str:
@@ -127,7 +127,7 @@ def averaged() -> dict[str, RunConfig]:
         if rate != 3e-3:  # that is `2x2 synchronous`
             rows[f"2x2 synchronous rate {rate:g}"] = of(outer=TOGETHER, **tuned)
         tuned = {"topology": private_grid(2), "inner": inner(rate)}
-        at = "" if rate == 3e-3 else f" rate {rate:g}"
+        at = "" if rate == 3e-3 else _at(rate, PHASES)
         rows["2x2 private synchronous" + at] = of(outer=TOGETHER, **tuned)
     rows["2x2 private plain"] = of(private_grid(2), outer=PLAIN)  # at other rates it races
     return rows

@@ -150,6 +150,7 @@ def _trained(
     step: Any = make_step(functools.partial(within.loss, _hidden_of(run)), inner)
     measure = jax.jit(functools.partial(within.loss, _hidden_of(run)))
     coming = itertools.islice(batches(), taken, None)
+    rates = learning_rates(inner, settings.steps, 0, settings.steps)
     between_checks = -(-settings.steps // CHECKS)
     while taken < settings.steps:
         count = min(between_checks - taken % between_checks, settings.steps - taken)
@@ -157,7 +158,7 @@ def _trained(
             result = run_phase(
                 state,
                 coming,
-                learning_rates(inner, settings.steps, taken, count),
+                rates[taken : taken + count],
                 step,
                 taken=taken,
                 on_step=lambda _, loss: on_step(loss, settings.batch_size * config.data.length),
