@@ -71,7 +71,7 @@ class RunConfig:
         self.topology.check_owns(part_names(self.model))
         _at_least("phases", self.phases, 1)
         if not 0 <= self.seed < 2**63:
-            raise BadSetting(name="seed", value=self.seed, expected="0 to 2^63 - 1", hint="")
+            raise BadSetting(name="seed", value=self.seed, expected="0 to 2^63 - 1")
         _at_least("base.steps", self.base.steps, 0)
         _at_least("base.steps_per_phase", self.base.steps_per_phase, 1)
         _at_least("evaluation.every_phases", self.evaluation.every_phases, 1)
@@ -83,7 +83,6 @@ class RunConfig:
                 name="baselines",
                 value=sorted(unknown)[0],
                 expected=f"any of {', '.join(BASELINES)}",
-                hint="",
             )
         _agree("data.vocab_size", self.data.vocab_size, "model.vocab_size", self.model.vocab_size)
         _agree(
@@ -234,7 +233,7 @@ class RunConfig:
 
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
-        raise BadSetting(name=name, value=value, expected=f"{least} or more", hint="")
+        raise BadSetting(name=name, value=value, expected=f"{least} or more")
 
 
 def _agree(name: str, value: object, other_name: str, other: object) -> None:

@@ -221,7 +221,7 @@ def _read(name: str, text: str, kind: Any) -> Any:
             problem = problem or error
     if isinstance(problem, DipacoError):
         raise problem
-    raise BadSetting(name=name, value=text, expected=_name_of(kind), hint="") from problem
+    raise BadSetting(name=name, value=text, expected=_name_of(kind)) from problem
 
 
 def _refuse_constant(constant: str) -> Any:

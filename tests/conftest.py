@@ -3,20 +3,16 @@ failure.
 """
 
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.fault_proxy import FaultProxy
+from support.servers import postgresql, s3
 
-sys.path.append(os.path.dirname(__file__))
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
-from fault_proxy import FaultProxy
-from rewound import rewound  # noqa: F401
-from servers import postgresql, s3
-from tiny_run import (  # noqa: F401
+from tests.support.rewound import rewound  # noqa: F401
+from tests.support.tiny_run import (  # noqa: F401
     command_cache,
     compiled,
     config_file,

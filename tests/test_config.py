@@ -10,16 +10,10 @@ from dipaco.config import BASELINES, BaseSettings, EvaluationSettings, RunConfig
 from dipaco.data.config import DataConfig
 from dipaco.errors import (
     BadConfigFile,
-    BadDataSetting,
-    BadModel,
     BadOverride,
-    BadRoutingSetting,
     BadSetting,
-    BadTopology,
     DipacoError,
-    PartUnowned,
     SettingsDisagree,
-    UnknownPart,
     UnknownSetting,
 )
 from dipaco.inner.config import InnerSettings
@@ -28,6 +22,7 @@ from dipaco.outer.config import OuterSettings
 from dipaco.overrides import from_tree, load_config, override, settings
 from dipaco.routing.config import RoutingConfig
 from dipaco.topology import Level, Topology, blocks
+from dipaco.topology.errors import BadTopology, PartUnowned, UnknownPart
 
 QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
 CONFIG = RunConfig(
@@ -286,9 +281,9 @@ def test_what_is_no_assignment_is_refused(text):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("model.num_heads=3", BadModel),
-        ("data.vocab_size=10", BadDataSetting),
-        ("routing.kind=random", BadRoutingSetting),
+        ("model.num_heads=3", BadSetting),
+        ("data.vocab_size=10", BadSetting),
+        ("routing.kind=random", BadSetting),
         ("topology.levels=[]", BadTopology),
         ('topology.levels=[{"name": "A", "parts": ["embed"]}]', BadTopology),
         ('topology.levels=[{"parts": ["embed"]}]', BadSetting),

@@ -15,8 +15,8 @@ from dipaco.inner.optimizer import learning_rates
 from dipaco.model.config import num_parameters, part_names, part_parameters
 from dipaco.model.spec import describe
 from dipaco.overrides import from_tree, load_config, load_sweep, settings
+from dipaco.sweeps.shared_base import base_digest
 from dipaco.topology import assemble, dissect
-from dipaco.workers.sharing import base_digest
 
 FOLDER = Path(__file__).parents[1] / "configs"
 FILES = sorted(FOLDER.glob("*.py"))

@@ -18,15 +18,17 @@ HOUSE = Path(dipaco.__file__).parent
 FILES = sorted(HOUSE.rglob("*.py"))
 
 STOREYS = (
-    {"errors", "trees", "receipt", "caches"},
+    {"errors"},
+    {"files", "trees", "receipt", "caches"},
     {"topology", "model", "data"},
     {"routing", "inner", "outer"},
     {"store", "control"},
     {"config"},
-    {"overrides"},
-    {"algorithm", "evaluation", "observe", "runs"},
+    {"algorithm", "evaluation", "observe", "overrides"},
+    {"runs"},
     {"workers", "serving", "swarm"},
     {"launch"},
+    {"sweeps", "serving_cluster"},
     {"cli"},
 )
 STOREY_OF = {room: number for number, rooms in enumerate(STOREYS) for room in rooms}
@@ -41,8 +43,8 @@ HOMES = {  # library: the only places that may import it
     "sqlite3": {"control"},
     "psycopg": {"control"},
     "tensorstore": {"store"},
-    "matplotlib": {"evaluation"},
-    "ray": {"launch"},
+    "matplotlib": {"evaluation", "sweeps"},
+    "ray": {"launch", "serving_cluster"},
     "hivemind": {"swarm"},
     "cryptography": {"swarm"},
     "torch": set(),

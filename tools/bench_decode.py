@@ -24,8 +24,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from pairs import median_and_interval
-from transformers_rival import Theirs, seconds
+from rivals.transformers_rival import Theirs, seconds
+from support.paired_ratio import median_and_interval
 
 from dipaco.model.config import ModelConfig, num_parameters
 from dipaco.model.huggingface import export_checkpoint

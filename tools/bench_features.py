@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from pairs import median_and_interval
+from support.paired_ratio import median_and_interval
 
 from dipaco.data.first_tokens import first_tokens
 from dipaco.runs.routing import BATCH, features

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from pairs import median_and_interval
+from support.paired_ratio import median_and_interval
 
 from dipaco.inner.config import STACKINGS, InnerSettings
 from dipaco.inner.optimizer import adamw
@@ -46,8 +46,8 @@ from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
 from dipaco.model.inference import prepare
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
-from dipaco.serving.decode import advance, make_pool, take
-from dipaco.serving.sampling import SamplingSettings, per_row
+from dipaco.serving.decoding.decode import advance, make_pool, take
+from dipaco.serving.decoding.sampling import SamplingSettings, per_row
 
 PAPER = ModelConfig(
     vocab_size=32_000,
@@ -303,12 +303,14 @@ def bench_decode(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
         kept = sum(leaf.nbytes for leaf in jax.tree.leaves(taken))
         history, lengths = jnp.zeros((rows, slots), jnp.int32), jnp.full(rows, slots // 2)
         greedy = per_row([SamplingSettings(temperature=0.0)] * rows)
-        luck = jnp.zeros((steps, rows))
+        uniforms = jnp.zeros((steps, rows))
 
-        def work(history=history, lengths=lengths, greedy=greedy, luck=luck, numbers=numbers):
+        def work(
+            history=history, lengths=lengths, greedy=greedy, uniforms=uniforms, numbers=numbers
+        ):
             nonlocal pool, taken
             made, pool, taken = advance(
-                model, prepared, pool, taken, numbers, history, lengths, greedy, luck, False
+                model, prepared, pool, taken, numbers, history, lengths, greedy, uniforms, False
             )
             return made
 

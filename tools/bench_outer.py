@@ -32,18 +32,18 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from pairs import median_and_interval
-from scratch import scratch
+from support.paired_ratio import median_and_interval
+from support.scratch import scratch
 
 from dipaco.control.ledger import StoredModule
-from dipaco.control.tasks import Arrival, Claim, Task
+from dipaco.control.tasks import Claim, Contribution, Task
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.step import fresh
 from dipaco.receipt import Receipt
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import save_state, save_tree
 from dipaco.topology import ModuleId
-from dipaco.workers.executor import step_module
+from dipaco.workers.tasks.outer import step_module
 
 WIDTH, HIDDEN, VOCABULARY = 896, 2304, 32_000  # the paper's path of 150 M parameters
 BLOCK = {
@@ -98,7 +98,7 @@ def task(objects: Objects, stored: Stored, messages: list[Receipt]) -> Callable[
     """The executor's own function, on a run of which it sees what it needs."""
     module = ModuleId("all", 0)
     arrivals = [
-        Arrival(
+        Contribution(
             arm="modular",
             path=path,
             module=module,

@@ -20,11 +20,11 @@ import time
 import uuid
 from typing import Any
 
-from scratch import scratch
+from support.scratch import scratch
 
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.plan import BASE, Arm, Plan, one_path
-from dipaco.control.tasks import Arrival, Task
+from dipaco.control.tasks import Contribution, Task
 from dipaco.receipt import Receipt
 from dipaco.topology import Level, Topology
 
@@ -130,9 +130,9 @@ def claimer(number: int, place: Any, seconds: float, barrier: Any, answers: Any)
     answers.put((count, longest))
 
 
-def fact_of(task: Task) -> Arrival:
+def fact_of(task: Task) -> Contribution:
     receipt = Receipt(f"objects/messages/{task.subject}", uuid.uuid4().hex, 1)
-    return Arrival(
+    return Contribution(
         arm="modular", path=task.path, module=TOPOLOGY.modules_of(task.path)[0], phase=task.phase,
         base_digest="", message=receipt,
     )  # fmt: skip

@@ -28,12 +28,20 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from scratch import scratch
+from support.scratch import scratch
 
 from dipaco.control import clock
-from dipaco.control.ledger import Partway, open_ledger
+from dipaco.control.ledger import PartialSnapshot, open_ledger
 from dipaco.control.plan import BASE, Arm, Plan, one_path
-from dipaco.control.tasks import Arrival, Claim, Fact, ModuleReady, PathTrained, StageDone, Task
+from dipaco.control.tasks import (
+    Claim,
+    Contribution,
+    Fact,
+    ModuleReady,
+    PathTrained,
+    StageDone,
+    Task,
+)
 from dipaco.receipt import Receipt
 from dipaco.topology import PER_PATH, Level, ModuleId, Topology
 
@@ -220,11 +228,13 @@ class Simulation:
             return 0.0
         if task.phase == 0 and not self._began_seconds:
             self._began_seconds = self._now
-        partway = self._asked(lambda: self._ledger.partway(MODULAR, task.path, task.phase))
+        partial_snapshot = self._asked(
+            lambda: self._ledger.partial_snapshot(MODULAR, task.path, task.phase)
+        )
         seconds = self._phase_seconds(task.path, task.phase)
-        if partway is None:
+        if partial_snapshot is None:
             return seconds
-        return seconds * (1 - partway.seconds) + self._options.resume_seconds
+        return seconds * (1 - partial_snapshot.seconds) + self._options.resume_seconds
 
     def _beat_later(self, claim: Claim) -> None:
         self._at(
@@ -252,10 +262,10 @@ class Simulation:
     def _preempt(self, claim: Claim, done: float) -> None:
         """Told to go: saves the phase part-way. `done` is the share of what it had to do."""
         self._running.discard(claim)
-        before = self._ledger.partway(MODULAR, claim.task.path, claim.task.phase)
+        before = self._ledger.partial_snapshot(MODULAR, claim.task.path, claim.task.phase)
         share = done if before is None else before.seconds + (1 - before.seconds) * done
-        at = Partway(Receipt("partway", "digest", 1), 0, "rows", (), share)
-        self._asked(lambda: self._ledger.hand_on(claim, at))
+        at = PartialSnapshot(Receipt("partway", "digest", 1), 0, "rows", (), share)
+        self._asked(lambda: self._ledger.release_with_snapshot(claim, at))
         self.counts["preempted"] += 1
         self._go_away(claim.worker)
 
@@ -296,7 +306,7 @@ def facts_of(plan: Plan, task: Task) -> list[Fact]:
     if not arm.is_averaged:
         return [trained, *(ready(arm.name, m, task.phase + 1) for m in arm.topology.modules)]
     arrivals = [
-        Arrival(
+        Contribution(
             arm=MODULAR, path=path, module=module, phase=task.phase, base_digest="",
             message=receipt("message", module, task),
         )

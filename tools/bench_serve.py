@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from pairs import median_and_interval
-from transformers_rival import Theirs, seconds
+from rivals.transformers_rival import Theirs, seconds
+from support.paired_ratio import median_and_interval
 
 from dipaco.data.tokenizer import PADDING
 
@@ -177,7 +177,7 @@ def routing_seconds(folder: Path) -> Generator[tuple[int, dict[int, float], floa
 
     from dipaco.model.inference import prepare
     from dipaco.runs.run import reading
-    from dipaco.serving.decode import make_pool, read
+    from dipaco.serving.decoding.decode import make_pool, read
     from dipaco.serving.dispatch import Dispatcher
 
     with reading(folder) as run, ThreadPoolExecutor(max(ROUTED_AT_ONCE)) as threads:

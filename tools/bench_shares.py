@@ -17,13 +17,13 @@ import time
 import numpy as np
 
 from dipaco.errors import DipacoError
-from dipaco.swarm.codecs import codec_of
-from dipaco.swarm.holder import Holder
-from dipaco.swarm.messages import Done, Fetch, Mean, Plan, Push, Sender, Slice
-from dipaco.swarm.passes import Authority, Signer, Verifier
-from dipaco.swarm.shares import Link, cut, shares, shares_of_links
-from dipaco.swarm.transport import Tcp
-from dipaco.swarm.wire import Meter, Wire
+from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.credentials import Authority, Signer, Verifier
+from dipaco.swarm.network.messages import Done, Fetch, Mean, Push, RoundPlan, Sender, Slice
+from dipaco.swarm.network.transport import Tcp
+from dipaco.swarm.network.wire import LinkMeter, Wire
+from dipaco.swarm.planning.shares import Link, cut, shares, shares_of_links
+from dipaco.swarm.state_holder import StateHolder
 
 
 def main() -> None:
@@ -82,11 +82,11 @@ async def one_round(speeds: np.ndarray, share: np.ndarray, size: int) -> float:
         given = authority.issue(f"peer-{number}", "volunteer", time.time(), 1.0)
         signer = Signer(given, time.time)
         verifier = Verifier(given.authority, "bench", signer.name, time.time)
-        wire = Wire(signer, verifier, 1 << 28, Meter(float(speed)))
+        wire = Wire(signer, verifier, 1 << 28, LinkMeter(float(speed)))
         wire.transport = await Tcp.start(wire.serve)
         wires.append(wire)
-        holders.append(Holder(wire))
-    plan = Plan(
+        holders.append(StateHolder(wire))
+    plan = RoundPlan(
         number=1,
         step=0,
         senders=tuple(Sender(name=wire.name, blocks=(0,), targets=1.0) for wire in wires),
@@ -116,7 +116,9 @@ async def one_round(speeds: np.ndarray, share: np.ndarray, size: int) -> float:
     return seconds
 
 
-async def turn(wire: Wire, holder: Holder, plan: Plan, part: Slice, vector: np.ndarray) -> None:
+async def turn(
+    wire: Wire, holder: StateHolder, plan: RoundPlan, part: Slice, vector: np.ndarray
+) -> None:
     """One peer's business with one slice: sends its part, gets the mean."""
     content = codec_of("none").encode(vector[part.start : part.stop])
     if part.reducer == wire.name:

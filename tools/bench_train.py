@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pairs import median_and_interval
+from support.paired_ratio import median_and_interval
 
 HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME / "configs")]
@@ -104,7 +104,7 @@ def our_step(start: dict, dtype: str) -> Callable[[], float]:
 
 def their_step(start: dict, dtype: str, kind: str) -> Callable[[], float]:
     import torch
-    from torch_llama import Llama, Trainer
+    from rivals.torch_llama import Llama, Trainer
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     model = Llama(

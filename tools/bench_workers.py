@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from pairs import median_and_interval
+from support.paired_ratio import median_and_interval
 
 from dipaco.config import MODULAR
 from dipaco.runs.run import reading

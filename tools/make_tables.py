@@ -9,7 +9,7 @@ import argparse
 import statistics
 from pathlib import Path
 
-from dipaco.evaluation.tables import Report, Row, duration, quantity
+from dipaco.evaluation.tables import Report, ReportRow, duration, quantity
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def table(reports: list[Report]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def _line(name: str, rows: list[Row], ratios: list[float]) -> list[str]:
+def _line(name: str, rows: list[ReportRow], ratios: list[float]) -> list[str]:
     return [
         f"`{name}`",
         *(f"{row.perplexity:.1f}" for row in rows),

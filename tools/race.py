@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dipaco.evaluation.ablation import BEST_PATH, SweepRow, SweepTable
+from dipaco.sweeps.table import BEST_PATH, SweepRow, SweepTable
 
 ROW = re.compile(r"(?P<name>.+?)( rate (?P<rate>[\d.e-]+))?( phases (?P<phases>\d+))?")
 PATHS = ("2x2", "flat 4", "2x2 private plain")

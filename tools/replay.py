@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dipaco import algorithm, trees
+from dipaco import trees
+from dipaco.algorithm import variants as algorithm
 from dipaco.config import MODULAR
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.compress import codec
 from dipaco.runs.run import Run, reading
 from dipaco.topology import ModuleId
-from dipaco.workers.trainer import batches_for
+from dipaco.workers.tasks.train import batches_for
 
 
 class Carried(NamedTuple):

@@ -41,14 +41,14 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import storm_checker
-import storm_faults
-import wall_clock
+from misbehave import CORRUPTIONS
 from replay import differences
-from scratch import scratch
-from storm_places import Places, places
-from storm_weather import Weather
-from unruly import LIES
+from storms import checker as storm_checker
+from storms import faults as storm_faults
+from storms.fleet import Fleet
+from storms.places import Places, places
+from support import wall_clock
+from support.scratch import scratch
 
 from dipaco.config import MODULAR
 from dipaco.overrides import load_config
@@ -119,14 +119,14 @@ def brew(options: argparse.Namespace, file: Path, at: Places) -> str:
     config, clock = load_config(file, []), wall_clock.build(at.folder)
     if clock is None:
         print("There is no C compiler here: wall clocks do not jump.")
-    storm = Weather("storm", config, file, at, options, clock)
+    storm = Fleet("storm", config, file, at, options, clock)
     if options.list:
         return "\n".join(storm_faults.names_of(storm))
     only = None if options.only is None else [name.strip() for name in options.only.split(",")]
     faults = storm_faults.storm(storm, random.Random(options.seed), only)
     calm, calm_seconds = None, None
     if options.quorum == 1:
-        calm = Weather("calm", config, file, at, options, None)
+        calm = Fleet("calm", config, file, at, options, None)
         calm_seconds = calm.work(faults=None)
     return report(calm, storm, calm_seconds, storm.work(faults))
 
@@ -173,15 +173,15 @@ def parse() -> argparse.Namespace:
 
 
 def report(
-    calm: Weather | None, storm: Weather, calm_seconds: float | None, storm_seconds: float
+    calm: Fleet | None, storm: Fleet, calm_seconds: float | None, storm_seconds: float
 ) -> str:
     """What a person reads; the last line is JSON."""
     with closing(storm.open()) as here:
         is_equal = is_as_it_should_be(calm, here)
         lost, twice = storm_checker.rows_lost_and_twice(here)
         tokens = here.ledger.training_totals(MODULAR)["tokens"]
-        members = here.ledger.roster.members()
-        refusals = here.ledger.mends.num_refusals()
+        members = here.ledger.members.list()
+        refusals = here.ledger.redos.num_refusals()
         late = sum(map(len, here.ledger.quorums.late(MODULAR).values()))
     unsaid = lies_unsaid(storm)
     live = sum(member.live_seconds for member in members)
@@ -212,7 +212,7 @@ def report(
     return "\n".join([*lines, json.dumps(answer)])
 
 
-def is_as_it_should_be(calm: Weather | None, here: Run) -> bool:
+def is_as_it_should_be(calm: Fleet | None, here: Run) -> bool:
     """The bits of the calm or, where there is none, of Algorithm 1."""
     if calm is None:
         return not differences(here)
@@ -220,7 +220,7 @@ def is_as_it_should_be(calm: Weather | None, here: Run) -> bool:
         return storm_checker.digests(there) == storm_checker.digests(here)
 
 
-def lies_unsaid(storm: Weather) -> list[str]:
+def lies_unsaid(storm: Fleet) -> list[str]:
     """The false contributions of which `dipaco status --json` does not say why they were refused,
     one for each.
     """
@@ -229,7 +229,7 @@ def lies_unsaid(storm: Weather) -> list[str]:
     reasons = [refusal["reason"] for refusal in json.loads(done.stdout)["refusals"]]
     unsaid = []
     for lie in storm.lies:
-        said = next((reason for reason in reasons if LIES[lie] in reason), None)
+        said = next((reason for reason in reasons if CORRUPTIONS[lie] in reason), None)
         reasons.remove(said) if said is not None else unsaid.append(lie)
     return unsaid
 

@@ -21,17 +21,17 @@ import json
 import random
 import statistics
 
-from dipaco.swarm.deadlines import Durations
-from dipaco.swarm.leases import BlockLedger, blocks_to_lease
-from dipaco.swarm.progress import (
+from dipaco.swarm.planning.deadlines import Durations
+from dipaco.swarm.planning.leases import BlockLedger, blocks_to_lease
+from dipaco.swarm.planning.progress import (
+    ProgressReport,
     Rate,
     Refreshing,
-    Report,
     estimate,
     refresh_seconds,
     should_match,
 )
-from dipaco.swarm.shares import Link, shares_of_links
+from dipaco.swarm.planning.shares import Link, shares_of_links
 
 HOUR = 3600.0
 SECONDS_AT_STAKE = 20.0
@@ -118,10 +118,10 @@ class History:
         for name in list(self.here):
             self._give_work(name)
 
-    def _report(self) -> list[Report]:
+    def _report(self) -> list[ProgressReport]:
         rows = self.options.block_rows
         return [
-            Report(
+            ProgressReport(
                 samples=len(self.ledger.done_by(name)) * rows,
                 samples_per_second=session.rate.per_second,
                 at_seconds=self.now,

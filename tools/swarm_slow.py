@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dipaco.cli.main import main
 from dipaco.swarm.compute import Compute
-from dipaco.swarm.volunteer import Volunteer
+from dipaco.swarm.roles.volunteer import Volunteer
 
 
 def slow_down(seconds_per_block: float, file: Path) -> None:

@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from own_cache import own_cache
-from scratch import scratch
+from support.isolated_cache import isolated_cache
+from support.scratch import scratch
 
 from dipaco.runs.run import Run, open_run
 
@@ -136,7 +136,7 @@ class Storm:
     def __init__(self, folder: Path, options: argparse.Namespace):
         self.folder, self.options = folder, options
         self.run_folder = folder / "run"
-        self.cache = own_cache(folder / "cache")
+        self.cache = isolated_cache(folder / "cache")
         self.config_file = folder / "config.py"
         self.config_file.write_text(
             CONFIG.format(phases=options.phases, steps=options.steps, batch=options.batch)
@@ -367,7 +367,7 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
 
     from dipaco.inner.optimizer import learning_rates
     from dipaco.topology import assemble
-    from dipaco.workers.trainer import batches_for
+    from dipaco.workers.tasks.train import batches_for
 
     arm, inner = run.plan.arm("modular"), run.config.inner
     (path,) = range(arm.topology.num_paths)

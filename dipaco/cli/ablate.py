@@ -18,23 +18,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dipaco.cli.config import add_set
+from dipaco.cli.errors import NotForSweeps, RowsFailed, SweepNeedsFolder
 from dipaco.cli.runs import add_run
 from dipaco.cli.signals import on_sigterm
-from dipaco.cli.sweep_folder import (
+from dipaco.errors import BadSetting
+from dipaco.sweeps.folder import (
     alone_at,
     finished_beside,
     is_finished,
     put_changed_aside,
     rows_of,
 )
-from dipaco.errors import BadJobs, NotForSweeps, RowsFailed, SweepNeedsFolder
 
 if TYPE_CHECKING:
-    from dipaco.evaluation.ablation import SweepTable, Trial
-    from dipaco.evaluation.tables import Row
-    from dipaco.launch.crew import Job
+    from dipaco.evaluation.tables import ReportRow
     from dipaco.observe.events import Event
     from dipaco.store.layout import SweepLayout
+    from dipaco.sweeps.jobs import Job
+    from dipaco.sweeps.table import SweepTable, Trial
 
 HELP = "run a sweep of configs, and compare its rows"
 SAID_OTHERWISE = {  # what cannot be `--set`
@@ -66,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.evaluation.ablation import seeds_of, trials_of
     from dipaco.overrides import load_sweep, row_folder
     from dipaco.store.layout import SweepLayout
+    from dipaco.sweeps.table import seeds_of, trials_of
 
     # Everything that a person may have got wrong, before anything is written.
     name, seeds = options.sweep.stem, seeds_of(options.seeds)
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     trials_of(name, rows, seeds, options.redo)
     trials = trials_of(name, rows, seeds, [*options.only, *options.redo] if options.only else [])
     if options.jobs < 1:
-        raise BadJobs(given=options.jobs)
+        raise BadSetting(name="--jobs", value=options.jobs, expected="1 or more")
     if options.run.url is not None:
         raise SweepNeedsFolder(given=options.run)
     layout = SweepLayout(options.run.folder)
@@ -102,7 +103,7 @@ class _Sweep:
         rows: Sequence[str],
         trials: Sequence["Trial"],
         folders: dict["Trial", Path],
-        beside: "dict[Trial, list[Row]]",
+        beside: "dict[Trial, list[ReportRow]]",
     ):
         self._name, self._layout, self._trials, self._folders = name, layout, trials, folders
         self._beside = beside
@@ -117,15 +118,15 @@ class _Sweep:
         Raises:
           RowsFailed: some have.
         """
-        from dipaco.cli.sweep_progress import SweepProgress
-        from dipaco.launch.crew import Crew
         from dipaco.runs.run import is_worked_on
+        from dipaco.sweeps.jobs import JobPool
+        from dipaco.sweeps.progress import SweepProgress
 
         jobs = self._jobs()
         with SweepProgress(self._name, self._trials, self._folders, self._layout) as progress:
             if not jobs:
                 progress.say(f"all {len(self._trials)} runs of {self._name} are finished")
-            crew = Crew(
+            crew = JobPool(
                 jobs,
                 at_once,
                 is_worked_on,
@@ -150,16 +151,16 @@ class _Sweep:
 
     def write_table(self) -> "SweepTable":
         """Of what is finished."""
-        from dipaco.evaluation.ablation import make_table
-        from dipaco.evaluation.sweep_plot import draw_sweep
-        from dipaco.evaluation.sweep_text import render_sweep_markdown
-        from dipaco.store.objects import said_plainly, write_atomically
+        from dipaco.store.objects import translate_os_errors, write_atomically
+        from dipaco.sweeps.plot import draw_sweep
+        from dipaco.sweeps.table import make_table
+        from dipaco.sweeps.text import render_sweep_markdown
 
         table = make_table(self._name, self._in_table, self._beside | self._rows)
         if table.rows:
             write_atomically(self._layout.table("json"), table.to_json())
             write_atomically(self._layout.table("md"), render_sweep_markdown(table).encode())
-            with said_plainly(self._layout.plot):
+            with translate_os_errors(self._layout.plot):
                 draw_sweep(table, self._layout.plot)
         return table
 
@@ -187,9 +188,9 @@ class _Sweep:
 
     def _jobs(self) -> list["Job"]:
         """What is left to do: rows, and before them the base models that they begin with."""
-        from dipaco.launch.crew import Job
         from dipaco.store.layout import Layout
-        from dipaco.workers.sharing import base_digest, corpus_digest, has_base_model
+        from dipaco.sweeps.jobs import Job
+        from dipaco.sweeps.shared_base import base_digest, corpus_digest, has_base_model
 
         jobs: dict[str, Job] = {}
         prepares: dict[str, tuple[str, Path]] = {}  # text -> who prepares it first
@@ -225,7 +226,7 @@ class _Sweep:
 def _begin_shared(trial: "Trial", shared: Path, prepared: Path | None) -> Callable[[], "Event"]:
     def begin() -> "Event":
         from dipaco.observe.events import Event
-        from dipaco.workers.sharing import begin_shared
+        from dipaco.sweeps.shared_base import begin_shared
 
         begin_shared(shared, trial.config, prepared)
         return Event("base_begun", {"shared": shared.name, "row": str(trial)})
@@ -238,8 +239,8 @@ def _begin_row(trial: "Trial", folder: Path, shared: Path) -> Callable[[], "Even
         from dipaco.observe.events import Event
         from dipaco.runs.run import reading
         from dipaco.store.layout import Layout
+        from dipaco.sweeps.shared_base import begin_row
         from dipaco.workers.loop import progress_of
-        from dipaco.workers.sharing import begin_row
 
         if not Layout(folder).ledger.exists():
             begin_row(folder, trial.config, shared)
@@ -252,7 +253,7 @@ def _begin_row(trial: "Trial", folder: Path, shared: Path) -> Callable[[], "Even
 
 
 def _print(table: "SweepTable", layout: "SweepLayout") -> None:
-    from dipaco.evaluation.sweep_text import render_sweep_text
+    from dipaco.sweeps.text import render_sweep_text
 
     if table.rows:
         print(f"\n{render_sweep_text(table)}\n")

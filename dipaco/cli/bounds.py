@@ -1,6 +1,6 @@
 """Options that are numbers: what is in range, and a sentence for what is not."""
 
-from dipaco.errors import BadCount, BadSetting
+from dipaco.errors import BadSetting
 
 DAY_SECONDS = 86400.0
 MOST_PROCESSES = 10_000  # more were typed by mistake
@@ -15,13 +15,13 @@ def option_of(name: str) -> str:
 def check_between(option: str, value: float | None, least: float, most: float) -> None:
     """Raises `BadSetting`. None, where the option was left out, is fine."""
     if value is not None and not least <= value <= most:  # nor a NaN
-        raise BadSetting(name=option, value=value, expected=f"{least:g} to {most:g}", hint="")
+        raise BadSetting(name=option, value=value, expected=f"{least:g} to {most:g}")
 
 
 def check_count(option: str, value: int | None, least: int, most: int = MOST_PROCESSES) -> None:
-    """Raises `BadCount`. None, where the option was left out, is fine."""
+    """Raises `BadSetting`. None, where the option was left out, is fine."""
     if value is not None and not least <= value <= most:
-        raise BadCount(option=option, given=value, expected=f"{least} to {most}")
+        raise BadSetting(name=option, value=value, expected=f"{least} to {most}")
 
 
 def check_lease(seconds: float) -> None:

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.errors import BadSource
     from dipaco.runs.programs import keep_compiled
     from dipaco.runs.run import reading
-    from dipaco.workers.evaluator import evaluate_texts
+    from dipaco.workers.tasks.evaluate import evaluate_texts
 
     if not options.documents.is_file():
         raise BadSource(

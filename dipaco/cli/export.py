@@ -33,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dipaco.model.huggingface import export_checkpoint, is_exported
     from dipaco.runs.run import reading
-    from dipaco.store.objects import said_plainly
+    from dipaco.store.objects import translate_os_errors
 
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)
         if options.all:
-            with said_plainly(options.out):
+            with translate_os_errors(options.out):
                 _begin_or_go_on(options.out, release)
         paths = range(len(release.paths)) if options.all else [options.path]
         folders = {p: options.out / f"path_{p:04d}" if options.all else options.out for p in paths}
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
             if options.all and is_exported(folder):
                 continue  # by a command that was interrupted
             parts = opened.path_of(release, path)
-            with said_plainly(folder):
+            with translate_os_errors(folder):
                 export_checkpoint(opened.config.model, parts, opened.corpus.tokenizer_file, folder)
     if options.all:
         print(_table(folders, release))
@@ -64,8 +64,8 @@ def _begin_or_go_on(folder: Path, release: "Release") -> None:
     """Makes the folder, or finds it begun with the same release. Raises `CheckpointExists`."""
     import json
 
-    from dipaco.data.files import write_whole
     from dipaco.errors import CheckpointExists
+    from dipaco.files import write_whole
 
     told = {"arm": release.arm, "phase": release.phase, "paths": release.paths}
     content = json.dumps(told, indent=1).encode()

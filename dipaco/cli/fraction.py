@@ -1,11 +1,11 @@
 """`--memory-fraction`: what several processes that share a GPU take of it, each."""
 
-from dipaco.errors import BadCount
+from dipaco.errors import BadSetting
 
 
 def check_memory_fraction(fraction: float | None) -> None:
-    """Raises `BadCount`."""
+    """Raises `BadSetting`."""
     if fraction is not None and not 0 < fraction <= 1:
-        raise BadCount(
-            option="--memory-fraction", given=fraction, expected="above 0, and at most 1"
+        raise BadSetting(
+            name="--memory-fraction", value=fraction, expected="above 0, and at most 1"
         )

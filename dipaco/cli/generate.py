@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.serving.sampling import SamplingSettings
+    from dipaco.serving.decoding.sampling import SamplingSettings
 
     sampling = SamplingSettings(
         temperature=options.temperature,
@@ -62,16 +62,14 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.serving.loop import check_fits, generate
 
     if options.max_tokens < 1:
-        raise BadSetting(
-            name="--max-tokens", value=options.max_tokens, expected="1 or more", hint=""
-        )
+        raise BadSetting(name="--max-tokens", value=options.max_tokens, expected="1 or more")
     if not 0 <= options.seed < 2**63:
-        raise BadSetting(name="--seed", value=options.seed, expected="0 to 2^63 - 1", hint="")
+        raise BadSetting(name="--seed", value=options.seed, expected="0 to 2^63 - 1")
     try:
         options.prompt.encode()
     except UnicodeEncodeError as error:
         shown = ascii(options.prompt)
-        raise BadSetting(name="--prompt", value=shown, expected="UTF-8", hint="") from error
+        raise BadSetting(name="--prompt", value=shown, expected="UTF-8") from error
     keep_compiled(cache_folder() / "compiled")
     with reading(options.run) as opened:
         release = find_release(opened, options)

@@ -17,8 +17,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dipaco.cli.errors import BadPicture
 from dipaco.cli.runs import add_run
-from dipaco.errors import BadPicture
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dipaco.evaluation.inspection_plot import draw_inspection
     from dipaco.runs.run import reading
-    from dipaco.store.objects import said_plainly
+    from dipaco.store.objects import translate_os_errors
 
     if options.picture is not None and options.picture.suffix.lower() not in PICTURES:
         raise BadPicture(file=options.picture, known=", ".join(PICTURES))
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         inspection = inspection_of(opened)
         file = options.picture or (None if options.json else opened.layout.inspection)
     if file is not None:
-        with said_plainly(file):
+        with translate_os_errors(file):
             draw_inspection(inspection, file)
     if options.json:
         print(json.dumps(inspection))

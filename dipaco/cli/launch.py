@@ -26,11 +26,11 @@ from dipaco.cli.bounds import check_count, option_of
 from dipaco.cli.fraction import check_memory_fraction
 from dipaco.cli.names import name_of
 from dipaco.cli.orders import stopped_in_order
-from dipaco.errors import BadCount
+from dipaco.errors import BadSetting
 
 if TYPE_CHECKING:
     from dipaco.launch.engine import Engine
-    from dipaco.launch.supervisor import Crew
+    from dipaco.launch.supervisor import WorkerGroup
     from dipaco.runs.run import Run
 
 HELP = "do a run with many workers, here or on a Ray cluster"
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     _check_counts(options)
     leave_devices_alone()
 
-    from dipaco.cli.narrator import print_results, title_of
+    from dipaco.cli.console import print_results, title_of
     from dipaco.cli.supervising import supervise
 
     name = name_of(options.name)
@@ -101,13 +101,13 @@ def _check_counts(options: argparse.Namespace) -> None:
         expected = (
             "a number: here the hosts of a worker are one machine, and must not share devices"
         )
-        raise BadCount(option="--devices-per-worker", given="left out", expected=expected)
+        raise BadSetting(name="--devices-per-worker", value=None, expected=expected)
     check_memory_fraction(options.memory_fraction)
 
 
-def _crews(opened: "Run", options: argparse.Namespace, name: str) -> list["Crew"]:
-    from dipaco.launch.roles import Role, variables_for
-    from dipaco.launch.supervisor import Crew
+def _crews(opened: "Run", options: argparse.Namespace, name: str) -> list["WorkerGroup"]:
+    from dipaco.launch.process_spec import ProcessSpec, variables_for
+    from dipaco.launch.supervisor import WorkerGroup
 
     # Others stand elsewhere: a relative folder would be another one there.
     where = opened.address.identity
@@ -119,8 +119,10 @@ def _crews(opened: "Run", options: argparse.Namespace, name: str) -> list["Crew"
         "monitor": int(options.monitor),
     }
     return [
-        Crew(
-            Role(verb, where, options.hosts_per_worker if verb == "worker" else 1, variables),
+        WorkerGroup(
+            ProcessSpec(
+                verb, where, options.hosts_per_worker if verb == "worker" else 1, variables
+            ),
             f"{name}-{verb}",
             count,
         )
@@ -130,10 +132,12 @@ def _crews(opened: "Run", options: argparse.Namespace, name: str) -> list["Crew"
 
 def _engine(opened: "Run", options: argparse.Namespace) -> "Engine":
     if options.engine == "ray":
-        from dipaco.launch.ray import RayEngine, Shape
+        from dipaco.launch.ray import RayEngine, WorkerResources
 
-        shape = Shape(options.devices_per_worker, options.cpus_per_worker, options.memory_fraction)
-        place = None if opened.place.is_server else str(opened.address)
+        shape = WorkerResources(
+            options.devices_per_worker, options.cpus_per_worker, options.memory_fraction
+        )
+        place = None if opened.database_location.is_server else str(opened.address)
         return RayEngine(options.address, shape, opened.address.identity, on_one_machine=place)
     from dipaco.launch.devices import devices_of, visible_devices
     from dipaco.launch.local import LocalEngine

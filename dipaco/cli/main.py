@@ -26,7 +26,8 @@ from dipaco.cli import (
     train,
     upgrade,
 )
-from dipaco.errors import THE_FILES_FAULT, DipacoError, DiskFull, FileRefused
+from dipaco.cli.errors import FileRefused
+from dipaco.errors import THE_FILES_FAULT, DipacoError, DiskFull
 
 VERBS = {
     "train": train,

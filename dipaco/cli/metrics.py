@@ -28,13 +28,13 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def counted(run: "Run", options: argparse.Namespace, watcher: Any) -> Generator[Any]:
-    """`watcher`, and metrics beside it where they are asked for."""
+def counted(run: "Run", options: argparse.Namespace, callbacks: Any) -> Generator[Any]:
+    """`callbacks`, and metrics beside it where they are asked for."""
     if options.metrics_port is None:
-        yield watcher
+        yield callbacks
         return
     from dipaco.observe.metrics import Both, served
 
     check_count("--metrics-port", options.metrics_port, 0, LAST_PORT)
     with served(options.metrics_port, run.open_ledger, options.metrics_host) as metrics:
-        yield Both(watcher, metrics)
+        yield Both(callbacks, metrics)

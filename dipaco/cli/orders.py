@@ -27,7 +27,7 @@ class OrderVerb:
 
         with reading(options.run) as run:
             run.ledger.order(self._order)
-            workers = [member for member in run.ledger.roster.members() if member.state == "here"]
+            workers = [member for member in run.ledger.members.list() if member.state == "here"]
         print(f"Ordered. Workers here: {len(workers)}. Each will {self._does}.")
         return 0
 

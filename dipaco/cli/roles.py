@@ -52,7 +52,7 @@ class RoleVerb:
         keep_freed_memory()
 
         from dipaco.caches import cache_folder
-        from dipaco.cli.narrator import Narrator
+        from dipaco.cli.console import ConsoleReporter
         from dipaco.cli.working import dying_together, work
         from dipaco.runs.programs import keep_compiled
         from dipaco.runs.run import open_run, taking_part
@@ -83,11 +83,14 @@ class RoleVerb:
                     if not hosts.is_first:
                         follow(run, hosts)
                         return 0
-                    with Narrator(run) as narrator, counted(run, options, narrator) as watcher:
+                    with (
+                        ConsoleReporter(run) as console,
+                        counted(run, options, console) as callbacks,
+                    ):
                         is_finished = work(
                             run,
                             name,
-                            watcher,
+                            callbacks,
                             kinds=self._kinds,
                             lease_seconds=options.lease_seconds,
                             hosts=hosts,

@@ -26,8 +26,8 @@ from dipaco.cli.releases import add_release, find_release
 from dipaco.errors import BadSetting
 
 if TYPE_CHECKING:
-    from dipaco.launch.replicas import Scale
-    from dipaco.serving.engine import Brief, Engine
+    from dipaco.serving.engine import EngineSpec, ServingEngine
+    from dipaco.serving_cluster.ray_replicas import Scale
 
 HELP = "serve a run over HTTP"
 
@@ -152,34 +152,38 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _engine(options: argparse.Namespace) -> "Callable[[Brief], Engine]":
-    from dipaco.serving.engine import LocalEngine
+def _engine(options: argparse.Namespace) -> "Callable[[EngineSpec], ServingEngine]":
+    from dipaco.serving.engine import InProcessEngine
 
     if options.engine == "local":
         _only_on_ray(options, "address", "replicas", "cpus_per_replica", "memory_fraction")
-        return LocalEngine
+        return InProcessEngine
     scale = _scale(options.replicas or "1..8")
     check_memory_fraction(options.memory_fraction)
 
     from dipaco.cli.beginning import leave_devices_alone
-    from dipaco.launch.ray import Shape
-    from dipaco.launch.replicas import opened
+    from dipaco.launch.ray import WorkerResources
     from dipaco.serving.service import tell_operator
+    from dipaco.serving_cluster.ray_replicas import opened
 
     leave_devices_alone()  # they are the replicas'; routing takes a moment of a CPU
-    shape = Shape(None, options.cpus_per_replica or 1, options.memory_fraction)
+    shape = WorkerResources(None, options.cpus_per_replica or 1, options.memory_fraction)
     return opened(options.address, scale, shape, tell_operator)
 
 
 def _scale(text: str) -> "Scale":
-    """`1..8` -> at least 1, at most 8. Raises `BadReplicas`."""
-    from dipaco.errors import BadReplicas
+    """`1..8` -> at least 1, at most 8. Raises `BadSetting`."""
+    from dipaco.errors import BadSetting
 
     found = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text)
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= least <= most:
-        raise BadReplicas(given=text)
-    from dipaco.launch.replicas import Scale
+        raise BadSetting(
+            name="--replicas",
+            value=text,
+            expected="a number, or MIN..MAX with MIN at least 1, as in 1..8",
+        )
+    from dipaco.serving_cluster.ray_replicas import Scale
 
     return Scale(least, most)
 
@@ -187,19 +191,17 @@ def _scale(text: str) -> "Scale":
 def _at_least_one(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         if (value := getattr(options, name)) is not None and value < 1:
-            raise BadSetting(name=option_of(name), value=value, expected="1 or more", hint="")
+            raise BadSetting(name=option_of(name), value=value, expected="1 or more")
 
 
 def _only_on_ray(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         if (value := getattr(options, name)) is not None:
-            raise BadSetting(
-                name=option_of(name), value=value, expected="`--engine ray` beside it", hint=""
-            )
+            raise BadSetting(name=option_of(name), value=value, expected="`--engine ray` beside it")
 
 
 def _keys(file: Path | None) -> tuple[str, ...]:
-    from dipaco.errors import BadKeyFile
+    from dipaco.cli.errors import BadKeyFile
 
     if file is None:
         return ()
@@ -221,5 +223,5 @@ def _bytes(name: str, text: str) -> int:
     except (ValueError, OverflowError):
         size = 0
     if size < 1:
-        raise BadSetting(name=name, value=text, expected="a size as 500M or 8G", hint="")
+        raise BadSetting(name=name, value=text, expected="a size as 500M or 8G")
     return size

@@ -137,14 +137,14 @@ def _status_of_work(opened: Any) -> dict[str, Any]:
                 "committed_tasks": member.committed_tasks,
                 "lost_tasks": member.lost_tasks,
             }
-            for member in ledger.roster.members()
+            for member in ledger.members.list()
         },
         "machines": machines,
         "bits": _bits(opened, machines),
         "quorum": _quorum_of(opened),
-        "refusals": ledger.mends.refusals(),
+        "refusals": ledger.redos.refusals(),
         "swarms": ledger.swarms.statuses(),
-        "num_refusals": ledger.mends.num_refusals(),
+        "num_refusals": ledger.redos.num_refusals(),
         "rollbacks": ledger.rollbacks.list(),
         "bytes": ledger.bytes_by_kind(),
         "goodput": goodput_of(ledger),
@@ -199,7 +199,7 @@ def _quorum_of(opened: Any) -> dict[str, Any] | None:
 
 def goodput_of(ledger: Any) -> dict[str, float]:
     """What came of the time of all workers: only what was recorded counts."""
-    members = ledger.roster.members()
+    members = ledger.members.list()
     live = sum(member.live_seconds for member in members)
     committed = sum(member.committed_seconds for member in members)
     tokens = sum(ledger.tokens_by_arm().values())

@@ -4,22 +4,27 @@
 
 from collections.abc import Sequence
 
-from dipaco.cli.onlooker import Onlooker
+from dipaco.cli.event_tailer import EventTailer
 from dipaco.cli.signals import on_sigterm
 from dipaco.launch.engine import Engine
-from dipaco.launch.supervisor import Crew, Supervisor
+from dipaco.launch.supervisor import Supervisor, WorkerGroup
 from dipaco.runs.run import Run
 
 
 def supervise(
-    opened: Run, engine: Engine, crews: Sequence[Crew], launcher: str, *, tensorboard: bool = False
+    opened: Run,
+    engine: Engine,
+    crews: Sequence[WorkerGroup],
+    launcher: str,
+    *,
+    tensorboard: bool = False,
 ) -> bool:
     """True when the run is finished, False where it was told to stop; then all workers have left.
 
     Raises:
       WorkersEnded: a person must put something right.
     """
-    with Onlooker(opened, tensorboard=tensorboard) as onlooker:
+    with EventTailer(opened, tensorboard=tensorboard) as onlooker:
         supervisor = Supervisor(engine, crews, opened.ledger, onlooker.tell, launcher)
         with on_sigterm(supervisor.end):
             try:

@@ -21,24 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 from dipaco.cli.bounds import DAY_SECONDS, check_between, check_lease
 from dipaco.cli.config import add_set
+from dipaco.cli.errors import NoSuchName, OtherTransport, PathNeeded
 from dipaco.cli.names import name_of
 from dipaco.cli.orders import stopped_in_order
 from dipaco.cli.roles import add_database
 from dipaco.cli.runs import add_run
 from dipaco.cli.say import say
 from dipaco.control.queue import LEASE_SECONDS
-from dipaco.errors import (
-    BadSetting,
-    ExtraMissing,
-    NoSuchName,
-    NoSuchPath,
-    OtherTransport,
-    PathNeeded,
-)
+from dipaco.errors import BadSetting, ExtraMissing, NoSuchPath
 
 if TYPE_CHECKING:
     from dipaco.runs.run import Run
-    from dipaco.swarm.passes import Authority, Pass
+    from dipaco.swarm.network.credentials import Authority, Credential
 
 HELP = "train a path by volunteers' machines: start, token, revoke, join, aux"
 LISTEN = "/ip4/0.0.0.0/tcp/0"
@@ -149,14 +143,14 @@ def _start(options: argparse.Namespace) -> int:
     path = _path_of(options.path, config.num_paths)
 
     from dipaco.caches import cache_folder
-    from dipaco.cli.narrator import Narrator, print_results
+    from dipaco.cli.console import ConsoleReporter, print_results
     from dipaco.cli.working import work
     from dipaco.config import MODULAR
     from dipaco.runs.programs import keep_compiled
     from dipaco.runs.run import create_or_open, taking_part
-    from dipaco.swarm.backbone import Backbone, Place
+    from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
     from dipaco.workers.loop import recover
-    from dipaco.workers.presence import wait_until_free
+    from dipaco.workers.registration import wait_until_free
 
     keep_compiled(cache_folder() / "compiled")
     with taking_part(options.run) as part:
@@ -165,12 +159,12 @@ def _start(options: argparse.Namespace) -> int:
             if part.is_alone:
                 recover(opened)
             part.let_others_in()
-            wait_until_free(opened.ledger.roster, name, say)
+            wait_until_free(opened.ledger.members, name, say)
             others = opened.ledger.swarms.backbones(MODULAR, path)
             _check_transport({w: at for w, at in others.items() if w != name}, options.listen)
             backbone = Backbone(
                 opened.open_ledger,
-                Place(MODULAR, path, name),
+                BackbonePlace(MODULAR, path, name),
                 _settings(opened, options),
                 _pass_of_a_backbone(opened, path),
                 listen=options.listen,
@@ -182,12 +176,12 @@ def _start(options: argparse.Namespace) -> int:
             is_finished = False
             try:
                 say(f"dipaco swarm join {backbone.address} --token FILE")
-                with Narrator(opened) as narrator:
-                    narrator.greet(is_new=is_new)
+                with ConsoleReporter(opened) as console:
+                    console.greet(is_new=is_new)
                     is_finished = work(
                         opened,
                         name,
-                        narrator,
+                        console,
                         lease_seconds=options.lease_seconds,
                         run_elsewhere=backbone.run_phase,
                         on_ctrl_c=True,
@@ -203,7 +197,7 @@ def _start(options: argparse.Namespace) -> int:
     return 0
 
 
-def _pass_of_a_backbone(opened: "Run", path: int) -> "Pass":
+def _pass_of_a_backbone(opened: "Run", path: int) -> "Credential":
     given = _authority(opened).issue(f"{OURS}{path}", "backbone", time.time(), BACKBONE_DAYS)
     _let_in(opened, given)
     return given
@@ -221,7 +215,7 @@ def _path_of(given: int | None, num_paths: int) -> int:
 
 def _check_transport(others: dict[str, str], listen: str) -> None:
     """Raises `OtherTransport`: the other backbones (worker -> address) are reached otherwise."""
-    from dipaco.swarm.transport import TCP
+    from dipaco.swarm.network.transport import TCP
 
     for worker, address in others.items():
         if address.startswith(TCP) != listen.startswith(TCP):
@@ -235,7 +229,7 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
     batch = config.inner.batch_size
     rows = options.block_rows or max(1, batch // 32)
     if not 1 <= rows <= batch:
-        raise BadSetting(name="--block-rows", value=rows, expected=f"1 to {batch}", hint="")
+        raise BadSetting(name="--block-rows", value=rows, expected=f"1 to {batch}")
     return Settings(
         model=config.model,
         inner=config.inner,
@@ -248,16 +242,16 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
 
 def _token(options: argparse.Namespace) -> int:
     from dipaco.runs.run import reading
-    from dipaco.store.objects import said_plainly
-    from dipaco.swarm.passes import save_pass
+    from dipaco.store.objects import translate_os_errors
+    from dipaco.swarm.network.credentials import save_pass
 
     if options.name.startswith(OURS):
         expected = f"a volunteer's name; those with `{OURS}` are the run's own"
-        raise BadSetting(name="--name", value=options.name, expected=expected, hint="")
+        raise BadSetting(name="--name", value=options.name, expected=expected)
     file = options.out or Path(f"{options.name}.pass")
     with reading(options.run) as opened:
         given = _authority(opened).issue(options.name, "volunteer", time.time(), options.days)
-        with said_plainly(file):
+        with translate_os_errors(file):
             save_pass(given, file)
         _let_in(opened, given)
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(given.certificate.not_after))
@@ -284,13 +278,13 @@ def _revoke(options: argparse.Namespace) -> int:
 
 def _authority(opened: "Run") -> "Authority":
     """Who issues passes for this run; its key is among the run's facts, for its backbones."""
-    from dipaco.swarm.passes import Authority
+    from dipaco.swarm.network.credentials import Authority
 
     key = opened.ledger.remember("swarm_authority", Authority.new_key().hex())
     return Authority(bytes.fromhex(key), opened.address.identity)
 
 
-def _let_in(opened: "Run", given: "Pass") -> None:
+def _let_in(opened: "Run", given: "Credential") -> None:
     """Who shows the pass."""
     certificate = given.certificate
     opened.ledger.swarms.issue(
@@ -306,7 +300,7 @@ def _join(options: argparse.Namespace) -> int:
 
     keep_freed_memory()
 
-    from dipaco.swarm.passes import load_pass
+    from dipaco.swarm.network.credentials import load_pass
 
     check_between("--megabits", options.megabits, LEAST_MEGABITS, MOST_MEGABITS)
     given = load_pass(options.token)
@@ -316,9 +310,9 @@ def _join(options: argparse.Namespace) -> int:
 
         keep_compiled(cache_folder() / "compiled")
 
-    from dipaco.swarm.session import Lent, lend
+    from dipaco.swarm.session import SessionConfig, lend
 
-    lent = Lent(
+    lent = SessionConfig(
         address=options.address,
         computes=options.swarm_verb == "join",
         listens=not getattr(options, "client", False),

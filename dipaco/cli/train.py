@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     config = load_config(options.config, options.overrides)
 
     from dipaco.caches import cache_folder
-    from dipaco.cli.narrator import print_results
+    from dipaco.cli.console import print_results
     from dipaco.runs.programs import keep_compiled
 
     check_count("--workers", options.workers, 1)
@@ -78,28 +78,30 @@ def run(options: argparse.Namespace) -> int:
 
 def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
     """In this process; False where it was told to stop."""
-    from dipaco.cli.narrator import Narrator
+    from dipaco.cli.console import ConsoleReporter
     from dipaco.cli.working import work
 
-    with Narrator(opened, tensorboard=options.tensorboard) as narrator:
-        narrator.greet(is_new=is_new)
-        with counted(opened, options, narrator) as watcher:
-            return work(opened, name_of(None), watcher)
+    with ConsoleReporter(opened, tensorboard=options.tensorboard) as console:
+        console.greet(is_new=is_new)
+        with counted(opened, options, console) as callbacks:
+            return work(opened, name_of(None), callbacks)
 
 
 def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
     """In processes that this one starts, and starts again when they die."""
     import os
 
-    from dipaco.cli.narrator import title_of
+    from dipaco.cli.console import title_of
     from dipaco.cli.supervising import supervise
     from dipaco.launch.local import LocalEngine
-    from dipaco.launch.roles import Role
-    from dipaco.launch.supervisor import Crew
+    from dipaco.launch.process_spec import ProcessSpec
+    from dipaco.launch.supervisor import WorkerGroup
 
     if is_new:
         print(title_of(opened.config), flush=True)
-    crew = Crew(Role("worker", str(options.run)), f"local-{os.getpid()}", options.workers)
+    crew = WorkerGroup(
+        ProcessSpec("worker", str(options.run)), f"local-{os.getpid()}", options.workers
+    )
     engine = LocalEngine(opened.layout.log)
     with counted(opened, options, None):
         return supervise(opened, engine, [crew], name_of(None), tensorboard=options.tensorboard)

@@ -7,26 +7,26 @@ import sys
 import traceback
 from collections.abc import Collection, Generator
 
-from dipaco.cli.narrator import Narrator
+from dipaco.cli.console import ConsoleReporter
 from dipaco.cli.say import say
 from dipaco.cli.signals import on_sigterm
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Kind
 from dipaco.errors import DipacoError
-from dipaco.inner.elsewhere import PhaseRunner
+from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
-from dipaco.workers.heart import Heart
+from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import ALONE, Alone, Hosts
 from dipaco.workers.loop import Worker
-from dipaco.workers.presence import join
-from dipaco.workers.stages import restore_corpus
+from dipaco.workers.registration import join
+from dipaco.workers.tasks.route import restore_corpus
 
 
 def work(
     run: Run,
     name: str,
-    narrator: Narrator,
+    console: ConsoleReporter,
     *,
     kinds: Collection[Kind] = ALL_KINDS,
     lease_seconds: float = LEASE_SECONDS,
@@ -40,18 +40,18 @@ def work(
     Raises:
       NameTaken: another worker of this name is here.
     """
-    roster = run.ledger.roster
-    join(roster, name, machine(), say)
+    members = run.ledger.members
+    join(members, name, machine(), say)
     run.ledger.queue.give_back_of_namesake(name)
-    with Heart(run.open_ledger, name, lease_seconds) as heart:
+    with LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer:
         if "train" in kinds:
-            narrator.compare_machines(run.ledger.remember("machine", machine()), machine())
-        restore_corpus(run, narrator.prepared)
+            console.compare_machines(run.ledger.remember("machine", machine()), machine())
+        restore_corpus(run, console.prepared)
         worker = Worker(
             run,
             name,
-            narrator,
-            heart,
+            console,
+            renewer,
             kinds=kinds,
             lease_seconds=lease_seconds,
             run_elsewhere=run_elsewhere,
@@ -59,7 +59,7 @@ def work(
         )
         with on_sigterm(worker.stop, on_ctrl_c=on_ctrl_c):
             is_finished = worker.run_until_finished()
-        roster.leave(name)
+        members.leave(name)
     hosts.tell(None)
     return is_finished
 

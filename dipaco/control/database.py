@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any, Protocol
 
-from dipaco.errors import BadDatabase, LedgerOlder, LedgerVersion
+from dipaco.control.errors import BadDatabase, LedgerOlder, LedgerVersion
 
 SCHEMA_VERSION = 8
 
@@ -46,13 +46,13 @@ class Database(Protocol):
         ...
 
     @property
-    def is_far(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether what is asked often is to be asked in one statement: `claim_tasks` and
         `claim_alike` then note who holds what they take, and there is `finish_training`.
         """
         ...
 
-    def turns(self, *subjects: str) -> list[str]:
+    def lock_keys(self, *subjects: str) -> list[str]:
         """The names of the locks that `wait_for_others` takes, in its order; none where it takes
         none.
         """

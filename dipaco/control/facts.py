@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 from dipaco.control.database import Database
+from dipaco.control.errors import OtherBytes
 from dipaco.control.tasks import (
-    Arrival,
+    Contribution,
     Evaluated,
     Fact,
     ModuleReady,
@@ -19,7 +20,6 @@ from dipaco.control.tasks import (
     StageDone,
     Task,
 )
-from dipaco.errors import OtherBytes
 from dipaco.receipt import Receipt
 
 
@@ -41,7 +41,7 @@ def record(database: Database, fact: Fact) -> None:
                 gradient_norm=fact.gradient_norm,
                 moves=None if fact.moves is None else json.dumps(fact.moves),
             )
-        case Arrival():
+        case Contribution():
             change("add_arrival", **row_of_arrival(fact))
         case PathTrained():
             change("add_trained", **row_of_trained(fact))
@@ -81,7 +81,7 @@ def record(database: Database, fact: Fact) -> None:
             )
 
 
-def row_of_arrival(fact: Arrival) -> dict[str, Any]:
+def row_of_arrival(fact: Contribution) -> dict[str, Any]:
     """By column."""
     return {
         "arm": fact.arm,
@@ -124,7 +124,7 @@ def is_known(database: Database, task: Task, fact: Fact) -> bool:
             row = database.one("get_module", **what)
             known = None if row is None else row[1]
             new = fact.parameters.digest
-        case Arrival():
+        case Contribution():
             what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
             row = database.one("get_arrival", **what, path=fact.path)
             known = None if row is None else row[0]
@@ -170,13 +170,13 @@ def counted_with(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
         phase waits for it as well as for its modules.
     """
     match fact:
-        case Arrival() if has_quorum:
+        case Contribution() if has_quorum:
             return (_of_module(fact),)
         case ModuleReady() if has_quorum:
             return (_of_module(fact), f"ModuleReady {fact.arm} {fact.phase}")
         case PathTrained() if has_quorum:
             return (f"ModuleReady {fact.arm} {fact.phase + 1}",)
-        case Arrival():
+        case Contribution():
             return (f"Arrival {fact.arm} {fact.module} {fact.phase}",)
         case ModuleReady() | PathScored() | PathLabelled():
             return (f"{type(fact).__name__} {fact.arm} {fact.phase}",)
@@ -191,7 +191,7 @@ def counted_with(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
             return (type(fact).__name__,)
 
 
-def _of_module(fact: Arrival | ModuleReady) -> str:
+def _of_module(fact: Contribution | ModuleReady) -> str:
     return f"Arrival {fact.arm} {fact.module}"
 
 

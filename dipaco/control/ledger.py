@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dipaco.control.database import KeyTaken, open_database
+from dipaco.control.errors import NoSuchRelease
 from dipaco.control.facts import (
     counted_with,
     is_known,
@@ -21,20 +22,20 @@ from dipaco.control.facts import (
     row_of_trained,
     stage_done,
 )
-from dipaco.control.mends import Mends
-from dipaco.control.patience import patient, patiently
+from dipaco.control.members import Members
 from dipaco.control.plan import Plan
 from dipaco.control.queue import Queue
 from dipaco.control.quorums import Quorums
+from dipaco.control.redos import Redos
 from dipaco.control.release import Release, make_release
+from dipaco.control.retry import retried, with_retry
 from dipaco.control.rollback import Rollbacks
-from dipaco.control.roster import Roster
 from dipaco.control.scheduler import due, first_task, gathering, quorums
 from dipaco.control.swarms import Swarms
 from dipaco.control.tasks import (
     PRIORITY,
-    Arrival,
     Claim,
+    Contribution,
     Evaluated,
     Fact,
     ModuleReady,
@@ -44,12 +45,12 @@ from dipaco.control.tasks import (
     StageDone,
     Task,
 )
-from dipaco.errors import ClaimLost, NoSuchRelease, NotYet
+from dipaco.errors import ClaimLost, NotYet
 from dipaco.receipt import Receipt
 from dipaco.topology import ModuleId
 
 
-class Orders(NamedTuple):
+class RunCommand(NamedTuple):
     """To everybody who works on a run."""
 
     order: str  # run, pause, drain
@@ -80,7 +81,7 @@ class OuterStep(NamedTuple):
     moves: Moves | None
 
 
-class Partway(NamedTuple):
+class PartialSnapshot(NamedTuple):
     """A path that stopped inside a phase, and what it has of that phase."""
 
     receipt: Receipt  # snapshot of parameters and inner state
@@ -90,7 +91,7 @@ class Partway(NamedTuple):
     seconds: float
 
 
-class Wish(NamedTuple):
+class DesiredWorkers(NamedTuple):
     """How many workers somebody wants a launcher to keep."""
 
     workers: int
@@ -109,9 +110,9 @@ class Ledger:
     def __init__(self, place: Path | str, schema: str = "", *, is_older_fine: bool = False):
         self._database = open_database(place, schema, is_older_fine=is_older_fine)
         self.queue = Queue(self._database)
-        self.roster = Roster(self._database)
+        self.members = Members(self._database)
         self.swarms = Swarms(self._database)
-        self.mends = Mends(self._database, self.queue)
+        self.redos = Redos(self._database, self.queue)
         self.rollbacks = Rollbacks(self._database)
         self.quorums = Quorums(self._database)
 
@@ -150,31 +151,31 @@ class Ledger:
             self._database.change("remember_meta", key=key, value=value)
         return self.meta(key) or value
 
-    @patient
+    @retried
     def order(self, order: str) -> None:
         """What everybody who works on this run should do from now on: `run`, `pause`, `drain`."""
         with self._database.transaction():
             self._database.change("change_meta", key="order", value=order)
 
-    @patient
+    @retried
     def want_workers(self, count: int, launcher: str | None = None) -> None:
         """How many workers one launcher, or each of all, should keep from now on."""
         wish = f"{count} {uuid.uuid4().hex}"  # the same number again is another wish
         with self._database.transaction():
             self._database.change("change_meta", key=_workers_of(launcher), value=wish)
 
-    def wishes(self, launcher: str) -> list[Wish]:
+    def wishes(self, launcher: str) -> list[DesiredWorkers]:
         """What was wanted last of all launchers and, after it, of this one."""
         texts = [self.meta(_workers_of(None)), self.meta(_workers_of(launcher))]
-        return [Wish(int(text.split()[0]), text) for text in texts if text is not None]
+        return [DesiredWorkers(int(text.split()[0]), text) for text in texts if text is not None]
 
-    @patient
-    def orders(self) -> Orders:
+    @retried
+    def orders(self) -> RunCommand:
         """What everybody should do, and which version of this program they should be."""
         found = dict(self._database.rows("orders"))
-        return Orders(found.get("order", "run"), found.get("version"))
+        return RunCommand(found.get("order", "run"), found.get("version"))
 
-    @patient
+    @retried
     def upgrade(self, version: str) -> tuple[int, int]:
         """Brings the tables to this program's, and says that from now on the run is of `version`;
         the versions of the tables, before and now.
@@ -209,25 +210,25 @@ class Ledger:
             if has_tried and self.queue.is_finished_by(claim):
                 return []  # the connection broke during the commit, which went through
             has_tried = True
-            if self._database.is_far and self._finish_training(plan, claim, facts):
+            if self._database.is_remote and self._finish_training(plan, claim, facts):
                 return []
             return self._finish(plan, claim, facts)
 
-        return patiently(record, self._database.reconnect)
+        return with_retry(record, self._database.reconnect)
 
     def _finish_training(self, plan: Plan, claim: Claim, facts: list[Fact]) -> bool:
         """In one statement, as it happens most often. False where these are other facts, or come a
         second time: nothing was changed.
         """
         for fact in facts:
-            if not isinstance(fact, PathTrained | Arrival) or plan.arm(fact.arm).has_quorum:
+            if not isinstance(fact, PathTrained | Contribution) or plan.arm(fact.arm).has_quorum:
                 return False
         outer = [
             {**task._asdict(), "priority": PRIORITY[task.kind], "awaited": awaited}
             for task, awaited in gathering(plan, facts)
         ]
         trained = [row_of_trained(fact) for fact in facts if isinstance(fact, PathTrained)]
-        arrivals = [row_of_arrival(fact) for fact in facts if isinstance(fact, Arrival)]
+        arrivals = [row_of_arrival(fact) for fact in facts if isinstance(fact, Contribution)]
         try:
             ((done,),) = self._database.once(
                 "finish_training",
@@ -236,7 +237,7 @@ class Ledger:
                 worker=claim.worker,
                 trained=json.dumps(trained),
                 arrivals=json.dumps(arrivals),
-                turns=self._database.turns(*_counted_with_any(plan, facts)),
+                lock_keys=self._database.lock_keys(*_counted_with_any(plan, facts)),
                 outer=json.dumps(outer),
             )
             self._database.flush()
@@ -269,8 +270,8 @@ class Ledger:
             raise ClaimLost(task=claim.task) from error
         return tasks
 
-    @patient
-    def hand_on(self, claim: Claim, partway: Partway) -> None:
+    @retried
+    def release_with_snapshot(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
         """Gives a training task back part-way: whoever takes it goes on from there.
 
         Raises:
@@ -280,29 +281,29 @@ class Ledger:
             held = self._database.one("drop_claim", **_key(claim))
             if held is None:
                 raise ClaimLost(task=claim.task)
-            self._put_partway(claim.task, partway)
+            self._put_partial_snapshot(claim.task, partial_snapshot)
             self._database.change("reopen_tasks")
             self._database.change("credit_worker", name=claim.worker, seconds=held[0])
 
-    @patient
-    def save_partway(self, claim: Claim, partway: Partway) -> None:
-        """Remembers how far a training task is, and goes on with it. Raises as `hand_on`."""
+    @retried
+    def save_partial_snapshot(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
+        """Remembers how far a training task is, and goes on with it. Raises as `release_with_snapshot`."""
         with self._database.transaction():
             if self._database.one("holds_claim", **_key(claim)) is None:
                 raise ClaimLost(task=claim.task)
-            self._put_partway(claim.task, partway)
+            self._put_partial_snapshot(claim.task, partial_snapshot)
 
-    def _put_partway(self, task: Task, partway: Partway) -> None:
+    def _put_partial_snapshot(self, task: Task, partial_snapshot: PartialSnapshot) -> None:
         self._database.change(
             "put_partway",
             arm=task.arm,
             path=task.path,
             phase=task.phase,
-            **partway.receipt._asdict(),
-            step=partway.step,
-            batches=partway.batches,
-            losses=json.dumps(partway.losses),
-            seconds=partway.seconds,
+            **partial_snapshot.receipt._asdict(),
+            step=partial_snapshot.step,
+            batches=partial_snapshot.batches,
+            losses=json.dumps(partial_snapshot.losses),
+            seconds=partial_snapshot.seconds,
         )
 
     def unfinished(self) -> list[dict[str, Any]]:
@@ -337,11 +338,11 @@ class Ledger:
             raise NotYet(what=f"module {module} of `{arm}` at phase {phase}")
         return StoredModule(Receipt(*row[:3]), Receipt(*row[3:6]) if row[3] else None)
 
-    def arrivals(self, arm: str, module: ModuleId, phase: int) -> list[Arrival]:
+    def arrivals(self, arm: str, module: ModuleId, phase: int) -> list[Contribution]:
         """Contributions to a module in a phase, in path order."""
         rows = self._database.rows("arrivals", arm=arm, module=str(module), phase=phase)
         return [
-            Arrival(
+            Contribution(
                 arm=arm,
                 module=module,
                 phase=phase,
@@ -352,12 +353,12 @@ class Ledger:
             for path, base_digest, *receipt in rows
         ]
 
-    def partway(self, arm: str, path: int, phase: int) -> Partway | None:
+    def partial_snapshot(self, arm: str, path: int, phase: int) -> PartialSnapshot | None:
         """Where a path stopped inside a phase, if it did."""
         row = self._database.one("get_partway", arm=arm, path=path, phase=phase)
         if row is None:
             return None
-        return Partway(Receipt(*row[:3]), row[3], row[4], tuple(json.loads(row[5])), row[6])
+        return PartialSnapshot(Receipt(*row[:3]), row[3], row[4], tuple(json.loads(row[5])), row[6])
 
     def snapshot(self, arm: str, path: int, phase: int) -> Snapshot:
         """A path after `phase`. Raises `NotYet`."""
@@ -575,7 +576,9 @@ def _counted_with_any(plan: Plan, facts: list[Fact]) -> list[str]:
 
 
 def _has_quorum(plan: Plan, fact: Fact) -> bool:
-    return isinstance(fact, Arrival | ModuleReady | PathTrained) and plan.arm(fact.arm).has_quorum
+    return (
+        isinstance(fact, Contribution | ModuleReady | PathTrained) and plan.arm(fact.arm).has_quorum
+    )
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import re
 
-from dipaco.errors import BadName
+from dipaco.control.errors import BadName
 
 _NAME = re.compile(r"[^\W_][\w.-]*")
 MOST_BYTES = 100  # launchers and files add to it

@@ -24,13 +24,9 @@ from dipaco.control.database import (
     migrations,
     queries,
 )
-from dipaco.control.patience import ConnectionLost, patiently
-from dipaco.errors import (
-    DatabaseRefuses,
-    DiskFull,
-    ExtraMissing,
-    PasswordOnCommandLine,
-)
+from dipaco.control.errors import DatabaseRefuses, PasswordOnCommandLine
+from dipaco.control.retry import ConnectionLost, with_retry
+from dipaco.errors import DiskFull, ExtraMissing
 
 CONNECT_SECONDS = 10
 NOW = "extract(epoch FROM clock_timestamp())::double precision"
@@ -40,7 +36,7 @@ class PostgreSQL:
     """A `Database` on a server."""
 
     epoch = "server"  # one clock, whoever asks
-    is_far = True
+    is_remote = True
 
     def __init__(self, url: str, schema: str, *, is_older_fine: bool = False):
         try:
@@ -55,7 +51,7 @@ class PostgreSQL:
         self._connection: Any = None
         self._is_inside = False  # a transaction
         self._is_older_fine = is_older_fine
-        patiently(self._begin, lambda: None)
+        with_retry(self._begin, lambda: None)
 
     def _begin(self) -> None:
         self.reconnect()
@@ -92,10 +88,10 @@ class PostgreSQL:
         self._execute("flush", {})
 
     def wait_for_others(self, *subjects: str) -> None:
-        for turn in self.turns(*subjects):
+        for turn in self.lock_keys(*subjects):
             self.rows("wait_for_turn", subject=turn)
 
-    def turns(self, *subjects: str) -> list[str]:
+    def lock_keys(self, *subjects: str) -> list[str]:
         """The names of the locks to take, in an order in which no two wait for each other."""
         return sorted({f"{self._schema} {subject}" for subject in subjects})
 
@@ -109,7 +105,7 @@ class PostgreSQL:
         """Asks again when the connection is lost, unless it is part of a transaction."""
         if self._is_inside:
             return self._execute(query, values).fetchall()
-        return patiently(lambda: self._execute(query, values).fetchall(), self.reconnect)
+        return with_retry(lambda: self._execute(query, values).fetchall(), self.reconnect)
 
     def once(self, query: str, **values: Any) -> list[tuple]:
         return self._execute(query, values).fetchall()

@@ -304,7 +304,7 @@ DELETE FROM partway WHERE arm = :arm AND path = :path AND phase = :phase;
 
 -- finish_training@postgresql: everything that a path's phase leads to, with its facts; see the schema
 SELECT finish_training(:task_id, :attempt, :worker, CAST(:trained AS JSONB), CAST(:arrivals AS JSONB),
-                       CAST(:turns AS TEXT[]), CAST(:outer AS JSONB));
+                       CAST(:lock_keys AS TEXT[]), CAST(:outer AS JSONB));
 
 -- flush@postgresql: a commit of its own, which waits until all before it outlive a power cut
 SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'dipaco', '');

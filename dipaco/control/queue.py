@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from dipaco.control.database import Database
-from dipaco.control.patience import patient
+from dipaco.control.retry import retried
 from dipaco.control.tasks import PRIORITY, Claim, Kind, Task
 from dipaco.errors import ClaimLost
 
@@ -22,7 +22,7 @@ ALL_KINDS: tuple[Kind, ...] = tuple(PRIORITY)
 STACKED_KINDS = ("train",)  # of which several may be claimed, to be done together
 
 
-class Held(NamedTuple):
+class HeldClaim(NamedTuple):
     """A claim that lives, as `status` shows it."""
 
     task: Task
@@ -68,12 +68,12 @@ class Queue:
             claims += self._claim("claim_alike", holder, **of)
         return claims
 
-    @patient
+    @retried
     def _claim(self, query: str, holder: dict[str, Any], **values: Any) -> list[Claim]:
         # A claim that a power cut takes back was never worked on; so it need not be durable.
         database = self._database
         values |= {"epoch": database.epoch, "patience_seconds": LEASE_SECONDS}
-        if database.is_far:
+        if database.is_remote:
             return [
                 _claim_of(holder["worker"], row) for row in database.rows(query, **values, **holder)
             ]
@@ -81,7 +81,7 @@ class Queue:
             rows = database.rows(query, **values, worker=holder["worker"])
             return [self._hold(row, **holder) for row in rows]
 
-    @patient
+    @retried
     def claim_backup(
         self, worker: str, *, lease_seconds: float = LEASE_SECONDS, factor: float = LATE_FACTOR
     ) -> Claim | None:
@@ -100,7 +100,7 @@ class Queue:
                         return self._hold(row, worker, lease_seconds)
         return None
 
-    @patient
+    @retried
     def renew(self, claim: Claim, lease_seconds: float = LEASE_SECONDS) -> bool:
         """The lease lasts from now on; False where the claim is lost."""
         with self._database.transaction(is_durable=False):
@@ -130,33 +130,33 @@ class Queue:
         found = self._database.one("is_finished_by", **_task(claim), attempt=claim.attempt)
         return found is not None
 
-    @patient
+    @retried
     def is_held(self, claim: Claim) -> bool:
         """Whether the claim is not lost."""
         return self._database.one("holds_claim", **_key(claim)) is not None
 
-    @patient
+    @retried
     def give_back(self, claim: Claim) -> None:
         """The task is ready again, for whoever comes; where the claim is lost, nothing happens."""
         with self._database.transaction():
             self._database.rows("drop_claim", **_key(claim))
             self._database.change("reopen_tasks")
 
-    @patient
+    @retried
     def give_back_all(self) -> int:
         """Every claimed task is ready again; to be called only where nobody works on this run."""
         with self._database.transaction():
             self._database.change("drop_all_claims")
             return self._database.change("reopen_tasks")
 
-    @patient
+    @retried
     def give_back_of(self, worker: str) -> int:
         """The tasks of a worker that is known to be gone are ready again; how many."""
         with self._database.transaction():
             self._database.change("end_worker", name=worker, state="lost")
             return self._reopen(worker)
 
-    @patient
+    @retried
     def give_back_of_namesake(self, worker: str) -> int:
         """Likewise those of one who is dead, and whose place in the roster another has taken."""
         with self._database.transaction():
@@ -166,7 +166,7 @@ class Queue:
         self._database.change("drop_claims_of_worker", worker=worker)
         return self._database.change("reopen_tasks")
 
-    @patient
+    @retried
     def reap(self) -> list[str]:
         """Ends the leases that have run out; the names of the workers that held them."""
         with self._database.transaction():
@@ -177,11 +177,11 @@ class Queue:
                     self._database.change("debit_worker", name=worker)
         return sorted({worker for _, worker in expired})
 
-    @patient
-    def held(self) -> list[Held]:
+    @retried
+    def held(self) -> list[HeldClaim]:
         """Every claim that lives."""
         return [
-            Held(Task(kind, arm, subject, phase), worker, attempt, since, left)
+            HeldClaim(Task(kind, arm, subject, phase), worker, attempt, since, left)
             for kind, arm, subject, phase, worker, attempt, since, left in self._database.rows(
                 "claims"
             )

@@ -10,8 +10,8 @@ that): by the step of its own phase or, late, by the next, which waits for it.
 from typing import NamedTuple
 
 from dipaco.control.database import Database, KeyTaken
-from dipaco.control.patience import patient
 from dipaco.control.plan import Plan
+from dipaco.control.retry import retried
 from dipaco.control.scheduler import Quorum
 from dipaco.control.tasks import PRIORITY, Claim, Task
 from dipaco.errors import ClaimLost
@@ -30,7 +30,7 @@ class Taken(NamedTuple):
         return self.step > self.phase
 
 
-class Waiting(NamedTuple):
+class WaitingStep(NamedTuple):
     """A module that has enough contributions, and waits for the rest."""
 
     module: ModuleId
@@ -60,7 +60,7 @@ class Quorums:
             epoch, grace = database.epoch, quorum.grace_seconds
             database.change("put_quorum", **of, epoch=epoch, grace_seconds=grace)
 
-    @patient
+    @retried
     def end_grace(self, plan: Plan) -> list[Task]:
         """Steps that have waited for long enough are due; which. After a reboot, when nobody knows
         how long that was, they wait anew.
@@ -78,7 +78,7 @@ class Quorums:
                 self._add(task)
         return tasks
 
-    @patient
+    @retried
     def take(self, claim: Claim) -> list[Taken]:
         """What the claimed step takes, in the order in which it is to be summed: by phase (late
         ones first) and path. Said now, unless that was done before.
@@ -118,11 +118,11 @@ class Quorums:
         ((count,),) = self._database.rows("num_taken", arm=arm)
         return count
 
-    def waiting(self, arm: str) -> list[Waiting]:
+    def waiting(self, arm: str) -> list[WaitingStep]:
         """Modules in their grace."""
         rows = self._database.rows("quorums", epoch=self._database.epoch)
         return [
-            Waiting(ModuleId.parse(module), phase, seconds)
+            WaitingStep(ModuleId.parse(module), phase, seconds)
             for of, module, phase, seconds in rows
             if of == arm
         ]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dipaco.control.database import Database
-from dipaco.control.patience import patient
+from dipaco.control.retry import retried
 from dipaco.control.tasks import PRIORITY, Task
 from dipaco.errors import WorkersHere
 
@@ -26,7 +26,7 @@ class Rollbacks:
     def __init__(self, database: Database):
         self._database = database
 
-    @patient
+    @retried
     def go_back(self, arm: str, phase: int, due: Iterable[Task]) -> dict[str, int]:
         """An arm is at the start of `phase` again; how many rows of each table were set aside.
 

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from dipaco.control.plan import Arm, Plan
 from dipaco.control.tasks import (
-    Arrival,
+    Contribution,
     Evaluated,
     Fact,
     Kind,
@@ -110,7 +110,7 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
                         tasks |= dict.fromkeys(_after_routing(arm, phase))
             case PathTrained(arm=arm, path=path, phase=phase):
                 tasks |= dict.fromkeys(_after_training(plan.arm(arm), path, phase, frontier))
-            case StageDone() | Arrival():
+            case StageDone() | Contribution():
                 pass
     return list(tasks)
 
@@ -123,7 +123,7 @@ def gathering(plan: Plan, facts: Iterable[Fact]) -> list[Gathering]:
             len(plan.arm(fact.arm).paths_through(fact.module, fact.phase)),
         )
         for fact in facts
-        if isinstance(fact, Arrival) and not plan.arm(fact.arm).has_quorum
+        if isinstance(fact, Contribution) and not plan.arm(fact.arm).has_quorum
     ]
 
 
@@ -134,7 +134,7 @@ def quorums(plan: Plan, facts: Iterable[Fact]) -> list[Quorum]:
     return [
         _quorum(plan.arm(fact.arm), fact.module, phase)
         for fact in facts
-        if isinstance(fact, Arrival) and plan.arm(fact.arm).has_quorum
+        if isinstance(fact, Contribution) and plan.arm(fact.arm).has_quorum
         for phase in (fact.phase, fact.phase + 1)
         if phase < plan.arm(fact.arm).phases
     ]

@@ -31,7 +31,7 @@ SPARE_BYTES = 64 << 10  # what the index of the write-ahead log takes, and a lit
 class SQLite:
     """A `Database` in a file; `:memory:` for one that goes with its connection."""
 
-    is_far = False
+    is_remote = False
 
     def __init__(self, file: Path, *, is_older_fine: bool = False):
         self._file = file
@@ -75,7 +75,7 @@ class SQLite:
     def wait_for_others(self, *subjects: str) -> None:
         """There is one writer at a time: everybody else has waited for us."""
 
-    def turns(self, *subjects: str) -> list[str]:
+    def lock_keys(self, *subjects: str) -> list[str]:
         return []
 
     @contextlib.contextmanager

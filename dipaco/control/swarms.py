@@ -4,8 +4,8 @@ import json
 from typing import Any, NamedTuple
 
 from dipaco.control.database import Database
-from dipaco.control.patience import patient
 from dipaco.control.queue import LEASE_SECONDS
+from dipaco.control.retry import retried
 
 
 class IssuedPass(NamedTuple):
@@ -35,7 +35,7 @@ class Swarms:
     def __init__(self, database: Database):
         self._database = database
 
-    @patient
+    @retried
     def issue(self, serial: str, name: str, role: str, not_after: float) -> None:
         """Puts a pass on the list of those that are let in."""
         with self._database.transaction():
@@ -43,18 +43,18 @@ class Swarms:
                 "put_swarm_pass", serial=serial, name=name, role=role, not_after=not_after
             )
 
-    @patient
+    @retried
     def revoke(self, name: str) -> int:
         """All passes of a volunteer; how many it has had."""
         with self._database.transaction():
             return self._database.change("revoke_swarm_passes", name=name)
 
-    @patient
+    @retried
     def passes(self) -> list[IssuedPass]:
         rows = self._database.rows("swarm_passes")
         return [IssuedPass(*row[:4], bool(row[4])) for row in rows]
 
-    @patient
+    @retried
     def put_backbone(self, worker: str, arm: str, path: int, address: str) -> None:
         """From now on, other workers leave this path to it, as long as it lives."""
         with self._database.transaction():
@@ -62,36 +62,36 @@ class Swarms:
                 "put_swarm_backbone", worker=worker, arm=arm, subject=str(path), address=address
             )
 
-    @patient
+    @retried
     def drop_backbone(self, worker: str) -> None:
         with self._database.transaction():
             self._database.change("drop_swarm_backbone", worker=worker)
 
-    @patient
+    @retried
     def backbones(self, arm: str, path: int) -> dict[str, str]:
         """Worker -> address, of those that live; who was heard of last comes first."""
         values = {"epoch": self._database.epoch, "patience_seconds": LEASE_SECONDS}
         return dict(self._database.rows("swarm_backbones", arm=arm, subject=str(path), **values))
 
-    @patient
+    @retried
     def put_step(self, arm: str, path: int, step: GroupStep) -> None:
         with self._database.transaction(is_durable=False):
             values = step._asdict() | {"blocks": json.dumps(step.blocks)}
             self._database.change("put_swarm_step", arm=arm, path=path, **values)
 
-    @patient
+    @retried
     def steps(self, arm: str, path: int) -> list[GroupStep]:
         rows = self._database.rows("swarm_steps", arm=arm, path=path)
         return [GroupStep(*row[:5], json.loads(row[5])) for row in rows]
 
-    @patient
+    @retried
     def put_status(self, arm: str, path: int, leader: str, status: dict[str, Any]) -> None:
         with self._database.transaction(is_durable=False):
             self._database.change(
                 "put_swarm_status", arm=arm, path=path, leader=leader, status=json.dumps(status)
             )
 
-    @patient
+    @retried
     def statuses(self) -> list[dict[str, Any]]:
         """How every swarm is, as its leader last said."""
         return [

@@ -93,7 +93,7 @@ class ModuleReady:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arrival:
+class Contribution:
     """What one path contributes to one module after `phase`."""
 
     arm: str
@@ -186,7 +186,7 @@ class Evaluated:
 
 Fact = (
     ModuleReady
-    | Arrival
+    | Contribution
     | PathTrained
     | StageDone
     | PathLabelled

@@ -5,7 +5,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from dipaco.errors import BadDataSetting
+from dipaco.errors import BadSetting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,27 +27,27 @@ class DataConfig:
     def __post_init__(self):
         def demand(holds: bool, name: str, expected: str) -> None:
             if not holds:
-                raise BadDataSetting(name=name, value=getattr(self, name), expected=expected)
+                raise BadSetting(name=f"data.{name}", value=getattr(self, name), expected=expected)
 
-        demand(len(self.sources) > 0, "sources", "it must name at least one source")
-        demand(self.vocab_size >= 257, "vocab_size", "256 bytes and one reserved id must fit")
-        demand(self.length >= 2, "length", "a row must hold at least two tokens")
-        demand(self.prefix_tokens >= 1, "prefix_tokens", "it must be at least 1")
-        demand(0 < self.valid_fraction < 1, "valid_fraction", "it must be between 0 and 1")
-        demand(0 < self.router_fraction < 1, "router_fraction", "it must be between 0 and 1")
+        demand(len(self.sources) > 0, "sources", "at least one source")
+        demand(self.vocab_size >= 257, "vocab_size", "257 or more: 256 bytes and one reserved id")
+        demand(self.length >= 2, "length", "at least two tokens a row")
+        demand(self.prefix_tokens >= 1, "prefix_tokens", "at least 1")
+        demand(0 < self.valid_fraction < 1, "valid_fraction", "between 0 and 1")
+        demand(0 < self.router_fraction < 1, "router_fraction", "between 0 and 1")
         demand(
             self.valid_fraction + self.router_fraction < 1,
             "router_fraction",
-            "with `data.valid_fraction` it must leave documents to train on",
+            "less than 1 together with `data.valid_fraction`, so that documents to train on are left",
         )
-        demand(self.max_document_bytes >= 64, "max_document_bytes", "it must be at least 64")
-        demand(self.processes >= 0, "processes", "it must not be negative")
+        demand(self.max_document_bytes >= 64, "max_document_bytes", "at least 64")
+        demand(self.processes >= 0, "processes", "0 or more")
         demand(
             self.max_bytes_per_domain is None or self.max_bytes_per_domain > 0,
             "max_bytes_per_domain",
-            "it must be positive, or None for no limit",
+            "more than 0, or None for no limit",
         )
-        demand(self.tokenizer_sample_bytes > 0, "tokenizer_sample_bytes", "it must be positive")
+        demand(self.tokenizer_sample_bytes > 0, "tokenizer_sample_bytes", "more than 0")
 
 
 NOT_OF_THE_CORPUS = ("length", "processes")  # settings that leave the prepared bytes as they are

@@ -21,15 +21,12 @@ from typing import Any, Protocol, Self
 import msgspec
 import numpy as np
 
-from dipaco.data.files import digest_of, file_digest
+from dipaco.data.errors import CorpusDamaged, CorpusOfOtherSettings
 from dipaco.data.staging import SPLITS
 from dipaco.data.token_files import TokenFile, open_reader
 from dipaco.data.tokenizer import Tokenizer, load_tokenizer
-from dipaco.errors import (
-    CorpusDamaged,
-    CorpusMissing,
-    CorpusOfOtherSettings,
-)
+from dipaco.errors import CorpusMissing
+from dipaco.files import digest_of, file_digest
 from dipaco.receipt import Receipt
 
 FORMAT_VERSION = 1
@@ -50,7 +47,7 @@ class DomainFacts:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Manifest:
+class CorpusManifest:
     """What a corpus holds; manifest.json."""
 
     format_version: int
@@ -89,7 +86,7 @@ class Corpus:
     def __init__(
         self,
         folder: Path,
-        manifest: Manifest,
+        manifest: CorpusManifest,
         arrays: dict[str, np.ndarray],
         fetch: Callable[[str], object] | None,
     ):
@@ -209,14 +206,14 @@ class Corpus:
         return self.folder / name
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> CorpusManifest:
     file = folder / "manifest.json"
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         raise CorpusMissing(folder=folder) from None
     try:
-        manifest = msgspec.json.decode(content, type=Manifest)
+        manifest = msgspec.json.decode(content, type=CorpusManifest)
     except msgspec.DecodeError as error:
         raise CorpusDamaged(file=file, problem=str(error), folder=folder) from error
     if manifest.format_version != FORMAT_VERSION:
@@ -225,7 +222,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _read_array(folder: Path, name: str, manifest: Manifest) -> np.ndarray:
+def _read_array(folder: Path, name: str, manifest: CorpusManifest) -> np.ndarray:
     file = folder / f"{name}.npy"
     try:
         values = np.load(file, mmap_mode="r", allow_pickle=False)

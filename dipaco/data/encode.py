@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 import dipaco
-from dipaco.data.files import write_arrays
 from dipaco.data.staging import Staged, read_chunk
 from dipaco.data.tokenizer import Tokenizer, load_tokenizer
 from dipaco.errors import DiskFull, NotWritable
+from dipaco.files import write_arrays
 
 JOBS_AHEAD = 2  # a process always has its next job, and no more wait on disk
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dipaco.data.files import digest_of, mix, write_arrays
-from dipaco.errors import ShardDamaged
+from dipaco.data.errors import ShardDamaged
+from dipaco.files import digest_of, mix, write_arrays
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

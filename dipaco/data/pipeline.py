@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from dipaco.data.corpus import Tokens
-from dipaco.data.files import digest_of
 from dipaco.data.pack import RowPlan
+from dipaco.files import digest_of
 
 FORMAT_VERSION = 1  # raise it when the same step would give another batch
 READ_AHEAD = 8  # batches

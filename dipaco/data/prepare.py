@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 
 from dipaco.data.config import DataConfig, corpus_settings, num_processes
-from dipaco.data.corpus import FORMAT_VERSION, Corpus, DomainFacts, Manifest, read_manifest
+from dipaco.data.corpus import FORMAT_VERSION, Corpus, CorpusManifest, DomainFacts, read_manifest
 from dipaco.data.encode import encode_chunks
-from dipaco.data.files import digest_of, file_digest, write_whole
+from dipaco.data.errors import CorpusOfOtherSettings, EmptySplit
 from dipaco.data.staging import SPLITS, Staged, stage_documents, staging_name
 from dipaco.data.token_files import TokenFile, TokenWriter
 from dipaco.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from dipaco.errors import CorpusOfOtherSettings, EmptySplit
+from dipaco.files import digest_of, file_digest, write_whole
 
 FILE_BYTES = 64 << 20  # of tokens, before compression
 
@@ -172,7 +172,7 @@ def _finish(
     tokenizer_digest = tokenizer.digest()
     array_digests = {name: digest_of(values) for name, values in arrays.items()}
     identity = (tokenizer_digest, *(file.digest for file in files), *array_digests.values())
-    manifest = Manifest(
+    manifest = CorpusManifest(
         format_version=FORMAT_VERSION,
         settings=corpus_settings(config),
         digest=digest_of(FORMAT_VERSION, *identity, *staged.domain_names),

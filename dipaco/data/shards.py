@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dipaco.data.corpus import Corpus
-from dipaco.data.files import mix
+from dipaco.data.errors import EmptyShard
 from dipaco.data.pack import RowPlan, plan_rows
-from dipaco.errors import EmptyShard
+from dipaco.files import mix
 
 HOLD_OUT_SEED = 0x686F6C64  # the same documents whatever the run's seed, so that seeds compare
 

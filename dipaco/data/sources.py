@@ -25,7 +25,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import parse_qsl
 
 from dipaco.data.document import PIECE, Document, Source
-from dipaco.errors import BadRecord, BadSource, BinaryText, ExtraMissing, MissingColumn
+from dipaco.data.errors import BadRecord, BinaryText, MissingColumn
+from dipaco.errors import BadSource, ExtraMissing
 
 BLOCK_BYTES = 1 << 20
 ROWS_AT_ONCE = 256
@@ -60,7 +61,7 @@ def open_source(
     documents: Iterator[Document]
     match source.kind:
         case "packages":
-            from dipaco.data.packages import open_packages
+            from dipaco.data.packages.domains import open_packages
 
             _allow(source, ())
             return open_packages(max_bytes_per_domain=max_bytes_per_domain, say=say)
@@ -177,7 +178,7 @@ def decode(data: bytes, file: str | Path, offset: int = 0) -> str:
     return text.removeprefix("\ufeff") if offset == 0 else text
 
 
-class Row(NamedTuple):
+class SourceRow(NamedTuple):
     """One row of a file with columns, and where it stands."""
 
     file: str
@@ -185,7 +186,7 @@ class Row(NamedTuple):
     values: Mapping[str, Any]
 
 
-def _column_documents(source: SourceUrl, rows: Iterator[Row]) -> Iterator[Document]:
+def _column_documents(source: SourceUrl, rows: Iterator[SourceRow]) -> Iterator[Document]:
     text_column = source.options.get("text", "text")
     domain_column = source.options.get("domain")
     group_column = source.options.get("group")
@@ -204,20 +205,22 @@ def _column_documents(source: SourceUrl, rows: Iterator[Row]) -> Iterator[Docume
         yield Document(text, domain, group)
 
 
-def _column(row: Row, column: str, option: str) -> Any:
+def _column(row: SourceRow, column: str, option: str) -> Any:
     if column not in row.values:
         found = ", ".join(f"`{name}`" for name in row.values)
         raise MissingColumn(file=row.file, column=column, found=found or "none", option=option)
     return row.values[column]
 
 
-def _json_rows(files: list[Path]) -> Iterator[Row]:
+def _json_rows(files: list[Path]) -> Iterator[SourceRow]:
     for file in files:
         offset = 0
         with _open(file) as stream:
             for number, line in enumerate(stream, start=1):
                 if line.strip():
-                    yield Row(str(file), f"line {number}", _json_object(line, file, number, offset))
+                    yield SourceRow(
+                        str(file), f"line {number}", _json_object(line, file, number, offset)
+                    )
                 offset += len(line)
 
 
@@ -231,7 +234,7 @@ def _json_object(line: bytes, file: Path, number: int, offset: int) -> dict[str,
     return values
 
 
-def _parquet_rows(files: list[Path]) -> Iterator[Row]:
+def _parquet_rows(files: list[Path]) -> Iterator[SourceRow]:
     import pyarrow
     import pyarrow.parquet
 
@@ -241,14 +244,14 @@ def _parquet_rows(files: list[Path]) -> Iterator[Row]:
                 number = 0
                 for batch in table.iter_batches(batch_size=ROWS_AT_ONCE):
                     for values in batch.to_pylist():
-                        yield Row(str(file), f"row {number}", values)
+                        yield SourceRow(str(file), f"row {number}", values)
                         number += 1
         except (pyarrow.ArrowException, OSError) as error:
             advice = "Fetch or write that file again."
             raise BadSource(source=str(file), problem=f"{error}.", advice=advice) from error
 
 
-def _hub_rows(source: SourceUrl) -> Iterator[Row]:
+def _hub_rows(source: SourceUrl) -> Iterator[SourceRow]:
     try:
         import datasets
     except ImportError:
@@ -260,7 +263,7 @@ def _hub_rows(source: SourceUrl) -> Iterator[Row]:
             name, config or None, split=source.options.get("split", "train"), streaming=True
         )
         for number, values in enumerate(rows):
-            yield Row(name.rsplit("/", 1)[-1], f"row {number}", values)
+            yield SourceRow(name.rsplit("/", 1)[-1], f"row {number}", values)
     except (OSError, ValueError, RuntimeError) as error:
         advice = "Check the name, the `#config` and the network."
         raise BadSource(source=source.url, problem=f"{error}.", advice=advice) from error

@@ -19,9 +19,9 @@ import xxhash
 
 from dipaco.data.config import DataConfig
 from dipaco.data.document import PIECE
-from dipaco.data.files import mix, write_arrays, write_whole
+from dipaco.data.errors import EmptyCorpus
 from dipaco.data.sources import cut_text, open_source
-from dipaco.errors import EmptyCorpus
+from dipaco.files import mix, write_arrays, write_whole
 
 CHUNK_BYTES = 1 << 20
 HASHES_AT_ONCE = 1 << 20

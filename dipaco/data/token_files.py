@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dipaco.data.files import file_digest, rename_durably
 from dipaco.errors import DiskFull, NotWritable
+from dipaco.files import file_digest, rename_durably
 
 WRITER_OPTIONS = "group_size:1"  # every record can be read alone
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # for random access

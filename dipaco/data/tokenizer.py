@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dipaco.data.files import file_digest, write_whole
-from dipaco.errors import BadTokenizer
+from dipaco.data.errors import BadTokenizer
+from dipaco.files import file_digest, write_whole
 
 PADDING = "<|endoftext|>"
 TEXTS_AT_ONCE = 64  # an encoding holds some 100 bytes a token until it is dropped

@@ -1,6 +1,6 @@
 """The results of a run: rows, the report that holds them, and both as text.
 
-`report.json` is a `Report`; every later table of the project keeps its `Row`. Text for a terminal
+`report.json` is a `Report`; every later table of the project keeps its `ReportRow`. Text for a terminal
 and for Markdown come from the same cells, so they never disagree.
 """
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dipaco.errors import BadReport
+from dipaco.evaluation.errors import BadReport
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class ReportRow:
     """One trained thing and what it cost."""
 
     name: str  # "dense", "modular", ...
@@ -44,7 +44,7 @@ Curve = list[tuple[int, float]]  # (steps, value), steps rising
 class Report:
     """All that `dipaco train` has to say at the end."""
 
-    rows: list[Row]
+    rows: list[ReportRow]
     shards: list[PathShare] = dataclasses.field(default_factory=list)
     curves: dict[str, Curve] = dataclasses.field(default_factory=dict)  # validation perplexity
     losses: dict[str, dict[str, Curve]] = dataclasses.field(default_factory=dict)  # row, path
@@ -68,12 +68,12 @@ class Report:
             raise BadReport(problem=error) from error
 
 
-def render_text(rows: Sequence[Row]) -> str:
+def render_text(rows: Sequence[ReportRow]) -> str:
     """The rows as aligned columns for a terminal; all are compared with the first."""
     return columns_as_text(_HEADINGS, _cells(rows))
 
 
-def render_markdown(rows: Sequence[Row]) -> str:
+def render_markdown(rows: Sequence[ReportRow]) -> str:
     """The same columns as a Markdown table."""
     return columns_as_markdown(_HEADINGS, _cells(rows))
 
@@ -132,7 +132,7 @@ _HEADINGS = [
 ]
 
 
-def _cells(rows: Sequence[Row]) -> list[list[str]]:
+def _cells(rows: Sequence[ReportRow]) -> list[list[str]]:
     return [
         [
             row.name,

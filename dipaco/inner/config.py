@@ -43,7 +43,7 @@ class InnerSettings:
         ):
             if getattr(self, name) < 1:
                 raise BadSetting(
-                    name=f"inner.{name}", value=getattr(self, name), expected="1 or more", hint=""
+                    name=f"inner.{name}", value=getattr(self, name), expected="1 or more"
                 )
         for name in ("learning_rate", "epsilon", "clip_norm"):
             if not 0 < getattr(self, name) < math.inf:
@@ -51,7 +51,6 @@ class InnerSettings:
                     name=f"inner.{name}",
                     value=getattr(self, name),
                     expected="above 0, and finite",
-                    hint="",
                 )
         for name in ("warmup_steps", "rewarm_steps", "end_fraction", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
@@ -59,7 +58,6 @@ class InnerSettings:
                     name=f"inner.{name}",
                     value=getattr(self, name),
                     expected="0 or more, and finite",
-                    hint="",
                 )
         for name in ("beta1", "beta2", "hold_out"):
             if not 0 <= getattr(self, name) < 1:
@@ -67,19 +65,16 @@ class InnerSettings:
                     name=f"inner.{name}",
                     value=getattr(self, name),
                     expected="at least 0 and below 1",
-                    hint="",
                 )
         if self.batch_size % self.accumulation_steps:
             raise BadSetting(
                 name="inner.accumulation_steps",
                 value=self.accumulation_steps,
                 expected=f"a divisor of inner.batch_size ({self.batch_size})",
-                hint="",
             )
         if self.stacking not in STACKINGS:
             raise BadSetting(
                 name="inner.stacking",
                 value=self.stacking,
                 expected=f"one of {', '.join(STACKINGS)}",
-                hint="",
             )

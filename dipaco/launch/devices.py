@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from dipaco.errors import TooFewDevices
+from dipaco.launch.errors import TooFewDevices
 
 SHARED_MEMORY = 0.9  # of a GPU that several workers share; the rest is for what is not JAX's
 TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # how chips of a host lie

@@ -25,9 +25,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dipaco.errors import ClusterNeedsServer, ExtraMissing, NoCluster
+from dipaco.errors import ExtraMissing
 from dipaco.launch.devices import fake_cpus, memory
 from dipaco.launch.engine import Command, Engine
+from dipaco.launch.errors import ClusterNeedsServer, NoCluster
 from dipaco.launch.local import free_port, last_line
 from dipaco.store.address import Address
 from dipaco.store.layout import Layout
@@ -51,7 +52,7 @@ TOKEN_ADVICE = (
 )
 
 
-class Shape(NamedTuple):
+class WorkerResources(NamedTuple):
     """What each host of a worker takes of the cluster."""
 
     devices: int | None = None  # None = one GPU or TPU chip where the cluster has them
@@ -72,10 +73,10 @@ class Shape(NamedTuple):
         return {} if self.memory_fraction is None else memory(self.memory_fraction)
 
 
-ON_CPU = Shape()
+ON_CPU = WorkerResources()
 
 
-class Holder:
+class ProcessActor:
     """An actor: it starts one process on its machine, waits for it, and takes it along when it
     dies itself.
 
@@ -98,7 +99,7 @@ class Holder:
         self._coordinator = coordinator or f"{ray.util.get_node_ip_address()}:{free_port()}"
         self._log = Layout(Address.parse(run).folder).log(log)
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        leash = [sys.executable, "-m", "dipaco.launch.leash", str(os.getpid())]
+        leash = [sys.executable, "-m", "dipaco.launch.parent_death", str(os.getpid())]
         command = [self._coordinator if word == COORDINATOR else word for word in words]
         self._started = threading.Event()
         # The child is on a leash of the thread that starts it: one that lives as long as this
@@ -144,7 +145,7 @@ class RayProcess:
     """One process of a group, held by an actor.
 
     Args:
-      actor: a `Holder`, there or not yet.
+      actor: a `ProcessActor`, there or not yet.
       group: its placement group, which it gives back with its last process.
     """
 
@@ -204,7 +205,9 @@ class RayEngine(Engine):
       NoCluster, ClusterNeedsServer.
     """
 
-    def __init__(self, address: str | None, shape: Shape, run: str, on_one_machine: str | None):
+    def __init__(
+        self, address: str | None, shape: WorkerResources, run: str, on_one_machine: str | None
+    ):
         super().__init__()
         self._run = run
         join(address)
@@ -223,7 +226,7 @@ class RayEngine(Engine):
         environment = {**role.environment, **shape.environment(kind)}
         actors: list[Any] = []
         for host in range(role.hosts):
-            holder = ray.remote(Holder).options(
+            holder = ray.remote(ProcessActor).options(
                 num_cpus=resources["CPU"],
                 num_gpus=resources.get("GPU", 0),
                 resources={"TPU": resources["TPU"]} if "TPU" in resources else None,

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dipaco.control.ledger import Ledger
-from dipaco.errors import DipacoError, NameTaken, WorkersEnded
+from dipaco.errors import DipacoError
 from dipaco.launch.engine import Command, Ended, Engine
+from dipaco.launch.errors import WorkersEnded
 from dipaco.observe.events import Event
+from dipaco.workers.errors import NameTaken
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0  # to save a phase part-way
@@ -23,7 +25,7 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
 STEADY_SECONDS = 120.0  # a worker that lived that long did not fail at once
 
 
-class Crew(NamedTuple):
+class WorkerGroup(NamedTuple):
     """Workers of one role, `PREFIX-0`, `PREFIX-1`, ..."""
 
     role: Command
@@ -49,7 +51,7 @@ class Supervisor:
     def __init__(
         self,
         engine: Engine,
-        crews: Sequence[Crew],
+        crews: Sequence[WorkerGroup],
         ledger: Ledger,
         tell: Callable[[Event], None],
         launcher: str,

@@ -3,7 +3,8 @@
 import dataclasses
 import math
 
-from dipaco.errors import BadMesh, BadModel
+from dipaco.errors import BadSetting
+from dipaco.model.errors import BadMesh
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
 ATTENTION_KERNELS = ("auto", "plain", "cudnn")
@@ -66,7 +67,7 @@ class ModelConfig:
 
 def _refuse(config: ModelConfig, field: str, expected: str, remedy: str):
     value = getattr(config, field)
-    raise BadModel(field=field, value=repr(value), expected=expected, remedy=remedy)
+    raise BadSetting(name=f"model.{field}", value=value, expected=expected, hint=f" {remedy}")
 
 
 def block_names(config: ModelConfig) -> tuple[str, ...]:

@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dipaco.errors import BadCheckpoint, BadModel, CheckpointExists, CheckpointIncomplete
+from dipaco.errors import BadSetting, CheckpointExists
 from dipaco.model.config import ModelConfig, block_names
+from dipaco.model.errors import BadCheckpoint, CheckpointIncomplete
 from dipaco.model.spec import Parts, Tree, describe
 from dipaco.trees import flatten, unflatten
 
@@ -219,7 +220,7 @@ def _read_config(folder: Path, theirs: Mapping[str, Any], has_head: bool) -> Mod
         )
     except KeyError as error:
         _refuse(folder, f"config.json does not give {error}")
-    except BadModel as error:
+    except BadSetting as error:
         _refuse(folder, f"config.json does not fit together ({error})")
 
 

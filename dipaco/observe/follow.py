@@ -9,7 +9,7 @@ import msgspec
 from dipaco.observe.events import Event
 
 
-class Follower:
+class EventFileReader:
     """Reads what was appended since the last time; begins at the end of what is there."""
 
     def __init__(self, file: Path):

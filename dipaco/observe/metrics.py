@@ -75,7 +75,7 @@ class WorkMetrics:
         self._ended(claim, "lost")
         self._leases_lost.inc()
 
-    def handed_on(self, claim: Claim, step: int) -> None:
+    def released_with_snapshot(self, claim: Claim, step: int) -> None:
         self._ended(claim, "handed_on")
 
     def mended(self, claim: Claim, error: DipacoError) -> None:
@@ -116,7 +116,7 @@ class RunMetrics:
             tokens = [((arm,), number) for arm, number in ledger.tokens_by_arm().items()]
             num_bytes = [((kind,), number) for kind, number in ledger.bytes_by_kind().items()]
             phases = [((arm, m), phase) for arm, m, phase, _ in ledger.newest_modules()]
-            refusals, members = ledger.mends.num_refusals(), ledger.roster.members()
+            refusals, members = ledger.redos.num_refusals(), ledger.members.list()
         states = Count(member.state for member in members)
         live = sum(member.live_seconds for member in members)
         share = sum(member.committed_seconds for member in members) / max(live, 1e-9)
@@ -141,9 +141,9 @@ class Both:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def tell(*told: Any) -> None:
-            for watcher in self._two:
-                if hasattr(watcher, name):
-                    getattr(watcher, name)(*told)
+            for callbacks in self._two:
+                if hasattr(callbacks, name):
+                    getattr(callbacks, name)(*told)
 
         return tell
 

@@ -15,7 +15,7 @@ from dipaco.errors import ExtraMissing
 from dipaco.observe.events import Event
 
 
-class Writer(Protocol):
+class EventWriter(Protocol):
     """What every writer can do."""
 
     def write(self, event: Event) -> None: ...
@@ -100,7 +100,7 @@ class TensorBoard(_Closing):
 class Several(_Closing):
     """Hands every event to each of its writers, in order."""
 
-    def __init__(self, *writers: Writer):
+    def __init__(self, *writers: EventWriter):
         self._writers = writers
 
     def write(self, event: Event) -> None:

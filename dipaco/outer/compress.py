@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dipaco import trees
-from dipaco.errors import BadEncoding, NotFinite
+from dipaco.outer.errors import BadEncoding, NotFinite
 
 Tree = Mapping[str, Any]
 VERSION = 1  # of all messages that are not plain

@@ -35,36 +35,31 @@ class OuterSettings:
                 name="outer.learning_rate",
                 value=self.learning_rate,
                 expected="above 0, and finite",
-                hint="",
             )
         if not 0 <= self.momentum < 1:
             raise BadSetting(
                 name="outer.momentum",
                 value=self.momentum,
                 expected="at least 0 and below 1",
-                hint="",
             )
         if self.codec not in CODECS:
             expected = f"one of {', '.join(CODECS)}"
-            raise BadSetting(name="outer.codec", value=self.codec, expected=expected, hint="")
+            raise BadSetting(name="outer.codec", value=self.codec, expected=expected)
         if not 0 < self.path_share <= 1:
             raise BadSetting(
                 name="outer.path_share",
                 value=self.path_share,
                 expected="above 0 and at most 1 (all paths in every phase)",
-                hint="",
             )
         if not 0 < self.quorum <= 1:
             raise BadSetting(
                 name="outer.quorum",
                 value=self.quorum,
                 expected="above 0 and at most 1 (a module waits for all its paths)",
-                hint="",
             )
         if not (self.grace_seconds >= 0 and math.isfinite(self.grace_seconds)):
             raise BadSetting(
                 name="outer.grace_seconds",
                 value=self.grace_seconds,
                 expected="a number of seconds, 0 or more",
-                hint="",
             )

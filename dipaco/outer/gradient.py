@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from dipaco import trees
-from dipaco.errors import NotFinite, StructureMismatch
+from dipaco.outer.errors import NotFinite, StructureMismatch
 
 Tree = Mapping[str, Any]
 BLOCK_VALUES = 1 << 16  # a quarter of a megabyte: twice that fits a core's second cache

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dipaco.errors import BadRoutingSetting
+from dipaco.errors import BadSetting
 from dipaco.routing.capacity import balancing_prices
 
 TOLERANCE = 0.05  # of the target: how far a share may be from it where the classifier wants that
@@ -34,20 +34,20 @@ def target_share(
       floor, capacity: as in `RoutingConfig`.
 
     Raises:
-      BadRoutingSetting: not as many shares as paths, or a share that is no document.
+      BadSetting: not as many shares as paths, or a share that is no document.
     """
     least = 1 / len(label_N)
     if given is not None:
         share_P = np.array(given, np.float64)
         if len(share_P) != num_paths:
-            raise BadRoutingSetting(
-                setting="target_share",
+            raise BadSetting(
+                name="routing.target_share",
                 value=tuple(given),
                 expected=f"a share for each of {num_paths} paths, and {len(share_P)} are given",
             )
         if share_P.min() < least:
-            raise BadRoutingSetting(
-                setting="target_share",
+            raise BadSetting(
+                name="routing.target_share",
                 value=tuple(given),
                 expected=f"at least one of the {len(label_N)} router documents for each path: "
                 "shares below are empty paths",

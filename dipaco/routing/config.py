@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from dipaco.errors import BadRoutingSetting, BadSetting
+from dipaco.errors import BadSetting
 
 KINDS = ("kmeans", "product_kmeans")
 NORMALISATIONS = ("standardise", "l2", "standardise_l2", "none")
@@ -36,8 +36,8 @@ class RoutingConfig:
     def __post_init__(self):
         def expect(setting: str, is_good: bool, expected: str) -> None:
             if not is_good:
-                raise BadRoutingSetting(
-                    setting=setting, value=getattr(self, setting), expected=expected
+                raise BadSetting(
+                    name=f"routing.{setting}", value=getattr(self, setting), expected=expected
                 )
 
         expect("kind", self.kind in KINDS, f"one of {', '.join(KINDS)}")
@@ -91,7 +91,6 @@ class RerouteConfig:
                     name=f"reroute.{setting}",
                     value=getattr(self, setting),
                     expected=expected,
-                    hint="",
                 )
 
         rises = list(self.every) == sorted(set(self.every))

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dipaco.errors import TooFewRouterDocuments
 from dipaco.routing.calibration import calibrate, target_share
 from dipaco.routing.config import RoutingConfig
+from dipaco.routing.errors import TooFewRouterDocuments
 from dipaco.routing.normalise import fit_normaliser
 from dipaco.routing.router import Router, check_features
 
@@ -41,7 +41,7 @@ def fit_discriminative(
 
     Raises:
       TooFewRouterDocuments: fewer documents than paths.
-      BadRoutingSetting: a target share that these documents cannot give.
+      BadSetting: a target share that these documents cannot give.
       BadFeatures: values that are not finite.
 
     Source: DiPaCo section 2.4.

@@ -20,9 +20,10 @@ import safetensors
 import safetensors.numpy
 import xxhash
 
-from dipaco.errors import BadFeatures, BadRoutingSetting, DamagedRouter, TooFewRouterDocuments
+from dipaco.errors import BadSetting
 from dipaco.routing.blocks import in_blocks
 from dipaco.routing.config import RoutingConfig
+from dipaco.routing.errors import BadFeatures, DamagedRouter, TooFewRouterDocuments
 from dipaco.routing.normalise import Normaliser, fit_normaliser
 from dipaco.routing.product import Centres, fit_centres, nearest_paths, path_costs
 
@@ -64,13 +65,15 @@ class Router:
         """The best paths of each document: raw [N, D] -> int32 [N, num_choices], best first.
 
         Raises:
-          BadRoutingSetting: more choices than paths.
+          BadSetting: more choices than paths.
           BadFeatures: another number of dimensions than it was fitted on, or values that are not
             finite.
         """
         if not 1 <= num_choices <= self.num_paths:
-            raise BadRoutingSetting(
-                setting="num_choices", value=num_choices, expected=f"1 to {self.num_paths} paths"
+            raise BadSetting(
+                name="routing.num_choices",
+                value=num_choices,
+                expected=f"1 to {self.num_paths} paths",
             )
         # Float64, and of paths at the same distance the first, everywhere.
         if num_choices == 1 and self.weight_DP is None and not self.price_P.any():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dipaco.data.files import digest_of, file_digest, write_whole
+from dipaco.files import digest_of, file_digest, write_whole
 from dipaco.runs.run import Run
 
 

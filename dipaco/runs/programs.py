@@ -21,7 +21,7 @@ from dipaco.inner.optimizer import adamw, adamw_of_clipped
 from dipaco.inner.stacked import make_stacked_step, stack
 from dipaco.inner.state import PathState, state_like
 from dipaco.inner.step import LossFn, gradient_function, make_step, path_loss
-from dipaco.inner.together import make_module_update
+from dipaco.inner.synchronous import make_module_update
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import forward, hidden_states
 from dipaco.model.loss import token_log_likelihoods

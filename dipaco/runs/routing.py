@@ -9,9 +9,9 @@ import numpy as np
 from dipaco.control.release import Release
 from dipaco.data.corpus import Corpus
 from dipaco.data.first_tokens import first_tokens
-from dipaco.errors import ReleaseOfOtherRouter
 from dipaco.routing.features import document_features
 from dipaco.routing.router import Router
+from dipaco.runs.errors import ReleaseOfOtherRouter
 from dipaco.runs.kept_features import kept_features
 from dipaco.runs.run import Run
 

@@ -17,32 +17,27 @@ import numpy as np
 import dipaco
 from dipaco import overrides
 from dipaco.config import RunConfig
+from dipaco.control.database_location import DatabaseLocation, place_of
 from dipaco.control.ledger import Ledger, open_ledger
-from dipaco.control.places import Place, place_of
 from dipaco.control.plan import Plan
 from dipaco.control.release import Release
 from dipaco.control.tasks import StageDone
-from dipaco.errors import (
-    CorpusMissing,
-    CorpusOfOtherText,
-    DatabaseNeeded,
-    LedgerDamaged,
-    NoSuchRun,
-    NotYet,
-    ObjectDamaged,
-    ObjectMissing,
-    RunBusy,
-    RunOfOtherConfig,
-    RunOfOtherDatabase,
-    RunOfOtherVersion,
-    SweepHere,
-)
+from dipaco.errors import CorpusMissing, LedgerDamaged, NotYet, RunBusy, RunOfOtherVersion
 from dipaco.receipt import Receipt
 from dipaco.routing.router import Router
 from dipaco.routing.router import load as load_router
+from dipaco.runs.errors import (
+    CorpusOfOtherText,
+    DatabaseNeeded,
+    NoSuchRun,
+    RunOfOtherConfig,
+    RunOfOtherDatabase,
+    SweepHere,
+)
 from dipaco.store.address import Address
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.layout import Layout, SweepLayout, tokens_folder
-from dipaco.store.objects import place, said_plainly, write_atomically
+from dipaco.store.objects import install_file, translate_os_errors, write_atomically
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId, assemble
 
@@ -65,11 +60,17 @@ class ShardIndex(NamedTuple):
 class Run:
     """One run, open for reading and, with the lock of its folder held, for work."""
 
-    def __init__(self, address: Address, asked: RunConfig, place: Place, ledger: Ledger):
+    def __init__(
+        self,
+        address: Address,
+        asked: RunConfig,
+        database_location: DatabaseLocation,
+        ledger: Ledger,
+    ):
         self.address = address
         self.layout = Layout(address.folder)
         self.asked = asked  # the config as it was given
-        self.place = place
+        self.database_location = database_location
         self.ledger = ledger
         self.objects = address.objects()
         self._gathered: dict[str, Tokens] = {}  # open for reading, the oldest first
@@ -77,7 +78,7 @@ class Run:
 
     def open_ledger(self) -> Ledger:
         """Another connection, for another thread."""
-        return Ledger(*self.place)
+        return Ledger(*self.database_location)
 
     @functools.cached_property
     def config(self) -> RunConfig:
@@ -129,7 +130,7 @@ class Run:
         """
         if self.address.url is None:
             return self.corpus
-        from dipaco.data.gathered import Gathered, name_of
+        from dipaco.data.shard_tokens import ShardTokens, name_of
 
         name = name_of(self.stage("prepare").artifacts["corpus"].digest, documents)
         if name not in self._gathered:
@@ -139,7 +140,7 @@ class Run:
                 return self.corpus  # each of whose files is checked as well
             while len(self._gathered) >= MOST_GATHERED:
                 del self._gathered[next(iter(self._gathered))]
-            self._gathered[name] = Gathered(folder, documents)
+            self._gathered[name] = ShardTokens(folder, documents)
         return self._gathered[name]
 
     @functools.cached_property
@@ -236,7 +237,7 @@ def create_or_open(
             return run, False
         has_facts = run.ledger.stages()
         run.ledger.close()
-        if has_facts or run.place.is_server:
+        if has_facts or run.database_location.is_server:
             raise RunOfOtherConfig(folder=address, difference=difference(run.asked, config))
         # It could not even read its text: a corrected config begins anew.
     _begin(address, config, given or {}, database)
@@ -254,7 +255,7 @@ def _begin(
         "version": dipaco.__version__,
         **{key: json.dumps(value) for key, value in given.items()},
     }
-    with said_plainly(final):
+    with translate_os_errors(final):
         address.folder.mkdir(parents=True, exist_ok=True)
         if database is not None:
             with open_ledger(*place_of(final, address.identity, database)) as ledger:
@@ -272,24 +273,24 @@ def _begin(
         with open_ledger(partial) as ledger:
             ledger.start(meta)
         partial.with_name(f"{partial.name}-turn").unlink(missing_ok=True)
-        place(partial, final)
+        install_file(partial, final)
 
 
-class _Begun(NamedTuple):
+class RunStart(NamedTuple):
     """What is known of a run before its ledger is opened."""
 
     database: str | None  # as `--database` was given; None = in its folder
 
 
-def _begun(address: Address) -> _Begun | None:
+def _begun(address: Address) -> RunStart | None:
     """None where there is no run."""
     layout = Layout(address.folder)
     if address.remote is not None:
         there = address.remote.read(layout.database.name)
-        return None if there is None else _Begun(there.decode())
+        return None if there is None else RunStart(there.decode())
     if layout.database.exists():
-        return _Begun(layout.database.read_text())
-    return _Begun(None) if layout.ledger.exists() else None
+        return RunStart(layout.database.read_text())
+    return RunStart(None) if layout.ledger.exists() else None
 
 
 def open_run(where: Path | Address, database: str | None = None) -> Run:
@@ -304,23 +305,25 @@ def open_run(where: Path | Address, database: str | None = None) -> Run:
       LedgerDamaged: its ledger says nothing that can be read.
     """
     address = Address.of(where)
-    place = place_of_run(address, database)
+    database_location = place_of_run(address, database)
     if address.url is not None:  # this machine may not have worked on it
         address.folder.mkdir(parents=True, exist_ok=True)
-    ledger = Ledger(*place)
+    ledger = Ledger(*database_location)
     try:
         version, config = ledger.meta("version"), ledger.meta("config")
         if version is None or config is None:
-            raise LedgerDamaged(file=place.name, problem="it does not say which run it is of")
+            raise LedgerDamaged(
+                file=database_location.name, problem="it does not say which run it is of"
+            )
         if version != dipaco.__version__:
             raise RunOfOtherVersion(folder=address, found=version, here=dipaco.__version__)
-        return Run(address, overrides.from_tree(json.loads(config)), place, ledger)
+        return Run(address, overrides.from_tree(json.loads(config)), database_location, ledger)
     except BaseException:
         ledger.close()
         raise
 
 
-def place_of_run(where: Path | Address, database: str | None = None) -> Place:
+def place_of_run(where: Path | Address, database: str | None = None) -> DatabaseLocation:
     """Where the facts of a run are. Raises `NoSuchRun`, `SweepHere`, `RunOfOtherDatabase`."""
     address = Address.of(where)
     file = Layout(address.folder).ledger
@@ -383,7 +386,7 @@ def taking_part(where: Path | Address) -> Generator[Part]:
     _refuse_sweep(Address.of(where))
     folder = Address.of(where).folder
     lock = Layout(folder).lock
-    with said_plainly(folder):
+    with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         stream = lock.open("a")
     with stream:

@@ -68,7 +68,7 @@ def _who_is_here(ledger: Ledger) -> str:
     ledger.queue.reap()
     names = {held.worker for held in ledger.queue.held()} | {
         member.name
-        for member in ledger.roster.members()
+        for member in ledger.members.list()
         if member.state == "here" and member.silent_seconds < LEASE_SECONDS
     }
     some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")

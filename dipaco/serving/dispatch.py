@@ -21,8 +21,8 @@ from dipaco.routing.features import document_features
 from dipaco.routing.router import Router
 from dipaco.runs.routing import prefixes_of, router_of
 from dipaco.runs.run import Run
-from dipaco.serving.decode import fitting
-from dipaco.serving.together import Together
+from dipaco.serving.decoding.decode import fitting
+from dipaco.serving.micro_batcher import MicroBatcher
 
 MOST_REMEMBERED = 4096  # prefixes: prompts of one application often begin alike
 READ_TOGETHER = (1, 2, 4)  # prefixes: per prompt, four cost 0.65 of what one costs (eight, 0.6)
@@ -67,7 +67,7 @@ class Dispatcher:
         config, parts = run.config.model, run.base_parts()
         below_head = {name: parts[name] for name in ("embed", *block_names(config))}
         self._hidden = functools.partial(hidden_states, config, prepare(config, below_head))
-        self._together = Together(self._features, READ_TOGETHER[-1])
+        self._together = MicroBatcher(self._features, READ_TOGETHER[-1])
         self._ask = functools.lru_cache(MOST_REMEMBERED)(self._ask_anew)
 
     def warm_up(self) -> None:

@@ -1,9 +1,9 @@
 """Where tokens are made: paths in memory, and the loop that runs them; here, or elsewhere.
 
 A service routes, follows releases and knows which modules are whole. What it needs besides is an
-engine: something that holds paths, and something that takes requests. `LocalEngine` is this
+engine: something that holds paths, and something that takes requests. `InProcessEngine` is this
 process; `elsewhere.py` is what a service holds when loops of other processes do it, each of which
-is a `LocalEngine` again.
+is a `InProcessEngine` again.
 """
 
 import contextlib
@@ -17,25 +17,26 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
-from dipaco.errors import BadSetting, ObjectDamaged, ObjectMissing
+from dipaco.errors import BadSetting
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import prepare
 from dipaco.model.spec import describe
 from dipaco.receipt import Receipt
-from dipaco.serving.decode import make_pool
+from dipaco.serving.decoding.decode import make_pool
 from dipaco.serving.limits import LoopLimits
 from dipaco.serving.loop import Loop
 from dipaco.serving.meter import LoopStats
 from dipaco.serving.path_cache import CacheStats, Modules, Parts, PathCache
-from dipaco.serving.releases import Health, Served
+from dipaco.serving.releases import ReleaseHealth, Served
 from dipaco.serving.stream import OnToken, Request, Stream
 from dipaco.store.address import Address
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_tree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Brief:
+class EngineSpec:
     """What an engine is told of the run that it serves."""
 
     address: Address  # of the run
@@ -44,11 +45,11 @@ class Brief:
     limits: LoopLimits = LoopLimits()  # of each loop
     path_bytes: int | None = None  # of all paths in memory; None = half of what is free
     modules_of: Callable[[str, int], Modules]  # (release, path) of a request
-    health: Health  # told which modules could not be read
+    health: ReleaseHealth  # told which modules could not be read
     on_cold: Callable[[float], object] = lambda seconds: None  # a path was read in so many seconds
 
 
-class Holds(Protocol):
+class PathStore(Protocol):
     """Keeps paths in memory, as `PathCache` does."""
 
     @property
@@ -61,7 +62,7 @@ class Holds(Protocol):
     def stats(self) -> CacheStats: ...
 
 
-class Makes(Protocol):
+class TokenLoop(Protocol):
     """Makes tokens, as `Loop` does."""
 
     @property
@@ -77,14 +78,14 @@ class Makes(Protocol):
     def stop(self, drain_seconds: float) -> None: ...
 
 
-class Engine(Protocol):
+class ServingEngine(Protocol):
     """Paths and a loop. Nothing is compiled and no thread is started before `start`."""
 
     @property
-    def cache(self) -> Holds: ...
+    def cache(self) -> PathStore: ...
 
     @property
-    def loop(self) -> Makes: ...
+    def loop(self) -> TokenLoop: ...
 
     def start(self, served: Served | None = None) -> None:
         """Makes everything ready.
@@ -98,10 +99,10 @@ class Engine(Protocol):
         ...
 
 
-class LocalEngine:
+class InProcessEngine:
     """Paths and a loop of this process."""
 
-    def __init__(self, brief: Brief):
+    def __init__(self, brief: EngineSpec):
         self._brief = brief
         free_bytes = _free_bytes()
         check_rows_fit(brief.model, brief.limits.rows, free_bytes)

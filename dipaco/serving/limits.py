@@ -23,7 +23,7 @@ class LoopLimits:
         for name, value in dataclasses.asdict(self).items():
             least = min(value, default=0) if isinstance(value, tuple) else value
             if least < 1:
-                raise BadSetting(name=name, value=value, expected="1 or more", hint="")
+                raise BadSetting(name=name, value=value, expected="1 or more")
 
     @property
     def row_sizes(self) -> tuple[int, ...]:

@@ -21,18 +21,19 @@ from contextlib import AbstractContextManager
 
 import jax
 
-from dipaco.errors import ContextTooLong, LoopStopping, NoRoomForPath, QueueFull
+from dipaco.errors import LoopStopping, QueueFull
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import prepare
 from dipaco.model.spec import Parts
-from dipaco.serving.batch import Batch, Row, only_tokens, tokens_of
-from dipaco.serving.decode import Made, buckets, fitting
+from dipaco.serving.decoding.batch import Batch, BatchRow, only_tokens, tokens_of
+from dipaco.serving.decoding.cache_pool import CachePool, Entry
+from dipaco.serving.decoding.decode import DecodeBlock, buckets, fitting
+from dipaco.serving.decoding.sampling import SamplingSettings, uniforms
+from dipaco.serving.errors import ContextTooLong, NoRoomForPath
 from dipaco.serving.limits import LoopLimits
-from dipaco.serving.meter import LoopStats, Meter
-from dipaco.serving.pool import Entry, Pool
-from dipaco.serving.sampling import SamplingSettings, luck
+from dipaco.serving.meter import LoopMeter, LoopStats
 from dipaco.serving.stream import Finish, OnToken, Request, Stream, Token
-from dipaco.serving.waiting import PathKey, Waiting, key_of
+from dipaco.serving.waiting_requests import PathKey, WaitingRequests, key_of
 
 __all__ = ["Finish", "Loop", "LoopLimits", "LoopStats", "Request", "Stream", "Token", "generate"]
 
@@ -59,14 +60,14 @@ class Loop:
         self.config, self.limits = config, limits or LoopLimits()
         self._parts_of = parts_of
         self._lock = threading.Condition()  # over the queue, and whether one may still enter it
-        self._waiting = Waiting()
+        self._waiting = WaitingRequests()
         self._is_stopping = False
         self._deadline_seconds = math.inf  # monotonic; what is alive after it is cancelled
         self._thread: threading.Thread | None = None
         # What follows belongs to the loop's thread.
-        self._pool = Pool(config, self.limits)
+        self._pool = CachePool(config, self.limits)
         self._batches: dict[PathKey, Batch] = {}
-        self._meter = Meter()
+        self._meter = LoopMeter()
 
     # --- any thread ---------------------------------------------------------------------------
 
@@ -181,7 +182,7 @@ class Loop:
 
     def _admit(self) -> bool:
         """Gives rows to who waits, as far as there are any, and reads their prompts."""
-        new: list[tuple[Batch, Row, Entry]] = []
+        new: list[tuple[Batch, BatchRow, Entry]] = []
         blocked: set[PathKey] = set()
         left = self.limits.prompt_tokens_per_turn
         while left > 0 and self._pool.num_free:
@@ -216,17 +217,17 @@ class Loop:
             self._batches[key] = Batch(pinned.enter_context(self._parts_of(*key)), pinned)
         return self._batches[key]
 
-    def _enter(self, batch: Batch, stream: Stream) -> tuple[Row, Entry]:
+    def _enter(self, batch: Batch, stream: Stream) -> tuple[BatchRow, Entry]:
         request = stream.request
         entry = self._pool.enter(key_of(stream), request.prompt_ids)
         most_tokens = len(request.prompt_ids) + request.max_new_tokens
         most_tokens = min(most_tokens, self.config.max_length)
-        fate = luck(request.seed, most_tokens + self.limits.steps_per_block)
-        row = Row(stream, entry.place, list(request.prompt_ids), most_tokens, fate)
+        row_uniforms = uniforms(request.seed, most_tokens + self.limits.steps_per_block)
+        row = BatchRow(stream, entry.place, list(request.prompt_ids), most_tokens, row_uniforms)
         batch.enter(row)
         return row, entry
 
-    def _read(self, new: Sequence[tuple[Batch, Row, Entry]]) -> None:
+    def _read(self, new: Sequence[tuple[Batch, BatchRow, Entry]]) -> None:
         """Puts the prompts of new rows into the cache."""
         started, num_tokens = time.monotonic(), 0
         for batch in {id(batch): batch for batch, _, _ in new}.values():
@@ -249,7 +250,7 @@ class Loop:
 
     # --- tokens and ends ----------------------------------------------------------------------
 
-    def _hand_out(self, batch: Batch, block: Made) -> int:
+    def _hand_out(self, batch: Batch, block: DecodeBlock) -> int:
         """Gives each row what a block made of it; returns how many tokens were of use."""
         wants_logprobs = any(row.stream.request.num_logprobs is not None for row in batch.rows)
         block = jax.device_get(block) if wants_logprobs else only_tokens(block)
@@ -276,7 +277,7 @@ class Loop:
                 self._leave(batch, row, Finish("cancelled"))
         self._close_empty()
 
-    def _leave(self, batch: Batch, row: Row, finish: Finish) -> None:
+    def _leave(self, batch: Batch, row: BatchRow, finish: Finish) -> None:
         batch.rows.remove(row)
         self._pool.leave(row.place)
         self._end(row.stream, finish)

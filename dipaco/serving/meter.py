@@ -5,7 +5,7 @@ import math
 import time
 from typing import NamedTuple
 
-from dipaco.serving.waiting import PathKey
+from dipaco.serving.waiting_requests import PathKey
 
 RECENT = 100  # requests and turns that rates are taken over
 
@@ -26,7 +26,7 @@ class LoopStats(NamedTuple):
     num_replicas: int | None = None  # that answer; None = this process does
 
 
-class Meter:
+class LoopMeter:
     """Written by the loop's thread, read by any."""
 
     def __init__(self):

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dipaco.control.release import Release
-from dipaco.errors import DipacoError, NoSuchPath, ReleaseMixed
+from dipaco.errors import DipacoError, NoSuchPath
 from dipaco.runs.run import Run, reading
+from dipaco.serving.errors import ReleaseMixed
 from dipaco.serving.path_cache import Modules
 from dipaco.store.address import Address
 from dipaco.store.objects import Objects
@@ -99,7 +100,7 @@ def check_is_one_set(run: Run, release: Release) -> None:
                 refuse(f"nobody knows where {module} lies")
 
 
-class Health:
+class ReleaseHealth:
     """Modules that could not be read, and why; they are tried again after a while.
 
     Args:
@@ -135,7 +136,7 @@ class Health:
         return None
 
 
-def read_all(objects: Objects, release: Release, health: Health) -> dict[str, str]:
+def read_all(objects: Objects, release: Release, health: ReleaseHealth) -> dict[str, str]:
     """Reads every byte of a release; module -> what is wrong with it, for those that are not whole.
 
     What it finds is remembered in `health`.
@@ -151,7 +152,7 @@ def read_all(objects: Objects, release: Release, health: Health) -> dict[str, st
     return problems
 
 
-class Follower:
+class ReleaseFollower:
     """Looks for newer releases of a run that goes on training, in a thread of its own.
 
     Args:
@@ -169,7 +170,7 @@ class Follower:
         self,
         folder: Path | Address,
         releases: Releases,
-        health: Health,
+        health: ReleaseHealth,
         prepare: Callable[[Run, Served], None],
         say: Callable[[str], None],
         glance: Callable[[Run], object] = lambda run: None,

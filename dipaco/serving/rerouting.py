@@ -18,9 +18,9 @@ from dipaco.control.release import Release
 from dipaco.errors import NotYet
 from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.inference import prepare
-from dipaco.routing import within
+from dipaco.routing import token_router as within
 from dipaco.runs.run import Run
-from dipaco.serving.decode import buckets, fitting
+from dipaco.serving.decoding.decode import buckets, fitting
 from dipaco.serving.dispatch import hidden_states
 from dipaco.store.tensors import load_tree
 

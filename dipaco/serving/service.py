@@ -18,10 +18,16 @@ from dipaco.data.tokenizer import PADDING
 from dipaco.errors import DipacoError
 from dipaco.runs.run import Run, open_run
 from dipaco.serving.dispatch import Choice, Dispatcher, dispatch
-from dipaco.serving.engine import Brief, Engine, LocalEngine
+from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine
 from dipaco.serving.limits import LoopLimits
 from dipaco.serving.path_cache import Modules
-from dipaco.serving.releases import Follower, Health, Releases, Served, check_is_one_set
+from dipaco.serving.releases import (
+    ReleaseFollower,
+    ReleaseHealth,
+    Releases,
+    Served,
+    check_is_one_set,
+)
 from dipaco.serving.rerouting import Rerouter, rerouter_of
 from dipaco.serving.text import token_bytes
 from dipaco.store.address import Address
@@ -60,7 +66,7 @@ class Service:
         settings: ServiceSettings | None = None,
         say: Callable[[str], None] = tell_operator,
         on_cold: Callable[[float], object] = lambda seconds: None,
-        engine: Callable[[Brief], Engine] = LocalEngine,
+        engine: Callable[[EngineSpec], ServingEngine] = InProcessEngine,
     ):
         """Opens the run; nothing is compiled and no thread is started yet.
 
@@ -89,7 +95,7 @@ class Service:
         self,
         folder: Path | Address,
         on_cold: Callable[[float], object],
-        engine: Callable[[Brief], Engine],
+        engine: Callable[[EngineSpec], ServingEngine],
     ) -> None:
         run, settings = self.run, self.settings
         release = run.ledger.release(settings.arm, settings.phase)
@@ -103,9 +109,9 @@ class Service:
         self.stop_ids = frozenset({self.tokenizer.library.token_to_id(PADDING)} - {None})
         self._dispatcher = Dispatcher(run, release) if len(release.paths) > 1 else None
 
-        self.releases, self.health = Releases(release), Health(self._tell_of_module)
+        self.releases, self.health = Releases(release), ReleaseHealth(self._tell_of_module)
         self.engine = engine(
-            Brief(
+            EngineSpec(
                 address=run.address,
                 objects=run.objects,
                 model=self.model,
@@ -120,7 +126,7 @@ class Service:
         # By release; empty where texts are not re-routed, or by the document router.
         self._rerouters: dict[str, Rerouter] = {}
         self._look_for_rerouter(run)
-        self.follower = Follower(
+        self.follower = ReleaseFollower(
             folder,
             self.releases,
             self.health,

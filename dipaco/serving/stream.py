@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from dipaco.serving.sampling import SamplingSettings
+from dipaco.serving.decoding.sampling import SamplingSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from dipaco.caches import cache_folder
-from dipaco.errors import BadRun
+from dipaco.store.errors import BadRun
 
 if TYPE_CHECKING:
     from dipaco.store.objects import Objects

@@ -90,6 +90,6 @@ def cache_bytes() -> int:
         num_bytes = -1.0
     if not 0 <= num_bytes < float("inf"):
         raise BadSetting(
-            name="DIPACO_CACHE_GIGABYTES", value=text, expected="a number of gigabytes", hint=""
+            name="DIPACO_CACHE_GIGABYTES", value=text, expected="a number of gigabytes"
         )
     return round(num_bytes)

@@ -11,9 +11,10 @@ from typing import BinaryIO
 
 import xxhash
 
-from dipaco.data.files import file_digest
-from dipaco.errors import THE_FILES_FAULT, ObjectDamaged, ObjectMissing
+from dipaco.errors import THE_FILES_FAULT
+from dipaco.files import file_digest
 from dipaco.receipt import Receipt
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 DIGESTS = "digests.json"  # the list of a folder's files: [name, digest, bytes] of each
 POPULATE_READ = 22  # Linux's MADV_POPULATE_READ

@@ -26,10 +26,11 @@ from typing import TypeVar
 
 import xxhash
 
-from dipaco.data.files import file_digest, rename_durably
-from dipaco.errors import DiskFull, NotWritable, ObjectDamaged, ObjectMissing
+from dipaco.errors import DiskFull, NotWritable
+from dipaco.files import file_digest, rename_durably
 from dipaco.receipt import Receipt
 from dipaco.store.cache import Cache
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.layout import is_folder, remote_name
 from dipaco.store.listing import (
     DIGESTS,
@@ -69,7 +70,7 @@ class Objects:
           DiskFull, NotWritable, StoreUnreachable, StoreRefuses: nothing was added, and nothing that
             was there has changed.
         """
-        with self._beside() as temporary, said_plainly(temporary):
+        with self._beside() as temporary, translate_os_errors(temporary):
             write_file(temporary)
             num_bytes = temporary.stat().st_size
             digest = file_digest(temporary)
@@ -89,7 +90,7 @@ class Objects:
           As `write`.
         """
         final = self.root / name
-        with self._beside() as temporary, said_plainly(final):
+        with self._beside() as temporary, translate_os_errors(final):
             write_files(temporary)
             files = list_folder(temporary)
             (temporary / DIGESTS).write_text(json.dumps(files))
@@ -207,7 +208,7 @@ class Objects:
     def _beside(self) -> Generator[Path]:
         """A name for something that is being written, which is gone afterwards."""
         temporary = self.root / "partial" / uuid.uuid4().hex
-        with said_plainly(temporary):
+        with translate_os_errors(temporary):
             temporary.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield temporary
@@ -220,13 +221,13 @@ class Objects:
     def _put(self, receipt: Receipt, temporary: Path) -> None:
         final = self.root / receipt.name
         if self.remote is None:
-            place(temporary, final)
+            install_file(temporary, final)
             return
         self.remote.put(remote_name(receipt), temporary, receipt.digest)
         self._place_fetched(temporary, final)
 
     def _place_fetched(self, temporary: Path, final: Path) -> None:
-        """As `place`, but not durably: it can be fetched again."""
+        """As `install_file`, but not durably: it can be fetched again."""
         final.parent.mkdir(parents=True, exist_ok=True)
         temporary.replace(final)
         self._added(final, final.stat().st_size)
@@ -247,7 +248,7 @@ class Objects:
         with self._turn(receipt.name):
             with contextlib.suppress(ObjectMissing, ObjectDamaged):
                 return check_file(final, receipt)
-            with self._beside() as temporary, said_plainly(temporary):
+            with self._beside() as temporary, translate_os_errors(temporary):
                 remote.fetch(receipt, remote_name(receipt), temporary)
                 self._place_fetched(temporary, final)
         return None
@@ -258,7 +259,7 @@ class Objects:
         goes ahead: the one before may have been stopped.
         """
         file = self.root / "turns" / xxhash.xxh3_64_hexdigest(name.encode())[:2]
-        with said_plainly(file):
+        with translate_os_errors(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             stream = file.open("a")
         deadline = time.monotonic() + TURN_SECONDS
@@ -299,7 +300,7 @@ def _side_by_side(transfer: Callable[[Receipt], None], files: list[Receipt]) -> 
         collections.deque(threads.map(transfer, files), maxlen=0)
 
 
-def place(temporary: Path, final: Path) -> None:
+def install_file(temporary: Path, final: Path) -> None:
     """Puts a finished file at its name, durably, in place of what is there."""
     make_folder(final.parent)
     temporary.chmod(0o644)  # some writers make files that their owner alone can read
@@ -316,9 +317,9 @@ def make_folder(folder: Path) -> None:
         flush(folder.parent)
 
 
-def flush(place: Path) -> None:
+def flush(folder: Path) -> None:
     """Waits until a file's bytes, or a folder's names, are on the disk."""
-    descriptor = os.open(place, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -328,17 +329,17 @@ def flush(place: Path) -> None:
 def write_atomically(file: Path, content: bytes) -> None:
     """Replaces a file that people read (a report), whole or not at all."""
     temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-    with said_plainly(file):
+    with translate_os_errors(file):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_bytes(content)
-            place(temporary, file)
+            install_file(temporary, file)
         finally:
             temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def said_plainly(file: Path) -> Generator[None]:
+def translate_os_errors(file: Path) -> Generator[None]:
     """Turns what the operating system says about writing into a sentence, even where a library
     (safetensors, TensorStore) tells it in an error of its own.
     """

@@ -26,14 +26,14 @@ from typing import Any
 
 import xxhash
 
-from dipaco.errors import (
+from dipaco.receipt import Receipt
+from dipaco.store.errors import (
     BucketMissing,
     ObjectDamaged,
     ObjectMissing,
     StoreRefuses,
     StoreUnreachable,
 )
-from dipaco.receipt import Receipt
 
 PATIENCE_SECONDS = 900.0  # as for the database: a failover, somebody's lunch
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0

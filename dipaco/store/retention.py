@@ -25,7 +25,7 @@ class RetentionSettings:
             value = getattr(self, name)
             if value is not None and value < least:
                 expected = f"{least} or more, or None for all"
-                raise BadSetting(name=f"retention.{name}", value=value, expected=expected, hint="")
+                raise BadSetting(name=f"retention.{name}", value=value, expected=expected)
 
     @property
     def num_snapshots(self) -> int:

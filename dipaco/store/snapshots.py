@@ -19,8 +19,9 @@ import jax
 import numpy as np
 
 from dipaco import trees
-from dipaco.errors import NotWritable, ObjectDamaged
+from dipaco.errors import NotWritable
 from dipaco.receipt import Receipt
+from dipaco.store.errors import ObjectDamaged
 from dipaco.store.objects import Objects
 
 BESIDES_BYTES = 256 << 10  # what Orbax writes beside the values

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dipaco import trees
-from dipaco.errors import ObjectDamaged
 from dipaco.receipt import Receipt
+from dipaco.store.errors import ObjectDamaged
 from dipaco.store.objects import Objects
 
 

@@ -16,13 +16,13 @@ import msgspec
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dipaco.errors import BadMessage
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
 from dipaco.inner.state import PathState, state_like
 from dipaco.inner.step import make_gradient, make_update, path_loss
 from dipaco.model.config import ModelConfig, num_parameters
-from dipaco.swarm.messages import digest
+from dipaco.swarm.errors import BadMessage
+from dipaco.swarm.network.messages import digest
 from dipaco.swarm.state import CHUNK_BYTES
 
 COLUMNS = ("tokens", "segments", "positions")

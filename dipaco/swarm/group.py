@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dipaco.errors import SwarmRefuses
 from dipaco.swarm.compute import Settings
-from dipaco.swarm.leases import BlockLedger, blocks_to_lease
-from dipaco.swarm.members import Member
-from dipaco.swarm.messages import UNKNOWN, BlockDone, Hello
-from dipaco.swarm.passes import Certificate
-from dipaco.swarm.progress import Estimate, estimate
+from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.members import GroupMember
+from dipaco.swarm.network.credentials import Certificate
+from dipaco.swarm.network.messages import UNKNOWN, BlockDone, Hello
+from dipaco.swarm.planning.leases import BlockLedger, blocks_to_lease
+from dipaco.swarm.planning.progress import Estimate, estimate
 
 LOOK_SECONDS = 0.1  # the leader looks after its members so often
 ADOPT_SECONDS = 1.5  # after a leader has taken over: who was here before comes with what it has
@@ -25,7 +25,7 @@ LEAST_PATIENCE_SECONDS = 1.0  # what an operating system may keep a process wait
 SECONDS_AT_STAKE = 20.0  # of a peer's work, lent at once
 
 
-class Group:
+class SwarmGroup:
     """The members, and the ledger of the step that they are at.
 
     Args:
@@ -44,7 +44,7 @@ class Group:
     ):
         self._name, self._settings = name, settings
         self._say, self._on_refused = say, on_refused
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, GroupMember] = {}
         self.gone: dict[str, str] = {}  # who left, and how
         self.banned: dict[str, str] = {}  # session -> why
         self.ledger = BlockLedger(-1, 0)
@@ -69,11 +69,11 @@ class Group:
     def enter(self, name: str, certificate: Certificate, hello: Hello) -> None:
         """Somebody is here; what it had under this name before is others'."""
         self._drop(name)
-        self.members[name] = Member(name, certificate, hello)
+        self.members[name] = GroupMember(name, certificate, hello)
         self.gone.pop(name, None)
         self._say(f"{name} is here{kind_of(hello)}")
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> GroupMember:
         """Raises `SwarmRefuses`: it was sent away, or is not known."""
         self.check_not_banned(name)
         if name not in self.members:
@@ -152,7 +152,7 @@ class Group:
 
     # --- which rows are whose ------------------------------------------------------------------
 
-    def lease(self, member: Member) -> tuple[tuple[int, ...], float]:
+    def lease(self, member: GroupMember) -> tuple[tuple[int, ...], float]:
         """(blocks, none where none is free, seconds that they may take). While peers still come
         with what they have, nobody is given it anew.
         """
@@ -177,7 +177,7 @@ class Group:
         self._was_lent |= {(member.name, block) for block in lease.blocks}
         return lease.blocks, within
 
-    def accept(self, member: Member, done: BlockDone) -> bool:
+    def accept(self, member: GroupMember, done: BlockDone) -> bool:
         """Whether a block that it says it has computed counts.
 
         Raises:
@@ -196,7 +196,7 @@ class Group:
             self.losses[done.block] = done.loss, done.targets
         return True
 
-    def adopt(self, member: Member, done: Sequence[BlockDone]) -> bool:
+    def adopt(self, member: GroupMember, done: Sequence[BlockDone]) -> bool:
         """Whether what a peer has summed counts: under the leader before, or here, before it was
         given up. Gradients of this very step are, whoever leads it. As for rows that were lent,
         what is in a sum is for the reducers to check; nobody gets rows by this that are not free.
@@ -225,7 +225,7 @@ class Group:
     def _is_adopting(self) -> bool:
         return time.monotonic() < self._adopts_until
 
-    def _check(self, member: Member, done: BlockDone) -> None:
+    def _check(self, member: GroupMember, done: BlockDone) -> None:
         """What it says can be true of somebody's block. Raises `SwarmRefuses`; it is sent away."""
         if not 0 <= done.block < len(self.ledger):
             self._send_away(member, f"it claims block {done.block}, which there is not")
@@ -233,7 +233,7 @@ class Group:
         if not (np.isfinite(done.loss) and 0 <= done.targets <= most_targets):
             self._send_away(member, f"it says that a block has a loss of {done.loss}")
 
-    def _send_away(self, member: Member, reason: str) -> NoReturn:
+    def _send_away(self, member: GroupMember, reason: str) -> NoReturn:
         self.refuse(member.name, reason)
         raise SwarmRefuses(reason=reason)
 

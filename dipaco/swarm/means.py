@@ -1,6 +1,6 @@
 """The means of past steps, for peers that are a few steps behind."""
 
-from dipaco.swarm.messages import AskMean, Closed
+from dipaco.swarm.network.messages import AskMean, Closed
 
 KEPT_BYTES = 512 << 20
 MOST_STEPS = 16

@@ -3,18 +3,18 @@
 import dataclasses
 import time
 
-from dipaco.swarm.deadlines import Durations
-from dipaco.swarm.messages import Hello, Listen
-from dipaco.swarm.passes import Certificate
-from dipaco.swarm.progress import Rate, Report
-from dipaco.swarm.shares import Link
+from dipaco.swarm.network.credentials import Certificate
+from dipaco.swarm.network.messages import Hello, Listen
+from dipaco.swarm.planning.deadlines import Durations
+from dipaco.swarm.planning.progress import ProgressReport, Rate
+from dipaco.swarm.planning.shares import Link
 
 UNKNOWN_BYTES_PER_SECOND = 12.5e6  # 100 Mbit/s, before anything was said or seen
 LEAST_BYTES_PER_SECOND = 1e4
 
 
 @dataclasses.dataclass
-class Member:
+class GroupMember:
     """One peer, from its hello to its goodbye."""
 
     name: str
@@ -68,8 +68,10 @@ class Member:
             receives=self.hello.holds_state,
         )
 
-    def report(self, samples: int, block_rows: int, now: float, *, is_current: bool) -> Report:
-        return Report(
+    def report(
+        self, samples: int, block_rows: int, now: float, *, is_current: bool
+    ) -> ProgressReport:
+        return ProgressReport(
             samples=samples,
             samples_per_second=self.blocks_per_second.per_second * block_rows,
             at_seconds=now,

@@ -15,9 +15,9 @@ import statistics
 
 import numpy as np
 
-from dipaco.errors import BadMessage
-from dipaco.swarm.codecs import codec_of
-from dipaco.swarm.messages import Plan, digest, same_leader
+from dipaco.swarm.errors import BadMessage
+from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.messages import RoundPlan, digest, same_leader
 
 LARGEST = 30.0  # times the group's root mean square per target, before it is refused
 REMEMBERED = 32  # rounds
@@ -28,7 +28,7 @@ KEPT_ROUNDS = 3  # whose means are still given out
 class Slot:
     """One slice in one round."""
 
-    def __init__(self, plan: Plan, start: int, stop: int):
+    def __init__(self, plan: RoundPlan, start: int, stop: int):
         self.plan, self.start, self.stop = plan, start, stop
         self.parts: dict[str, np.ndarray] = {}
         self.refused: dict[str, str] = {}
@@ -46,7 +46,7 @@ class Reducer:
         self._usual_of = (0, 0)  # the slice that it was first seen in
         self._news = asyncio.Event()
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: RoundPlan) -> None:
         """A round of which this peer may have a slice. Those of another leader are forgotten."""
         self._slots = {n: slot for n, slot in self._slots.items() if same_leader(n, plan.number)}
         for part in plan.slices:

@@ -11,26 +11,26 @@ import secrets
 import time
 from typing import Any, NamedTuple
 
-from dipaco.swarm.codecs import codec_of
-from dipaco.swarm.deadlines import Durations
-from dipaco.swarm.group import LEAST_PATIENCE_SECONDS, LOOK_SECONDS, Group
-from dipaco.swarm.holder import Holder, decoded
-from dipaco.swarm.members import Member
-from dipaco.swarm.messages import (
+from dipaco.swarm.group import LEAST_PATIENCE_SECONDS, LOOK_SECONDS, SwarmGroup
+from dipaco.swarm.members import GroupMember
+from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.messages import (
     Arrived,
     AskArrived,
     Done,
     Fetch,
     Hello,
     Mean,
-    Plan,
     Push,
+    RoundPlan,
     Sender,
     Slice,
     number_of_round,
 )
-from dipaco.swarm.shares import Link, cut, shares_of_links
-from dipaco.swarm.wire import PEER_ERRORS, Wire
+from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.planning.deadlines import Durations
+from dipaco.swarm.planning.shares import Link, cut, shares_of_links
+from dipaco.swarm.state_holder import StateHolder, decoded
 
 
 class Outcome(NamedTuple):
@@ -48,7 +48,7 @@ class Rounds:
       group: its members, and the ledger of the step.
     """
 
-    def __init__(self, wire: Wire, holder: Holder, group: Group):
+    def __init__(self, wire: Wire, holder: StateHolder, group: SwarmGroup):
         assert holder.compute is not None
         self._wire, self._holder, self._group = wire, holder, group
         self._compute = holder.compute
@@ -64,7 +64,7 @@ class Rounds:
 
     # --- what should happen --------------------------------------------------------------------
 
-    def plan(self) -> Plan:
+    def plan(self) -> RoundPlan:
         """Who sends, who adds up how much, and how long it may take."""
         contributors = self._group.ledger.contributors
         names = [self._wire.name, *sorted(self._group.members)]
@@ -90,7 +90,7 @@ class Rounds:
         slowest = min(min(link.up, link.down) for link in links)
         guess = LEAST_PATIENCE_SECONDS + 4.0 * num_values * (2 + len(links)) / slowest
         self._expected_seconds = guess
-        return Plan(
+        return RoundPlan(
             number=number_of_round(self._era, self._count),
             step=self._holder.step,
             senders=tuple(senders),
@@ -110,7 +110,7 @@ class Rounds:
                 can_reduce=is_ready and name not in self._poor_reducers,
                 slowed=self._slowed.get(name, 1.0),
             )
-        own = Member(
+        own = GroupMember(
             name,
             certificate=None,  # ty: ignore[invalid-argument-type]
             hello=Hello(version="", address=self._wire.address, computes=False, holds_state=True),
@@ -127,7 +127,7 @@ class Rounds:
 
     # --- what happens --------------------------------------------------------------------------
 
-    async def hold(self, plan: Plan) -> Outcome:
+    async def hold(self, plan: RoundPlan) -> Outcome:
         """Gathers the means of all slices; or says who is to blame that there are none."""
         started = time.monotonic()
         gathering = {
@@ -158,7 +158,10 @@ class Rounds:
         return Outcome([gathering[part.reducer].result()[0] for part in plan.slices], {})
 
     async def _watch(
-        self, plan: Plan, gathering: dict[str, asyncio.Task[Any]], everything: asyncio.Future[Any]
+        self,
+        plan: RoundPlan,
+        gathering: dict[str, asyncio.Task[Any]],
+        everything: asyncio.Future[Any],
     ) -> dict[str, str]:
         """Until all is there, or something is known to have failed, or time is up; who is gone."""
         deadline = time.monotonic() + plan.within_seconds
@@ -179,7 +182,7 @@ class Rounds:
                 break
         return gone
 
-    async def _gather(self, plan: Plan, part: Slice) -> tuple[bytes, dict[str, str]]:
+    async def _gather(self, plan: RoundPlan, part: Slice) -> tuple[bytes, dict[str, str]]:
         """The coded mean of one slice, or whom its reducer has refused."""
         if part.reducer == self._wire.name:
             slot = await self._holder.reducer.slot(plan.number, part.start, part.stop)
@@ -195,7 +198,7 @@ class Rounds:
         return content, {who: why for who, why in mean.refused.items() if who in known}
 
     async def _who_is_late(
-        self, plan: Plan, gathering: dict[str, asyncio.Task[Any]]
+        self, plan: RoundPlan, gathering: dict[str, asyncio.Task[Any]]
     ) -> dict[str, str]:
         """The deadline has passed: asks reducers whose parts they miss."""
         late: dict[str, str] = {}
@@ -217,7 +220,7 @@ class Rounds:
                 late[part.reducer] = "it took a slice and does not give the sum"
         return late
 
-    async def _arrived(self, plan: Plan, part: Slice) -> set[str]:
+    async def _arrived(self, plan: RoundPlan, part: Slice) -> set[str]:
         """Whose parts a reducer has."""
         if part.reducer == self._wire.name:
             return set(self._holder.reducer.arrived(plan.number))
@@ -230,7 +233,7 @@ class Rounds:
         )
         return set(answer.senders)
 
-    async def _push_gift(self, plan: Plan) -> None:
+    async def _push_gift(self, plan: RoundPlan) -> None:
         """Sums of peers that have left are the leader's own contribution."""
         gift = self._group.gift
         if gift is None or self._wire.name not in {one.name for one in plan.senders}:

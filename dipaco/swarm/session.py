@@ -5,18 +5,18 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dipaco.swarm.auxiliary import Auxiliary
 from dipaco.swarm.compute import Compute
-from dipaco.swarm.holder import Holder
-from dipaco.swarm.messages import AskSettings
-from dipaco.swarm.passes import Pass, Signer, Verifier
-from dipaco.swarm.peer import Peer, settings_of
-from dipaco.swarm.transport import start_transport
-from dipaco.swarm.volunteer import Volunteer
-from dipaco.swarm.wire import Meter, Wire
+from dipaco.swarm.network.credentials import Credential, Signer, Verifier
+from dipaco.swarm.network.messages import AskSettings
+from dipaco.swarm.network.transport import start_transport
+from dipaco.swarm.network.wire import LinkMeter, Wire
+from dipaco.swarm.roles.auxiliary import Auxiliary
+from dipaco.swarm.roles.peer import Peer, settings_of
+from dipaco.swarm.roles.volunteer import Volunteer
+from dipaco.swarm.state_holder import StateHolder
 
 
-class Lent(NamedTuple):
+class SessionConfig(NamedTuple):
     """What somebody lends, and to whom."""
 
     address: str  # of a backbone
@@ -25,7 +25,9 @@ class Lent(NamedTuple):
     bytes_per_second: float | None  # at most, in each direction; None = what the link gives
 
 
-async def lend(lent: Lent, given: Pass, stop: asyncio.Event, say: Callable[[str], None]) -> None:
+async def lend(
+    lent: SessionConfig, given: Credential, stop: asyncio.Event, say: Callable[[str], None]
+) -> None:
     """Takes part until the run is over, or `stop` is set.
 
     Raises:
@@ -34,7 +36,7 @@ async def lend(lent: Lent, given: Pass, stop: asyncio.Event, say: Callable[[str]
     signer = Signer(given, time.time)
     certificate = given.certificate
     verifier = Verifier(given.authority, certificate.group, signer.name, time.time)
-    wire = Wire(signer, verifier, 0, Meter(lent.bytes_per_second))  # nobody brings anything yet
+    wire = Wire(signer, verifier, 0, LinkMeter(lent.bytes_per_second))  # nobody brings anything yet
     wire.transport = await start_transport(
         lent.address, wire.serve if lent.listens else None, bootstrap=(lent.address,)
     )
@@ -59,17 +61,19 @@ async def lend(lent: Lent, given: Pass, stop: asyncio.Event, say: Callable[[str]
         await wire.transport.close()
 
 
-async def _join(lent: Lent, wire: Wire, say: Callable[[str], None]) -> Volunteer | Auxiliary:
+async def _join(
+    lent: SessionConfig, wire: Wire, say: Callable[[str], None]
+) -> Volunteer | Auxiliary:
     """Asks what is trained here, and is let in."""
     speed = lent.bytes_per_second or 0.0
-    asking = Peer(wire, (lent.address,), Holder(wire), say=say)
+    asking = Peer(wire, (lent.address,), StateHolder(wire), say=say)
     settings = settings_of(await asking.find_leader("settings", AskSettings()))
     wire.most_payload_bytes = settings.most_payload_bytes
     if lent.computes:
-        holder = Holder(wire, Compute(settings))
+        holder = StateHolder(wire, Compute(settings))
         peer = Volunteer(wire, (lent.address,), holder, bytes_per_second=speed, say=say)
     else:
-        peer = Auxiliary(wire, (lent.address,), Holder(wire), bytes_per_second=speed, say=say)
+        peer = Auxiliary(wire, (lent.address,), StateHolder(wire), bytes_per_second=speed, say=say)
     await peer.join()
     return peer
 

@@ -15,10 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from dipaco.errors import BadMessage
 from dipaco.inner.state import PathState
-from dipaco.swarm.codecs import OF_MOMENTS, Codec, codec_of
-from dipaco.swarm.messages import digest
+from dipaco.swarm.errors import BadMessage
+from dipaco.swarm.network.codecs import OF_MOMENTS, WireCodec, codec_of
+from dipaco.swarm.network.messages import digest
 
 CHUNK_BYTES = 1 << 20
 
@@ -83,11 +83,11 @@ def state_of(content: bytes, codec: str, like: PathState) -> PathState:
     return jax.tree.unflatten(jax.tree.structure(like), arrays)
 
 
-def _leaves(state: PathState, codec: str) -> list[tuple[Any, Codec | None]]:
+def _leaves(state: PathState, codec: str) -> list[tuple[Any, WireCodec | None]]:
     """Leaves in the order that all peers share, and how each travels; None = as it is."""
     of_parts = codec_of(codec)
 
-    def coded(tree: Any, of_tree: Codec) -> list[tuple[Any, Codec | None]]:
+    def coded(tree: Any, of_tree: WireCodec) -> list[tuple[Any, WireCodec | None]]:
         return [
             (leaf, of_tree if codec != "none" and _is_real(leaf) else None)
             for leaf in jax.tree.leaves(tree)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from dipaco.errors import BadModuleId
+from dipaco.topology.errors import BadModuleId
 
 _TEXT = re.compile(r"([a-z][a-z0-9_]*)/(\d{4,})")
 

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from dipaco.errors import BadTopology
+from dipaco.topology.errors import BadTopology
 
 SHARED = 1  # one module, used by all paths
 PER_PATH = 0  # as many modules as there are paths; does not multiply the number of paths

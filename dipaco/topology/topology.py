@@ -5,7 +5,7 @@ import functools
 import math
 from collections.abc import Iterable
 
-from dipaco.errors import BadTopology, PartOwnedTwice, PartUnowned, UnknownPart
+from dipaco.topology.errors import BadTopology, PartOwnedTwice, PartUnowned, UnknownPart
 from dipaco.topology.ids import ModuleId
 from dipaco.topology.levels import PER_PATH, Level
 

@@ -11,13 +11,13 @@ The state of a path is gathered at the end of its phase and saved whole by the f
 have come so far: an object is one thing with one digest, however many hosts made it.
 """
 
+import importlib
 import itertools
 import json
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from dipaco import errors
 from dipaco.control.tasks import Claim, Task
 from dipaco.errors import BadHosts, DipacoError
 
@@ -53,7 +53,7 @@ class Alone:
 ALONE = Alone()
 
 
-class Group:
+class HostGroup:
     """This process among the hosts of its worker. Every host must call `tell` and `together` in the
     same order.
 
@@ -103,7 +103,8 @@ class Group:
             said: dict[str, Any] = {"word": word(mine)}
         except DipacoError as error:
             values = {name: _plain(value) for name, value in error.values.items()}
-            said = {"error": type(error).__name__, "values": values}
+            kind = [type(error).__module__, type(error).__name__]
+            said = {"error": kind, "values": values}
         self._say(f"dipaco/did/{number}/{self.index}", json.dumps(said))
         all_said = [
             json.loads(self._hear(f"dipaco/did/{number}/{host}", PATIENCE_SECONDS))
@@ -112,7 +113,8 @@ class Group:
         self._forget(f"dipaco/did/{number}/{self.index}")
         failed = next((each for each in all_said if "error" in each), None)
         if failed is not None:
-            raise getattr(errors, failed["error"])(**failed["values"])
+            module, name = failed["error"]
+            raise getattr(importlib.import_module(module), name)(**failed["values"])
         if any(each != said for each in all_said):
             raise HostsApart(f"they came to {', '.join(each['word'] for each in all_said)}")
         return mine  # ty: ignore[invalid-explicit-return]
@@ -165,7 +167,7 @@ class Group:
         self._spoken = [last]
 
 
-Hosts = Alone | Group
+Hosts = Alone | HostGroup
 
 
 class Meeting(NamedTuple):
@@ -205,7 +207,7 @@ def meet(meeting: Meeting) -> Hosts:
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         shutdown_timeout_seconds=LEAVING_SECONDS,
     )
-    return Group(distributed.global_state.client, meeting.index, meeting.hosts)
+    return HostGroup(distributed.global_state.client, meeting.index, meeting.hosts)
 
 
 def words_of(claim: Claim) -> str:

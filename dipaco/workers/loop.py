@@ -11,44 +11,39 @@ from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from dipaco.control.ledger import Partway
+from dipaco.control.ledger import PartialSnapshot
 from dipaco.control.queue import ALL_KINDS, LATE_FACTOR, LEASE_SECONDS
 from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind
 from dipaco.data.prepare import PrepareProgress
-from dipaco.errors import (
-    ClaimLost,
-    ContributionMissing,
-    ContributionRefused,
-    DipacoError,
-    ObjectDamaged,
-    ObjectMissing,
-)
-from dipaco.inner.elsewhere import PhaseRunner
+from dipaco.errors import ClaimLost, DipacoError
+from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
-from dipaco.workers.evaluator import check_path, evaluate_release, label_path, score_path
-from dipaco.workers.executor import step_module
-from dipaco.workers.heart import Heart
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.workers.errors import ContributionMissing, ContributionRefused
+from dipaco.workers.garbage_collection import superseded, sweep_after, sweep_all
+from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import ALONE, Hosts, claim_from, words_of
-from dipaco.workers.lockstep import train_together
-from dipaco.workers.mending import mend
-from dipaco.workers.reporter import write_report
-from dipaco.workers.rerouter import reroute
-from dipaco.workers.stages import prepare_corpus, route
-from dipaco.workers.sweeping import left_behind, sweep_after, sweep_all
-from dipaco.workers.trainer import (
-    StoppedPartway,
+from dipaco.workers.recovery import mend
+from dipaco.workers.tasks.evaluate import check_path, evaluate_release, label_path, score_path
+from dipaco.workers.tasks.outer import step_module
+from dipaco.workers.tasks.report import write_report
+from dipaco.workers.tasks.reroute import reroute
+from dipaco.workers.tasks.route import prepare_corpus, route
+from dipaco.workers.tasks.train import (
+    Preempted,
     stacks_of,
     train,
     train_elsewhere,
     train_stacked,
 )
+from dipaco.workers.tasks.train_synchronous import train_together
 
 DONE_BY_ONE = ("prepare", "outer", "evaluate", "report")  # the first of the hosts of a worker
 ON_ONE_HOST = ("reroute",)  # left to workers that have only one, an evaluator for instance
 SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.02, 1.0  # between two looks for a task
 
 
-class Watcher(Protocol):
+class Callbacks(Protocol):
     """Is told what the loop does; decides nothing."""
 
     def began(self, claim: Claim) -> None: ...
@@ -61,14 +56,14 @@ class Watcher(Protocol):
 
     def lost(self, claim: Claim) -> None: ...
 
-    def handed_on(self, claim: Claim, step: int) -> None: ...
+    def released_with_snapshot(self, claim: Claim, step: int) -> None: ...
 
     def paused(self) -> None: ...
 
     def mended(self, claim: Claim, error: DipacoError) -> None: ...
 
 
-class Unheard:
+class NullCallbacks:
     """A watcher who tells nobody."""
 
     def began(self, claim: Claim) -> None: ...
@@ -81,7 +76,7 @@ class Unheard:
 
     def lost(self, claim: Claim) -> None: ...
 
-    def handed_on(self, claim: Claim, step: int) -> None: ...
+    def released_with_snapshot(self, claim: Claim, step: int) -> None: ...
 
     def paused(self) -> None: ...
 
@@ -106,8 +101,8 @@ class Worker:
         self,
         run: Run,
         name: str,
-        watcher: Watcher,
-        heart: Heart,
+        callbacks: Callbacks,
+        renewer: LeaseRenewer,
         *,
         kinds: Collection[Kind] = ALL_KINDS,
         lease_seconds: float = LEASE_SECONDS,
@@ -115,7 +110,7 @@ class Worker:
         hosts: Hosts = ALONE,
     ):
         self._run_elsewhere = run_elsewhere
-        self._run, self._name, self._watcher, self._heart = run, name, watcher, heart
+        self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
         self._kinds = [kind for kind in kinds if hosts.count == 1 or kind not in ON_ONE_HOST]
         self._lease_seconds, self._hosts = lease_seconds, hosts
         # Not an `Event`: a signal handler that sets one may wait for ever for the lock that the
@@ -130,7 +125,7 @@ class Worker:
     @property
     def _should_stop(self) -> bool:
         is_told = self._is_told_to_stop or self._hosts.is_asked_to_leave
-        return is_told or self._heart.order == "drain"
+        return is_told or self._renewer.order == "drain"
 
     def run_until_finished(self) -> bool:
         """Does tasks until the run is finished, or none of its kinds can come any more; True then,
@@ -140,12 +135,12 @@ class Worker:
         """
         wait_seconds, is_paused = SHORTEST_WAIT_SECONDS, False
         while True:
-            self._heart.hear(self._run.ledger.orders())
+            self._renewer.hear(self._run.ledger.orders())
             if self._should_stop:
                 return False
-            was_paused, is_paused = is_paused, self._heart.order == "pause"
+            was_paused, is_paused = is_paused, self._renewer.order == "pause"
             if is_paused and not was_paused:
-                self._watcher.paused()
+                self._callbacks.paused()
             if not is_paused and self.run_once():
                 wait_seconds = SHORTEST_WAIT_SECONDS
                 continue
@@ -168,7 +163,7 @@ class Worker:
         claims = self._claim()
         if not claims:
             return False
-        self._heart.hold(*claims)
+        self._renewer.hold(*claims)
         try:
             stacks = stacks_of(self._run, claims) if len(claims) > 1 else [claims]
             for stack in stacks:
@@ -177,7 +172,7 @@ class Worker:
                 else:
                     self._do(stack)
         finally:
-            self._heart.hold()
+            self._renewer.hold()
         return True
 
     def _claim(self) -> list[Claim]:
@@ -204,18 +199,18 @@ class Worker:
         """One task, or several paths in one program."""
         run, (first, *others) = self._run, claims
         try:
-            self._watcher.began(first)
+            self._callbacks.began(first)
             should_stop = self._should_stop_doing(claims)
             if others:
-                facts_of = train_stacked(run, claims, self._watcher.stepped, should_stop)
+                facts_of = train_stacked(run, claims, self._callbacks.stepped, should_stop)
             else:
                 elsewhere, hosts = self._run_elsewhere, self._hosts
-                facts_of = [do(run, first, self._watcher, should_stop, elsewhere, hosts)]
+                facts_of = [do(run, first, self._callbacks, should_stop, elsewhere, hosts)]
             for claim, facts in zip(claims, facts_of, strict=True):
                 self._finish(claim, facts)
-        except StoppedPartway as stopped:
-            for claim, partway in zip(claims, stopped.partways, strict=True):
-                self._hand_on(claim, partway)
+        except Preempted as stopped:
+            for claim, partial_snapshot in zip(claims, stopped.partways, strict=True):
+                self._hand_on(claim, partial_snapshot)
         except ClaimLost:
             self._lose(claims)
         except (ContributionRefused, ContributionMissing, ObjectDamaged, ObjectMissing) as error:
@@ -232,14 +227,14 @@ class Worker:
             raise
 
     def _finish(self, claim: Claim, facts: list[Fact]) -> None:
-        partway = left_behind(self._run, claim)
+        partial_snapshot = superseded(self._run, claim)
         try:
             self._run.ledger.finish(self._run.plan, claim, facts)
         except ClaimLost:
-            self._watcher.lost(claim)
+            self._callbacks.lost(claim)
             return
-        self._watcher.finished(claim, facts)
-        sweep_after(self._run, claim, partway)
+        self._callbacks.finished(claim, facts)
+        sweep_after(self._run, claim, partial_snapshot)
 
     def _lose(self, claims: list[Claim]) -> None:
         """One of them is another's by now; the rest go back."""
@@ -247,22 +242,22 @@ class Worker:
             if self._still_holds(claim):
                 self._give_back([claim])
             else:
-                self._watcher.lost(claim)
+                self._callbacks.lost(claim)
 
     def _give_back(self, claims: list[Claim]) -> None:
         for claim in claims:
             self._run.ledger.queue.give_back(claim)
 
-    def _hand_on(self, claim: Claim, partway: Partway) -> None:
+    def _hand_on(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
         # What others have trained is saved whenever they say so: it may be this very one.
-        superseded = left_behind(self._run, claim, but=partway.receipt.name)
+        old_names = superseded(self._run, claim, but=partial_snapshot.receipt.name)
         try:
-            self._run.ledger.hand_on(claim, partway)
+            self._run.ledger.release_with_snapshot(claim, partial_snapshot)
         except ClaimLost:
-            self._watcher.lost(claim)
+            self._callbacks.lost(claim)
             return
-        self._watcher.handed_on(claim, partway.step)
-        for name in superseded:
+        self._callbacks.released_with_snapshot(claim, partial_snapshot.step)
+        for name in old_names:
             self._run.objects.delete(name)
 
     def _mend(self, claim: Claim, error: DipacoError) -> None:
@@ -274,18 +269,18 @@ class Worker:
         try:
             mend(self._run, claim, error)
         except ClaimLost:
-            self._watcher.lost(claim)
+            self._callbacks.lost(claim)
         except BaseException:
             with contextlib.suppress(DipacoError):
                 self._run.ledger.queue.give_back(claim)
             raise
         else:
-            self._watcher.mended(claim, error)
+            self._callbacks.mended(claim, error)
 
     def _should_stop_doing(self, claims: list[Claim]) -> Callable[[], bool]:
         def should_stop() -> bool:
             for claim in claims:
-                if self._heart.has_lost(claim):
+                if self._renewer.has_lost(claim):
                     raise ClaimLost(task=claim.task)
             return self._should_stop
 
@@ -300,7 +295,7 @@ class Worker:
 def do(
     run: Run,
     claim: Claim,
-    watcher: Watcher,
+    callbacks: Callbacks,
     should_stop: Callable[[], bool],
     run_elsewhere: PhaseRunner | None = None,
     hosts: Hosts = ALONE,
@@ -310,7 +305,7 @@ def do(
     """
 
     def on_step(loss: float, tokens: int) -> None:
-        watcher.stepped(claim, loss, tokens)
+        callbacks.stepped(claim, loss, tokens)
 
     def train_path() -> list[Fact]:
         if run.plan.arm(claim.task.arm).is_synchronous:
@@ -320,7 +315,7 @@ def do(
         return train(run, claim, on_step, telling(should_stop, hosts), hosts)
 
     kinds: dict[str, Callable[[], list[Fact]]] = {
-        "prepare": lambda: prepare_corpus(run, claim, watcher.prepared),
+        "prepare": lambda: prepare_corpus(run, claim, callbacks.prepared),
         "pretrain": train_path,
         "route": lambda: hosts.together(lambda: route(run, claim, is_first=hosts.is_first)),
         "train": train_path,
@@ -365,8 +360,8 @@ def follow(run: Run, hosts: Hosts) -> None:
     """
     while (told := hosts.tell()) is not None:
         # What else went wrong, the first host knows as well: `together` has told it.
-        with contextlib.suppress(StoppedPartway, DipacoError):
-            do(run, claim_from(told), Unheard(), lambda: False, hosts=hosts)
+        with contextlib.suppress(Preempted, DipacoError):
+            do(run, claim_from(told), NullCallbacks(), lambda: False, hosts=hosts)
 
 
 def recover(run: Run) -> None:
@@ -374,9 +369,9 @@ def recover(run: Run) -> None:
     Where nobody can work on it from elsewhere, claimed tasks are ready again, and what nobody will
     read is gone as well.
     """
-    if run.address.url is not None or not run.place.is_server:
+    if run.address.url is not None or not run.database_location.is_server:
         run.objects.sweep()
-    if not run.place.is_server:
+    if not run.database_location.is_server:
         run.ledger.queue.give_back_all()
         sweep_all(run)
 

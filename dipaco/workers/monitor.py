@@ -17,7 +17,7 @@ class Monitor:
         self._ledger, self._silent_seconds = ledger, silent_seconds
         self._silent: set[str] = set()
         self.is_alone = False  # at the last look, nobody was here who is not silent
-        self._refusals = len(ledger.mends.refusals())
+        self._refusals = len(ledger.redos.refusals())
 
     def look(self) -> list[Event]:
         """What happened since the last time."""
@@ -25,7 +25,7 @@ class Monitor:
             Event("lease_ended", {"worker": worker}, "warning")
             for worker in self._ledger.queue.reap()
         ]
-        here = [member for member in self._ledger.roster.members() if member.state == "here"]
+        here = [member for member in self._ledger.members.list() if member.state == "here"]
         silent = {
             member.name: member.silent_seconds
             for member in here
@@ -39,7 +39,7 @@ class Monitor:
             Event("worker_back", {"worker": name}) for name in sorted(self._silent - silent.keys())
         ]
         self._silent = set(silent)
-        refusals = self._ledger.mends.refusals()
+        refusals = self._ledger.redos.refusals()
         new = refusals[: max(0, len(refusals) - self._refusals)]
         self._refusals = len(refusals)
         return events + [Event("refused", refusal, "warning") for refusal in reversed(new)]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from dipaco.config import MODULAR, RunConfig
-from dipaco.errors import CannotStartFrom, RunBegunOtherwise
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run, reading
@@ -18,6 +17,7 @@ from dipaco.store.address import Address
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import ModuleId, Topology
+from dipaco.workers.errors import CannotStartFrom, RunBegunOtherwise
 
 Given = Mapping[str, Any]
 

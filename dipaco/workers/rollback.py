@@ -4,9 +4,10 @@ on from there.
 
 from dipaco.config import MODULAR
 from dipaco.control.scheduler import due
-from dipaco.control.tasks import Arrival, Fact, ModuleReady, Task
-from dipaco.errors import CannotRollBack, ObjectDamaged, ObjectMissing
+from dipaco.control.tasks import Contribution, Fact, ModuleReady, Task
 from dipaco.runs.run import Run
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.workers.errors import CannotRollBack
 
 
 def roll_back(run: Run, phase: int) -> dict[str, int]:
@@ -98,7 +99,7 @@ def _last_trained(run: Run, path: int, phase: int) -> int | None:
     return arm.trained_before(path, before)
 
 
-def _late_for(run: Run, phase: int) -> list[Arrival]:
+def _late_for(run: Run, phase: int) -> list[Contribution]:
     """Contributions of the phase before that wait for the steps of `phase` again."""
     arm = run.plan.arm(MODULAR)
     if not arm.has_quorum or phase == 0:

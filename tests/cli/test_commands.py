@@ -12,7 +12,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from tiny_run import CONFIG, Fault, facts
 
 from dipaco import trees
 from dipaco.config import MODULAR
@@ -21,6 +20,7 @@ from dipaco.model.lm import forward
 from dipaco.runs.run import reading
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId
+from tests.support.tiny_run import CONFIG, Fault, facts
 
 PROMPT = next(toy_documents(documents=1, words=4, seed=7)).text.strip()
 
@@ -160,7 +160,7 @@ def test_an_upgrade_that_is_told_to_stop_leaves_the_order_as_it_was(dipaco, tiny
     run = copy_of(tiny)
     with reading(run.folder) as opened:
         here = {"host": "elsewhere", "pid": 1, "machine": "one", "version": "0"}
-        opened.ledger.roster.join("back", **here)
+        opened.ledger.members.join("back", **here)
         words = ["upgrade", "--run", str(run.folder), "--wait-seconds", "600"]
         with subprocess.Popen([sys.executable, "-m", "dipaco.cli.main", *words]) as upgrade:
             until = time.monotonic() + 120
@@ -251,10 +251,10 @@ def test_drawn_text_depends_on_the_seed(dipaco, tiny):
     [
         (["--prompt", ""], "ContextTooLong: The prompt has 0 tokens"),
         (["--prompt", "word " * 100], "and the context (`max_length`) holds 64"),
-        (["--prompt", "x", "--temperature", "-1"], "BadSampling: `temperature` is -1.0."),
-        (["--prompt", "x", "--temperature", "nan"], "BadSampling: `temperature` is nan."),
-        (["--prompt", "x", "--top-p", "0"], "BadSampling: `top_p` is 0.0."),
-        (["--prompt", "x", "--top-k", "-2"], "BadSampling: `top_k` is -2."),
+        (["--prompt", "x", "--temperature", "-1"], "BadSetting: `temperature` is -1.0."),
+        (["--prompt", "x", "--temperature", "nan"], "BadSetting: `temperature` is nan."),
+        (["--prompt", "x", "--top-p", "0"], "BadSetting: `top_p` is 0.0."),
+        (["--prompt", "x", "--top-k", "-2"], "BadSetting: `top_k` is -2."),
         (["--prompt", "x", "--max-tokens", "0"], "`--max-tokens` is 0. Expected 1 or more."),
         (["--prompt", "x", "--seed", "-1"], "`--seed` is -1."),
         (["--prompt", "x", "--path", "4"], "no path 4; paths are numbered 0 to 3."),

@@ -1,12 +1,12 @@
 """A small plan, and the facts that its tasks record when their bytes are made up."""
 
 import pytest
-from servers import fresh_schemas
+from support.servers import fresh_schemas
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.plan import BASE, Arm, Plan, one_path
 from dipaco.control.tasks import (
-    Arrival,
+    Contribution,
     Evaluated,
     Fact,
     ModuleReady,
@@ -83,9 +83,9 @@ def ready(arm: str, module: ModuleId | str, phase: int) -> ModuleReady:
     )
 
 
-def arrival(module: ModuleId | str, phase: int, path: int) -> Arrival:
+def arrival(module: ModuleId | str, phase: int, path: int) -> Contribution:
     module = module if isinstance(module, ModuleId) else ModuleId.parse(module)
-    return Arrival(
+    return Contribution(
         arm="modular",
         path=path,
         module=module,

@@ -6,16 +6,10 @@ import sqlite3
 import pytest
 
 from dipaco.control.database import SCHEMA_VERSION, migrations, queries
+from dipaco.control.errors import LedgerOlder, LedgerVersion
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.sqlite import SQLite
-from dipaco.errors import (
-    DiskFull,
-    LedgerDamaged,
-    LedgerOlder,
-    LedgerVersion,
-    NotWritable,
-    RunBusy,
-)
+from dipaco.errors import DiskFull, LedgerDamaged, NotWritable, RunBusy
 from tests.control.conftest import stage
 
 

@@ -10,7 +10,7 @@ import pytest
 from dipaco.control.database import KeyTaken
 from dipaco.control.facts import record
 from dipaco.control.ledger import open_ledger
-from dipaco.control.patience import ConnectionLost
+from dipaco.control.retry import ConnectionLost
 from dipaco.control.tasks import PRIORITY, Task
 from dipaco.errors import ClaimLost, NotYet
 from dipaco.topology import ModuleId

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dipaco.control.scheduler import due, first_task, gathering, quorums
 from dipaco.control.tasks import (
-    Arrival,
+    Contribution,
     Evaluated,
     Fact,
     ModuleReady,
@@ -56,7 +56,7 @@ class Facts:
         return {fact.path for fact in self._of(PathTrained, arm=arm, phase=phase)}
 
     def num_arrived(self, arm, module, phase):
-        return len(self._of(Arrival, arm=arm, module=module, phase=phase))
+        return len(self._of(Contribution, arm=arm, module=module, phase=phase))
 
     def num_labelled(self, arm, phase):
         return len(self._of(PathLabelled, arm=arm, phase=phase))
@@ -584,7 +584,7 @@ def test_with_a_quorum_whoever_is_late_every_task_comes_due_once_and_nobody_by_m
             before = plan.arm("modular").trained_before(task.path, task.phase)
             assert before is None or task.path in facts.trained("modular", before)
         if task.kind == "outer":
-            for fact in facts._of(Arrival, module=task.module):
+            for fact in facts._of(Contribution, module=task.module):
                 key = (fact.module, fact.phase, fact.path)
                 assert fact.phase <= task.phase
                 if key not in taken:
@@ -602,4 +602,4 @@ def test_with_a_quorum_whoever_is_late_every_task_comes_due_once_and_nobody_by_m
     count = Counter((task.kind, task.arm) for task in done)
     assert count["train", "modular"] == 3 * round(4 * sampling)
     assert count["outer", "modular"] == 4 * 3
-    assert len(taken) == len(facts._of(Arrival)), "a contribution is lost"
+    assert len(taken) == len(facts._of(Contribution)), "a contribution is lost"

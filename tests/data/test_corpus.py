@@ -15,21 +15,19 @@ from dipaco.data import encode, staging
 from dipaco.data import prepare as prepare_module
 from dipaco.data.config import DataConfig
 from dipaco.data.corpus import Corpus
-from dipaco.data.files import file_digest
-from dipaco.data.prepare import prepare
-from dipaco.data.staging import SPLITS, first_of_each
-from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
-from dipaco.errors import (
-    BadDataSetting,
+from dipaco.data.errors import (
     BadTokenizer,
     BinaryText,
     CorpusDamaged,
-    CorpusMissing,
     CorpusOfOtherSettings,
     EmptyCorpus,
     EmptySplit,
-    NotWritable,
 )
+from dipaco.data.prepare import prepare
+from dipaco.data.staging import SPLITS, first_of_each
+from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
+from dipaco.errors import BadSetting, CorpusMissing, NotWritable
+from dipaco.files import file_digest
 
 TOY = DataConfig(sources=("toy:?documents=80",), vocab_size=300, processes=1)
 
@@ -319,7 +317,7 @@ def test_a_file_that_cannot_grow_is_a_sentence_and_nothing_is_lost(
 
 
 def test_a_setting_out_of_range_is_named():
-    with pytest.raises(BadDataSetting, match=r"`data\.valid_fraction` is 1\.5"):
+    with pytest.raises(BadSetting, match=r"`data\.valid_fraction` is 1\.5"):
         DataConfig(valid_fraction=1.5)
 
 

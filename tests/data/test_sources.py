@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.data.document import Document
+from dipaco.data.errors import BadRecord, BinaryText, MissingColumn
 from dipaco.data.sources import cut_text, open_source, parse_url, source_of_file
-from dipaco.errors import BadRecord, BadSource, BinaryText, MissingColumn
+from dipaco.errors import BadSource
 
 
 def documents(url: str):

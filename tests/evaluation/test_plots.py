@@ -1,11 +1,11 @@
 import pytest
 
 from dipaco.evaluation.plots import draw_report
-from dipaco.evaluation.tables import PathShare, Report, Row
+from dipaco.evaluation.tables import PathShare, Report, ReportRow
 
 
 def row(name, perplexity):
-    return Row(
+    return ReportRow(
         name=name,
         seed=0,
         perplexity=perplexity,

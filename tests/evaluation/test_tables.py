@@ -2,18 +2,18 @@ import dataclasses
 
 import pytest
 
-from dipaco.errors import BadReport
+from dipaco.evaluation.errors import BadReport
 from dipaco.evaluation.tables import (
     PathShare,
     Report,
-    Row,
+    ReportRow,
     duration,
     quantity,
     render_markdown,
     render_text,
 )
 
-DENSE = Row(
+DENSE = ReportRow(
     name="dense",
     seed=0,
     perplexity=100.0,

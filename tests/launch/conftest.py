@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-NODES = Path(__file__).parent / "nodes.py"
+NODES = Path(__file__).parents[1] / "support" / "nodes.py"
 
 
 class Nodes:

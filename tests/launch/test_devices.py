@@ -2,8 +2,8 @@
 
 import pytest
 
-from dipaco.errors import TooFewDevices
 from dipaco.launch.devices import Visible, devices_of, visible_devices
+from dipaco.launch.errors import TooFewDevices
 
 EIGHT_GPUS = Visible("gpu", tuple("01234567"))
 

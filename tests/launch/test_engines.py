@@ -48,9 +48,9 @@ def engine(request, tmp_path):
         engine = LocalEngine(lambda name: tmp_path / "logs" / f"{name}.log")
     else:
         cluster = request.getfixturevalue("cluster")
-        from dipaco.launch.ray import RayEngine, Shape
+        from dipaco.launch.ray import RayEngine, WorkerResources
 
-        engine = RayEngine(cluster.address, Shape(), str(tmp_path), str(tmp_path))
+        engine = RayEngine(cluster.address, WorkerResources(), str(tmp_path), str(tmp_path))
     yield engine
     engine.stop(grace_seconds=10)
 

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from tiny_run import facts
 
 from dipaco.runs.run import reading
 from tests.launch.conftest import wait_until
+from tests.support.tiny_run import facts
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_two_launchers_help_one_run_and_no_work_is_counted_twice(dipaco, launch,
 
     def members():
         with reading(launch.folder) as run:
-            return {m.name: m.pid for m in run.ledger.roster.members() if m.state == "here"}
+            return {m.name: m.pid for m in run.ledger.members.list() if m.state == "here"}
 
     wait_until(lambda: "launcher second" in second_log.read_text(), "the second is there")
     wait_until(lambda: "first-worker-0" in members(), "the first has its worker")
@@ -67,7 +67,7 @@ def test_a_launcher_that_was_killed_finds_its_workers_at_work_and_lets_them(laun
 
     def members():
         with reading(launch.folder) as run:
-            return {m.name: m.pid for m in run.ledger.roster.members() if m.state == "here"}
+            return {m.name: m.pid for m in run.ledger.members.list() if m.state == "here"}
 
     wait_until(lambda: "here-worker-0" in members(), "the worker is there")
     pid = members()["here-worker-0"]
@@ -87,7 +87,7 @@ def test_a_drain_sends_all_away_the_monitor_too_and_nobody_is_said_to_have_faile
 
     def is_there():
         with reading(launch.folder) as run:
-            return any(m.state == "here" for m in run.ledger.roster.members())
+            return any(m.state == "here" for m in run.ledger.members.list())
 
     wait_until(lambda: "here-monitor-0 started" in log.read_text() and is_there(), "both are there")
     assert "Workers here: 1. Each will save" in dipaco("drain", "--run", launch.folder).out
@@ -102,7 +102,7 @@ def test_a_drain_sends_all_away_the_monitor_too_and_nobody_is_said_to_have_faile
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--workers", "-1"), "BadCount: `--workers` is -1. Expected 0 to 10000."),
+        (("--workers", "-1"), "BadSetting: `--workers` is -1. Expected 0 to 10000."),
         (("--workers", "1", "--hosts-per-worker", "0"), "`--hosts-per-worker` is 0."),
         (("--workers", "1", "--hosts-per-worker", "2"), "`--devices-per-worker` is left out."),
         (("--workers", "1", "--memory-fraction", "1.5"), "`--memory-fraction` is 1.5."),

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_run import facts
 
 from dipaco.launch.devices import FAKE_DEVICES
 from dipaco.runs.run import reading
 from tests.launch.conftest import is_alive, wait_until
+from tests.support.tiny_run import facts
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
@@ -53,7 +53,7 @@ def held_training(folder, launcher):
             return False
         with reading(folder) as run:
             claims = [h for h in run.ledger.queue.held() if h.task.kind == "train"]
-            pids = {member.name: member.pid for member in run.ledger.roster.members()}
+            pids = {member.name: member.pid for member in run.ledger.members.list()}
         for claim in claims:
             os.kill(pids[claim.worker], signal.SIGSTOP)
             with reading(folder) as run:  # is it still what it does?
@@ -83,11 +83,11 @@ def parent_of(pid):
     ],
 )
 def test_what_a_worker_takes_of_the_cluster(shape, kind, resources, environment, monkeypatch):
-    from dipaco.launch.ray import Shape
+    from dipaco.launch.ray import WorkerResources
 
     monkeypatch.delenv("XLA_FLAGS")
-    assert Shape(*shape).resources(kind) == resources
-    assert Shape(*shape).environment(kind) == environment
+    assert WorkerResources(*shape).resources(kind) == resources
+    assert WorkerResources(*shape).environment(kind) == environment
 
 
 @pytest.mark.timeout(900)  # as long as the waits in it
@@ -104,7 +104,7 @@ def test_a_node_lost_in_the_middle_of_a_run_costs_time_and_nothing_else(
     assert launcher.wait(timeout=240) == 0, (tmp_path / "launcher.log").read_text()
     assert facts(run) == facts(tiny.folder)
     with reading(run) as opened:
-        members = opened.ledger.roster.members()
+        members = opened.ledger.members.list()
     assert len(members) == 2
     assert worker not in {member.pid for member in members}, "it was not started again"
 
@@ -121,8 +121,8 @@ def test_a_node_lost_in_the_middle_of_a_run_costs_time_and_nothing_else(
 )
 def test_who_is_not_let_in_is_told_of_the_token(monkeypatch, address, mode, is_told):
     """Ray itself tries for 20 s, and then says that it failed."""
-    from dipaco.errors import NoCluster
     from dipaco.launch import ray as file
+    from dipaco.launch.errors import NoCluster
 
     def refuse(**_):
         raise ConnectionError("Failed to connect to Ray cluster.")

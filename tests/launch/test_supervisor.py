@@ -5,13 +5,14 @@ what a dead one held.
 import pytest
 
 from dipaco.control.ledger import open_ledger
-from dipaco.errors import NameTaken, WorkersEnded
 from dipaco.launch import supervisor as file
 from dipaco.launch.engine import Ended
-from dipaco.launch.roles import Role, variables_for
-from dipaco.launch.supervisor import Crew, Supervisor
+from dipaco.launch.errors import WorkersEnded
+from dipaco.launch.process_spec import ProcessSpec, variables_for
+from dipaco.launch.supervisor import Supervisor, WorkerGroup
+from dipaco.workers.errors import NameTaken
 
-WORKER, EXECUTOR = Role("worker", "runs/one"), Role("executor", "runs/one")
+WORKER, EXECUTOR = ProcessSpec("worker", "runs/one"), ProcessSpec("executor", "runs/one")
 
 
 class Notebook:
@@ -78,7 +79,7 @@ def nothing(engine):
 
 
 def test_every_crew_has_its_workers(watched):
-    engine, told = watched([Crew(WORKER, "w", 2), Crew(EXECUTOR, "e", 1)])
+    engine, told = watched([WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)])
     assert engine.alive == ["w-0", "w-1", "e-0"]
     assert told == ["worker_started"] * 3
 
@@ -93,7 +94,7 @@ def test_a_dead_one_gives_its_task_back_and_is_started_again_after_a_while(ledge
         assert not ledger.queue.held()
 
     later = [nothing] * 5  # a second, in looks of a fifth
-    engine, told = watched([Crew(WORKER, "w", 2)], die, look, *later)
+    engine, told = watched([WorkerGroup(WORKER, "w", 2)], die, look, *later)
     assert engine.alive == ["w-0", "w-1"]
     assert told == ["worker_started", "worker_started", "worker_ended", "worker_started"]
 
@@ -101,7 +102,8 @@ def test_a_dead_one_gives_its_task_back_and_is_started_again_after_a_while(ledge
 def test_one_that_ended_with_a_sentence_ends_the_launch(watched):
     with pytest.raises(WorkersEnded, match="Its last words: NoSuchRun: there is none"):
         watched(
-            [Crew(WORKER, "w", 1)], lambda engine: engine.die("w-0", 2, "NoSuchRun: there is none")
+            [WorkerGroup(WORKER, "w", 1)],
+            lambda engine: engine.die("w-0", 2, "NoSuchRun: there is none"),
         )
 
 
@@ -110,18 +112,18 @@ def test_a_name_that_is_taken_keeps_its_tasks_and_is_tried_again(ledger, watched
     held = []
 
     def refuse(engine):
-        ledger.roster.join("w-0", host="here", pid=1, machine="one", version="0")
+        ledger.members.join("w-0", host="here", pid=1, machine="one", version="0")
         held.append(ledger.queue.claim("w-0"))
         engine.die("w-0", NameTaken.exit_code)
 
     def look(engine):
         assert not engine.alive
         assert [one.worker for one in ledger.queue.held()] == ["w-0"]
-        (member,) = ledger.roster.members()
+        (member,) = ledger.members.list()
         assert member.state == "here"
 
     later = [nothing] * 5
-    engine, told = watched([Crew(WORKER, "w", 1)], refuse, look, *later)
+    engine, told = watched([WorkerGroup(WORKER, "w", 1)], refuse, look, *later)
     assert held[0] is not None
     assert engine.alive == ["w-0"]
     assert told == ["worker_started", "worker_ended", "worker_started"]
@@ -138,7 +140,7 @@ def test_more_and_fewer_while_it_runs(ledger, watched):
 
     wishes = [want(3), want(1), want(0, "elsewhere"), want(2, "here"), want(0)]
     happenings = [each for wish in wishes for each in (wish, look)]
-    watched([Crew(WORKER, "w", 2), Crew(EXECUTOR, "e", 1)], *happenings)
+    watched([WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)], *happenings)
     assert seen == [
         ["w-0", "w-1", "e-0", "w-2"],
         ["w-0", "e-0"],
@@ -150,7 +152,9 @@ def test_more_and_fewer_while_it_runs(ledger, watched):
 
 def test_one_that_is_no_longer_wanted_is_not_started_again(ledger, watched):
     later = [nothing] * 10
-    engine, told = watched([Crew(WORKER, "w", 2)], lambda engine: ledger.want_workers(1), *later)
+    engine, told = watched(
+        [WorkerGroup(WORKER, "w", 2)], lambda engine: ledger.want_workers(1), *later
+    )
     assert engine.alive == ["w-0"]
     assert told[-2:] == ["workers_wanted", "worker_let_go"]
 
@@ -167,13 +171,13 @@ def test_in_a_drain_whoever_leaves_is_said_to_leave_and_the_launcher_with_the_la
     def look(engine):
         raise AssertionError("it waits for nobody")
 
-    _, told = watched([Crew(WORKER, "w", 2)], drain, go, nothing, look)
+    _, told = watched([WorkerGroup(WORKER, "w", 2)], drain, go, nothing, look)
     assert told == ["worker_started"] * 2 + ["worker_let_go"] * 2
 
 
 def test_the_command_line_is_newer_than_an_older_wish(ledger, watched):
     ledger.want_workers(5)
-    engine, _ = watched([Crew(WORKER, "w", 1)], nothing)
+    engine, _ = watched([WorkerGroup(WORKER, "w", 1)], nothing)
     assert engine.alive == ["w-0"]
 
 
@@ -184,7 +188,7 @@ def test_what_another_machine_needs_is_taken_along_by_name_and_never_said_aloud(
     variables = variables_for("s3://bucket/one", "env:RUNS")
     assert "AWS_SECRET_ACCESS_KEY" in variables
     assert "AWS_SESSION_TOKEN" not in variables
-    role = Role("worker", "s3://bucket/one", variables=variables)
+    role = ProcessSpec("worker", "s3://bucket/one", variables=variables)
     assert role.environment["RUNS"].endswith("secret@db/runs")
     assert role.environment["AWS_SECRET_ACCESS_KEY"] == "hush"
     assert not {word for word in role.command("w-0") if "secret" in word or "hush" in word}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dipaco.errors import BadModel
+from dipaco.errors import BadSetting
 from dipaco.model.attention import attend_causally, attend_fused, uses_cudnn
 from dipaco.model.config import ModelConfig
 
@@ -54,5 +54,5 @@ def test_one_kernel_gives_values_and_gradients_of_attention_written_out(kv_heads
 def test_a_kernel_may_be_told_and_on_cpu_it_is_plain():
     assert not uses_cudnn(MODEL, 128)
     assert uses_cudnn(dataclasses.replace(MODEL, attention_kernel="cudnn"), 128)
-    with pytest.raises(BadModel, match=r"attention_kernel.*auto, plain, cudnn"):
+    with pytest.raises(BadSetting, match=r"attention_kernel.*auto, plain, cudnn"):
         dataclasses.replace(MODEL, attention_kernel="flash")

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import pytest
 
-from dipaco.errors import BadMesh, BadModel
+from dipaco.errors import BadSetting
 from dipaco.model.config import (
     MeshConfig,
     ModelConfig,
@@ -14,6 +14,7 @@ from dipaco.model.config import (
     part_names,
     part_parameters,
 )
+from dipaco.model.errors import BadMesh
 from dipaco.model.spec import describe, initialise
 
 QUICKSTART = ModelConfig(
@@ -51,7 +52,7 @@ def test_a_training_token_costs_six_flops_a_multiplying_parameter_and_attention(
     ],
 )
 def test_a_size_that_cannot_be_is_named(changes, said):
-    with pytest.raises(BadModel, match=said):
+    with pytest.raises(BadSetting, match=said):
         dataclasses.replace(QUICKSTART, **changes)
 
 

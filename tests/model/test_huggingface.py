@@ -10,9 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from dipaco.errors import BadCheckpoint, CheckpointExists
+from dipaco.errors import CheckpointExists
 from dipaco.model import lm
 from dipaco.model.config import ModelConfig
+from dipaco.model.errors import BadCheckpoint
 from dipaco.model.huggingface import export_checkpoint, read_checkpoint
 from dipaco.model.spec import initialise
 from tests.model.conftest import TINY, lively

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from dipaco import trees
-from dipaco.errors import BadEncoding, NotFinite
 from dipaco.outer import config
 from dipaco.outer.compress import BLOCK, CODECS, codec, send
+from dipaco.outer.errors import BadEncoding, NotFinite
 
 # Largest error of a value, as a share of the largest value that it shares a scale with: half a step
 # of the grid, and float32's own rounding.

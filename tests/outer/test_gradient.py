@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dipaco import trees
-from dipaco.errors import NotFinite, StructureMismatch
+from dipaco.outer.errors import NotFinite, StructureMismatch
 from dipaco.outer.gradient import (
     PIECE_VALUES,
     WeightedMean,

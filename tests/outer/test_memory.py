@@ -32,7 +32,7 @@ from dipaco.receipt import Receipt
 from dipaco.runs.run import ShardIndex
 from dipaco.store.objects import Objects
 from dipaco.topology import Level, ModuleId, Topology
-from dipaco.workers.executor import step_module
+from dipaco.workers.tasks.outer import step_module
 
 
 def step(before, state, messages, fan_in):

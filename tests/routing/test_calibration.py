@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dipaco.errors import BadRoutingSetting
+from dipaco.errors import BadSetting
 from dipaco.routing.calibration import calibrate, target_share
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.discriminative import fit_discriminative
@@ -66,9 +66,9 @@ def test_a_given_share_is_taken_and_must_be_one_for_each_path_and_no_empty_one()
     label_N = np.zeros(50, np.int32)
     bounds = {"floor": 0.5, "capacity": 1.25}
     np.testing.assert_allclose(target_share(label_N, 2, given=(0.9, 0.1), **bounds), [0.9, 0.1])
-    with pytest.raises(BadRoutingSetting, match="each of 3 paths, and 2 are given"):
+    with pytest.raises(BadSetting, match="each of 3 paths, and 2 are given"):
         target_share(label_N, 3, given=(0.9, 0.1), **bounds)
-    with pytest.raises(BadRoutingSetting, match="one of the 50 router documents"):
+    with pytest.raises(BadSetting, match="one of the 50 router documents"):
         target_share(label_N, 2, given=(0.99, 0.01), **bounds)
 
 
@@ -77,7 +77,7 @@ def test_a_given_share_is_taken_and_must_be_one_for_each_path_and_no_empty_one()
     [((0.5, 0.4), "sum to one: these sum to 0.9"), ((1.5, -0.5), "above 0 for every path")],
 )
 def test_a_target_that_does_not_sum_to_one_is_refused_when_it_is_set(share, problem):
-    with pytest.raises(BadRoutingSetting, match=problem):
+    with pytest.raises(BadSetting, match=problem):
         RoutingConfig(target_share=share)
 
 

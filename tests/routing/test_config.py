@@ -1,6 +1,6 @@
 import pytest
 
-from dipaco.errors import BadRoutingSetting
+from dipaco.errors import BadSetting
 from dipaco.routing.config import RoutingConfig
 
 
@@ -17,5 +17,5 @@ from dipaco.routing.config import RoutingConfig
     ],
 )
 def test_a_bad_setting_is_named_with_what_was_expected(setting, value):
-    with pytest.raises(BadRoutingSetting, match=rf"`routing.{setting}` is .*Expected"):
+    with pytest.raises(BadSetting, match=rf"`routing.{setting}` is .*Expected"):
         RoutingConfig(**{setting: value})

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dipaco.errors import TooFewRouterDocuments
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.discriminative import fit_discriminative, logistic_regression
+from dipaco.routing.errors import TooFewRouterDocuments
 
 
 def test_it_tells_heaps_apart_that_lie_apart(heaps):

@@ -6,9 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from dipaco.errors import BadFeatures, BadRoutingSetting, DamagedRouter, TooFewRouterDocuments
+from dipaco.errors import BadSetting
 from dipaco.routing.config import NORMALISATIONS, RoutingConfig
 from dipaco.routing.discriminative import fit_discriminative
+from dipaco.routing.errors import BadFeatures, DamagedRouter, TooFewRouterDocuments
 from dipaco.routing.router import fit_router, load, save
 
 ROUTERS = {
@@ -90,7 +91,7 @@ def test_features_of_a_model_that_diverged_are_refused(router):
 
 
 def test_more_choices_than_paths_are_refused(router):
-    with pytest.raises(BadRoutingSetting, match="1 to 4 paths"):
+    with pytest.raises(BadSetting, match="1 to 4 paths"):
         router.assign(np.zeros((1, 24), np.float32), num_choices=5)
 
 

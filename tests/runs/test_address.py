@@ -3,8 +3,8 @@
 import pytest
 
 from dipaco.cli.main import main
-from dipaco.errors import DatabaseNeeded, NoSuchRun, RunOfOtherConfig, RunOfOtherDatabase
 from dipaco.runs import run as run_file
+from dipaco.runs.errors import DatabaseNeeded, NoSuchRun, RunOfOtherConfig, RunOfOtherDatabase
 from dipaco.runs.run import create_or_open, has_begun, open_run, reading
 from dipaco.store.address import Address
 from tests.runs.test_run import CONFIG, OTHER

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dipaco.data.files import file_digest
+from dipaco.files import file_digest
 from dipaco.runs import kept_features as kept
 from dipaco.runs import programs
 

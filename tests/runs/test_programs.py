@@ -10,9 +10,10 @@ import pytest
 
 from dipaco.config import BaseSettings, RunConfig
 from dipaco.data.config import DataConfig
-from dipaco.errors import BadMesh, SettingsDisagree
+from dipaco.errors import SettingsDisagree
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import MeshConfig, ModelConfig, ShardingRules, part_names
+from dipaco.model.errors import BadMesh
 from dipaco.runs.programs import Programs
 from dipaco.topology import Level, Topology
 

@@ -4,16 +4,17 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from tiny_run import Fault
 
 from dipaco.config import RunConfig
 from dipaco.data.config import DataConfig
-from dipaco.errors import LedgerDamaged, NoSuchRun, NotWritable, NotYet, RunBusy, RunOfOtherConfig
+from dipaco.errors import LedgerDamaged, NotWritable, NotYet, RunBusy
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import ModelConfig, part_names
+from dipaco.runs.errors import NoSuchRun, RunOfOtherConfig
 from dipaco.runs.run import create_or_open, has_begun, reading, taking_part
 from dipaco.store.layout import Layout
 from dipaco.topology import Level, Topology
+from tests.support.tiny_run import Fault
 
 MODEL = ModelConfig(vocab_size=300, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=64)
 CONFIG = RunConfig(

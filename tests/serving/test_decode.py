@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 import pytest
-from serving_rig import CONFIG, lively
 
 from dipaco.model.inference import prepare
 from dipaco.model.lm import forward
-from dipaco.serving.decode import buckets, fitting, make_pool, score
+from dipaco.serving.decoding.decode import buckets, fitting, make_pool, score
+from tests.support.serving_rig import CONFIG, lively
 
 
 def test_buckets_are_powers_of_two_up_to_the_largest():

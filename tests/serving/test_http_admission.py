@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-from dipaco.serving import room
+from dipaco.serving import path_admission as room
 from dipaco.serving.http.admission import Admission
 from dipaco.serving.http.app import make_app
 from dipaco.serving.service import Service, ServiceSettings

@@ -5,7 +5,8 @@ import signal
 import threading
 
 import pytest
-from server_process import LONG, Server, until
+
+from tests.support.server_process import LONG, Server, until
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 

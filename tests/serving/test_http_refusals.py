@@ -12,13 +12,14 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from dipaco.errors import BadChatTemplate, ObjectDamaged
+from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http import bodies
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.chat import Chat, find_template
 from dipaco.serving.http.protocol import CompletionRequest
 from dipaco.serving.http.refusals import Refusal
 from dipaco.serving.service import Service, ServiceSettings
+from dipaco.store.errors import ObjectDamaged
 
 GOOD = {"model": "tiny", "prompt": "jiji", "max_tokens": 4}
 AS_JSON = {"Content-Type": "application/json"}

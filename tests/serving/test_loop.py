@@ -7,13 +7,25 @@ import threading
 import jax
 import numpy as np
 import pytest
-from serving_rig import CONFIG, NUM_PATHS, ids, lively, make_loop, prepared, read, request, turn
 
-from dipaco.errors import ContextTooLong, LoopStopping, NoRoomForPath, ObjectMissing, QueueFull
+from dipaco.errors import LoopStopping, QueueFull
 from dipaco.model import lm
+from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.errors import ContextTooLong, NoRoomForPath
 from dipaco.serving.loop import Finish, Stream, generate
-from dipaco.serving.sampling import SamplingSettings
-from dipaco.serving.waiting import Waiting
+from dipaco.serving.waiting_requests import WaitingRequests
+from dipaco.store.errors import ObjectMissing
+from tests.support.serving_rig import (
+    CONFIG,
+    NUM_PATHS,
+    ids,
+    lively,
+    make_loop,
+    prepared,
+    read,
+    request,
+    turn,
+)
 
 GREEDY, WARM = SamplingSettings(), SamplingSettings(temperature=1.0, top_k=20, top_p=0.9)
 forward = jax.jit(lm.forward, static_argnums=0)
@@ -223,7 +235,7 @@ def test_the_queue_is_bounded_and_says_when_to_come_again():
 
 
 def test_a_flood_for_one_path_does_not_keep_another_waiting():
-    waiting = Waiting()
+    waiting = WaitingRequests()
     flood = [Stream(request(path=0)) for _ in range(3)]
     late = [Stream(request(path=1)) for _ in range(2)]
     for stream in [*flood, *late]:

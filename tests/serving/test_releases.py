@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from dipaco.errors import NotYet, ReleaseMixed
+from dipaco.errors import NotYet
+from dipaco.serving.errors import ReleaseMixed
 from dipaco.serving.loop import Finish, Request
-from dipaco.serving.releases import Health, Releases, check_is_one_set
+from dipaco.serving.releases import ReleaseHealth, Releases, check_is_one_set
 from dipaco.serving.service import Service, ServiceSettings
 
 
@@ -168,7 +169,7 @@ def test_a_release_of_this_run_is_one_set(service):
 
 def test_what_was_broken_is_tried_again_after_a_while(service):
     now = [0.0]
-    health = Health(clock=lambda: now[0])
+    health = ReleaseHealth(clock=lambda: now[0])
     modules = service.releases.now.modules_of(3)
     digest = next(iter(modules.values())).digest
     health.is_broken(digest, "it is gone.")

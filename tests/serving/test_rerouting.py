@@ -18,7 +18,7 @@ from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.model.lm import forward
 from dipaco.serving.service import Again, Service, ServiceSettings
 from dipaco.store.tensors import load_tree
-from dipaco.workers import rerouter
+from dipaco.workers.tasks import reroute as rerouter
 
 EVERY = 8
 SETTINGS = (

@@ -4,14 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from dipaco.errors import BadSampling
-from dipaco.serving.sampling import (
+from dipaco.errors import BadSetting
+from dipaco.serving.decoding.sampling import (
     SamplingSettings,
     choose,
     likeliest,
     log_probabilities,
-    luck,
     per_row,
+    uniforms,
 )
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
@@ -24,7 +24,7 @@ def _shares(history=NOTHING_SEEN, **settings):
     """How often each token is drawn, by as many rows as there are draws."""
     rows = per_row([SamplingSettings(**{"temperature": 1.0, **settings})] * NUM_DRAWS)
     logits_VB = np.repeat(LOGITS[:, None], NUM_DRAWS, axis=1)
-    tokens = draw(logits_VB, rows, luck(0, NUM_DRAWS), *history)
+    tokens = draw(logits_VB, rows, uniforms(0, NUM_DRAWS), *history)
     return np.bincount(tokens, minlength=4) / NUM_DRAWS
 
 
@@ -68,7 +68,7 @@ def test_each_row_is_drawn_by_its_own_settings():
     settings = [SamplingSettings(), SamplingSettings(temperature=1.0, top_k=2)] * 500
     logits_VB = np.repeat(LOGITS[:, None], 1000, axis=1)
     history = np.zeros((1000, 1), np.int32), np.zeros(1000, np.int32)
-    tokens = np.asarray(draw(logits_VB, per_row(settings), luck(1, 1000), *history))
+    tokens = np.asarray(draw(logits_VB, per_row(settings), uniforms(1, 1000), *history))
     assert set(tokens[::2]) == {1}
     assert set(tokens[1::2]) == {1, 3}
 
@@ -87,7 +87,9 @@ def test_a_cut_over_many_tokens_keeps_what_sorting_keeps():
         for k, p in zip(rng.integers(0, 40, 64), rng.uniform(0.1, 1, 64), strict=True)
     ]
     history = np.zeros((64, 1), np.int32), np.zeros(64, np.int32)
-    drawn = np.array([draw(logits_VB, per_row(settings), luck(s, 64), *history) for s in range(40)])
+    drawn = np.array(
+        [draw(logits_VB, per_row(settings), uniforms(s, 64), *history) for s in range(40)]
+    )
     for row, asked in enumerate(settings):
         order = np.argsort(-logits_VB[:, row], kind="stable")[: asked.top_k or None]
         weights = np.exp(logits_VB[order, row].astype(np.float64) / 0.7)
@@ -103,8 +105,8 @@ def test_log_probabilities_are_those_of_the_softmax_best_first():
 
 
 def test_luck_depends_on_the_seed_alone_and_begins_alike_at_any_length():
-    np.testing.assert_array_equal(luck(7, 5), luck(7, 9)[:5])
-    assert not np.array_equal(luck(7, 5), luck(2**63 + 7, 5))
+    np.testing.assert_array_equal(uniforms(7, 5), uniforms(7, 9)[:5])
+    assert not np.array_equal(uniforms(7, 5), uniforms(2**63 + 7, 5))
 
 
 @pytest.mark.parametrize(
@@ -121,5 +123,5 @@ def test_luck_depends_on_the_seed_alone_and_begins_alike_at_any_length():
     ids=str,
 )
 def test_settings_that_cannot_be_are_named(bad):
-    with pytest.raises(BadSampling, match=next(iter(bad))):
+    with pytest.raises(BadSetting, match=next(iter(bad))):
         SamplingSettings(**bad)

@@ -11,7 +11,7 @@ from dipaco.store.cache import Cache
 from dipaco.store.layout import remote_name
 from dipaco.store.objects import Objects
 from dipaco.store.remote import Remote
-from tests.google_storage import GoogleStorage
+from tests.support.google_storage import GoogleStorage
 
 
 @dataclasses.dataclass

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dipaco.errors import BadRun
 from dipaco.store.address import Address
+from dipaco.store.errors import BadRun
 
 
 @pytest.fixture(autouse=True)

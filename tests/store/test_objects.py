@@ -6,8 +6,9 @@ import os
 import pytest
 import xxhash
 
-from dipaco.errors import DiskFull, NotWritable, ObjectDamaged, ObjectMissing
+from dipaco.errors import DiskFull, NotWritable
 from dipaco.receipt import Receipt
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects, file_digest, write_atomically
 
 

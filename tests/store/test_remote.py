@@ -10,14 +10,9 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from dipaco.errors import (
-    BucketMissing,
-    ObjectDamaged,
-    StoreRefuses,
-    StoreUnreachable,
-)
 from dipaco.receipt import Receipt
 from dipaco.store import remote as remote_file
+from dipaco.store.errors import BucketMissing, ObjectDamaged, StoreRefuses, StoreUnreachable
 from dipaco.store.remote import Remote
 from tests.store.conftest import in_bucket
 

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from dipaco.errors import DiskFull, ObjectDamaged, ObjectMissing
+from dipaco.errors import DiskFull
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dipaco import trees
-from dipaco.data.files import file_digest
-from dipaco.errors import ObjectDamaged, ObjectMissing
+from dipaco.files import file_digest
 from dipaco.receipt import Receipt
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.layout import remote_name
 from dipaco.store.listing import DIGESTS
 from dipaco.store.snapshots import load_snapshot, save_snapshot

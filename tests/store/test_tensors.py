@@ -10,7 +10,8 @@ import pytest
 import safetensors.numpy
 
 from dipaco import trees
-from dipaco.errors import DiskFull, ObjectDamaged
+from dipaco.errors import DiskFull
+from dipaco.store.errors import ObjectDamaged
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_state, load_tree, map_tree, save_state, save_tree
 

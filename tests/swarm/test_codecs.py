@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dipaco.errors import BadMessage
-from dipaco.swarm.codecs import CODECS, OF_MOMENTS, codec_of
+from dipaco.swarm.errors import BadMessage
+from dipaco.swarm.network.codecs import CODECS, OF_MOMENTS, codec_of
 
 EVERY = {codec.name: codec for codec in (*CODECS.values(), *OF_MOMENTS.values())}
 ERROR_TO_LARGEST = {"none": 0.0, "float16": 2**-11, "int8": 1 / 254, "bfloat16": 2**-8}

@@ -3,16 +3,21 @@
 import asyncio
 import dataclasses
 import functools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
-sys.path.append(str(Path(__file__).parent))
 
-from rig import (
+from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.network.messages import AskHeld, AskManifest, StateManifest
+from dipaco.swarm.roles.auxiliary import Auxiliary
+from dipaco.swarm.roles.leader import Leader
+from dipaco.swarm.roles.peer import Peer
+from dipaco.swarm.roles.volunteer import Volunteer
+from dipaco.swarm.state import StateBytes
+from dipaco.swarm.state_holder import StateHolder
+from tests.support.swarm_rig import (
     SETTINGS,
     Group,
     assert_replayed,
@@ -22,15 +27,6 @@ from rig import (
     plain_states,
     wire_of,
 )
-
-from dipaco.errors import SwarmRefuses
-from dipaco.swarm.auxiliary import Auxiliary
-from dipaco.swarm.holder import Holder
-from dipaco.swarm.leader import Leader
-from dipaco.swarm.messages import AskHeld, AskManifest, Manifest
-from dipaco.swarm.peer import Peer
-from dipaco.swarm.state import StateBytes
-from dipaco.swarm.volunteer import Volunteer
 
 
 def run(scenario):
@@ -141,10 +137,10 @@ def test_a_backbone_that_begins_anew_is_given_what_another_holds():
             for _ in range(2):
                 await group.step()
             wire = await wire_of(issue("second", "backbone"))
-            holder = Holder(wire, group.compute)
+            holder = StateHolder(wire, group.compute)
             Leader(wire, holder)
             ask = functools.partial(
-                wire.ask, group.wire.address, "held", answer=Manifest, within_seconds=5.0
+                wire.ask, group.wire.address, "held", answer=StateManifest, within_seconds=5.0
             )
             with pytest.raises(SwarmRefuses, match="nothing of that phase"):
                 await ask(body=AskHeld(origin="another phase"))
@@ -156,7 +152,11 @@ def test_a_backbone_that_begins_anew_is_given_what_another_holds():
             volunteer = group.volunteers["ana"][0]
             with pytest.raises(SwarmRefuses, match="only a backbone"):
                 await volunteer.wire.ask(
-                    group.wire.address, "held", AskHeld(origin="test"), Manifest, within_seconds=5.0
+                    group.wire.address,
+                    "held",
+                    AskHeld(origin="test"),
+                    StateManifest,
+                    within_seconds=5.0,
                 )
             await wire.transport.close()
 
@@ -327,7 +327,7 @@ def test_a_newcomer_is_given_a_state_in_fewer_bytes_and_gives_it_to_nobody(codec
                 ana.leader_address,
                 "manifest",
                 AskManifest(codec="none"),
-                Manifest,
+                StateManifest,
                 within_seconds=9,
             )
             assert answer.donors == (group.wire.address,)

@@ -1,25 +1,21 @@
 """Wrong and hostile peers: refused or outlived, with a sentence, and the group goes on unharmed."""
 
 import asyncio
-import sys
 import time
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
-sys.path.append(str(Path(__file__).parent))
-
-from rig import AUTHORITY, Group, assert_replayed, issue, wire_of
 
 import dipaco
-from dipaco.errors import SwarmRefuses
-from dipaco.swarm.holder import Holder
-from dipaco.swarm.messages import BlockDone, Done, Hello, Leased, Push, Welcome, Work
-from dipaco.swarm.passes import DAY_SECONDS, Authority
-from dipaco.swarm.volunteer import Volunteer
+from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.network.credentials import DAY_SECONDS, Authority
+from dipaco.swarm.network.messages import BlockDone, Done, Hello, Leased, Push, Welcome, Work
+from dipaco.swarm.roles.volunteer import Volunteer
+from dipaco.swarm.state_holder import StateHolder
+from tests.support.swarm_rig import AUTHORITY, Group, assert_replayed, issue, wire_of
 
 
 def run(scenario):
@@ -116,7 +112,7 @@ def test_a_spoilt_gradient_is_refused_and_its_rows_are_done_by_others(spoil, why
 async def liar_in(group):
     """Eve, who computes nothing, in the middle of a step: her wire, herself, and the step."""
     wire = await wire_of(issue("eve"))
-    liar = Volunteer(wire, (group.wire.address,), Holder(wire, group.compute))
+    liar = Volunteer(wire, (group.wire.address,), StateHolder(wire, group.compute))
     await liar.join()
     step = asyncio.ensure_future(group.step())
     await asyncio.sleep(0.02)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dipaco.swarm.leases import BlockLedger, blocks_to_lease
+from dipaco.swarm.planning.leases import BlockLedger, blocks_to_lease
 
 PEERS = st.sampled_from(["ana", "bo", "cy"])
 EVENTS = st.one_of(

@@ -1,18 +1,13 @@
 """Who may bring back what it has summed, and who may not."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
-sys.path.append(str(Path(__file__).parent))
 
-from rig import SETTINGS, issue
-
-from dipaco.errors import SwarmRefuses
-from dipaco.swarm.group import Group
-from dipaco.swarm.messages import BlockDone, Hello
+from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.group import SwarmGroup
+from dipaco.swarm.network.messages import BlockDone, Hello
+from tests.support.swarm_rig import SETTINGS, issue
 
 
 def entered(group, name="ana"):
@@ -27,7 +22,7 @@ def done(*blocks):
 
 @pytest.fixture
 def group():
-    made = Group("back", SETTINGS, lambda sentence: None, lambda sender, reason: None)
+    made = SwarmGroup("back", SETTINGS, lambda sentence: None, lambda sender, reason: None)
     made.begin_step(3)
     return made
 

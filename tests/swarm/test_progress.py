@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from dipaco.swarm.deadlines import LEAST_SPREAD, SPREADS, deadline_seconds
-from dipaco.swarm.progress import (
+from dipaco.swarm.planning.deadlines import LEAST_SPREAD, SPREADS, deadline_seconds
+from dipaco.swarm.planning.progress import (
     Estimate,
+    ProgressReport,
     Rate,
     Refreshing,
-    Report,
     estimate,
     refresh_seconds,
     should_match,
@@ -17,7 +17,9 @@ from dipaco.swarm.progress import (
 
 
 def report(samples, rate, at=0.0, is_current=True):
-    return Report(samples=samples, samples_per_second=rate, at_seconds=at, is_current=is_current)
+    return ProgressReport(
+        samples=samples, samples_per_second=rate, at_seconds=at, is_current=is_current
+    )
 
 
 def test_progress_is_extrapolated_from_when_each_reported():

@@ -5,13 +5,13 @@ import asyncio
 import numpy as np
 import pytest
 
-from dipaco.errors import BadMessage
-from dipaco.swarm.messages import Plan, Sender, Slice, number_of_round
+from dipaco.swarm.errors import BadMessage
+from dipaco.swarm.network.messages import RoundPlan, Sender, Slice, number_of_round
 from dipaco.swarm.reducing import Reducer, are_about_the_same
 
 
 def plan(number, start=0, stop=3, senders=("ana",)):
-    return Plan(
+    return RoundPlan(
         number=number,
         step=4,
         senders=tuple(Sender(name=name, blocks=(0,), targets=1.0) for name in senders),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from dipaco.swarm.shares import Link, cut, round_seconds, shares, shares_of_links
+from dipaco.swarm.planning.shares import Link, cut, round_seconds, shares, shares_of_links
 
 
 def optimum(bandwidths):

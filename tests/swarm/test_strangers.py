@@ -2,22 +2,18 @@
 
 import asyncio
 import contextlib
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
-sys.path.append(str(Path(__file__).parent))
 
-from rig import issue
-
-from dipaco.errors import MessageRefused, SwarmRefuses
-from dipaco.swarm.messages import Done, Fetch, Mean
-from dipaco.swarm.passes import Authority, Signer, Verifier, printable
-from dipaco.swarm.transport import Tcp
-from dipaco.swarm.wire import Meter, Wire
+from dipaco.swarm.errors import MessageRefused, SwarmRefuses
+from dipaco.swarm.network.credentials import Authority, Signer, Verifier, printable
+from dipaco.swarm.network.messages import Done, Fetch, Mean
+from dipaco.swarm.network.transport import Tcp
+from dipaco.swarm.network.wire import LinkMeter, Wire
+from tests.support.swarm_rig import issue
 
 MOST_BYTES = 1 << 20
 FETCH = Fetch(round_number=1, step=2, start=3, stop=4)
@@ -117,7 +113,7 @@ def test_who_is_let_in_brings_no_more_than_fits_the_group_and_what_was_signed():
 
 
 def test_who_connects_and_says_nothing_is_sent_away(monkeypatch):
-    monkeypatch.setattr("dipaco.swarm.wire.HEADER_SECONDS", 0.2)
+    monkeypatch.setattr("dipaco.swarm.network.wire.HEADER_SECONDS", 0.2)
 
     async def scenario(back, refused, _):
         for said in (b"", b"\x00\x00\x10\x00half"):
@@ -130,7 +126,7 @@ def test_who_connects_and_says_nothing_is_sent_away(monkeypatch):
 
 
 def test_of_many_who_say_nothing_the_first_is_sent_away_and_who_has_a_pass_is_heard(monkeypatch):
-    monkeypatch.setattr("dipaco.swarm.wire.MOST_UNKNOWN", 3)
+    monkeypatch.setattr("dipaco.swarm.network.wire.MOST_UNKNOWN", 3)
 
     async def scenario(back, refused, reached):
         ana = wire_of(issue("ana"))
@@ -149,7 +145,7 @@ def test_of_many_who_say_nothing_the_first_is_sent_away_and_who_has_a_pass_is_he
 
 def test_strangers_use_up_nothing_of_what_is_lent_nor_bring_long_headers():
     async def scenario(back, refused, reached):
-        back.meter = Meter(1000.0)
+        back.meter = LinkMeter(1000.0)
         eve = wire_of(Authority(bytes(32), "run").issue("eve", "volunteer", time.time(), 1.0))
         eve.transport = await Tcp.start(None)
         long = "fetch" + "h" * 100_000  # 100 seconds of what is lent

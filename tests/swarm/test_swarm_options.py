@@ -62,8 +62,9 @@ def test_a_pass_that_cannot_be_written_is_said_plainly_and_in_no_list(tiny, tmp_
 def test_a_port_that_is_used_or_none_is_said(listen):
     import asyncio
 
-    from dipaco.errors import BadAddress, CannotListen
-    from dipaco.swarm.transport import start_transport
+    from dipaco.errors import CannotListen
+    from dipaco.swarm.errors import BadAddress
+    from dipaco.swarm.network.transport import start_transport
 
     if listen.startswith("/"):
         pytest.importorskip("hivemind", reason="the extra `swarm` is not installed")

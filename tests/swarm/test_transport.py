@@ -3,22 +3,18 @@ noticed. libp2p is hivemind's daemon, really run.
 """
 
 import asyncio
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
-sys.path.append(str(Path(__file__).parent))
 
-from rig import issue
-
-from dipaco.errors import BadAddress, MessageRefused, SwarmRefuses
-from dipaco.swarm.messages import AskArrived, Done, Fetch, Mean
-from dipaco.swarm.passes import Signer, Verifier
-from dipaco.swarm.transport import start_transport
-from dipaco.swarm.wire import Meter, Wire
+from dipaco.swarm.errors import BadAddress, MessageRefused, SwarmRefuses
+from dipaco.swarm.network.credentials import Signer, Verifier
+from dipaco.swarm.network.messages import AskArrived, Done, Fetch, Mean
+from dipaco.swarm.network.transport import start_transport
+from dipaco.swarm.network.wire import LinkMeter, Wire
+from tests.support.swarm_rig import issue
 
 # hivemind finds its daemon by a function that Python will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
@@ -109,7 +105,7 @@ def test_an_answer_of_somebody_who_is_no_backbone_is_not_believed():
 def test_no_more_is_used_than_was_lent():
     async def scenario():
         back, ana, _ = await pair("tcp://127.0.0.1:0")
-        ana.meter = Meter(1e6)
+        ana.meter = LinkMeter(1e6)
         fetch = Fetch(round_number=1, step=2, start=3, stop=4)
         started = time.monotonic()
         await ana.ask(

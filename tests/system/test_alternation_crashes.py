@@ -9,7 +9,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tiny_run import Fault, facts, report
+
+from tests.support.tiny_run import Fault, facts, report
 
 SETTINGS = [
     *("phases=2", "routing.alternations=1", "routing.overlap=2", "outer.path_share=0.5"),

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tiny_run import CONFIG, Fault, facts, report
+
+from tests.support.tiny_run import CONFIG, Fault, facts, report
 
 NEW = [
     # (what is wrong, settings, the error, what the sentence must hold)

@@ -8,11 +8,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from tiny_run import Fault, facts, facts_on_server
 
+from dipaco.control.database_location import place_of
 from dipaco.control.ledger import open_ledger
-from dipaco.control.places import place_of
 from dipaco.store.remote import Remote
+from tests.support.tiny_run import Fault, facts, facts_on_server
 
 FAULTS = ("500", "503", "reset", "garbage", "cut", "after", "slow")
 

@@ -11,10 +11,9 @@ import signal
 import sqlite3
 from pathlib import Path
 
-from tiny_run import Fault, facts, report
-
 from dipaco.receipt import Receipt
 from dipaco.store.objects import Objects
+from tests.support.tiny_run import Fault, facts, report
 
 # Points of system/driver.py, in the order in which a run meets them. Killed unless it says Ctrl-C.
 CTRL_C = {"number": signal.SIGINT}

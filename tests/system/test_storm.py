@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-import storm_checker
-import wall_clock
+from storms import checker as storm_checker
+from support import wall_clock
 
 from dipaco.runs.run import reading
 

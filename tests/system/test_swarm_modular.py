@@ -15,11 +15,11 @@ pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.runs.run import create_or_open, reading
-from dipaco.swarm.backbone import Backbone, Place
 from dipaco.swarm.compute import Settings
-from dipaco.swarm.passes import Authority
-from dipaco.swarm.session import Lent, lend
-from dipaco.workers.heart import Heart
+from dipaco.swarm.network.credentials import Authority
+from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
+from dipaco.swarm.session import SessionConfig, lend
+from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
 from tests.workers.conftest import CONFIG, Silent
 
@@ -28,8 +28,8 @@ PATH = 1
 
 
 def worker_of(run, name, **settings):
-    run.ledger.roster.join(name, host="here", pid=1, machine="one", version="0")
-    return Worker(run, name, Silent(), Heart(run.open_ledger, name, 60.0), **settings)
+    run.ledger.members.join(name, host="here", pid=1, machine="one", version="0")
+    return Worker(run, name, Silent(), LeaseRenewer(run.open_ledger, name, 60.0), **settings)
 
 
 def finish(run, *workers):
@@ -39,7 +39,7 @@ def finish(run, *workers):
 
 
 def lend_for_a_while(backbone, given, computes, stop):
-    lent = Lent(backbone.address, computes=computes, listens=True, bytes_per_second=None)
+    lent = SessionConfig(backbone.address, computes=computes, listens=True, bytes_per_second=None)
 
     async def evening():
         leaving = asyncio.Event()
@@ -69,13 +69,13 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     for given in (*passes, own):
         certificate = given.certificate
         run.ledger.swarms.issue(certificate.serial, certificate.name, certificate.role, 2e9)
-    run.ledger.roster.join("back", host="here", pid=1, machine="one", version="0")
+    run.ledger.members.join("back", host="here", pid=1, machine="one", version="0")
     settings = Settings(
         model=CONFIG.model, inner=CONFIG.inner, length=CONFIG.data.length, block_rows=1
     )
     backbone = Backbone(
         run.open_ledger,
-        Place(MODULAR, PATH, "back"),
+        BackbonePlace(MODULAR, PATH, "back"),
         settings,
         own,
         listen="tcp://127.0.0.1:0",
@@ -156,7 +156,7 @@ def test_a_second_backbone_that_peers_could_not_reach_as_the_first_is_refused(
 ):
     run = copy_of(tiny)
     with reading(run.folder) as opened:
-        opened.ledger.roster.join("first", host="there", pid=1, machine="one", version="0")
+        opened.ledger.members.join("first", host="there", pid=1, machine="one", version="0")
         opened.ledger.swarms.put_backbone("first", MODULAR, 0, there)
     words = ("swarm", "start", run.config, "--run", run.folder, "--path", 0, "--listen", listen)
     refused = dipaco(*words)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dipaco.errors import BadModuleId
 from dipaco.topology import ModuleId
+from dipaco.topology.errors import BadModuleId
 
 
 def test_a_module_is_written_as_level_and_expert():

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from dipaco.errors import BadTopology, PartOwnedTwice, PartUnowned, UnknownPart
 from dipaco.topology import PER_PATH, SHARED, Level, ModuleId, Topology, blocks
+from dipaco.topology.errors import BadTopology, PartOwnedTwice, PartUnowned, UnknownPart
 
 TWELVE_BLOCKS = ("embed", *blocks(0, 11), "final_norm", "head")
 

@@ -12,7 +12,7 @@ from dipaco.model.config import ModelConfig, part_names
 from dipaco.runs.programs import Programs
 from dipaco.runs.run import create_or_open
 from dipaco.topology import PER_PATH, Level, Topology
-from dipaco.workers.heart import Heart
+from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
 
 MODEL = ModelConfig(vocab_size=300, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=48)
@@ -59,7 +59,7 @@ class Silent:
     def stepped(self, claim, loss, tokens): ...
     def finished(self, claim, facts): ...
     def lost(self, claim): ...
-    def handed_on(self, claim, step): ...
+    def released_with_snapshot(self, claim, step): ...
     def paused(self): ...
     def mended(self, claim, error): ...
 
@@ -102,9 +102,11 @@ def work_until(run, phase):
         assert worker.run_once()
 
 
-def worker_of(run, name="test", watcher=None, **more):
+def worker_of(run, name="test", callbacks=None, **more):
     """A worker whose heart is not started: its leases last as long as the test."""
-    return Worker(run, name, watcher or Silent(), Heart(run.open_ledger, name, 60.0), **more)
+    return Worker(
+        run, name, callbacks or Silent(), LeaseRenewer(run.open_ledger, name, 60.0), **more
+    )
 
 
 def never():

@@ -10,14 +10,14 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.data.corpus import Corpus
-from dipaco.data.gathered import Gathered, name_of
+from dipaco.data.shard_tokens import ShardTokens, name_of
 from dipaco.receipt import Receipt
 from dipaco.runs.run import create_or_open, open_run
 from dipaco.store.address import Address
 from dipaco.store.layout import remote_name, tokens_folder
-from dipaco.workers.trainer import batches_for
+from dipaco.workers.tasks.train import batches_for
 from tests.workers.conftest import CONFIG, worker_of
-from tests.workers.test_mending import (  # noqa: F401
+from tests.workers.test_recovery import (  # noqa: F401
     digests_of,
     finish,
     undisturbed,
@@ -68,7 +68,7 @@ def test_a_path_reads_its_shard_from_files_of_its_own(elsewhere):
     assert not of_corpus
     assert len(gathered) == 1
     (shard,) = run._gathered.values()
-    assert isinstance(shard, Gathered)
+    assert isinstance(shard, ShardTokens)
 
     # Spoiled, they are no loss: the corpus has the same tokens, and gives the same batch.
     run._gathered.clear()
@@ -88,7 +88,7 @@ def test_what_is_validated_on_is_gathered_as_well(elsewhere):
     run = elsewhere
     valid = np.sort(run.corpus.documents("valid"))
     found = run.tokens_of(valid)
-    assert isinstance(found, Gathered)
+    assert isinstance(found, ShardTokens)
     assert not token_files(run)[0]
     for one, other in zip(found.tokens(valid), run.corpus.tokens(valid), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -127,7 +127,7 @@ def test_what_the_bucket_lost_is_made_again(elsewhere, undisturbed):  # noqa: F8
     for name in ("objects/messages", "objects/modules", "snapshots"):  # what this machine has
         shutil.rmtree(run.layout.root / name)
 
-    watcher = finish(run)
-    assert {error for _, error in watcher.mends} == {"ObjectDamaged", "ObjectMissing"}
+    callbacks = finish(run)
+    assert {error for _, error in callbacks.redos} == {"ObjectDamaged", "ObjectMissing"}
     assert digests_of(run) == undisturbed
     assert remote.read(module.name) != b"torn"

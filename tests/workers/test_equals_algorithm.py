@@ -7,16 +7,18 @@ import dataclasses
 import jax
 import pytest
 
-from dipaco import algorithm, trees
+from dipaco import trees
+from dipaco.algorithm import variants as algorithm
 from dipaco.config import MODULAR, BaseSettings
 from dipaco.control.tasks import PathTrained
-from dipaco.errors import ClaimLost, ContributionRefused, SnapshotOfOtherData
+from dipaco.errors import ClaimLost
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.compress import codec
 from dipaco.topology import Topology
-from dipaco.workers.executor import step_module
+from dipaco.workers.errors import ContributionRefused, SnapshotOfOtherData
 from dipaco.workers.loop import do
-from dipaco.workers.trainer import batches_for, train
+from dipaco.workers.tasks.outer import step_module
+from dipaco.workers.tasks.train import batches_for, train
 from tests.workers.conftest import CONFIG, SHARINGS, Silent, never, work_until
 
 

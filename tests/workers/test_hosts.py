@@ -16,19 +16,20 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
-from tiny_run import facts
 
 from dipaco.config import MODULAR
 from dipaco.control.tasks import Claim, Task
-from dipaco.errors import BadHosts, ObjectDamaged, SettingsDisagree
+from dipaco.errors import BadHosts, SettingsDisagree
 from dipaco.launch.devices import fake_cpus
 from dipaco.launch.local import LocalEngine
 from dipaco.model.config import MeshConfig
 from dipaco.runs import programs as programs_file
 from dipaco.runs.programs import Programs
 from dipaco.runs.run import create_or_open, reading
+from dipaco.store.errors import ObjectDamaged
 from dipaco.workers import hosts as hosts_file
-from dipaco.workers.hosts import Group, HostsApart, Meeting, claim_from, words_of
+from dipaco.workers.hosts import HostGroup, HostsApart, Meeting, claim_from, words_of
+from tests.support.tiny_run import facts
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 
@@ -71,7 +72,7 @@ def on_each(service, act, count=3):
 
     def guarded(index):
         try:
-            return act(Group(service, index, count))
+            return act(HostGroup(service, index, count))
         except Exception as error:
             return error
 
@@ -118,11 +119,11 @@ def test_hosts_that_come_to_different_things_part(service):
 def test_a_silent_host_is_not_waited_for_for_ever(service, monkeypatch):
     monkeypatch.setattr(hosts_file, "PATIENCE_SECONDS", 0.05)
     with pytest.raises(HostsApart, match="nothing at dipaco/did/0/1 for 0 s"):
-        Group(service, 0, 2).together(lambda: "here")
+        HostGroup(service, 0, 2).together(lambda: "here")
 
 
 def test_a_host_that_is_told_to_leave_lets_the_first_know(service):
-    first, second = Group(service, 0, 2), Group(service, 1, 2)
+    first, second = HostGroup(service, 0, 2), HostGroup(service, 1, 2)
     assert not first.is_asked_to_leave
     second.leave()
     with ThreadPoolExecutor(1) as thread:

@@ -15,7 +15,7 @@ def test_who_is_told_to_pause_says_so_once_and_waits(begin, monkeypatch):
     run = begin(CONFIG)
     run.ledger.order("pause")
     told, looks, orders = Told(), [], run.ledger.orders
-    worker = worker_of(run, watcher=told)
+    worker = worker_of(run, callbacks=told)
 
     def look():
         looks.append(None)

@@ -20,10 +20,10 @@ def test_it_is_alone_when_all_have_left_or_fallen_silent(ledger):
     assert monitor.look() == []
     assert monitor.is_alone
     for name in ("one", "two"):
-        ledger.roster.join(name, **HERE)
+        ledger.members.join(name, **HERE)
     monitor.look()
     assert not monitor.is_alone
-    ledger.roster.leave("one")
+    ledger.members.leave("one")
     monitor.look()
     assert not monitor.is_alone
 
@@ -32,6 +32,6 @@ def test_it_is_alone_when_all_have_left_or_fallen_silent(ledger):
         ("worker_silent", "two")
     ]
     assert impatient.is_alone
-    ledger.roster.leave("two")
+    ledger.members.leave("two")
     monitor.look()
     assert monitor.is_alone

@@ -14,15 +14,15 @@ from dipaco.cli.inspect import inspection_of
 from dipaco.cli.status import status_of
 from dipaco.config import MODULAR
 from dipaco.control.quorums import Taken
-from dipaco.errors import ContributionRefused
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import Topology
-from dipaco.workers import executor
+from dipaco.workers.errors import ContributionRefused
+from dipaco.workers.garbage_collection import sweep_after
 from dipaco.workers.loop import do
 from dipaco.workers.rollback import roll_back
-from dipaco.workers.sweeping import sweep_after
+from dipaco.workers.tasks import outer as executor
 from tests.workers.conftest import CONFIG, SHARINGS, Silent, never, work_until, worker_of
-from tests.workers.test_mending import digests_of, finish, put, with_leaf
+from tests.workers.test_recovery import digests_of, finish, put, with_leaf
 
 TOOL = Path(__file__).parents[2] / "tools" / "replay.py"
 PHASES = 3
@@ -191,9 +191,9 @@ def test_a_late_contribution_that_is_wrong_is_refused_and_made_again(begin, repl
             " WHERE module = ? AND phase = 0 AND path = 0",
             (*receipt, str(late[0].module)),
         )
-    watcher = finish(run)
-    assert ContributionRefused.__name__ in [name for _, name in watcher.mends]
-    (refusal,) = run.ledger.mends.refusals()
+    callbacks = finish(run)
+    assert ContributionRefused.__name__ in [name for _, name in callbacks.redos]
+    (refusal,) = run.ledger.redos.refusals()
     assert refusal["task"] == "train modular path 0 phase 0"
     assert replay.differences(run) == []
 
@@ -234,7 +234,7 @@ def test_only_what_nobody_needs_is_swept(begin):
     run = begin(dataclasses.replace(with_quorum(), retention=keep, evaluation=evaluation))
     work_with_late_paths(run, with_dice)
     assert late_ones(run)
-    assert run.ledger.mends.refusals() == []
+    assert run.ledger.redos.refusals() == []
     assert not list((run.layout.root / "objects/messages").rglob("*.safetensors"))
 
 

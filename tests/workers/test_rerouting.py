@@ -12,15 +12,16 @@ from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.control.tasks import Claim, Task
 from dipaco.data.first_tokens import first_tokens
-from dipaco.errors import RouterDiverged, SettingsDisagree
+from dipaco.errors import SettingsDisagree
 from dipaco.evaluation.perplexity import score_tokens
-from dipaco.routing import within
+from dipaco.routing import token_router as within
 from dipaco.routing.config import RerouteConfig
 from dipaco.store.tensors import load_tree
 from dipaco.topology import Level, Topology
-from dipaco.workers import rerouter
-from dipaco.workers.rerouter import reroute
-from dipaco.workers.trainer import StoppedPartway
+from dipaco.workers.errors import RouterDiverged
+from dipaco.workers.tasks import reroute as rerouter
+from dipaco.workers.tasks.reroute import reroute
+from dipaco.workers.tasks.train import Preempted
 from tests.workers.conftest import CONFIG, EVERYTHING, worker_of
 
 REROUTED = dataclasses.replace(
@@ -34,7 +35,7 @@ REROUTED = dataclasses.replace(
 def test_the_rows_are_in_the_report_and_w_beyond_the_length_is_routing_once(begin, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "dipaco.routing.within.targets",
+        "dipaco.routing.token_router.targets",
         lambda values, *rest, targets=within.targets: (
             asked.append(targets(values, *rest)) or asked[-1]
         ),
@@ -177,17 +178,17 @@ def test_wherever_a_router_is_stopped_it_goes_on_bit_for_bit(done, monkeypatch):
             asked.append(0)
             return len(asked) > stop
 
-        with pytest.raises(StoppedPartway) as stopped:
+        with pytest.raises(Preempted) as stopped:
             reroute(
                 done,
                 CLAIM._replace(attempt=attempt),
                 lambda loss, _, losses=losses: losses.append(loss),
                 should_stop,
             )
-        partway = stopped.value.partway
-        assert partway.step == len(losses) == stop
+        partial_snapshot = stopped.value.partial_snapshot
+        assert partial_snapshot.step == len(losses) == stop
         with monkeypatch.context() as resumed:
-            resumed.setattr(done.ledger, "partway", lambda *_, it=partway: it)
+            resumed.setattr(done.ledger, "partial_snapshot", lambda *_, it=partial_snapshot: it)
             (fact,) = reroute(done, CLAIM, lambda loss, _, losses=losses: losses.append(loss))
         assert losses == undisturbed
         assert fact.artifacts == whole.artifacts
@@ -209,17 +210,17 @@ def test_a_worker_that_is_stopped_on_the_way_hands_the_router_on(begin, monkeypa
             if len(before) == 7:
                 worker.stop()
 
-    monkeypatch.setattr(worker._watcher, "stepped", stepped)
+    monkeypatch.setattr(worker._callbacks, "stepped", stepped)
     while not worker._should_stop and worker.run_once():
         pass
-    partway = run.ledger.partway("", 0, 0)
-    assert 7 <= partway.step == len(before) < REROUTED.reroute.steps
+    partial_snapshot = run.ledger.partial_snapshot("", 0, 0)
+    assert 7 <= partial_snapshot.step == len(before) < REROUTED.reroute.steps
     another, after = worker_of(run), []
-    monkeypatch.setattr(another._watcher, "stepped", lambda _, loss, tokens: after.append(loss))
+    monkeypatch.setattr(another._callbacks, "stepped", lambda _, loss, tokens: after.append(loss))
     while another.run_once():
         pass
     assert not run.ledger.unfinished()
-    assert run.ledger.partway("", 0, 0) is None
+    assert run.ledger.partial_snapshot("", 0, 0) is None
     assert not list(run.layout.root.glob("snapshots/reroute/*/*"))
 
     undisturbed = []

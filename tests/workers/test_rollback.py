@@ -7,11 +7,12 @@ import dataclasses
 import pytest
 
 from dipaco.config import MODULAR, EvaluationSettings
-from dipaco.errors import CannotRollBack, WorkersHere
+from dipaco.errors import WorkersHere
 from dipaco.store.retention import RetentionSettings
+from dipaco.workers.errors import CannotRollBack
 from dipaco.workers.rollback import roll_back
 from tests.workers.conftest import CONFIG, worker_of
-from tests.workers.test_mending import digests_of, finish, flip
+from tests.workers.test_recovery import digests_of, finish, flip
 
 
 @pytest.fixture

@@ -10,20 +10,22 @@ import jax
 import numpy as np
 import pytest
 
-from dipaco import algorithm, trees
+from dipaco import trees
+from dipaco.algorithm import variants as algorithm
 from dipaco.config import MODULAR
 from dipaco.control.tasks import Task
 from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan
-from dipaco.errors import ReleaseMixed, ReleaseOfOtherRouter
 from dipaco.evaluation.perplexity import score_documents
 from dipaco.inner.optimizer import learning_rates
+from dipaco.runs.errors import ReleaseOfOtherRouter
 from dipaco.runs.routing import features, prefixes_of, router_of
 from dipaco.runs.run import create_or_open
 from dipaco.serving.dispatch import Dispatcher
+from dipaco.serving.errors import ReleaseMixed
 from dipaco.serving.releases import check_is_one_set
 from dipaco.store.tensors import load_tree
-from dipaco.workers.trainer import batches_for
+from dipaco.workers.tasks.train import batches_for
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 
@@ -152,7 +154,7 @@ def test_an_alternation_with_labels_equal_to_the_assignment_changes_nothing(
         prefixes = first_tokens(run.corpus, run.corpus.documents("router"), 32)
         return run.router_of(routing).assign(features(run, *prefixes))[:, 0]
 
-    monkeypatch.setattr("dipaco.workers.stages.best_paths", as_assigned)
+    monkeypatch.setattr("dipaco.workers.tasks.route.best_paths", as_assigned)
     work_until(run, CONFIG.phases)
     assert modules_of(run) == plain
     for phase in (1, 2):
@@ -255,10 +257,10 @@ def test_prompts_that_come_together_are_routed_as_each_alone(alternated):
 def test_a_lost_label_and_a_lost_shard_of_an_alternation_are_made_again(alternated):
     """Whose task it was is known; that it gives the same bytes is the ledger's to check."""
     label = alternated.ledger.labels(MODULAR, 2)[1]
-    maker = alternated.ledger.mends.maker_of(alternated.plan, label.name)
+    maker = alternated.ledger.redos.maker_of(alternated.plan, label.name)
     assert maker == Task("label", MODULAR, "1", 2)
     router = alternated.stage("route", 2).artifacts["router"]
-    assert alternated.ledger.mends.maker_of(alternated.plan, router.name) == Task("route", phase=2)
+    assert alternated.ledger.redos.maker_of(alternated.plan, router.name) == Task("route", phase=2)
 
 
 def test_early_stopping_releases_each_path_as_it_was_at_its_best(begin):
@@ -286,7 +288,7 @@ def test_everything_at_once_comes_to_its_report(begin, monkeypatch):
         told.append((start, since))
         return learning_rates(settings, total, start, count, since)
 
-    monkeypatch.setattr("dipaco.workers.trainer.learning_rates", watched)
+    monkeypatch.setattr("dipaco.workers.tasks.train.learning_rates", watched)
     run = finish(
         begin(
             changed(

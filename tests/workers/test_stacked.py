@@ -8,9 +8,9 @@ import pytest
 
 from dipaco.control.tasks import PathTrained
 from dipaco.runs.run import create_or_open
-from dipaco.workers.heart import Heart
+from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker, do
-from dipaco.workers.trainer import StoppedPartway, stacks_of, train, train_stacked
+from dipaco.workers.tasks.train import Preempted, stacks_of, train, train_stacked
 from tests.workers.conftest import CONFIG, Silent, never, work_until
 
 
@@ -64,10 +64,10 @@ def test_stacked_paths_that_are_stopped_go_on_one_by_one_to_the_same_bits(begin)
     claims = claims_of_phase(run, 1)
     undisturbed = train_stacked(run, claims, lambda *step: None)
     asked = itertools.count()
-    with pytest.raises(StoppedPartway) as stopped:
+    with pytest.raises(Preempted) as stopped:
         train_stacked(run, claims, lambda *step: None, lambda: next(asked) == 1)
-    for claim, partway in zip(claims, stopped.value.partways, strict=True):
-        run.ledger.hand_on(claim, partway)
+    for claim, partial_snapshot in zip(claims, stopped.value.partways, strict=True):
+        run.ledger.release_with_snapshot(claim, partial_snapshot)
     again = claims_of_phase(run, 1)
     assert stacks_of(run, again) == [[claim] for claim in again]
     facts = {c.task: train_stacked(run, [c], lambda *step: None)[0] for c in again}
@@ -89,7 +89,7 @@ def test_a_worker_claims_as_many_paths_as_the_config_says_and_the_run_is_the_sam
         def began(self, claim):
             sizes.append(sum(held.worker == "many" for held in together.ledger.queue.held()))
 
-    worker = Worker(together, "many", Counting(), Heart(together.open_ledger, "many", 60.0))
+    worker = Worker(together, "many", Counting(), LeaseRenewer(together.open_ledger, "many", 60.0))
     while worker.run_once():
         pass
     assert set(sizes) == {1, 3}

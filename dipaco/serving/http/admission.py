@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Generator
 
 from dipaco.errors import QueueFull
 from dipaco.serving.http.refusals import Refusal
+from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.releases import Served
-from dipaco.serving.room import Room
 from dipaco.serving.service import Service
 
 
@@ -15,7 +15,7 @@ class Admission:
 
     def __init__(self, service: Service):
         self._service = service
-        self._room = Room(service.cache)
+        self._room = PathAdmission(service.cache)
         self.num_inside = 0
 
     @contextlib.contextmanager

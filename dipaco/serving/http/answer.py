@@ -19,17 +19,18 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dipaco.errors import LoopStopping, ObjectDamaged, ObjectMissing, QueueFull
+from dipaco.errors import LoopStopping, QueueFull
+from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.dispatch import Choice
-from dipaco.serving.feed import Feed
+from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.http.admission import Admission
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.refusals import Refusal
-from dipaco.serving.http.writer import Piece, Writer, Written
+from dipaco.serving.http.text_writer import Piece, TextWriter, Written
 from dipaco.serving.loop import Finish, Request, Stream, Token
 from dipaco.serving.releases import Served
-from dipaco.serving.sampling import SamplingSettings
 from dipaco.serving.service import Service
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 QUEUE_AGAIN_SECONDS = 0.05  # between tries of a choice that moves while the queue is full
 
@@ -43,7 +44,7 @@ class Prompt(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Wish:
+class GenerationParams:
     """What is wanted of every prompt."""
 
     max_new_tokens: int
@@ -57,7 +58,7 @@ class Wish:
     is_path_given: bool = False  # by the request: it is not routed, and never anew
 
 
-class Event(NamedTuple):
+class AnswerEvent(NamedTuple):
     """Something to tell about one choice."""
 
     index: int
@@ -70,7 +71,7 @@ class Event(NamedTuple):
 class _Choice:
     """One continuation in the making."""
 
-    def __init__(self, index: int, prompt: Prompt, writer: Writer):
+    def __init__(self, index: int, prompt: Prompt, writer: TextWriter):
         self.index, self.prompt, self.writer = index, prompt, writer
         self.path = prompt.choice.path
         self.made: list[int] = []  # ids so far
@@ -106,19 +107,19 @@ class Answer:
         metrics: Metrics,
         served: Served,
         prompts: list[Prompt],
-        wish: Wish,
+        wish: GenerationParams,
     ):
         self._service, self._admission, self._metrics = service, admission, metrics
         self.served, self._wish = served, wish
         self.prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         self.completion_tokens = 0
         self._choices = [
-            _Choice(index, prompt, Writer(service.token_bytes, wish.stops))
+            _Choice(index, prompt, TextWriter(service.token_bytes, wish.stops))
             for index, prompt in enumerate(prompt for prompt in prompts for _ in range(wish.n))
         ]
         self._echoes_logprobs = wish.has_echo and wish.num_logprobs is not None
         self._started = time.monotonic()
-        self._feed: Feed[tuple[_Choice, int, Token | Finish]] = Feed()
+        self._feed: EventBridge[tuple[_Choice, int, Token | Finish]] = EventBridge()
         self._place = contextlib.ExitStack()
         self._place.enter_context(admission.inside(len(self._choices)))
         self._tasks = [asyncio.create_task(self._make(choice)) for choice in self._choices]
@@ -143,7 +144,7 @@ class Answer:
         self._metrics.prompt_tokens.inc(self.prompt_tokens)
         self._metrics.completion_tokens.inc(self.completion_tokens)
 
-    async def events(self) -> AsyncIterator[list[Event]]:
+    async def events(self) -> AsyncIterator[list[AnswerEvent]]:
         """What happens, as much at once as has happened since the last time.
 
         Raises:
@@ -254,7 +255,7 @@ class Answer:
             self._metrics.reroutes.inc()
             self._metrics.reroute_tokens.inc(len(choice.ids))
 
-    def _hear(self, choice: _Choice, item: Token | Finish) -> Event:
+    def _hear(self, choice: _Choice, item: Token | Finish) -> AnswerEvent:
         echo = self._echo(choice)
         piece, reason = self._hear_end(choice, item), None
         if choice.writer.is_stopped:
@@ -262,7 +263,7 @@ class Answer:
         elif isinstance(item, Finish):
             reason = "stop" if item.reason == "stop" else "length"
         text, tokens = echo.text + piece.text, echo.tokens + piece.tokens
-        return Event(choice.index, choice.path, text, tokens, reason)
+        return AnswerEvent(choice.index, choice.path, text, tokens, reason)
 
     def _hear_end(self, choice: _Choice, item: Token | Finish) -> Piece:
         if isinstance(item, Token):
@@ -290,9 +291,9 @@ class Answer:
         return choice.writer.echo(choice.prompt.text, logprobs or ())
 
 
-def _joined(events: list[Event]) -> list[Event]:
+def _joined(events: list[AnswerEvent]) -> list[AnswerEvent]:
     """One event for each choice, without those that say nothing."""
-    by_choice: dict[int, Event] = {}
+    by_choice: dict[int, AnswerEvent] = {}
     for event in events:
         if before := by_choice.get(event.index):
             text, tokens = before.text + event.text, before.tokens + event.tokens

@@ -20,15 +20,15 @@ from dipaco.model.config import num_parameters, part_parameters
 from dipaco.serving.http import openapi
 from dipaco.serving.http.admission import Admission
 from dipaco.serving.http.answer import Answer
-from dipaco.serving.http.asking import Asked, encode, understand_chat, understand_completion
 from dipaco.serving.http.bodies import read_body
 from dipaco.serving.http.chat import Chat
 from dipaco.serving.http.delivery import HungUp, streamed, whole
+from dipaco.serving.http.formats import AnswerFormat, ChatFormat, CompletionFormat
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.protocol import (
     ChatRequest,
     CompletionRequest,
-    Health,
+    HealthReply,
     LevelCard,
     Model,
     ModelCard,
@@ -38,7 +38,12 @@ from dipaco.serving.http.protocol import (
     Score,
 )
 from dipaco.serving.http.refusals import Refusal, refusal_of
-from dipaco.serving.http.shapes import ChatShape, Shape, TextShape
+from dipaco.serving.http.requests import (
+    ParsedRequest,
+    encode,
+    understand_chat,
+    understand_completion,
+)
 from dipaco.serving.service import Service
 
 JSON = "application/json"
@@ -156,16 +161,18 @@ class _Application:
     async def _completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.most_body_bytes, CompletionRequest)
         asked = await self._timed(understand_completion, self._service, body)
-        shape = TextShape(self._service.name, asked.served.digest, body.logprobs)
+        shape = CompletionFormat(self._service.name, asked.served.digest, body.logprobs)
         return await self._answered(request, body, asked, shape)
 
     async def _chat_completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.most_body_bytes, ChatRequest)
         asked = await self._timed(understand_chat, self._service, self._settings.chat, body)
-        shape = ChatShape(self._service.name, asked.served.digest, bool(body.logprobs))
+        shape = ChatFormat(self._service.name, asked.served.digest, bool(body.logprobs))
         return await self._answered(request, body, asked, shape)
 
-    async def _timed(self, understand: Callable[..., Asked], *arguments: object) -> Asked:
+    async def _timed(
+        self, understand: Callable[..., ParsedRequest], *arguments: object
+    ) -> ParsedRequest:
         with self._metrics.routing.time():
             asked = await asyncio.to_thread(understand, *arguments)
         for prompt in asked.prompts:
@@ -173,7 +180,11 @@ class _Application:
         return asked
 
     async def _answered(
-        self, request: Request, body: CompletionRequest | ChatRequest, asked: Asked, shape: Shape
+        self,
+        request: Request,
+        body: CompletionRequest | ChatRequest,
+        asked: ParsedRequest,
+        shape: AnswerFormat,
     ) -> Response:
         answer = Answer(self._service, self._admission, self._metrics, *asked)
         if body.stream:
@@ -254,7 +265,7 @@ class _Application:
     async def _healthz(self, request: Request) -> Response:
         is_well = self._service.loop_is_alive
         status = "ok" if is_well else "the serving loop has ended"
-        return _json(Health(status=status), 200 if is_well else 503)
+        return _json(HealthReply(status=status), 200 if is_well else 503)
 
     async def _readyz(self, request: Request) -> Response:
         served = self._service.releases.now
@@ -266,7 +277,7 @@ class _Application:
         is_ready = self._service.loop_is_alive and len(broken) < served.num_paths
         status = "ready" if is_ready else "no path can be served"
         detail = {"release_phase": served.release.phase, "paths_not_whole": broken}
-        return _json(Health(status=status, detail=detail), 200 if is_ready else 503)
+        return _json(HealthReply(status=status, detail=detail), 200 if is_ready else 503)
 
     async def _told_metrics(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")

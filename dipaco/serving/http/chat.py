@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from dipaco.data.tokenizer import load_tokenizer
-from dipaco.errors import BadChatTemplate, ExtraMissing
+from dipaco.errors import ExtraMissing
+from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.refusals import Refusal
 
 FILES = ("chat_template.jinja", "tokenizer_config.json")  # beside a tokenizer.json, in this order

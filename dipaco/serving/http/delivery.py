@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from dipaco.serving.http.answer import Answer, Event
+from dipaco.serving.http.answer import Answer, AnswerEvent
+from dipaco.serving.http.formats import END, AnswerFormat, event_bytes, usage_of
 from dipaco.serving.http.refusals import refusal_of
-from dipaco.serving.http.shapes import END, Shape, event_bytes, usage_of
 
 # A proxy must pass each event on, and keep none.
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -22,7 +22,7 @@ class HungUp(Exception):
     """The client has left."""
 
 
-async def whole(request: Request, answer: Answer, shape: Shape) -> msgspec.Struct:
+async def whole(request: Request, answer: Answer, shape: AnswerFormat) -> msgspec.Struct:
     """All choices, when they are over. Raises `HungUp`, and what ended a choice."""
     try:
         choices = await _while_connected(request, _gathered(answer.events()))
@@ -34,7 +34,7 @@ async def whole(request: Request, answer: Answer, shape: Shape) -> msgspec.Struc
 async def streamed(
     request: Request,
     answer: Answer,
-    shape: Shape,
+    shape: AnswerFormat,
     has_usage: bool,
     on_hang_up: Callable[[], object],
 ) -> Response:
@@ -76,9 +76,9 @@ class _EventStream(StreamingResponse):
 
 async def _written(
     answer: Answer,
-    first: list[Event],
-    events: AsyncIterator[list[Event]],
-    shape: Shape,
+    first: list[AnswerEvent],
+    events: AsyncIterator[list[AnswerEvent]],
+    shape: AnswerFormat,
     has_usage: bool,
 ) -> AsyncGenerator[bytes]:
     """Server-sent events; an error that comes late is the last of them."""
@@ -98,9 +98,9 @@ async def _written(
     await asyncio.sleep(0)
 
 
-async def _gathered(events: AsyncIterator[list[Event]]) -> list[Event]:
+async def _gathered(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
     """Every choice, whole, in order."""
-    by_choice: dict[int, list[Event]] = {}
+    by_choice: dict[int, list[AnswerEvent]] = {}
     async for some in events:
         for event in some:
             by_choice.setdefault(event.index, []).append(event)
@@ -113,7 +113,7 @@ async def _gathered(events: AsyncIterator[list[Event]]) -> list[Event]:
     ]
 
 
-async def _next(events: AsyncIterator[list[Event]]) -> list[Event]:
+async def _next(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
     return await anext(events)
 
 

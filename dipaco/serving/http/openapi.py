@@ -37,8 +37,8 @@ POSTS: dict[str, tuple[str, type, type]] = {
 }
 GETS: dict[str, tuple[str, type]] = {
     "/v1/models": ("The model that is served, its levels and modules.", protocol.Models),
-    "/healthz": ("Whether the process is alive.", protocol.Health),
-    "/readyz": ("Whether it takes requests.", protocol.Health),
+    "/healthz": ("Whether the process is alive.", protocol.HealthReply),
+    "/readyz": ("Whether it takes requests.", protocol.HealthReply),
 }
 
 

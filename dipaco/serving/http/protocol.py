@@ -71,7 +71,7 @@ class TextPart(Struct, kw_only=True, forbid_unknown_fields=True):
     text: str
 
 
-class Message(Struct, kw_only=True, forbid_unknown_fields=True):
+class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -82,7 +82,7 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
 class ChatRequest(Sampling):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_tokens: Index | None = None  # as much as the context holds
     max_completion_tokens: Index | None = None  # the newer name of the same
     logprobs: bool | None = None
@@ -282,7 +282,7 @@ class Failure(Struct, kw_only=True):
     error: Problem
 
 
-class Health(Struct, kw_only=True):
+class HealthReply(Struct, kw_only=True):
     """An answer of /healthz and /readyz."""
 
     status: str

@@ -5,19 +5,18 @@ import logging
 import msgspec
 
 from dipaco.errors import (
-    BadSampling,
-    ContextTooLong,
+    BadSetting,
     DipacoError,
     LoopStopping,
     NoReplica,
     NoSuchPath,
-    ObjectDamaged,
-    ObjectMissing,
     PathCacheTooSmall,
     QueueFull,
     ReplicaLost,
 )
+from dipaco.serving.errors import ContextTooLong
 from dipaco.serving.http.protocol import Failure, Problem
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 INVALID = "invalid_request_error"
 log = logging.getLogger(__name__)
@@ -78,8 +77,8 @@ def refusal_of(error: Exception) -> Refusal:
             return Refusal(400, str(error), param="prompt", code="context_length_exceeded")
         case NoSuchPath():
             return Refusal(400, str(error), param="path", code="no_such_path")
-        case BadSampling():
-            return Refusal(400, str(error), param=str(error.values["field"]))
+        case BadSetting():
+            return Refusal(400, str(error), param=str(error.values["name"]))
         case DipacoError():
             return Refusal(500, str(error))
     log.error("an answer failed", exc_info=error)

@@ -1,0 +1,64 @@
+"""Tells a person what the workers of a run do, from the lines that they write into its event file;
+what those on other machines did, whose lines are there, from the ledger.
+"""
+
+import time
+from typing import Any, Self
+
+from dipaco.observe.events import Event
+from dipaco.observe.follow import EventFileReader
+from dipaco.observe.progress import Progress
+from dipaco.observe.writers import TensorBoard
+from dipaco.runs.run import Run
+from dipaco.workers.loop import progress_of
+
+LEDGER_SECONDS = 30.0  # between two looks at how far others are
+
+
+class EventTailer:
+    """One bar for the whole job, and a line for every event."""
+
+    def __init__(self, run: Run, *, tensorboard: bool = False):
+        done, total = progress_of(run)
+        self._run, self._done = run, done
+        self._looked_seconds = time.monotonic()
+        self._events = EventFileReader(run.layout.events)
+        self._board = TensorBoard(run.layout.tensorboard) if tensorboard else None
+        self._bar = Progress("training", total, done_steps=done)
+        self._bar.begin("all workers")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.look()
+        self._bar.close()
+        if self._board is not None:
+            self._board.close()
+
+    def look(self) -> None:
+        """Tells what came since the last time."""
+        for event in self._events.new():
+            self.tell(event)
+            if self._board is not None:
+                self._board.write(event)
+            if event.name == "path_trained":
+                fields: dict[str, Any] = dict(event.fields)
+                self._done += fields["steps"]
+                self._bar.advance(
+                    fields["steps"],
+                    tokens=fields["tokens"],
+                    bytes_sent=round(fields["megabytes_sent"] * 1e6),
+                    loss=fields["loss"],
+                )
+
+        is_late = time.monotonic() - self._looked_seconds > LEDGER_SECONDS
+        if is_late and self._run.address.url is not None:  # in a folder, all write into one file
+            self._looked_seconds = time.monotonic()
+            done, _ = progress_of(self._run)
+            if done > self._done:
+                self._bar.advance(done - self._done)
+                self._done = done
+
+    def tell(self, event: Event) -> None:
+        self._bar.say(f"{event.level}: {event}" if event.level != "info" else str(event))

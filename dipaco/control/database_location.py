@@ -1,0 +1,60 @@
+"""Where the facts of a run are: in its folder, or in a database that a person names.
+
+    postgresql://ana@host/runs      a server; the password, if any, from PostgreSQL's password file
+    env:DIPACO_DATABASE             the URL is in this environment variable, password and all
+
+A URL with a password in it is refused: `ps` shows command lines to everybody.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from dipaco.control.errors import BadDatabase, VariableMissing
+from dipaco.control.postgresql import refuse_password, without_password
+
+
+class DatabaseLocation(NamedTuple):
+    """What `Ledger` opens."""
+
+    database: Path | str
+    schema: str  # the run's own, on a server
+
+    @property
+    def is_server(self) -> bool:
+        return not isinstance(self.database, Path)
+
+    @property
+    def name(self) -> str:
+        """Fit to be shown."""
+        return without_password(str(self.database))
+
+
+def place_of(file: Path, run: str, database: str | None) -> DatabaseLocation:
+    """The place that a person meant.
+
+    Args:
+      file: of the ledger, where no database is named.
+      run: where the run is, whole; names the schema, so that many runs share a database.
+      database: as in the legend above, or None.
+
+    Raises:
+      BadDatabase, PasswordOnCommandLine, VariableMissing.
+    """
+    if database is None:
+        return DatabaseLocation(file, "")
+    if database.startswith("env:"):
+        variable = database.removeprefix("env:")
+        url = os.environ.get(variable)
+        if url is None:
+            raise VariableMissing(variable=variable)
+    else:
+        refuse_password(database)
+        url = database
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise BadDatabase(given=without_password(url))
+    last = run.rstrip("/").rpartition("/")[2].lower()
+    name = "".join(letter for letter in last if letter.isalnum() or letter == "_")
+    digest = hashlib.sha256(run.encode()).hexdigest()
+    return DatabaseLocation(url, f"dipaco_{name[:32]}_{digest[:12]}")

@@ -1,0 +1,89 @@
+"""The roster: which workers take part in a run, and how much of their time counted."""
+
+from typing import NamedTuple
+
+from dipaco.control.database import Database
+from dipaco.control.retry import retried
+
+
+class Member(NamedTuple):
+    """One worker, as the ledger knows it."""
+
+    name: str
+    host: str
+    pid: int
+    machine: str  # what the bits of its results depend on
+    state: str  # here, left, lost
+    silent_seconds: float  # since it was last heard of
+    live_seconds: float  # from when it joined to when it was last heard of
+    committed_seconds: float  # spent in tasks that were recorded
+    committed_tasks: int
+    lost_tasks: int  # whose lease it lost
+    epoch: str  # of the clock that these seconds are of
+    joined: float  # on that clock
+
+    @property
+    def participation(self) -> float:
+        """The share of its time that went into tasks that were recorded."""
+        return min(1.0, self.committed_seconds / max(self.live_seconds, 1e-9))
+
+
+class Members:
+    """The workers of one run."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    @property
+    def epoch(self) -> str:
+        """Of the clock of now."""
+        return self._database.epoch
+
+    @retried
+    def join(
+        self,
+        name: str,
+        *,
+        host: str,
+        pid: int,
+        machine: str,
+        version: str,
+        after: Member | None = None,
+    ) -> bool:
+        """A worker comes, or comes again.
+
+        Args:
+          after: whose place it takes where somebody of this name is here.
+
+        Returns:
+          False: another of this name was faster.
+        """
+        with self._database.transaction(is_durable=False):
+            changed = self._database.change(
+                "put_worker",
+                name=name,
+                host=host,
+                pid=pid,
+                machine=machine,
+                version=version,
+                epoch=self._database.epoch,
+                joined=None if after is None else after.joined,
+            )
+            return bool(changed)
+
+    @retried
+    def beat(self, name: str) -> None:
+        """It is alive."""
+        with self._database.transaction(is_durable=False):
+            self._database.change("beat", name=name, epoch=self._database.epoch)
+
+    @retried
+    def leave(self, name: str) -> None:
+        """It goes, and said so."""
+        with self._database.transaction(is_durable=False):
+            self._database.change("end_worker", name=name, state="left")
+
+    @retried
+    def list(self) -> list[Member]:
+        """Everybody who ever took part, by name."""
+        return [Member(*row) for row in self._database.rows("list_workers")]

@@ -1,0 +1,123 @@
+"""Doing again: when what was recorded turns out to be lost or wrong, the task that made it is
+opened once more, and whoever needs it waits. What was refused is remembered with its reason.
+
+All work is deterministic, so what comes has the digest that is recorded; `is_known` of facts.py
+sees to that.
+"""
+
+from dipaco.control.database import Database
+from dipaco.control.errors import KeepsFailing
+from dipaco.control.facts import stage_done
+from dipaco.control.plan import Plan
+from dipaco.control.queue import Queue
+from dipaco.control.retry import retried
+from dipaco.control.tasks import PRIORITY, Claim, Contribution, Task
+
+MOST_REDOS = 3  # the same task, before a person must look
+
+
+class Redos:
+    """Opens finished tasks of one run again."""
+
+    def __init__(self, database: Database, queue: Queue):
+        self._database, self._queue = database, queue
+
+    @retried
+    def redo(
+        self, claim: Claim, cause: Task, what: str, reason: str, refused: Contribution | None = None
+    ) -> None:
+        """What `claim` needs is lost: the task that made it is done again, and this one waits.
+
+        Args:
+          claim: is given up.
+          cause: the task that made it.
+          what: the object that is damaged, or was refused.
+          reason: what is wrong with it; `status` shows it.
+          refused: a contribution to take out.
+
+        Raises:
+          ClaimLost: nothing was changed.
+          KeepsFailing: that has been tried `MOST_REDOS` times.
+        """
+        with self._database.transaction():
+            self._queue.end(claim)
+            key = cause._asdict()
+            found = self._database.one("get_task", **key)
+            assert found is not None, cause
+            state, redone = found
+            if redone >= MOST_REDOS:
+                raise KeepsFailing(task=cause, what=what, reason=reason, times=redone)
+            self._database.change("wait_task", task_id=claim.task_id)
+            if state == "done":
+                self._database.change("redo_task", **key)
+            if refused is not None:
+                self._database.change(
+                    "drop_arrival",
+                    arm=refused.arm,
+                    module=str(refused.module),
+                    phase=refused.phase,
+                    path=refused.path,
+                )
+            self._database.change(
+                "put_refusal", what=what, reason=reason, task=str(cause), worker=claim.worker
+            )
+
+    def refuse(self, claim: Claim, arrival: Contribution, reason: str) -> None:
+        """A contribution is wrong: it is taken out, and its path is trained again. Raises as
+        `redo`.
+        """
+        cause = Task("train", arrival.arm, str(arrival.path), arrival.phase)
+        self.redo(claim, cause, arrival.message.name, reason, refused=arrival)
+
+    def refusals(self) -> list[dict[str, str]]:
+        """What was refused or found damaged, the newest hundred, the newest first."""
+        names = ("what", "reason", "task", "worker")
+        return [dict(zip(names, row, strict=True)) for row in self._database.rows("refusals")]
+
+    def num_refusals(self) -> int:
+        """How often that happened in the whole run."""
+        ((count,),) = self._database.rows("num_refusals")
+        return count
+
+    def maker_of(self, plan: Plan, name: str) -> Task | None:
+        """The task that made an object; None where its loss costs nothing but time."""
+        one = self._database.one
+        if row := one("maker_of_snapshot", name=name):
+            return _training(plan, *row)
+        if row := one("maker_of_message", name=name):
+            return _training(plan, *row)
+        if rows := self._database.rows("maker_of_module", name=name):
+            # Equal parameters are one object: a dense arm begins with the base model's. Who made
+            # them first makes them again.
+            makers = [_maker_of_module(plan, *row) for row in rows]
+            return min(makers, key=lambda task: (PRIORITY[task.kind], task.phase))
+        if row := one("maker_of_scores", name=name):
+            arm, path, phase = row
+            return Task("score", arm, str(path), phase)
+        if row := one("maker_of_labels", name=name):
+            arm, path, phase = row
+            return Task("label", arm, str(path), phase)
+        for stage in (stage_done(*row) for row in self._database.rows("list_stages")):
+            if name in {receipt.name for receipt in stage.artifacts.values()}:
+                return Task(stage.stage, phase=stage.phase)
+        return None
+
+    @retried
+    def forget_partial_snapshot(self, name: str) -> bool:
+        """Drops what a path had of a phase, where `name` is that; True where it is."""
+        with self._database.transaction():
+            return bool(self._database.change("drop_partway_named", name=name))
+
+
+def _training(plan: Plan, arm: str, path: int, phase: int) -> Task:
+    if plan.arm(arm).is_synchronous:
+        path = 0  # one task trains all paths
+    return Task("pretrain" if arm == plan.base.name else "train", arm, str(path), phase)
+
+
+def _maker_of_module(plan: Plan, arm: str, module: str, phase: int) -> Task:
+    if phase == 0:
+        return Task("route")
+    if plan.arm(arm).is_averaged:
+        return Task("outer", arm, module, phase - 1)
+    return _training(plan, arm, 0, phase - 1)

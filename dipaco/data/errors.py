@@ -1,0 +1,43 @@
+"""Errors of this room: sources, corpora and shards that cannot be read. The docstring of a class is its message."""
+
+from dipaco.errors import DipacoError
+
+
+class BinaryText(DipacoError):
+    """{file} is not UTF-8 text: {problem} at byte {offset}. Convert or remove the file."""
+
+
+class BadRecord(DipacoError):
+    """{file}, {place}: {problem}. Repair or remove that record."""
+
+
+class MissingColumn(DipacoError):
+    """{file} has no column `{column}`; it has {found}. Say which with `?{option}=NAME`."""
+
+
+class BadTokenizer(DipacoError):
+    """The tokenizer {file} cannot be used: {problem}. {advice}"""
+
+
+class EmptyCorpus(DipacoError):
+    """The sources {sources} gave no text. Check that their files exist and are not empty."""
+
+
+class EmptySplit(DipacoError):
+    """No document of more than {prefix_tokens} tokens fell into the split `{split}`, out of {documents} documents in {groups} groups ({short} short). Add text, raise `data.{setting}`, or split by piece with `?group=piece`."""
+
+
+class CorpusOfOtherSettings(DipacoError):
+    """{folder} holds a corpus prepared with other settings: {difference}. Use another folder, or delete this one."""
+
+
+class CorpusDamaged(DipacoError):
+    """{file} is damaged: {problem}. Delete the folder {folder}; the command that began the run (`dipaco train`, for a row of a sweep `dipaco ablate`) prepares it anew."""
+
+
+class EmptyShard(DipacoError):
+    """Path {path} has {documents} documents with {tokens} tokens: nothing to train on. Use fewer paths, more text, a lower `routing.capacity`, or a smaller `inner.hold_out`."""
+
+
+class ShardDamaged(DipacoError):
+    """The shard {file} is damaged: {problem}. Restore it from a copy of the run folder."""

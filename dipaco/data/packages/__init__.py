@@ -1,0 +1,1 @@
+"""The demo corpus: real text in many languages, carried by published Python packages."""

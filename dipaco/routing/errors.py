@@ -1,0 +1,17 @@
+"""Errors of this room: documents and features that cannot be routed. The docstring of a class is its message."""
+
+from dipaco.errors import DipacoError
+
+
+class TooFewRouterDocuments(DipacoError):
+    """{documents} router documents cannot be divided among {paths} paths. Give at least one a path
+    (fifty is better): raise `data.router_fraction`, add text, or take fewer paths.
+    """
+
+
+class BadFeatures(DipacoError):
+    """The routing features are {given}, but {expected}. {cure}"""
+
+
+class DamagedRouter(DipacoError):
+    """The router is damaged: {problem}. Fetch it again, or fit it again from the base model."""

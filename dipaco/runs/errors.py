@@ -1,0 +1,36 @@
+"""Errors of this room: runs that cannot be begun, opened or gone on with. The docstring of a class is its message."""
+
+from dipaco.errors import DipacoError
+
+
+class DatabaseNeeded(DipacoError):
+    """The run {run} is in a bucket, where workers on any machine may take part; SQLite serves the processes of one. Say where its facts are: --database postgresql://HOST/NAME, or env:VARIABLE."""
+
+
+class NoSuchRun(DipacoError):
+    """{folder} holds no run. Begin one: dipaco train CONFIG --run {folder}"""
+
+
+class ReleaseOfOtherRouter(DipacoError):
+    """The release of `{arm}` at phase {phase} belongs to another router than its paths were trained under.
+    Restore the run folder from one copy, or name a path with --path.
+    """
+
+
+class SweepHere(DipacoError):
+    """{folder} holds a sweep, not a run. Its runs are the folders {folder}/rows/NAME/SEED; `dipaco ablate` goes on with it."""
+
+
+class RunOfOtherConfig(DipacoError):
+    """{folder} holds a run of another config: {difference}. Nothing was changed.
+    Give the same config to go on with it, or another folder for a new run.
+    """
+
+
+class RunOfOtherDatabase(DipacoError):
+    """The facts of the run in {folder} are in {there}, not in {given}. Leave --database out, or give that one."""
+
+
+class CorpusOfOtherText(DipacoError):
+    """{folder} holds another corpus than the one this run has trained on: its sources have changed since.
+    Restore that folder from a copy, or start a new run folder."""

@@ -1,0 +1,216 @@
+"""Which token follows, given its logits: greedy, temperature, top-k, top-p, min-p, repetition.
+
+The settings enter the compiled program as values, one per row: other settings do not compile again,
+and rows of all kinds share a step. Where every row is greedy, a step does no more than find the
+largest logit. Nothing is sorted: XLA:CPU takes 52 ms to sort 32 rows of 8192, and all that a cut
+needs is the logit below which tokens are left out, which `_largest` finds bit by bit.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dipaco.errors import BadSetting
+
+GROUP = 64  # logits that are searched together; see `likeliest`
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingSettings:
+    """How tokens are drawn; as it stands, the likeliest one each time."""
+
+    temperature: float = 0.0  # logits are divided by it; 0 = greedy
+    top_k: int = 0  # draw from the k likeliest only; 0 = from all
+    top_p: float = 1.0  # draw from the fewest that have this probability together (1904.09751)
+    min_p: float = 0.0  # leave out what is less likely than this share of the likeliest
+    repetition_penalty: float = 1.0  # makes tokens seen before less likely (1909.05858); 1 = off
+
+    def __post_init__(self):
+        checks = {
+            "temperature": (0 <= self.temperature < math.inf, "0 (greedy) or more"),
+            "top_k": (0 <= self.top_k < 2**31, "0 (all tokens) or more"),
+            "top_p": (0 < self.top_p <= 1, "more than 0 and at most 1"),
+            "min_p": (0 <= self.min_p <= 1, "0 (off) to 1"),
+            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "above 0; 1 = off"),
+        }
+        for field, (is_good, expected) in checks.items():
+            if not is_good:
+                raise BadSetting(name=field, value=getattr(self, field), expected=expected)
+
+
+class RowSettings(NamedTuple):
+    """The settings of B rows, as the arrays that a compiled program takes."""
+
+    temperature_B: np.ndarray
+    top_k_B: np.ndarray
+    top_p_B: np.ndarray
+    min_p_B: np.ndarray
+    penalty_B: np.ndarray
+
+
+def per_row(settings: Sequence[SamplingSettings]) -> RowSettings:
+    """The settings of rows, side by side."""
+
+    def floats(field):
+        return np.array([getattr(row, field) for row in settings], np.float32)
+
+    return RowSettings(
+        temperature_B=floats("temperature"),
+        top_k_B=np.array([row.top_k for row in settings], np.int32),
+        top_p_B=floats("top_p"),
+        min_p_B=floats("min_p"),
+        penalty_B=floats("repetition_penalty"),
+    )
+
+
+def uniforms(seed: int, length: int) -> np.ndarray:
+    """float32 [length] in [0, 1): the number with which a row draws its token at each position.
+
+    Made on the host, once a request: a row draws the same alone and in company, and programs that
+    hold no generator compile sooner.
+    """
+    return np.random.Generator(np.random.Philox(seed)).random(length, np.float32)
+
+
+def choose(
+    logits_VB: jax.Array,
+    rows: RowSettings,
+    uniforms_B: jax.Array,
+    history_BS: jax.Array,
+    lengths_B: jax.Array,
+) -> jax.Array:
+    """The next token of each row, int32 [B].
+
+    As in `transformers`: the penalty first, then temperature, top-k, top-p of what top-k left,
+    min-p. Tokens as likely as the last one kept are kept.
+
+    Args:
+      logits_VB: float32, a column for each row.
+      rows: their settings.
+      uniforms_B: from `uniforms`, at the positions of these tokens.
+      history_BS: int32, the tokens of each row so far, prompt included.
+      lengths_B: int32, how many of them are tokens.
+    """
+    logits_VB = lax.cond(
+        jnp.any(rows.penalty_B != 1),
+        lambda: _penalise(logits_VB, rows.penalty_B, history_BS, lengths_B),
+        lambda: logits_VB,
+    )
+    greedy_B = likeliest(logits_VB)
+    drawn_B = lax.cond(
+        jnp.any(rows.temperature_B > 0),
+        lambda: _draw(logits_VB.T, rows, uniforms_B),
+        lambda: greedy_B,
+    )
+    return jnp.where(rows.temperature_B > 0, drawn_B, greedy_B)
+
+
+def likeliest(logits_VB: jax.Array) -> jax.Array:
+    """The token with the largest logit in each column, the first of equals; int32 [B].
+
+    By groups: the largest of each group, the best group, the best within it. XLA:CPU's own
+    `argmax` over 8192 x 32 takes 1.3 ms, a tenth of a step of 8 M parameters; this a fifth of that.
+    """
+    spare = -logits_VB.shape[0] % GROUP
+    logits_VB = jnp.pad(logits_VB, ((0, spare), (0, 0)), constant_values=-jnp.inf)
+    groups_NGB = logits_VB.reshape(-1, GROUP, logits_VB.shape[1])
+    best_B = jnp.argmax(jnp.max(groups_NGB, axis=1), axis=0)
+    within_GB = jnp.take_along_axis(groups_NGB, best_B[None, None, :], axis=0)[0]
+    return (best_B * GROUP + jnp.argmax(within_GB, axis=0)).astype(jnp.int32)
+
+
+def log_probabilities(
+    logits_VB: jax.Array, token_B: jax.Array, num_top: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """How likely a token of each row was, and the `num_top` likeliest, best first.
+
+    Log-probabilities in nats of the logits as they are: before penalty, temperature and cuts.
+
+    Returns:
+      float32 [B] of `token_B`; int32 [B, num_top] tokens; float32 [B, num_top] theirs.
+    """
+    total_B = jax.nn.logsumexp(logits_VB, axis=0)
+    chosen_B = jnp.take_along_axis(logits_VB, token_B[None], axis=0)[0] - total_B
+    top_BN, tokens_BN = lax.top_k(logits_VB.T, num_top)
+    return chosen_B, tokens_BN, top_BN - total_B[:, None]
+
+
+def _penalise(logits_VB, penalty_B, history_BS, lengths_B):
+    """CTRL (arXiv 1909.05858) section 4.1, with the sign minded as everybody does."""
+    rows_B1 = jnp.arange(history_BS.shape[0])[:, None]
+    is_token_BS = jnp.arange(history_BS.shape[1])[None] < lengths_B[:, None]
+    is_seen_VB = jnp.zeros(logits_VB.shape, bool).at[history_BS, rows_B1].max(is_token_BS)
+    penalty_1B = penalty_B[None]
+    penalised_VB = jnp.where(logits_VB > 0, logits_VB / penalty_1B, logits_VB * penalty_1B)
+    return jnp.where(is_seen_VB, penalised_VB, logits_VB)
+
+
+def _draw(logits_BV, rows: RowSettings, uniforms_B):
+    # Greedy rows come along and are not looked at; their temperature must not divide by zero.
+    temperature_B = jnp.where(rows.temperature_B > 0, rows.temperature_B, 1.0)
+    logits_BV = logits_BV / temperature_B[:, None]
+    best_B1 = jnp.max(logits_BV, axis=1, keepdims=True)
+    weights_BV = _cut(jnp.exp(logits_BV - best_B1), rows)
+    # The first token at which the sum passes a share of the whole, in two strides as `likeliest`.
+    spare = -weights_BV.shape[1] % GROUP
+    groups_BNG = jnp.pad(weights_BV, ((0, 0), (0, spare))).reshape(len(weights_BV), -1, GROUP)
+    sums_BN = jnp.sum(groups_BNG, axis=2)
+    target_B = uniforms_B * jnp.sum(sums_BN, axis=1)
+    group_B, target_B = _passes(sums_BN, target_B)
+    within_BG = jnp.take_along_axis(groups_BNG, group_B[:, None, None], axis=1)[:, 0]
+    return (group_B * GROUP + _passes(within_BG, target_B)[0]).astype(jnp.int32)
+
+
+def _passes(weights_BN, target_B):
+    """Where the running sum passes the target, and what of the target is left there."""
+    sums_BN = jnp.cumsum(weights_BN, axis=1)
+    has_passed_BN = (sums_BN > target_B[:, None]) & (weights_BN > 0)
+    # By rounding it may pass nowhere: then it is the last one that can be drawn at all.
+    last_B = weights_BN.shape[1] - 1 - jnp.argmax(weights_BN[:, ::-1] > 0, axis=1)
+    index_B = jnp.where(jnp.any(has_passed_BN, axis=1), jnp.argmax(has_passed_BN, axis=1), last_B)
+    before_BN = sums_BN - weights_BN
+    return index_B, target_B - jnp.take_along_axis(before_BN, index_B[:, None], axis=1)[:, 0]
+
+
+def _cut(weights_BV, rows: RowSettings):
+    """Weights relative to the likeliest token's; 0 for what top-k, top-p or min-p leaves out."""
+
+    def top_k(weights_BV):
+        k_B = jnp.where(rows.top_k_B > 0, rows.top_k_B, weights_BV.shape[1])
+        is_enough = lambda kept_BV: jnp.sum(kept_BV, axis=1) >= k_B  # noqa: E731
+        return jnp.where(weights_BV >= _largest(weights_BV, is_enough)[:, None], weights_BV, 0.0)
+
+    def top_p(weights_BV):
+        needed_B = rows.top_p_B * jnp.sum(weights_BV, axis=1)
+
+        def is_enough(kept_BV):
+            return jnp.sum(jnp.where(kept_BV, weights_BV, 0.0), axis=1) >= needed_B
+
+        least_B = jnp.where(rows.top_p_B < 1, _largest(weights_BV, is_enough), 0.0)
+        return jnp.where(weights_BV >= least_B[:, None], weights_BV, 0.0)
+
+    weights_BV = lax.cond(jnp.any(rows.top_k_B > 0), top_k, lambda same: same, weights_BV)
+    weights_BV = lax.cond(jnp.any(rows.top_p_B < 1), top_p, lambda same: same, weights_BV)
+    return jnp.where(weights_BV >= rows.min_p_B[:, None], weights_BV, 0.0)
+
+
+def _largest(weights_BV, is_enough: Callable[[jax.Array], jax.Array]):
+    """The largest least [B] for which `is_enough(weights >= least)`; 0 where there is none.
+
+    The bits of a float that is not negative are ordered like the float itself, so the answer is
+    built from its highest bit down: 31 looks at all the weights, exact, ties and all.
+    """
+
+    def try_bit(place, bits_B):
+        tried_B = bits_B | (jnp.int32(1) << (30 - place))
+        least_B1 = lax.bitcast_convert_type(tried_B, jnp.float32)[:, None]
+        return jnp.where(is_enough(weights_BV >= least_B1), tried_B, bits_B)
+
+    bits_B = lax.fori_loop(0, 31, try_bit, jnp.zeros(weights_BV.shape[0], jnp.int32))
+    return lax.bitcast_convert_type(bits_B, jnp.float32)

@@ -1,0 +1,289 @@
+"""Replicas of the serving loop on a Ray cluster, behind Ray Serve: routed by path, autoscaled.
+
+The process that says `dipaco serve --engine ray` keeps the door: HTTP, tokens and text, routing,
+releases. A replica is an actor with a device of its own and the loop of one process in it
+(`serving.replica`). Ray Serve holds as many as the load wants and starts those again that died;
+`path_router.py` says which is asked.
+
+Ray Serve keeps what it was given when whoever gave it dies. So replicas look for an actor that dies
+with the door, and when it is gone, the first of them that sees it takes all of them down.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, NamedTuple
+
+from dipaco.errors import ExtraMissing, PathCacheTooSmall
+from dipaco.launch.process_spec import variables_for
+from dipaco.launch.ray import WorkerResources, join, kind_of_devices
+from dipaco.serving.engine import EngineSpec
+from dipaco.serving.path_cache import Modules
+from dipaco.serving.releases import Served
+from dipaco.serving.stream import Request
+from dipaco.serving_cluster.errors import ReplicasFailed
+from dipaco.serving_cluster.remote_loop import Lost, RemoteCache, RemoteLoop
+from dipaco.serving_cluster.replica import Order, Replica, ReplicaUpdate
+
+try:
+    import ray
+    import ray.exceptions
+    import ray.serve
+    from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+    from ray.serve.exceptions import RayServeException
+except ImportError as error:
+    package = f"{error.name}" if error.name and not error.name.startswith("ray") else "ray[serve]"
+    raise ExtraMissing(feature="`--engine ray`", package=package, extra="ray") from error
+
+NAMESPACE = "dipaco"
+DEPLOYMENT = "paths"
+UP_SECONDS = 5.0  # of more load than replicas, before there is one more; Ray hears of it every 10
+DOWN_SECONDS = 300.0  # of less, before there is one less: it has paths in memory
+LOOK_BACK_SECONDS = 12.0  # over which load is a mean; must be more than those 10
+HEALTH_SECONDS = 5.0  # between looks at a replica
+HEALTH_PATIENCE_SECONDS = 60.0  # for its answer: a compilation holds it up
+LOOK_SECONDS = 1.0  # between looks at how many replicas there are
+TOLD_SECONDS = 30.0  # between words about replicas that have no place yet
+GRACE_SECONDS = 60.0  # for a replica that is to go, to finish what it has
+
+
+class Scale(NamedTuple):
+    """How many replicas."""
+
+    least: int
+    most: int
+    up_seconds: float = UP_SECONDS
+    down_seconds: float = DOWN_SECONDS
+
+
+class RayReplica(Replica):
+    """A replica in an actor of Ray Serve."""
+
+    def __init__(self, order: Order, owner: str):
+        from dipaco.caches import cache_folder
+        from dipaco.runs.programs import keep_compiled
+
+        keep_compiled(cache_folder() / "compiled")
+        context = ray.serve.get_replica_context()
+        self._owner, self._app = owner, context.app_name
+        machine = f"The machine {ray.util.get_node_ip_address()}"
+        super().__init__(order, context.replica_id.unique_id, machine)
+
+    async def check_health(self) -> None:
+        """For Ray Serve, which starts a replica again that raises."""
+        if not self.is_alive:
+            raise RuntimeError("the serving loop has ended")
+        await asyncio.to_thread(self._look_for_owner)
+
+    def _look_for_owner(self) -> None:
+        try:
+            ray.get_actor(self._owner, namespace=NAMESPACE)
+        except ValueError:  # the door is gone, and nobody else will ask
+            ray.serve.delete(self._app, _blocking=False)
+
+
+class RayReplicas:
+    """An engine whose loops are replicas on a cluster. Use `opened` to make one.
+
+    Args:
+      brief: the run.
+      scale: how many replicas.
+      shape: what each takes of the cluster.
+      say: told a sentence for the operator.
+    """
+
+    def __init__(
+        self,
+        brief: EngineSpec,
+        scale: Scale,
+        shape: WorkerResources,
+        say: Callable[[str], None],
+    ):
+        self._brief, self._scale, self._shape, self._say = brief, scale, shape, say
+        self._name = f"dipaco-{socket.gethostname()}-{os.getpid()}"
+        self._loop = _OwnedLoop(brief, self._ask, self._close)
+        self._cache = RemoteCache(self._loop)
+        self._handle: Any = None
+        self._is_closed = threading.Event()
+        self._watching = threading.Thread(target=self._watch, name="replica-watch", daemon=True)
+
+    @property
+    def cache(self) -> RemoteCache:
+        return self._cache
+
+    @property
+    def loop(self) -> RemoteLoop:
+        return self._loop
+
+    def start(self, served: Served | None = None) -> None:
+        """Starts as many replicas as there are at least, and waits for them.
+
+        Raises:
+          PathCacheTooSmall: not a single path can be served.
+          ReplicasFailed.
+        """
+        if served is not None and self._brief.path_bytes is not None:
+            self._check_fits(served, self._brief.path_bytes)
+
+        class Door:
+            """Lives as long as we do. It is nobody's import, so its process stays small."""
+
+        door: Any = ray.remote(Door)
+        self._owner = door.options(name=self._name, num_cpus=0).remote()
+        ray.get(self._owner.__ray_ready__.remote())
+        self._say(f"starting {self._scale.least} to {self._scale.most} replicas on the cluster")
+        try:
+            ray.serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+            target = ray.serve.RunTarget(self._deployment(), self._name, route_prefix=None)
+            (handle,) = ray.serve.run_many([target], wait_for_applications_running=False)
+            self._handle = handle.options(stream=True, method_name="generate")
+            self._wait_for_the_first()
+        except (RayServeException, ray.exceptions.RayError) as error:
+            raise ReplicasFailed(problem=_last_words(str(error))) from error
+        self._loop.run()
+        self._watching.start()
+
+    def _wait_for_the_first(self) -> None:
+        began, told_seconds = time.monotonic(), TOLD_SECONDS
+        while not (look := self._look()).num_running:
+            if look.has_failed:
+                raise ReplicasFailed(problem=_last_words(look.message))
+            if (waited := time.monotonic() - began) > told_seconds:
+                told_seconds += TOLD_SECONDS
+                self._say(f"no replica is ready after {waited:.0f} s: {_last_words(look.message)}")
+            time.sleep(0.2)
+        self._loop.replicas_are(look.num_running)
+
+    def _look(self) -> "_Look":
+        app = ray.serve.status().applications[self._name]
+        paths = app.deployments.get(DEPLOYMENT)
+        number = paths.replica_states.get("RUNNING", 0) if paths else 0
+        message = (paths.message if paths else "") or app.message
+        return _Look(number, app.status == "DEPLOY_FAILED", message)
+
+    def _deployment(self) -> Any:
+        limits, kind = self._brief.limits, kind_of_devices()
+        resources = self._shape.resources(kind)
+        run = self._brief.address.identity
+        variables = {name: os.environ[name] for name in variables_for(run, None)}
+        busy = max(1, limits.rows // 2)
+        router: dict[str, Any] = {
+            "request_router_class": "dipaco.serving_cluster.path_router.PathRouter",
+            "request_router_kwargs": {"busy": busy},
+        }
+        options = {
+            "name": DEPLOYMENT,
+            "max_ongoing_requests": limits.rows,
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=self._scale.least,
+                max_replicas=self._scale.most,
+                target_ongoing_requests=busy,
+                upscale_delay_s=self._scale.up_seconds,
+                downscale_delay_s=self._scale.down_seconds,
+                look_back_period_s=LOOK_BACK_SECONDS,
+            ),
+            "request_router_config": RequestRouterConfig(**router),
+            "ray_actor_options": {
+                "num_cpus": resources.pop("CPU"),
+                "num_gpus": resources.pop("GPU", 0),
+                "resources": resources,
+                "runtime_env": {"env_vars": {**variables, **self._shape.environment(kind)}},
+            },
+            "max_constructor_retry_count": 2,
+            "health_check_period_s": HEALTH_SECONDS,
+            "health_check_timeout_s": HEALTH_PATIENCE_SECONDS,
+            "graceful_shutdown_timeout_s": GRACE_SECONDS,
+            "graceful_shutdown_wait_loop_s": 0.5,
+        }
+        order = Order(run, self._brief.model, limits, self._brief.path_bytes)
+        deployment: Any = ray.serve.deployment(RayReplica)
+        return deployment.options(**options).bind(order, self._name)
+
+    async def _ask(self, request: Request, modules: Modules) -> AsyncGenerator[ReplicaUpdate]:
+        handle = self._handle.options(multiplexed_model_id=str(request.path))
+        pieces = handle.remote(request, modules)
+        is_over = False
+        try:
+            async for told in pieces:
+                yield told
+            is_over = True
+        except (ray.exceptions.RayError, RayServeException) as error:
+            raise Lost from error
+        finally:
+            if not is_over:
+                pieces.cancel()
+
+    def _watch(self) -> None:
+        while not self._is_closed.wait(LOOK_SECONDS):
+            with contextlib.suppress(RayServeException, ray.exceptions.RayError, KeyError):
+                self._loop.replicas_are(self._look().num_running)
+
+    def _check_fits(self, served: Served, max_bytes: int) -> None:
+        sizes = [
+            sum(receipt.num_bytes for receipt in served.modules_of(path).values())
+            for path in range(served.num_paths)
+        ]
+        if min(sizes) > max_bytes:
+            raise PathCacheTooSmall(num_bytes=min(sizes), max_bytes=max_bytes)
+
+    def _close(self) -> None:
+        """Takes the replicas down, and leaves the cluster."""
+        if self._is_closed.is_set():
+            return
+        self._is_closed.set()
+        if self._watching.is_alive():
+            self._watching.join(timeout=2 * LOOK_SECONDS)  # it may wait for a cluster that is lost
+        with contextlib.suppress(RayServeException, ray.exceptions.RayError):
+            ray.serve.delete(self._name, _blocking=False)
+            if self._handle is not None:
+                self._handle.shutdown()
+        # Not `ray.shutdown`: a thread of Ray Serve would find no cluster and start one. What is
+        # left goes with the process.
+
+
+class _Look(NamedTuple):
+    """What Ray Serve says of the replicas."""
+
+    num_running: int
+    has_failed: bool
+    message: str
+
+
+class _OwnedLoop(RemoteLoop):
+    """A remote loop with which its replicas end."""
+
+    def __init__(self, brief: EngineSpec, ask: Any, close: Callable[[], None]):
+        super().__init__(brief, ask)
+        self._close = close
+
+    def stop(self, drain_seconds: float) -> None:
+        super().stop(drain_seconds)
+        self._close()
+
+
+def opened(
+    address: str | None, scale: Scale, shape: WorkerResources, say: Callable[[str], None]
+) -> Callable[[EngineSpec], RayReplicas]:
+    """Joins a cluster; what a service makes its engine with, see `RayReplicas`. To be called before
+    JAX is asked anything: a cluster of this machine's own is forked.
+
+    Args:
+      address: of the cluster, as `launch.ray.RayEngine` takes it.
+
+    Raises:
+      NoCluster.
+    """
+    join(address)
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    return lambda brief: RayReplicas(brief, scale, shape, say)
+
+
+def _last_words(report: str) -> str:
+    """The line of a long report that says what went wrong."""
+    lines = [line.strip() for line in report.splitlines() if line.strip()]
+    return lines[-1] if lines else "it does not say why"

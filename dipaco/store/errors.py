@@ -1,0 +1,27 @@
+"""Errors of this room: bytes that are missing, damaged or out of reach. The docstring of a class is its message."""
+
+from dipaco.errors import DipacoError
+
+
+class ObjectMissing(DipacoError):
+    """{file} is missing. Restore it from a copy of the run folder; nothing else was changed."""
+
+
+class ObjectDamaged(DipacoError):
+    """{file} is not what was written: {problem}. Restore it from a copy of the run folder; nothing was read from it."""
+
+
+class BadRun(DipacoError):
+    """`--run {given}`: {problem}. Give a folder, s3://BUCKET/NAME or gs://BUCKET/NAME."""
+
+
+class StoreUnreachable(DipacoError):
+    """The store {url} could not be reached for {seconds:.0f} s: {problem}. What was recorded is safe; start the same command again when it is back."""
+
+
+class StoreRefuses(DipacoError):
+    """The store {url} refuses: {problem}. Check the credentials in the environment (for S3, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and what they allow: reading, writing, deleting and listing."""
+
+
+class BucketMissing(DipacoError):
+    """There is no bucket for {url}. Make it, or check the name, the region (AWS_REGION) and the endpoint (AWS_ENDPOINT_URL)."""

@@ -1,0 +1,27 @@
+"""Errors of this room: peers, credentials and messages that are refused. The docstring of a class is its message."""
+
+from dipaco.errors import DipacoError
+
+
+class BadPass(DipacoError):
+    """The pass cannot be used: {problem}. {remedy}"""
+
+
+class MessageRefused(DipacoError):
+    """{sender} was refused: {reason}."""
+
+
+class BadMessage(DipacoError):
+    """A message cannot be understood: {problem}."""
+
+
+class BadAddress(DipacoError):
+    """`{given}` is no address of a swarm. To join, give the line that `dipaco swarm start` printed: tcp://HOST:PORT, or /ip4/…/p2p/… To listen: tcp://HOST:PORT, or /ip4/HOST/tcp/PORT, ports to 65535."""
+
+
+class SwarmUnreachable(DipacoError):
+    """None of the backbones answers ({addresses}): {problem}. Check the address and your connection; the group goes on without you."""
+
+
+class SwarmRefuses(DipacoError):
+    """The swarm does not let this machine take part: {reason}"""

@@ -1,0 +1,118 @@
+"""How gradients and state travel: whole float32, half, or eight bits. Sums are never taken of what
+is coded: a receiver decodes to float32 and adds there.
+
+Eight bits are linear in blocks of 256 values, each with its own largest magnitude, so that one
+large value costs the precision of its neighbours only. float16 has one scale for the message:
+summed gradients may lie outside of its range.
+
+AdamW's moments need range more than digits, since a mean square that came as zero would make its
+value's next step as large as can be: they travel with sixteen bits of which eight are the exponent,
+or with eight bits of which five are, under one scale, and nothing but zero becomes zero.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from dipaco.swarm.errors import BadMessage
+
+BLOCK = 256
+_SHORT = jnp.float8_e5m2
+_LARGEST = np.float32(jnp.finfo(_SHORT).max)
+_LEAST = np.float32(jnp.finfo(_SHORT).smallest_subnormal)
+
+
+class WireCodec(NamedTuple):
+    """float32 [n] -> bytes, and back."""
+
+    name: str
+    encode: Callable[[np.ndarray], bytes]
+    decode: Callable[[bytes, int], np.ndarray]
+    num_bytes: Callable[[int], int]  # of so many values
+
+
+def codec_of(name: str) -> WireCodec:
+    """Raises `BadMessage` for a name that is no codec."""
+    if name not in CODECS:
+        raise BadMessage(problem=f"it has the codec `{name}`; known are {', '.join(CODECS)}")
+    return CODECS[name]
+
+
+def _encode_plain(values: np.ndarray) -> bytes:
+    return np.ascontiguousarray(values, "<f4").tobytes()
+
+
+def _decode_plain(content: bytes, num_values: int) -> np.ndarray:
+    return _array(content, "<f4", num_values).astype(np.float32)
+
+
+def _encode_half(values: np.ndarray) -> bytes:
+    scale = np.float32(np.max(np.abs(values), initial=0.0)) or np.float32(1.0)
+    return scale.tobytes() + (values / scale).astype("<f2").tobytes()
+
+
+def _decode_half(content: bytes, num_values: int) -> np.ndarray:
+    scale = _array(content[:4], "<f4", 1)[0]
+    return _array(content[4:], "<f2", num_values).astype(np.float32) * scale
+
+
+def _encode_bytes(values: np.ndarray) -> bytes:
+    blocks = _in_blocks(values)
+    scale = np.max(np.abs(blocks), axis=1, initial=0.0).astype("<f4")
+    steps = np.rint(blocks * (127.0 / np.where(scale > 0, scale, 1.0))[:, None]).astype(np.int8)
+    return scale.tobytes() + steps.reshape(-1)[: len(values)].tobytes()
+
+
+def _decode_bytes(content: bytes, num_values: int) -> np.ndarray:
+    num_blocks = -(-num_values // BLOCK)
+    scale = _array(content[: 4 * num_blocks], "<f4", num_blocks)
+    steps = _array(content[4 * num_blocks :], np.int8, num_values)
+    values = _in_blocks(steps.astype(np.float32)) * (scale / np.float32(127.0))[:, None]
+    return values.reshape(-1)[:num_values].astype(np.float32)
+
+
+def _encode_range(values: np.ndarray) -> bytes:
+    return np.asarray(values, jnp.bfloat16).tobytes()
+
+
+def _decode_range(content: bytes, num_values: int) -> np.ndarray:
+    return _array(content, jnp.bfloat16, num_values).astype(np.float32)
+
+
+def _encode_short_range(values: np.ndarray) -> bytes:
+    scale = np.float32(np.max(np.abs(values), initial=0.0)) or np.float32(1.0)
+    scaled = values / scale * _LARGEST
+    least = np.copysign(np.maximum(np.abs(scaled), _LEAST), scaled)
+    return scale.tobytes() + np.where(scaled == 0, scaled, least).astype(_SHORT).tobytes()
+
+
+def _decode_short_range(content: bytes, num_values: int) -> np.ndarray:
+    scale = _array(content[:4], "<f4", 1)[0]
+    return _array(content[4:], _SHORT, num_values).astype(np.float32) * (scale / _LARGEST)
+
+
+def _in_blocks(values: np.ndarray) -> np.ndarray:
+    padded = np.zeros(-(-len(values) // BLOCK) * BLOCK, np.float32)
+    padded[: len(values)] = values
+    return padded.reshape(-1, BLOCK)
+
+
+def _array(content: bytes, dtype: str | type, count: int) -> np.ndarray:
+    expected = count * np.dtype(dtype).itemsize
+    if len(content) != expected:
+        raise BadMessage(problem=f"it has {len(content)} bytes of values, expected {expected}")
+    return np.frombuffer(content, dtype)
+
+
+CODECS = {
+    "none": WireCodec("none", _encode_plain, _decode_plain, lambda n: 4 * n),
+    "float16": WireCodec("float16", _encode_half, _decode_half, lambda n: 4 + 2 * n),
+    "int8": WireCodec("int8", _encode_bytes, _decode_bytes, lambda n: 4 * -(-n // BLOCK) + n),
+}
+OF_MOMENTS = {  # by the codec of the parameters beside them
+    "none": CODECS["none"],
+    "float16": WireCodec("bfloat16", _encode_range, _decode_range, lambda n: 2 * n),
+    "int8": WireCodec("float8", _encode_short_range, _decode_short_range, lambda n: 4 + n),
+}

@@ -1,0 +1,265 @@
+"""Passes: who may take part, until when, and the signature on everything that is said.
+
+A *pass* is a small file for one name: a certificate (name, role, group, validity, the holder's
+public key) signed by the run's authority, and the private key that goes with it. Every message is
+signed with that key and carries the certificate, the time, a number used once and the name of whom
+it is for; so it can be neither forged nor altered, nor sent again, nor sent to somebody else.
+Ed25519 throughout. Certificates are checked against the authority, an allow-list and a list of
+revoked passes. Clocks may differ by `SKEW_SECONDS`. Nothing is ever unpickled.
+"""
+
+import collections
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from dipaco.control.names import check_name
+from dipaco.swarm.errors import BadPass, MessageRefused
+
+SKEW_SECONDS = 120.0
+DAY_SECONDS = 86400.0
+MOST_DAYS = 36500.0
+
+Role = Literal["volunteer", "backbone"]
+
+_SESSION = re.compile("[0-9a-f]{8}")
+
+
+class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the authority vouches for."""
+
+    serial: str
+    name: str
+    role: Role
+    group: str  # which run
+    holder: bytes  # public key
+    not_before: float  # seconds, as time.time()
+    not_after: float
+
+
+class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A certificate with the authority's signature."""
+
+    certificate: bytes  # as it was signed
+    signature: bytes
+
+
+class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is in the file."""
+
+    version: int
+    signed: Signed
+    private_key: bytes
+    authority: bytes  # public key: the holder checks answers with it
+
+    @property
+    def certificate(self) -> Certificate:
+        return msgspec.msgpack.decode(self.signed.certificate, type=Certificate)
+
+
+class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What goes with every message."""
+
+    signed: Signed
+    sender: str  # name/session
+    recipient: str  # a session; empty = whoever is asked, before its name is known
+    at: float  # the sender's clock
+    nonce: bytes
+    signature: bytes = b""
+
+
+class Authority:
+    """Who issues passes for one run.
+
+    Args:
+      private_key: 32 bytes, secret.
+      group: the run's identity.
+    """
+
+    def __init__(self, private_key: bytes, group: str):
+        self._key, self.group = _private(private_key), group
+
+    @staticmethod
+    def new_key() -> bytes:
+        return secrets.token_bytes(32)
+
+    @property
+    def public_key(self) -> bytes:
+        return self._key.public_key().public_bytes_raw()
+
+    def issue(self, name: str, role: Role, now: float, days: float) -> Credential:
+        """A pass for one name, with a key of its own.
+
+        Raises:
+          BadName, BadPass: the name, or the time, makes no sense.
+        """
+        check_name(name)
+        if not 0 < days <= MOST_DAYS:
+            remedy = f"Take at most {MOST_DAYS:,.0f}."
+            raise BadPass(problem=f"it would be valid for {days} days", remedy=remedy)
+        private = secrets.token_bytes(32)
+        certificate = msgspec.msgpack.encode(
+            Certificate(
+                serial=secrets.token_hex(8),
+                name=name,
+                role=role,
+                group=self.group,
+                holder=_private(private).public_key().public_bytes_raw(),
+                not_before=now,
+                not_after=now + days * DAY_SECONDS,
+            )
+        )
+        signed = Signed(certificate, self._key.sign(certificate))
+        return Credential(1, signed, private, self.public_key)
+
+
+def save_pass(given: Credential, file: Path) -> None:
+    """Writes a pass that its owner alone can read."""
+    file.touch(mode=0o600)
+    file.write_bytes(msgspec.msgpack.encode(given))
+
+
+def load_pass(file: Path) -> Credential:
+    """Raises `BadPass`."""
+    remedy = "Ask for a new one (`dipaco swarm token`)."
+    try:
+        given = msgspec.msgpack.decode(file.read_bytes(), type=Credential)
+        _ = given.certificate
+    except OSError as error:
+        problem = f"{file} cannot be read: {error.strerror}"
+        raise BadPass(problem=problem, remedy="Give the file that you were sent.") from error
+    except msgspec.MsgspecError as error:
+        raise BadPass(problem=f"{file} is not a pass: {error}", remedy=remedy) from error
+    return given
+
+
+class Signer:
+    """Seals what one session of a pass's holder says."""
+
+    def __init__(self, given: Credential, clock: Callable[[], float]):
+        self._pass, self._clock = given, clock
+        self._key = _private(given.private_key)
+        self.name = f"{given.certificate.name}/{secrets.token_hex(4)}"
+
+    def seal(self, content: bytes, recipient: str) -> Seal:
+        seal = Seal(self._pass.signed, self.name, recipient, self._clock(), secrets.token_bytes(12))
+        signature = self._key.sign(_to_sign(seal, content))
+        return msgspec.structs.replace(seal, signature=signature)
+
+
+class Verifier:
+    """Checks what others say.
+
+    Args:
+      authority: its public key.
+      group: the run's identity.
+      name: of this session: what is meant for another is refused.
+      clock: wall-clock seconds.
+    """
+
+    def __init__(self, authority: bytes, group: str, name: str, clock: Callable[[], float]):
+        self._authority, self._group = _public(authority), group
+        self._name, self._clock = name, clock
+        self._seen: collections.OrderedDict[bytes, float] = collections.OrderedDict()
+        self._certificates: dict[bytes, Certificate] = {}
+        self.allowed: Collection[str] | None = None  # serials; None = whoever has a valid pass
+        self.look_again: Callable[[], None] = lambda: None  # at the list; it may have grown
+        self.revoked: Collection[str] = frozenset()  # serials
+
+    def check(self, seal: Seal, content: bytes) -> Certificate:
+        """Who said this, beyond doubt.
+
+        Raises:
+          MessageRefused: the reason is in it.
+        """
+        now, sender = self._clock(), printable(seal.sender)
+        certificate = self._certificate(seal.signed, sender)
+        if certificate.group != self._group:
+            raise _refused(sender, "its pass is for another run")
+        if now > certificate.not_after + SKEW_SECONDS:
+            raise _refused(sender, "its pass has expired")
+        if now < certificate.not_before - SKEW_SECONDS:
+            raise _refused(sender, "its pass is not valid yet: look at both clocks")
+        name, _, session = seal.sender.partition("/")
+        if name != certificate.name or not _SESSION.fullmatch(session):
+            raise _refused(sender, f"it speaks with the pass of {certificate.name}")
+        if not _is_signed(_public(certificate.holder), seal.signature, _to_sign(seal, content)):
+            raise _refused(sender, "its signature does not fit the message")
+        if not self._is_listed(certificate.serial):
+            self.look_again()
+            if not self._is_listed(certificate.serial):
+                raise _refused(sender, "its pass is not on the list")
+        if certificate.serial in self.revoked:
+            raise _refused(sender, "its pass was revoked")
+        if seal.recipient not in ("", self._name):
+            raise _refused(sender, "the message was meant for somebody else")
+        if abs(now - seal.at) > SKEW_SECONDS:
+            minutes = abs(now - seal.at) / 60
+            raise _refused(sender, f"the message is {minutes:.0f} minutes off: look at both clocks")
+        self._remember(seal.nonce, now, sender)
+        return certificate
+
+    def _is_listed(self, serial: str) -> bool:
+        return self.allowed is None or serial in self.allowed
+
+    def _certificate(self, signed: Signed, sender: str) -> Certificate:
+        """Each is checked once; what was found is remembered by its bytes."""
+        key = signed.certificate + signed.signature
+        if key not in self._certificates:
+            if not _is_signed(self._authority, signed.signature, signed.certificate):
+                raise _refused(sender, "its pass was not issued by this run")
+            if len(self._certificates) > 10_000:
+                self._certificates.clear()
+            self._certificates[key] = msgspec.msgpack.decode(signed.certificate, type=Certificate)
+        return self._certificates[key]
+
+    def _remember(self, nonce: bytes, now: float, sender: str) -> None:
+        while self._seen:
+            oldest = next(iter(self._seen))
+            if now - self._seen[oldest] <= 2 * SKEW_SECONDS:
+                break
+            del self._seen[oldest]
+        if nonce in self._seen:
+            raise _refused(sender, "the message was sent before")
+        self._seen[nonce] = now
+
+
+def printable(text: str, most: int = 200) -> str:
+    """What a stranger says, as it may be shown on a terminal: one line, nothing that steers it."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:most])
+
+
+def _to_sign(seal: Seal, content: bytes) -> bytes:
+    unsigned: list[Any] = [seal.sender, seal.recipient, seal.at, seal.nonce]
+    return msgspec.msgpack.encode(unsigned) + hashlib.blake2b(content, digest_size=32).digest()
+
+
+def _refused(sender: str, reason: str) -> MessageRefused:
+    return MessageRefused(sender=sender, reason=reason)
+
+
+def _is_signed(key: Any, signature: bytes, content: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        key.verify(signature, content)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _private(key: bytes) -> Any:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(key)
+
+
+def _public(key: bytes) -> Any:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    return Ed25519PublicKey.from_public_bytes(key)

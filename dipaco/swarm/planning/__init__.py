@@ -1,0 +1,1 @@
+"""What a group plans, as pure functions: shares of the sum, leases of rows, progress, deadlines."""

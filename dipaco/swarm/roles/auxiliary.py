@@ -1,0 +1,32 @@
+"""An auxiliary: a peer without state that adds up slices of each round, and computes nothing."""
+
+import asyncio
+
+from dipaco.swarm.roles.peer import Peer
+
+
+class Auxiliary(Peer):
+    """A peer that only adds up."""
+
+    samples = 0
+
+    async def run(self) -> None:
+        """Until the run is over, or `leave` is called.
+
+        Raises:
+          SwarmRefuses, SwarmUnreachable.
+        """
+        listening = asyncio.ensure_future(self.listen_forever())
+        leaving = asyncio.ensure_future(self._is_leaving.wait())
+        try:
+            done, _ = await asyncio.wait([listening, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if leaving in done:
+                while self.board is not None and self.board.plan is not None:
+                    await self.changed(1.0)  # others wait for its slice
+                await self.say_goodbye()
+            for task in done - {leaving}:
+                task.result()
+        finally:
+            for task in (listening, leaving):
+                task.cancel()
+            await asyncio.gather(listening, leaving, return_exceptions=True)

@@ -1,0 +1,345 @@
+"""A backbone: the process that stands between a run and a swarm.
+
+To the run it is a worker: it claims the path's `train` task, and records it. To the group it is
+whoever leads, while it holds that claim; otherwise it follows as every peer does, and holds the
+state, ready to go on where the other backbone died. The group lives in a thread with an event loop;
+the worker's thread hands it phases and records what comes.
+"""
+
+import asyncio
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dipaco.control.ledger import Ledger
+from dipaco.control.swarms import GroupStep
+from dipaco.errors import DipacoError
+from dipaco.inner.phase import PhaseResult
+from dipaco.inner.phase_runner import PhaseWork
+from dipaco.swarm.compute import Compute, Settings
+from dipaco.swarm.network.credentials import Credential, Signer, Verifier
+from dipaco.swarm.network.messages import AskHeld, StateManifest
+from dipaco.swarm.network.transport import start_transport
+from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.roles.leader import Closing, Leader
+from dipaco.swarm.roles.peer import Peer
+from dipaco.swarm.state_holder import StateHolder
+
+SAVE_SECONDS = 60.0  # between two savings of a phase that goes on
+STATUS_SECONDS = 1.0
+HELD_SECONDS = 3.0  # for another backbone to say what it holds
+REFUSALS_SHOWN = 20
+
+
+class BackbonePlace(NamedTuple):
+    """Which path of which arm, and who works on it."""
+
+    arm: str
+    path: int
+    worker: str
+
+
+class _Taken(NamedTuple):
+    """A step, on its way from the group's thread to the worker's."""
+
+    closing: Closing
+    state: Any
+    losses: list[float]  # of the phase so far
+
+
+class Backbone:
+    """One backbone of one path.
+
+    Args:
+      open_ledger: a connection for the group's thread.
+      place: what it is the backbone of.
+      settings: of the group.
+      given: its own pass.
+      listen: the address to listen on.
+      identity: the file of its libp2p key.
+      say: told what happens, from the group's thread.
+      save_seconds: how often a phase is saved part-way.
+    """
+
+    def __init__(
+        self,
+        open_ledger: Callable[[], Ledger],
+        place: BackbonePlace,
+        settings: Settings,
+        given: Credential,
+        *,
+        listen: str,
+        identity: Path | None = None,
+        say: Callable[[str], None] = lambda sentence: None,
+        save_seconds: float = SAVE_SECONDS,
+    ):
+        self._open_ledger, self._place = open_ledger, place
+        self._settings, self._given = settings, given
+        self._listen, self._identity, self._say = listen, identity, say
+        self._save_seconds = save_seconds
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
+        self._is_over = False
+        self._is_busy = False  # leads a phase
+        self._refusals: list[dict[str, str]] = []
+        self.address = ""
+
+    # --- the worker's side ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listens, and follows whoever leads.
+
+        Raises:
+          CannotListen, ExtraMissing.
+        """
+        if self._identity is not None:
+            self._identity.parent.mkdir(parents=True, exist_ok=True)
+        self._thread.start()
+        self._do(self._start())
+
+    def close(self, *, is_finished: bool) -> None:
+        """Leaves; where the run is finished, everybody is told."""
+        with contextlib.suppress(DipacoError, OSError, TimeoutError):
+            self._do(self._stop(is_finished))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10.0)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def run_phase(self, work: PhaseWork) -> PhaseResult:
+        """Has the group take the steps of a phase; see `PhaseRunner`.
+
+        Raises:
+          Whatever `work.should_stop` does, and then nothing more is recorded.
+        """
+        taken: queue.SimpleQueue[_Taken] = queue.SimpleQueue()
+        stop = threading.Event()
+        leading = asyncio.run_coroutine_threadsafe(self._lead(work, taken, stop), self._loop)
+        targets = 0.0
+        saved_at = time.monotonic()
+        try:
+            while not leading.done() or not taken.empty():
+                if work.should_stop():
+                    stop.set()
+                try:
+                    one = taken.get(timeout=0.1)
+                except queue.Empty:
+                    continue
+                targets += one.closing.targets
+                work.on_step(len(one.losses), one.closing.closed.loss)
+                if time.monotonic() - saved_at > self._save_seconds:
+                    work.save(jax.device_get(one.state), one.losses)
+                    saved_at = time.monotonic()
+        except BaseException:
+            stop.set()
+            with contextlib.suppress(Exception):
+                leading.result(timeout=30.0)
+            raise
+        state, losses = leading.result()
+        return PhaseResult(state, np.asarray(losses, np.float32), int(targets))
+
+    def _do(self, turn: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(turn, self._loop).result()
+
+    # --- the group's side ----------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        compute = Compute(self._settings)
+        signer = Signer(self._given, time.time)
+        certificate = self._given.certificate
+        verifier = Verifier(self._given.authority, certificate.group, signer.name, time.time)
+        verifier.look_again = self._look_again
+        self._wire = Wire(signer, verifier, self._settings.most_payload_bytes)
+        self._wire.on_refused = self._refused
+        self._ledger = self._open_ledger()
+        self._wire.transport = await start_transport(
+            self._listen, self._wire.serve, identity=self._identity
+        )
+        self.address = self._wire.address or ""
+        self._holder = StateHolder(self._wire, compute)
+        self._leader = Leader(self._wire, self._holder, say=self._say, on_refused=self._refused)
+        self._ledger.swarms.put_backbone(
+            self._place.worker, self._place.arm, self._place.path, self.address
+        )
+        self._look_up()
+        self._tasks = [
+            asyncio.ensure_future(self._look_forever()),
+            asyncio.ensure_future(self._follow_forever()),
+        ]
+
+    async def _stop(self, is_finished: bool) -> None:
+        self._is_over = True
+        if is_finished and self._leader.is_leading:
+            self._leader.end()
+            await asyncio.sleep(1.0)  # whoever listens is told
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # answers and rounds among them
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        with contextlib.suppress(DipacoError):
+            self._ledger.swarms.drop_backbone(self._place.worker)
+        self._ledger.close()
+        if self._wire.transport is not None:
+            await self._wire.transport.close()
+
+    def _refused(self, sender: str, reason: str) -> None:
+        last = self._refusals[-1] if self._refusals else None
+        one = {"who": sender, "why": reason}
+        if one != last:
+            self._refusals = [*self._refusals, one][-REFUSALS_SHOWN:]
+            self._say(f"{sender} refused: {reason}")
+
+    def _look_up(self) -> None:
+        """What others have put into the ledger: passes, revocations, backbones."""
+        passes = self._ledger.swarms.passes()
+        verifier = self._wire.verifier
+        verifier.allowed = frozenset(one.serial for one in passes)
+        verifier.revoked = frozenset(one.serial for one in passes if one.is_revoked)
+        self._backbones = tuple(
+            self._ledger.swarms.backbones(self._place.arm, self._place.path).values()
+        ) or (self.address,)
+        self._leader.knows_backbones(self._backbones, tuple(sorted(verifier.revoked)))
+
+    def _look_again(self) -> None:
+        with contextlib.suppress(DipacoError):
+            self._look_up()
+
+    async def _look_forever(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_SECONDS)
+            with contextlib.suppress(DipacoError):
+                self._look_up()
+                if self._is_busy:
+                    self._put_status()
+                elif self._leader.is_leading and self._leads_now() not in (
+                    None,
+                    self._place.worker,
+                ):
+                    self._leader.is_leading = False  # another has claimed the next phase
+
+    def _leads_now(self) -> str | None:
+        for one in self._ledger.swarms.statuses():
+            if (one["arm"], one["path"]) == (self._place.arm, self._place.path):
+                return one["leader"]
+        return None
+
+    def _put_status(self) -> None:
+        self._ledger.swarms.put_status(
+            self._place.arm,
+            self._place.path,
+            self._place.worker,
+            self._leader.status() | {"refused": self._refusals},
+        )
+
+    async def _follow_forever(self) -> None:
+        """Whenever this backbone does not lead, it is a peer of whoever does."""
+        while True:
+            others = tuple(address for address in self._backbones if address != self.address)
+            if self._leader.is_leading or not others:
+                await asyncio.sleep(0.2)
+                continue
+            peer = Peer(self._wire, others, self._holder, say=self._say)
+            following = asyncio.ensure_future(self._follow(peer))
+            while not following.done() and not self._leader.is_leading:
+                await asyncio.wait([following], timeout=0.05)
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await asyncio.sleep(0.2)
+
+    async def _follow(self, peer: Peer) -> None:
+        await peer.join()
+        tasks = [
+            asyncio.ensure_future(turn) for turn in (peer.listen_forever(), peer.follow_forever())
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _lead(
+        self, work: PhaseWork, taken: queue.SimpleQueue, stop: threading.Event
+    ) -> tuple[Any, list[float]]:
+        holder = self._holder
+        self._leader.is_leading = self._is_busy = True  # the peer in us stops
+        await asyncio.sleep(0.1)
+        begins = work.first_step - len(work.losses)  # the phase
+        ends = work.first_step + len(work.rates)
+        if not holder.origin:
+            await self._ask_the_others(work.origin, work.first_step, ends)
+        goes_on = holder.origin == work.origin and work.first_step <= holder.step <= ends
+        if not goes_on or len(holder.losses) != holder.step - begins:
+            lineage = f"{work.first_step}-{self._wire.name}-{time.time():.3f}"
+            holder.begin(work.state, work.origin, work.first_step, lineage, list(work.losses))
+        elif holder.step > work.first_step:
+            self._say(f"goes on from step {holder.step:,}, as the group had it")
+        self._leader.begin_phase(self._backbones, takes_over=goes_on)
+        self._put_status()
+        try:
+            batch = asyncio.ensure_future(asyncio.to_thread(work.batch_at, holder.step))
+            while holder.step < ends and not stop.is_set():
+                rows = await batch
+                batch = asyncio.ensure_future(
+                    asyncio.to_thread(work.batch_at, min(holder.step + 1, ends - 1))
+                )
+                rate = float(work.rates[holder.step - work.first_step])
+                closing = await self._leader.take_step(rows, rate, stop.is_set)
+                if closing is None:
+                    break
+                self._record(closing)
+                taken.put(_Taken(closing, holder.state, list(holder.losses)))
+            await asyncio.gather(batch, return_exceptions=True)
+            return jax.device_get(holder.state), list(holder.losses)
+        finally:
+            self._is_busy = False
+            self._leader.end_phase()
+            with contextlib.suppress(DipacoError):
+                self._put_status()
+
+    async def _ask_the_others(self, origin: str, first_step: int, last_step: int) -> None:
+        """A backbone that has only just been started has what was saved; who followed the group
+        until now may be further, and then nobody's work since is lost.
+        """
+        found: list[StateManifest] = []
+        for address in self._backbones:
+            with contextlib.suppress(*PEER_ERRORS):
+                if address != self.address:
+                    manifest, _ = await self._wire.ask(
+                        address,
+                        "held",
+                        AskHeld(origin=origin),
+                        StateManifest,
+                        within_seconds=HELD_SECONDS,
+                        from_backbone=True,
+                    )
+                    found.append(manifest)
+        for manifest in sorted(found, key=lambda one: one.step, reverse=True):
+            if manifest.origin == origin and first_step <= manifest.step <= last_step:
+                peer = Peer(self._wire, tuple(manifest.donors), self._holder, say=self._say)
+                with contextlib.suppress(*PEER_ERRORS):
+                    if await peer.fetch(manifest):
+                        return
+
+    def _record(self, closing: Closing) -> None:
+        closed = closing.closed
+        with contextlib.suppress(DipacoError):
+            self._ledger.swarms.put_step(
+                self._place.arm,
+                self._place.path,
+                GroupStep(
+                    step=closed.step,
+                    lineage=closed.after,
+                    loss=closed.loss,
+                    targets=closing.targets,
+                    seconds=closing.seconds,
+                    blocks={name: list(blocks) for name, blocks in closing.rows.items()},
+                ),
+            )

@@ -1,0 +1,23 @@
+"""Errors of this room: sweeps that cannot be run. The docstring of a class is its message."""
+
+from dipaco.errors import DipacoError
+
+
+class SweepBusy(DipacoError):
+    """Another `dipaco ablate` is working on {folder}. Wait for it or stop it; `dipaco status --run {folder}/rows/NAME/SEED` shows how far a run is."""
+
+
+class BadSeeds(DipacoError):
+    """`--seeds {given}`: {problem}. Give whole numbers from 0 on with commas between them, each once, as in 0,1,2."""
+
+
+class NoSuchRow(DipacoError):
+    """The sweep `{sweep}` has no row `{name}`. It has: {known}."""
+
+
+class NotOfThisSweep(DipacoError):
+    """{folder} holds {found}, not the sweep `{sweep}`. Nothing was changed. Give another folder."""
+
+
+class RowsChanged(DipacoError):
+    """{rows} of the sweep changed since it was run in {folder}: {difference}. Nothing was run or changed. `--redo NAME` runs such a row anew and keeps what was there under `replaced`; or give another folder, or undo the change."""

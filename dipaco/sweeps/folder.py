@@ -1,0 +1,157 @@
+"""The folder of a sweep: whose it is, which of its runs are finished, which have changed."""
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dipaco.errors import DipacoError, RunBusy
+from dipaco.sweeps.errors import NotOfThisSweep, RowsChanged, SweepBusy
+
+if TYPE_CHECKING:
+    from dipaco.config import RunConfig
+    from dipaco.evaluation.tables import ReportRow
+    from dipaco.store.layout import SweepLayout
+    from dipaco.sweeps.table import Trial
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run in a folder is finished."""
+    from dipaco.runs.run import reading
+    from dipaco.store.layout import Layout
+
+    if not Layout(folder).ledger.exists():
+        return False
+    with reading(folder) as run:
+        return not run.ledger.unfinished()
+
+
+def rows_of(folder: Path) -> "list[ReportRow]":
+    """The table of a finished run."""
+    from dipaco.runs.run import reading
+    from dipaco.workers.tasks.report import make_report
+
+    with reading(folder) as opened:
+        return make_report(opened).rows
+
+
+def finished_beside(
+    layout: "SweepLayout",
+    name: str,
+    rows: Mapping[str, "RunConfig"],
+    asked: Sequence["Trial"],
+) -> "dict[Trial, list[ReportRow]]":
+    """Other rows and other seeds of the same sweep, which are not asked for now; what of them has
+    changed or cannot be read is named and left out.
+    """
+    from dipaco.overrides import row_folder
+    from dipaco.sweeps.table import trials_of
+
+    found: dict[Trial, list[ReportRow]] = {}
+    left_out: list[str] = []
+    for row in rows:
+        for trial in trials_of(name, rows, layout.seeds(row_folder(row)), [row]):
+            folder = layout.row(row_folder(row), trial.seed)
+            if trial in asked:
+                continue
+            try:
+                if not is_finished(folder):
+                    continue
+                if _changed(folder, trial) is None:
+                    found[trial] = rows_of(folder)
+                else:
+                    left_out.append(f"{trial} (has changed)")
+            except DipacoError:
+                left_out.append(f"{trial} (cannot be read)")
+    if left_out:
+        print(f"Not asked for, and not in the table: {', '.join(left_out)}.", flush=True)
+    return found
+
+
+def put_changed_aside(
+    layout: "SweepLayout",
+    trials: Sequence["Trial"],
+    folders: dict["Trial", Path],
+    redo: Sequence[str],
+) -> None:
+    """Runs of another config than their row has now: named and left alone, or, where that was asked
+    for, moved away.
+
+    Raises:
+      RowsChanged, RunBusy.
+    """
+    from dipaco.overrides import row_folder
+    from dipaco.runs.run import is_worked_on
+    from dipaco.store.layout import Layout
+
+    changed: dict[Trial, str] = {}
+    for trial in trials:
+        if Layout(folders[trial]).ledger.exists():
+            how = _changed(folders[trial], trial)
+            if how is not None:
+                changed[trial] = how
+    for row in redo:
+        if row not in {trial.row for trial in changed}:
+            print(f"`{row}` has not changed: there is nothing to redo.", flush=True)
+    left = [trial for trial in changed if trial.row not in redo]
+    if left:
+        names = dict.fromkeys(trial.row for trial in left)
+        raise RowsChanged(
+            rows=", ".join(f"`{name}`" for name in names),
+            folder=layout.root,
+            difference=f"in `{left[0].row}`, {changed[left[0]]}",
+        )
+    for trial in changed:
+        if is_worked_on(folders[trial]):
+            raise RunBusy(folder=folders[trial])
+        aside = layout.replaced(row_folder(trial.row), trial.seed)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        folders[trial].rename(aside)
+
+
+def _changed(folder: Path, trial: "Trial") -> str | None:
+    """In what the run that a folder holds was given another config than the row has now."""
+    from dipaco.runs.run import difference, reading
+
+    with reading(folder) as run:
+        return None if run.asked == trial.config else difference(run.asked, trial.config)
+
+
+@contextlib.contextmanager
+def alone_at(layout: "SweepLayout", name: str) -> Generator[None]:
+    """Takes the folder for this sweep, and for this process.
+
+    Raises:
+      NotOfThisSweep: it holds something else.
+      SweepBusy: another process works on the sweep.
+    """
+    from dipaco.store.layout import Layout
+    from dipaco.store.objects import translate_os_errors, write_atomically
+
+    if layout.sweep.exists():
+        found = _name_in(layout.sweep)
+        if found is None:  # nothing is lost with it but the name
+            what = f"a damaged {layout.sweep.name} (where it is `{name}`'s, remove that file)"
+            raise NotOfThisSweep(folder=layout.root, found=what, sweep=name)
+        if found != name:
+            raise NotOfThisSweep(folder=layout.root, found=f"the sweep `{found}`", sweep=name)
+    elif Layout(layout.root).ledger.exists():
+        raise NotOfThisSweep(folder=layout.root, found="a single run", sweep=name)
+    with translate_os_errors(layout.root):
+        layout.root.mkdir(parents=True, exist_ok=True)
+        lock = layout.lock.open("a")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SweepBusy(folder=layout.root) from error
+        write_atomically(layout.sweep, json.dumps({"sweep": name}).encode())
+        yield
+
+
+def _name_in(file: Path) -> str | None:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(file.read_bytes())["sweep"])
+    return None

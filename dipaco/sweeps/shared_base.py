@@ -1,0 +1,129 @@
+"""What the rows of a sweep have alike is made once: text, tokens, base model and features.
+
+A *shared* run goes as far as its base model. Rows that agree with it on everything that such a
+model depends on begin with its ledger, and with its objects as links to the same bytes; from there
+they differ. All work is deterministic, so a row holds the facts that it would have made by itself,
+bit for bit, and is an ordinary run in every other way.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from dipaco.config import RunConfig
+from dipaco.data.config import corpus_settings
+from dipaco.runs.run import create_or_open, reading
+from dipaco.store.layout import Layout
+from dipaco.store.objects import flush, install_file, make_folder, translate_os_errors
+
+# Of the inner settings, those that no base model depends on: how long a phase is, how several paths
+# train at once, and what is done about the shards of paths.
+NOT_OF_THE_BASE = ("steps", "stacked_paths", "stacking", "rewarm_steps", "hold_out")
+
+
+def corpus_digest(config: RunConfig) -> str:
+    """Equal for configs whose text is prepared to the same bytes."""
+    return _digest(corpus_settings(config.data))
+
+
+def base_digest(config: RunConfig) -> str:
+    """Equal for configs whose runs are equal, bit for bit, up to their base models."""
+    inner = dataclasses.asdict(config.inner)
+    return _digest(
+        {
+            "seed": config.seed,
+            "corpus": corpus_settings(config.data),
+            "length": config.data.length,
+            "model": dataclasses.asdict(config.model),
+            "base": dataclasses.asdict(config.base),
+            "inner": {name: inner[name] for name in inner if name not in NOT_OF_THE_BASE},
+            "mesh": dataclasses.asdict(config.mesh),
+        }
+    )
+
+
+def begin_shared(folder: Path, config: RunConfig, prepared: Path | None) -> None:
+    """Begins the run that makes a base model; where `prepared` holds the same text, tokenised, it
+    is not read again.
+    """
+    if Layout(folder).ledger.exists():
+        return  # for whichever row it was begun: its base model is that of all
+    if prepared is not None:
+        with translate_os_errors(folder):
+            _link_folder(Layout(prepared).corpus, Layout(folder).corpus)
+    run, _ = create_or_open(folder, config)
+    run.ledger.close()
+
+
+def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
+    """Begins a run where the one in `shared` has come: its base model is trained."""
+    assert base_digest(config) == folder_digest(shared), "another base model"
+    source, target = Layout(shared), Layout(folder)
+    with reading(shared) as run, translate_os_errors(folder):
+        make_folder(folder)
+        for name in ("corpus", "objects", "snapshots"):
+            _link_folder(source.root / name, target.root / name)
+        source.features.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            target.features.symlink_to(source.features.absolute())
+        # The ledger last: a run exists when it does, and begins whole or not at all.
+        partial = target.ledger.with_name(f"{target.ledger.name}.partial")
+        partial.unlink(missing_ok=True)
+        run.ledger.fork(partial, {"config": config.to_json()})
+        partial.with_name(f"{partial.name}-turn").unlink(missing_ok=True)
+        install_file(partial, target.ledger)
+
+
+def folder_digest(shared: Path) -> str:
+    """`base_digest` of the run in a folder."""
+    with reading(shared) as run:
+        return base_digest(run.asked)
+
+
+def has_base_model(shared: Path) -> bool:
+    """Whether the run in a folder has come as far as its base model."""
+    if not Layout(shared).ledger.exists():
+        return False
+    with reading(shared) as run:
+        base = run.plan.base
+        return bool(run.ledger.modules_at(base.name, base.phases))
+
+
+def _link_folder(source: Path, target: Path) -> None:
+    """The same files under other names; the manifest of a corpus last, since it means "finished".
+    Objects are replaced and never written into, so what happens to one name leaves the other be.
+    """
+    files = sorted(
+        (file for file in source.rglob("*") if file.is_file()),
+        key=lambda file: (file.name == "manifest.json", file),
+    )
+    for file in files:
+        place_at = target / file.relative_to(source)
+        make_folder(place_at.parent)
+        with contextlib.suppress(FileExistsError):
+            _link(file, place_at)
+    for folder in {target / file.relative_to(source).parent for file in files}:
+        flush(folder)
+
+
+def _link(file: Path, name: Path) -> None:
+    try:
+        os.link(file, name)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        temporary = name.with_name(f".{name.name}.{uuid.uuid4().hex}")
+        shutil.copyfile(file, temporary)
+        install_file(temporary, name)
+
+
+def _digest(settings: dict[str, Any]) -> str:
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return xxhash.xxh3_64_hexdigest(text.encode())

@@ -1,0 +1,52 @@
+"""Errors of this room: tasks that cannot be done. The docstring of a class is its message."""
+
+from dipaco.errors import DipacoError
+
+
+class EmptyHoldOut(DipacoError):
+    """Path {path} has {documents} documents and none that is long enough to be held out for early stopping. Use fewer paths, longer documents, or `inner.hold_out=0`."""
+
+
+class NameTaken(DipacoError):
+    """`{name}` is at work on this run already, as process {pid} on {host}. Give another `--name`, or end that one."""
+
+    exit_code = 3  # a launcher tries again later: that one may go
+
+
+class CannotRollBack(DipacoError):
+    """The run cannot go back to phase {phase}: {problem} Nothing was changed."""
+
+
+class RunBegunOtherwise(DipacoError):
+    """{folder} holds a run that began {how}; `{option}` comes too late. Nothing was changed.
+    Leave the option out to go on with it, or give another folder for a new run."""
+
+
+class ContributionRefused(DipacoError):
+    """Path {path} contributed to {module} at phase {phase} what cannot be averaged: {reason} The path is trained again."""
+
+
+class ContributionMissing(DipacoError):
+    """Path {path} has not contributed to {module} at phase {phase} yet."""
+
+
+class SnapshotOfOtherData(DipacoError):
+    """The snapshot of path {path} of `{arm}` counts its position in other data than this run has now.
+    Its corpus or shards were changed after it began: restore them, or start a new run folder.
+    """
+
+
+class CannotStartFrom(DipacoError):
+    """Cannot start from {source}: {problem}."""
+
+
+class RouterDiverged(DipacoError):
+    """The loss of the router for re-routing became {loss} at step {step}; nothing of it was recorded. Lower `reroute.learning_rate` in a new run."""
+
+
+class ModuleDiverged(DipacoError):
+    """The outer step of {module} after phase {phase} made `{name}` infinite or not a number; nothing of it was recorded. Lower `outer.learning_rate` or `inner.learning_rate` in a new run."""
+
+
+class ArmDiverged(DipacoError):
+    """The perplexity of `{arm}` at phase {phase} is {perplexity}: its parameters have diverged. Lower `inner.learning_rate` or `outer.learning_rate` in a new run."""

@@ -1,0 +1,71 @@
+"""Mending: an object that is damaged or gone is made again, by the task that made it.
+
+All work is deterministic, so what comes is what was lost, and its digest says so. The task that
+found the damage waits meanwhile. A loss goes back as far as it must: a module needs its
+contributions, a contribution its path's snapshot, and a path at its first phase needs neither.
+"""
+
+from pathlib import Path
+
+from dipaco.control.tasks import Claim, Task
+from dipaco.errors import DipacoError
+from dipaco.runs.run import Run
+from dipaco.workers.errors import ContributionMissing, ContributionRefused
+
+
+def mend(run: Run, claim: Claim, error: DipacoError) -> None:
+    """Has whatever `error` found missing done again.
+
+    Raises:
+      The error itself: no task makes what is lost.
+      ClaimLost: somebody else has the task by now, and will find it.
+      KeepsFailing: doing it again does not help.
+    """
+    ledger, task, values = run.ledger, claim.task, error.values
+    if isinstance(error, ContributionRefused):
+        (arrival,) = [
+            arrival
+            for arrival in ledger.arrivals(task.arm, task.module, _phase_of(error))
+            if arrival.path == values["path"]
+        ]
+        ledger.redos.refuse(claim, arrival, str(values["reason"]))
+        return
+    if isinstance(error, ContributionMissing):
+        cause = Task("train", task.arm, str(values["path"]), _phase_of(error))
+        ledger.redos.redo(claim, cause, f"contribution to {task.module}", "it is not there yet")
+        return
+    name = _name_of(run, error)
+    if name is not None and ledger.redos.forget_partial_snapshot(name):
+        ledger.queue.give_back(claim)
+        return
+    cause = None if name is None else ledger.redos.maker_of(run.plan, name)
+    if cause is None:
+        cause = _router_of_shard(run, name)
+    if cause is None or cause == task:
+        raise error
+    ledger.redos.redo(claim, cause, str(name), str(values.get("problem", "it is missing")))
+
+
+def _phase_of(error: DipacoError) -> int:
+    """Of a contribution; one that was late is of the phase before the step's."""
+    phase = error.values["phase"]
+    assert isinstance(phase, int)
+    return phase
+
+
+def _router_of_shard(run: Run, name: str | None) -> Task | None:
+    """The task that planned the rows of a shard."""
+    for routing in (stage for stage in run.ledger.stages() if stage.stage == "route"):
+        if name in {receipt.name for receipt in run.shards_of(routing).plans}:
+            return Task("route", phase=routing.phase)
+    return None
+
+
+def _name_of(run: Run, error: DipacoError) -> str | None:
+    """The object that an error of the store speaks of."""
+    if "name" in error.values:
+        return str(error.values["name"])
+    file = Path(str(error.values["file"]))
+    if not file.is_relative_to(run.objects.root):
+        return None
+    return file.relative_to(run.objects.root).as_posix()

@@ -1,0 +1,203 @@
+"""`train` of a synchronous arm: all paths through one phase, in one task.
+
+Gradients are averaged per module at every step (`algorithm.train_synchronously`), so there is
+nothing to be done by several workers, no contribution and no outer step; a phase is what is saved
+at a time. What paths would exchange, were each on a machine of its own, is recorded as theirs: at
+every step a gradient up and its mean down. DiPaCo section 4.5.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dipaco import trees
+from dipaco.algorithm.variants import train_synchronously
+from dipaco.control.ledger import PartialSnapshot
+from dipaco.control.plan import Arm
+from dipaco.control.tasks import Claim, Fact, PathTrained
+from dipaco.data.pipeline import Batches
+from dipaco.errors import Diverged
+from dipaco.inner.optimizer import learning_rates
+from dipaco.runs.programs import machine
+from dipaco.runs.run import Run
+from dipaco.store.snapshots import load_snapshot, save_snapshot
+from dipaco.topology import ModuleId
+from dipaco.workers.errors import SnapshotOfOtherData
+from dipaco.workers.tasks.train import OnStep, Preempted, batches_for, module_as_it_is
+
+Modules = dict[ModuleId, Any]
+
+
+class SynchronousStart(NamedTuple):
+    """Where the phase begins, or where somebody else stopped inside it."""
+
+    modules: Modules
+    states: Modules
+    taken: int  # inner steps, over all phases
+    losses: list[list[float]]  # [steps of this phase that somebody else took][paths]
+    seconds: float
+
+
+def train_together(
+    run: Run, claim: Claim, on_step: OnStep, should_stop: Callable[[], bool] = lambda: False
+) -> list[Fact]:
+    """Does the task; its facts are true only once they are recorded.
+
+    Raises:
+      StoppedPartway: `should_stop` said so.
+      Diverged: the loss of a path is not finite.
+    """
+    started = time.monotonic()
+    arm, phase = run.plan.arm(claim.task.arm), claim.task.phase
+    paths, inner = range(arm.topology.num_paths), run.config.inner
+    batches = [batches_for(run, arm, path, phase) for path in paths]
+    begun = _begin(run, arm, phase, batches)
+    end = arm.steps_before(phase + 1)
+    rates = learning_rates(inner, arm.total_steps, begun.taken, end - begun.taken)
+    losses, tokens = list(begun.losses), inner.batch_size * run.config.data.length
+    metrics: list[Any] = []  # of the step in hand, path by path
+
+    def gradient_of(path: int, step: int, parts: Any) -> Any:
+        batch = run.programs.place_batch(batches[path].at(step))
+        gradient, of_path = run.programs.gradient(parts, batch)
+        metrics.append(of_path.loss)
+        return gradient
+
+    def update(step: int, *arguments: Any) -> Any:
+        return run.programs.update(*arguments, rates[step - begun.taken])
+
+    def fetch(waiting: list[Any]) -> None:
+        losses.append([float(loss) for loss in jax.device_get(waiting)])
+        for loss in losses[-1]:
+            if not np.isfinite(loss):
+                raise Diverged(step=len(losses), loss=loss)
+            on_step(loss, tokens)
+
+    placed = {m: run.programs.place_module(begun.modules[m], begun.states[m]) for m in begun.states}
+    start = {m: parts for m, (parts, _) in placed.items()}, {m: s for m, (_, s) in placed.items()}
+    reached, waiting = start, []
+    for stepped in train_synchronously(
+        arm.topology,
+        *start,
+        gradient_of,
+        update,
+        run.shards_of(run.routing_of(arm.name, phase)).documents,
+        steps=itertools.takewhile(lambda _: not should_stop(), range(begun.taken, end)),
+        clip_norm=inner.clip_norm,
+        by_documents=run.config.outer.weigh_by_documents,
+    ):
+        reached = stepped
+        # One step late, so that the device never waits for the host.
+        if waiting:
+            fetch(waiting)
+        waiting, metrics = metrics, []
+    if waiting:
+        fetch(waiting)
+    seconds = begun.seconds + time.monotonic() - started
+    taken = arm.steps_before(phase) + len(losses)
+    if taken < end:
+        raise Preempted(_save_partial_snapshot(run, claim, *reached, taken, losses, seconds))
+    return _finish(run, claim, batches, *reached, losses, seconds)
+
+
+def _begin(run: Run, arm: Arm, phase: int, batches: Sequence[Batches]) -> SynchronousStart:
+    modules = {module: run.parameters(arm.name, module, phase) for module in arm.topology.modules}
+    like = {str(module): run.programs.module_state_like(modules[module]) for module in modules}
+    partial_snapshot = run.ledger.partial_snapshot(arm.name, 0, phase)
+    if partial_snapshot is not None:
+        if partial_snapshot.batches != _fingerprint(batches):
+            raise SnapshotOfOtherData(path=0, arm=arm.name)
+        saved = load_snapshot(
+            run.objects, partial_snapshot.receipt, ({str(m): modules[m] for m in modules}, like)
+        )
+        parts, states = ({module: of[str(module)] for module in modules} for of in saved)
+        losses = np.reshape(partial_snapshot.losses, (-1, arm.topology.num_paths)).tolist()
+        return SynchronousStart(
+            parts, states, partial_snapshot.step, losses, partial_snapshot.seconds
+        )
+    states = dict.fromkeys(modules)
+    if phase > 0:
+        for path, of_path in enumerate(batches):
+            snapshot = run.ledger.snapshot(arm.name, path, phase - 1)
+            if snapshot.batches != of_path.fingerprint:
+                raise SnapshotOfOtherData(path=path, arm=arm.name)
+        saved = load_snapshot(run.objects, snapshot.receipt, like)
+        states = {module: saved[str(module)] for module in modules}
+    return SynchronousStart(modules, states, arm.steps_before(phase), [], 0.0)
+
+
+def _save_partial_snapshot(
+    run: Run,
+    claim: Claim,
+    modules: Modules,
+    states: Modules,
+    taken: int,
+    losses: list[list[float]],
+    seconds: float,
+) -> PartialSnapshot:
+    arm = run.plan.arm(claim.task.arm)
+    phase = claim.task.phase
+    batches = [batches_for(run, arm, path, phase) for path in range(arm.topology.num_paths)]
+    return PartialSnapshot(
+        receipt=save_snapshot(
+            run.objects, _snapshot_name(run, claim), (_by_name(modules), _by_name(states))
+        ),
+        step=taken,
+        batches=_fingerprint(batches),
+        losses=tuple(loss for of_step in losses for loss in of_step),
+        seconds=seconds,
+    )
+
+
+def _finish(
+    run: Run,
+    claim: Claim,
+    batches: Sequence[Batches],
+    modules: Modules,
+    states: Modules,
+    losses: list[list[float]],
+    seconds: float,
+) -> list[Fact]:
+    """Bytes first. The facts are recorded together, when everything they speak of is durable."""
+    arm, phase = run.plan.arm(claim.task.arm), claim.task.phase
+    topology, steps = arm.topology, len(losses)
+    after = jax.device_get(modules)
+    snapshot = save_snapshot(run.objects, _snapshot_name(run, claim), _by_name(states))
+    path_bytes = sum(trees.num_bytes(after[module]) for module in topology.modules_of(0))
+    ready = [module_as_it_is(run, claim, module, after[module]) for module in topology.modules]
+    trained = [
+        PathTrained(
+            arm=arm.name,
+            path=path,
+            phase=phase,
+            snapshot=snapshot,
+            step=arm.steps_before(phase + 1),
+            position=arm.steps_before(phase + 1),
+            batches=of_path.fingerprint,
+            losses=tuple(of_step[path] for of_step in losses),
+            tokens=steps * run.config.inner.batch_size * run.config.data.length,
+            seconds=seconds / topology.num_paths,
+            bytes_down=steps * path_bytes,
+            bytes_up=steps * path_bytes,
+            machine=machine(),
+        )
+        for path, of_path in enumerate(batches)
+    ]
+    return [*trained, *ready]
+
+
+def _snapshot_name(run: Run, claim: Claim) -> str:
+    task, attempt = claim.task, claim.attempt
+    return run.layout.snapshot(task.arm, task.path, task.phase, attempt)
+
+
+def _by_name(modules: Modules) -> dict[str, Any]:
+    return {str(module): tree for module, tree in modules.items()}
+
+
+def _fingerprint(batches: Sequence[Batches]) -> str:
+    return " ".join(of_path.fingerprint for of_path in batches)

@@ -1,0 +1,100 @@
+"""Routing within a document: targets by brute force, and a router that learns them."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dipaco.inner.config import InnerSettings
+from dipaco.inner.optimizer import adamw
+from dipaco.inner.state import fresh as fresh_state
+from dipaco.inner.step import make_step
+from dipaco.routing import token_router as within
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 7, 100])
+def test_sums_and_targets_are_those_of_what_follows(window):
+    random = np.random.default_rng(0)
+    values = random.normal(size=(4, 5, 7)).astype(np.float32)  # paths, documents, tokens
+    lengths = np.array([7, 4, 1, 6, 7])
+    label = within.targets(values, lengths, window)
+    for document, length in enumerate(lengths):
+        for token in range(7):
+            end = length if window is None else min(length, token + 1 + window)
+            expected = values[:, document, token + 1 : end].sum(axis=1, dtype=np.float64)
+            got = [within.continuation_sums(v, lengths, window)[document, token] for v in values]
+            np.testing.assert_allclose(got, expected, atol=1e-6)
+            if token + 1 < end:
+                assert label[document, token] == expected.argmax()
+
+
+def test_a_window_as_long_as_the_document_is_the_same_as_none():
+    values = np.random.default_rng(1).normal(size=(3, 4, 6))
+    lengths = np.array([6, 3, 5, 6])
+    none = within.targets(values, lengths)
+    np.testing.assert_array_equal(within.targets(values, lengths, 6), none)
+
+
+def test_documents_that_are_held_out_train_nobody():
+    for count, share, held in ((100, 0.1, 10), (100, 0.001, 1), (2, 0.99, 1), (1, 0.5, 0)):
+        learned, held_out = within.split(count, share, np.random.default_rng(3))
+        assert len(held_out) == held
+        assert sorted([*learned, *held_out]) == list(range(count))
+    draws = [within.split(100, 0.1, np.random.default_rng(seed))[1].tolist() for seed in (3, 3, 4)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_without_a_hold_out_everything_trains_and_nothing_is_drawn():
+    random = np.random.default_rng(3)
+    learned, held_out = within.split(7, 0.0, random)
+    assert learned.tolist() == list(range(7))
+    assert not len(held_out)
+    assert random.integers(1 << 30) == np.random.default_rng(3).integers(1 << 30)
+
+
+def hidden_of(model, tokens_BT):
+    """A model of one table."""
+    return jnp.take(model["table"], tokens_BT, axis=0)
+
+
+def test_a_router_begins_without_a_preference_and_learns_who_follows_which_token():
+    random = np.random.default_rng(0)
+    model = {"table": random.normal(size=(10, 8)).astype(np.float32)}
+    best = random.integers(0, 4, 10)  # the path that follows each token best
+    params = within.fresh(model, 8, 4)
+    tokens = random.integers(0, 10, (16, 12)).astype(np.int32)
+    assert not np.asarray(within.path_logits(hidden_of, params, tokens)).any()
+
+    settings = InnerSettings(batch_size=16, weight_decay=0.0, warmup_steps=0)
+    step = make_step(functools.partial(within.loss, hidden_of), settings)
+    state = fresh_state(jnp_tree(params), adamw(settings))
+    batch = {"tokens": tokens, "targets": best[tokens], "is_target": np.ones((16, 12), bool)}
+    losses = []
+    for _ in range(150):
+        state, metrics = step(state, batch, np.float32(0.03))
+        losses.append(float(metrics.loss))
+    assert losses[0] == pytest.approx(np.log(4), rel=1e-5)
+    logits = np.asarray(within.path_logits(hidden_of, state.parts, tokens))
+    assert (logits.argmax(axis=-1) == best[tokens]).mean() > 0.95
+    assert abs(np.asarray(state.parts["model"]["table"]) - model["table"]).max() > 1e-3
+
+
+def jnp_tree(tree):
+    return {
+        name: jnp_tree(leaf) if isinstance(leaf, dict) else jnp.array(leaf)
+        for name, leaf in tree.items()
+    }
+
+
+def test_only_targets_count():
+    model = {"table": np.ones((4, 2), np.float32)}
+    params = within.fresh(model, 2, 3)
+    is_target = np.array([[True, False, False], [True, True, False]])
+    batch = {
+        "tokens": np.zeros((2, 3), np.int32),
+        "targets": np.zeros((2, 3), np.int32),
+        "is_target": is_target,
+    }
+    total, count = within.loss(hidden_of, params, batch)
+    assert (float(total), float(count)) == (pytest.approx(3 * np.log(3), rel=1e-5), 3)

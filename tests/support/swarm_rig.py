@@ -1,0 +1,180 @@
+"""A group in one process: a leader and volunteers with tiny models, over TCP on this machine."""
+
+import asyncio
+import contextlib
+import functools
+import time
+
+import jax
+import numpy as np
+
+from dipaco.inner.config import InnerSettings
+from dipaco.inner.optimizer import adamw, learning_rates
+from dipaco.inner.state import fresh
+from dipaco.inner.step import make_step
+from dipaco.model.config import ModelConfig
+from dipaco.model.lm import training_loss
+from dipaco.model.spec import initialise
+from dipaco.swarm.compute import Compute, Settings
+from dipaco.swarm.network.credentials import Authority, Signer, Verifier
+from dipaco.swarm.network.transport import Tcp
+from dipaco.swarm.network.wire import LinkMeter, Wire
+from dipaco.swarm.roles.auxiliary import Auxiliary
+from dipaco.swarm.roles.leader import Leader
+from dipaco.swarm.roles.volunteer import Volunteer
+from dipaco.swarm.state_holder import StateHolder
+
+LENGTH, BATCH, STEPS = 24, 16, 6
+MODEL = ModelConfig(vocab_size=64, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=24)
+INNER = InnerSettings(batch_size=BATCH, learning_rate=3e-3, warmup_steps=1, steps=STEPS)
+SETTINGS = Settings(model=MODEL, inner=INNER, length=LENGTH, block_rows=2)
+AUTHORITY = Authority(bytes(range(32)), "run")
+RATES = learning_rates(INNER, 1000, 0, 1000)
+
+
+def batch_of(step):
+    """The rows of a step, whoever asks."""
+    rng = np.random.default_rng(step)
+    return {
+        "tokens": rng.integers(0, 64, (BATCH, LENGTH), dtype=np.int32),
+        "segments": np.ones((BATCH, LENGTH), np.int32),
+        "positions": np.tile(np.arange(LENGTH, dtype=np.int32), (BATCH, 1)),
+    }
+
+
+@functools.cache
+def first_state():
+    parts = jax.device_get(initialise(MODEL, jax.random.key(0)))
+    return jax.device_get(fresh(parts, adamw(INNER)))
+
+
+@functools.cache
+def plain_step():
+    def loss(parts, batch):
+        return training_loss(MODEL, parts, batch["tokens"], batch["segments"], batch["positions"])
+
+    return make_step(loss, INNER)
+
+
+def plain_states(count):
+    """The states after 0, 1, ... steps of plain large-batch AdamW in one process."""
+    step, state = plain_step(), jax.device_put(first_state())
+    states = [jax.device_get(state)]
+    for number in range(count):
+        state, _ = step(state, batch_of(number), RATES[number])
+        states.append(jax.device_get(state))
+    return states
+
+
+def largest_difference(a, b):
+    leaves = zip(jax.tree.leaves(a.parts), jax.tree.leaves(b.parts), strict=True)
+    return max(float(np.max(np.abs(x - y))) for x, y in leaves)
+
+
+COMPUTE = Compute(SETTINGS)
+
+
+def issue(name, role="volunteer", authority=AUTHORITY, days=1.0, now=None):
+    return authority.issue(name, role, time.time() if now is None else now, days)
+
+
+async def wire_of(given, *, listens=True, meter=None, clock=time.time):
+    """A wire with a transport."""
+    signer = Signer(given, clock)
+    verifier = Verifier(given.authority, given.certificate.group, signer.name, clock)
+    wire = Wire(signer, verifier, 64 << 20, meter)
+    wire.transport = await Tcp.start(wire.serve if listens else None)
+    return wire
+
+
+class Group:
+    """A leader, and whoever joins."""
+
+    def __init__(self, settings=SETTINGS):
+        self.settings = settings
+        self.compute = COMPUTE if settings is SETTINGS else Compute(settings)
+        self.said, self.refused, self.states, self.closings = [], [], [], []
+        self.volunteers = {}
+
+    async def __aenter__(self):
+        self._lead_with(await wire_of(issue("back", "backbone")))
+        self.holder.begin(first_state(), "test", 0, "root", [])
+        self.leader.begin_phase((self.wire.address,))
+        self.states.append(jax.device_get(self.holder.state))
+        return self
+
+    async def __aexit__(self, *_):
+        self.leader.end()
+        for volunteer, task in self.volunteers.values():
+            task.cancel()
+            with contextlib.suppress(BaseException):
+                await task
+            await volunteer.wire.transport.close()
+        await self.wire.transport.close()
+
+    async def new_leader(self):
+        """The leader's process dies; another backbone, which has taken the same steps, leads."""
+        old, at, losses = self.wire, self.holder.at, list(self.holder.losses)
+        wire = await wire_of(issue("second", "backbone"))
+        self.leader.knows_backbones((old.address, wire.address), ())
+        await asyncio.sleep(0.2)  # who listens has heard of it
+        await old.transport.close()
+        self._lead_with(wire)
+        self.holder.begin(self.states[-1], *at, losses)
+        self.leader.begin_phase((wire.address,), takes_over=True)
+
+    def _lead_with(self, wire):
+        self.wire, self.holder = wire, StateHolder(wire, self.compute)
+        refused = lambda sender, reason: self.refused.append((sender, reason))  # noqa: E731
+        wire.on_refused = refused
+        self.leader = Leader(wire, self.holder, say=self.said.append, on_refused=refused)
+
+    async def join(self, name, *, kind=Volunteer, slow=0.0, listens=True, most=None, **more):
+        """One more volunteer, which needs `slow` seconds more for each block."""
+        wire = await wire_of(issue(name), listens=listens, meter=LinkMeter(most))
+        holder = StateHolder(wire, Slow(self.compute, slow) if kind is not Auxiliary else None)
+        volunteer = kind(wire, (self.wire.address,), holder, **more)
+        await volunteer.join()
+        self.volunteers[name] = volunteer, asyncio.ensure_future(volunteer.run())
+        return volunteer
+
+    async def kill(self, name):
+        """As SIGKILL: everything it has is gone at once."""
+        volunteer, task = self.volunteers.pop(name)
+        task.cancel()
+        await volunteer.wire.transport.close()
+        with contextlib.suppress(BaseException):
+            await task
+
+    async def step(self):
+        number = self.holder.step
+        closing = await asyncio.wait_for(
+            self.leader.take_step(batch_of(number), float(RATES[number]), lambda: False), 60
+        )
+        self.closings.append(closing)
+        self.states.append(jax.device_get(self.holder.state))
+        return closing
+
+
+class Slow:
+    """A slower machine."""
+
+    def __init__(self, compute, seconds):
+        self._compute, self._seconds = compute, seconds
+
+    def __getattr__(self, name):
+        return getattr(self._compute, name)
+
+    def gradient(self, parts, rows):
+        time.sleep(self._seconds)
+        return self._compute.gradient(parts, rows)
+
+
+def assert_replayed(group):
+    """Every step of the group is the plain one, to 1e-5, and each row was in it once."""
+    plain = plain_states(len(group.closings))
+    for ours, theirs in zip(group.states, plain, strict=True):
+        assert largest_difference(ours, theirs) < 1e-5
+    for closing in group.closings:
+        blocks = sorted(block for blocks in closing.rows.values() for block in blocks)
+        assert blocks == list(range(group.settings.num_blocks))

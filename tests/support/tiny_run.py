@@ -1,0 +1,231 @@
+"""One tiny finished run for the whole session, and `dipaco` as a process that may be killed.
+
+Fixtures: `dipaco` runs a command line, `tiny` is the finished run (never write to it), `half` the
+same run stopped in the middle of its first phase; `copy_of` gives a test its own copy of either.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+HOME = Path(__file__).parents[2]
+DRIVER = HOME / "tools" / "driver.py"
+
+CONFIG = '''
+"""2x2 paths of 37 thousand parameters on the toy corpus: a few seconds."""
+
+from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
+from dipaco.data.config import DataConfig
+from dipaco.inner.config import InnerSettings
+from dipaco.model.config import ModelConfig
+from dipaco.topology import Level, Topology
+
+
+def run() -> RunConfig:
+    return RunConfig(
+        name="tiny",
+        model=ModelConfig(
+            vocab_size=300, d_model=32, num_layers=2, num_heads=2, d_ff=48, max_length=64
+        ),
+        topology=Topology(
+            levels=(
+                Level(name="early", parts=("embed", "block_00"), experts=2),
+                Level(name="late", parts=("block_01", "final_norm", "head"), experts=2),
+            )
+        ),
+        data=DataConfig(
+            sources=("toy:?clusters=4&documents=240&words=40",),
+            vocab_size=300,
+            length=64,
+            valid_fraction=0.1,
+            router_fraction=0.2,
+            processes=1,
+        ),
+        base=BaseSettings(steps=4, steps_per_phase=2),
+        phases=2,
+        inner=InnerSettings(steps=3, batch_size=4, learning_rate=3e-3, warmup_steps=1),
+        evaluation=EvaluationSettings(batch_size=16),
+    )
+'''
+
+
+class Fault(NamedTuple):
+    """Die at the nth passing of a named point (`tools/driver.py`) of a task of this kind."""
+
+    where: str
+    kind: str | None = None
+    nth: int = 1
+    number: int = signal.SIGKILL
+
+
+class Ended(NamedTuple):
+    """How a command ended: exit code (-9: killed), what it said, and the fault that was passed."""
+
+    code: int
+    out: str
+    err: str
+    fired: str | None
+
+
+class Run(NamedTuple):
+    """A run folder and the config file it was made with."""
+
+    folder: Path
+    config: Path
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory) -> Path:
+    """Programs that any process of these tests has compiled; none is compiled twice."""
+    import jax
+
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled" / "tests"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    return folder / "compiled"
+
+
+@pytest.fixture(scope="session")
+def command_cache(tmp_path_factory, compiled) -> Path:
+    """The cache folder of all commands, with the programs that they compile."""
+    folder = tmp_path_factory.mktemp("cache")
+    compiled.mkdir(exist_ok=True)
+    (folder / "compiled").symlink_to(compiled)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dipaco(tmp_path_factory, command_cache) -> Iterator[Command]:
+    """`dipaco("train", config, "--run", folder, fault=...)` -> `Ended`; compiled programs kept."""
+    folder = tmp_path_factory.mktemp("commands")
+    # One device, as a user has, and not the eight of the other tests.
+    environment = os.environ | {
+        "DIPACO_CACHE": str(command_cache),
+        "XLA_FLAGS": "",
+        "PYTHONPATH": str(HOME),
+    }
+    driver = subprocess.Popen(
+        [sys.executable, str(DRIVER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    assert driver.stdin
+    assert driver.stdout
+    ask, answers = driver.stdin, driver.stdout
+
+    def command(*arguments: object, fault: Fault | None = None, **request: Any) -> Ended:
+        place = folder / uuid.uuid4().hex
+        place.mkdir()
+        request |= {"arguments": [str(argument) for argument in arguments], "folder": str(place)}
+        if fault is not None:
+            request["fault"] = fault._asdict()
+        print(json.dumps(request), file=ask, flush=True)
+        return Ended(**json.loads(answers.readline()))
+
+    try:
+        yield command
+    finally:
+        ask.close()
+        answers.close()
+        driver.wait(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def config_file(tmp_path_factory) -> Path:
+    file = tmp_path_factory.mktemp("config") / "tiny.py"
+    file.write_text(CONFIG)
+    return file
+
+
+@pytest.fixture(scope="session")
+def tiny(dipaco, config_file, tmp_path_factory) -> Run:
+    """The finished run. Nobody writes to it."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    ended = dipaco("train", config_file, "--run", folder)
+    assert ended.code == 0, ended.err
+    return Run(folder, config_file)
+
+
+@pytest.fixture(scope="session")
+def half(dipaco, tiny, tmp_path_factory) -> Run:
+    """Stopped in the second phase, before a module is stepped: contributions and snapshots wait.
+    Nobody writes to it.
+    """
+    folder = tmp_path_factory.mktemp("runs") / "half"
+    fault = Fault("after claim", "outer", nth=6)
+    ended = dipaco("train", tiny.config, "--run", folder, fault=fault)
+    assert (ended.code, ended.fired) == (-signal.SIGKILL, "after claim outer"), ended.err
+    return Run(folder, tiny.config)
+
+
+@pytest.fixture
+def copy_of(tmp_path) -> Callable[[Run], Run]:
+    """A copy that a test may spoil."""
+
+    def copy(run: Run) -> Run:
+        folder = tmp_path / run.folder.name
+        shutil.copytree(run.folder, folder)
+        return Run(folder, run.config)
+
+    return copy
+
+
+FACTS = {
+    "tasks": "SELECT kind, arm, subject, phase FROM tasks WHERE state = 'done'",
+    "modules": "SELECT * FROM modules",
+    "arrivals": "SELECT * FROM arrivals",
+    "trained": "SELECT arm, path, phase, digest, num_bytes, step, batches, losses, tokens,"
+    " bytes_down, bytes_up FROM trained",
+    "scores": "SELECT arm, path, phase, name, digest, num_bytes FROM scores",
+    "labels": "SELECT arm, path, phase, name, digest, num_bytes FROM labels",
+    "checks": "SELECT arm, path, phase, loss, best_phase FROM checks",
+    "releases": "SELECT * FROM releases",
+    "evaluations": "SELECT arm, phase, perplexity, best_path_perplexity, documents, tokens"
+    " FROM evaluations",
+    "stages": "SELECT stage, CASE stage WHEN 'report' THEN '' ELSE artifacts END, summary"
+    " FROM stages",
+}
+
+
+def facts(folder: Path) -> dict[str, set[tuple]]:
+    """All rows of the ledger, but for what a clock or the number of an attempt decided."""
+    if not (folder / "ledger.sqlite").exists():
+        return {table: set() for table in FACTS}
+    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
+        if not ledger.execute("SELECT 1 FROM sqlite_master WHERE name = 'tasks'").fetchall():
+            return {table: set() for table in FACTS}
+        return {table: set(ledger.execute(query)) for table, query in FACTS.items()}
+
+
+def facts_on_server(url: str, schema: str) -> dict[str, set[tuple]]:
+    """The same of a run whose ledger is in PostgreSQL."""
+    import psycopg
+
+    with psycopg.connect(url, options=f'-c search_path="{schema}"') as ledger:
+        return {table: set(ledger.execute(query).fetchall()) for table, query in FACTS.items()}
+
+
+def report(folder: Path) -> dict:
+    """report.json without its clock."""
+    content = json.loads((folder / "report.json").read_bytes())
+    for row in content["rows"]:
+        del row["seconds"]
+    return content

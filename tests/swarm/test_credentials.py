@@ -1,0 +1,150 @@
+"""Who gets in, and above all who does not."""
+
+import msgspec
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+
+from dipaco.control.errors import BadName
+from dipaco.swarm.errors import BadPass, MessageRefused
+from dipaco.swarm.network.credentials import (
+    DAY_SECONDS,
+    Authority,
+    Signer,
+    Verifier,
+    load_pass,
+    save_pass,
+)
+
+NOW = 1_000_000.0
+
+
+class Clock:
+    def __init__(self, now=NOW):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def authority():
+    return Authority(bytes(range(32)), "run")
+
+
+@pytest.fixture
+def verifier(authority, clock):
+    return Verifier(authority.public_key, "run", "back/1", clock)
+
+
+def signer(authority, clock, name="ana", days=7.0):
+    return Signer(authority.issue(name, "volunteer", NOW, days), clock)
+
+
+def test_a_good_message_tells_whose_it_is(authority, verifier, clock):
+    ana = signer(authority, clock)
+    assert verifier.check(ana.seal(b"hello", "back/1"), b"hello").name == "ana"
+
+
+def refused(verifier, seal, content, why):
+    with pytest.raises(MessageRefused, match=why):
+        verifier.check(seal, content)
+
+
+def test_an_altered_message_is_refused(authority, verifier, clock):
+    refused(verifier, signer(authority, clock).seal(b"1 sample", ""), b"9 samples", "signature")
+
+
+def test_a_message_sent_again_is_refused(authority, verifier, clock):
+    seal = signer(authority, clock).seal(b"hello", "")
+    verifier.check(seal, b"hello")
+    refused(verifier, seal, b"hello", "sent before")
+    clock.now += 3600
+    refused(verifier, seal, b"hello", "60 minutes off")
+
+
+def test_a_message_for_somebody_else_is_refused(authority, verifier, clock):
+    refused(verifier, signer(authority, clock).seal(b"x", "other/2"), b"x", "somebody else")
+
+
+def test_clocks_a_minute_apart_are_fine_and_ten_are_not(authority, verifier):
+    for skew in (-60, 60):
+        ana = signer(authority, Clock(NOW + skew))
+        verifier.check(ana.seal(b"x", ""), b"x")
+    refused(
+        verifier, signer(authority, Clock(NOW + 600)).seal(b"x", ""), b"x", "look at both clock"
+    )
+
+
+def test_an_expired_pass_is_refused(authority, verifier, clock):
+    ana = signer(authority, clock, days=1)
+    clock.now += DAY_SECONDS + 60
+    verifier.check(ana.seal(b"x", ""), b"x")  # a minute apart
+    clock.now += 3600
+    refused(verifier, ana.seal(b"x", ""), b"x", "expired")
+
+
+def test_a_forged_pass_is_refused(verifier, clock):
+    forger = Authority(bytes(32), "run")
+    refused(verifier, signer(forger, clock).seal(b"x", ""), b"x", "not issued by this run")
+
+
+def test_a_pass_with_a_longer_life_written_in_is_refused(authority, verifier, clock):
+    given = authority.issue("ana", "volunteer", NOW, 1.0)
+    longer = msgspec.structs.replace(given.certificate, not_after=NOW + 1e9)
+    signed = msgspec.structs.replace(given.signed, certificate=msgspec.msgpack.encode(longer))
+    seal = Signer(msgspec.structs.replace(given, signed=signed), clock).seal(b"x", "")
+    refused(verifier, seal, b"x", "not issued by this run")
+
+
+def test_a_stolen_certificate_without_its_key_is_useless(authority, verifier, clock):
+    ana, eve = (authority.issue(name, "volunteer", NOW, 7) for name in ("ana", "eve"))
+    thief = msgspec.structs.replace(ana, private_key=eve.private_key)
+    refused(verifier, Signer(thief, clock).seal(b"x", ""), b"x", "signature")
+
+
+def test_a_pass_for_another_run_is_refused(verifier, clock):
+    other = Authority(bytes(range(32)), "another")
+    refused(verifier, signer(other, clock).seal(b"x", ""), b"x", "another run")
+
+
+def test_a_revoked_pass_and_one_that_is_not_on_the_list_are_refused(authority, verifier, clock):
+    given = authority.issue("ana", "volunteer", NOW, 7)
+    ana = Signer(given, clock)
+    verifier.allowed = {given.certificate.serial}
+    verifier.check(ana.seal(b"x", ""), b"x")
+    verifier.revoked = {given.certificate.serial}
+    refused(verifier, ana.seal(b"x", ""), b"x", "revoked")
+    verifier.revoked, verifier.allowed = set(), set()
+    refused(verifier, ana.seal(b"x", ""), b"x", "not on the list")
+    # The list is read again before somebody is told so: it may have been issued a moment ago.
+    verifier.look_again = lambda: setattr(verifier, "allowed", {given.certificate.serial})
+    verifier.check(ana.seal(b"x", ""), b"x")
+
+
+def test_one_cannot_speak_in_anothers_name(authority, verifier, clock):
+    eve = signer(authority, clock, "eve")
+    eve.name = "ana/0123abcd"
+    refused(verifier, eve.seal(b"x", ""), b"x", "pass of eve")
+
+
+def test_a_pass_comes_back_from_its_file_which_others_cannot_read(authority, tmp_path):
+    given = authority.issue("ana", "volunteer", NOW, 7)
+    save_pass(given, tmp_path / "ana.pass")
+    assert load_pass(tmp_path / "ana.pass") == given
+    assert (tmp_path / "ana.pass").stat().st_mode & 0o077 == 0
+
+
+def test_what_is_not_a_pass_is_said_plainly(authority, tmp_path):
+    (tmp_path / "x").write_bytes(b"cos\nsystem\n(S'rm'\ntR.")
+    with pytest.raises(BadPass, match="is not a pass"):
+        load_pass(tmp_path / "x")
+    with pytest.raises(BadPass, match="cannot be read"):
+        load_pass(tmp_path / "missing")
+    with pytest.raises(BadName, match="no name"):
+        authority.issue("../etc", "volunteer", NOW, 7)

@@ -1,0 +1,236 @@
+"""`dipaco ablate`, as a user runs it: killed, gone on with, changed; and what it refuses."""
+
+import hashlib
+import json
+import re
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.tiny_run import CONFIG, Fault, facts, report
+
+SWEEP = (
+    CONFIG.replace("def run()", "def tiny()")
+    + """
+
+import dataclasses
+
+from dipaco.outer.config import OuterSettings
+
+
+def diloco():
+    base = tiny()
+    parts = tuple(part for level in base.topology.levels for part in level.parts)
+    return dataclasses.replace(
+        base,
+        topology=Topology(
+            levels=(
+                Level(name="all", parts=parts),
+                Level(name="first", experts=2),
+                Level(name="second", experts=2),
+            )
+        ),
+        outer=OuterSettings(rescale_by_fan_in=False),
+        baselines=(),
+    )
+
+
+def sweep():
+    return {ROWS}
+"""
+)
+
+
+def sweep_file(folder: Path, rows: str, name: str = "little") -> Path:
+    file = folder / f"{name}.py"
+    file.write_text(SWEEP.replace("ROWS", rows))
+    return file
+
+
+def content_of(folder: Path) -> dict[str, str]:
+    """Digests of all files of a run but its locks and the lists of names that SQLite keeps."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not file.name.endswith(("-wal", "-shm"))
+    }
+
+
+class Sweep(NamedTuple):
+    """A sweep's file, its folder, and its first row."""
+
+    file: Path
+    folder: Path
+    row: Path
+
+
+@pytest.fixture(scope="module")
+def little(dipaco, tmp_path_factory) -> Sweep:
+    """A sweep of one row, killed twice and then finished; later tests add rows to it.
+
+    It is killed when it has started the base model's process, which goes on alone, and when it has
+    started the row's.
+    """
+    place = tmp_path_factory.mktemp("little")
+    file, folder = sweep_file(place, '"2x2": tiny()'), place / "sweep"
+    command = ("ablate", file, "--run", folder)
+    for _ in range(2):
+        ended = dipaco(*command, fault=Fault("after start"), forks=True)
+        assert (ended.code, ended.fired) == (-signal.SIGKILL, "after start None"), ended.err
+    ended = dipaco(*command, forks=True)
+    assert ended.code == 0, ended.err
+    return Sweep(file, folder, folder / "rows" / "2x2" / "0")
+
+
+def test_a_row_is_the_run_that_it_would_be_alone_also_after_kills(tiny, little):
+    assert facts(little.row) == facts(tiny.folder)
+    assert report(little.row)["rows"] == report(tiny.folder)["rows"]
+    table = json.loads((little.folder / "table.json").read_bytes())
+    assert [row["name"] for row in table["rows"]] == [
+        "2x2/dense",
+        "2x2/dense_equal_tokens",
+        "2x2",
+        "2x2_best_path",
+    ]
+    assert (little.folder / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_finished_is_not_run_again_and_a_new_row_runs_alone(dipaco, little):
+    before = content_of(little.row)
+    features = set((little.folder / "shared").glob("*/features/*"))
+    assert len(features) == 3  # of the documents for the router, for training, for validation
+    command = ("ablate", little.file, "--run", little.folder)
+    ended = dipaco(*command, forks=True)
+    assert ended.code == 0
+    assert "all 1 runs of little are finished" in ended.err
+    sweep_file(little.file.parent, '"2x2": tiny(), "diloco": diloco()')
+    ended = dipaco(*command, forks=True)
+    assert ended.code == 0, ended.err
+    assert "base model" not in ended.err.replace("begins with the base model", "")
+    assert "diloco, seed 0 finished" in ended.err
+    assert "2x2, seed 0 " not in ended.err
+    assert len(list((little.folder / "shared").iterdir())) == 1
+    assert set((little.folder / "shared").glob("*/features/*")) == features  # used again
+    table = json.loads((little.folder / "table.json").read_bytes())
+    assert list(table["to_diloco"]) == ["2x2"]
+    costs = ["steps", "tokens", "parameters_per_path", "flops"]
+    assert table["to_diloco"]["2x2"]["held_equal"] == costs
+    assert content_of(little.row) == before
+
+    ended = dipaco(*command, "--only", "2x2", "--redo", "2x2")
+    assert ended.code == 0, ended.err
+    assert "`2x2` has not changed: there is nothing to redo." in ended.out
+    assert "all 1 runs of little are finished" in ended.err
+    assert json.loads((little.folder / "table.json").read_bytes()) == table  # of all rows, still
+
+
+def test_a_changed_row_is_named_and_run_anew_where_that_is_asked_for(dipaco, little):
+    before = content_of(little.row)
+    command = ("ablate", little.file, "--run", little.folder)
+    diloco = little.folder / "rows" / "diloco" / "0"
+    if not diloco.exists():  # this test alone
+        sweep_file(little.file.parent, '"2x2": tiny(), "diloco": diloco()')
+        assert dipaco(*command, forks=True).code == 0
+    kept = content_of(diloco)
+    changed = '"2x2": tiny(), "diloco": dataclasses.replace(diloco(), phases=1)'
+    sweep_file(little.file.parent, changed)
+    ended = dipaco(*command, forks=True)
+    assert ended.code == 2
+    assert "RowsChanged: `diloco` of the sweep changed" in ended.err
+    assert "`phases` was 2 and is 1" in ended.err
+    assert content_of(diloco) == kept
+    ended = dipaco(*command, "--redo", "diloco", forks=True)
+    assert ended.code == 0, ended.err
+    assert content_of(little.folder / "replaced" / "diloco-0-1") == kept
+    assert content_of(little.row) == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "problem"),
+    [
+        ('"a": tiny(), "a": diloco()', (), "BadSweep: .*names the row `a` twice"),
+        ('"a b": tiny(), "A_b": diloco()', (), "rows `a b` and `A_b` would share a folder"),
+        ('"a/b": tiny()', (), "`a/b` cannot name a row"),
+        ('"a": tiny(), "a_best_path": diloco()', (), "`a_best_path` is called as the table"),
+        ('"a_every_16": tiny()', (), "`a_every_16` is called as the table calls"),
+        ('"a": tiny()', ("--set", "seed=3"), "NotForSweeps: `--set seed=.*`--seeds` says"),
+        ('"a": tiny()', ("--set", "name=b"), "NotForSweeps: `--set name=.*its file names"),
+        ('"a": 3', (), "its row `a` is int, not RunConfig"),
+        ("", (), r"`sweep\(\)` returned no rows"),
+        ('"a": tiny()', ("--seeds", "0,1,0"), "BadSeeds: .*0 is there twice"),
+        ('"a": tiny()', ("--seeds", "0,x"), "BadSeeds: .*`x` is no seed"),
+        ('"a": tiny()', ("--jobs", "0"), "BadSetting: `--jobs` is 0"),
+        ('"a": tiny()', ("--only", "b"), r"NoSuchRow: .*no row `b`\. It has: a"),
+        ('"a": tiny()', ("--redo", "b"), r"NoSuchRow: .*no row `b`"),
+        ('"a": tiny()', ("--set", "inner.step=3"), "UnknownSetting: `inner.step`"),
+        (
+            '"a": tiny(), "b": diloco()',
+            ("--set", "model.num_layers=3"),
+            "BadSweep: .*its row `a`: No level owns `block_02`",
+        ),
+        (
+            '"a": dataclasses.replace(tiny(), '
+            "model=dataclasses.replace(tiny().model, num_layers=1))",
+            (),
+            "UnknownPart: Level `late` owns `block_01`",
+        ),
+    ],
+)
+def test_what_is_no_sweep_is_refused_before_anything_is_written(
+    dipaco, tmp_path, rows, arguments, problem
+):
+    folder = tmp_path / "sweep"
+    sweep = sweep_file(tmp_path, rows)
+    ended = dipaco("ablate", sweep, "--run", folder, *arguments)
+    assert ended.code == 2
+    assert len(ended.err.strip().splitlines()) == 1
+    assert re.search(problem, ended.err), ended.err
+    assert not folder.exists()
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(dipaco, tiny, tmp_path):
+    sweep = sweep_file(tmp_path, '"a": tiny()')
+    before = content_of(tiny.folder)
+    ended = dipaco("ablate", sweep, "--run", tiny.folder)
+    assert ended.code == 2
+    assert "holds a single run, not the sweep `little`" in ended.err
+    assert content_of(tiny.folder) == before
+
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "sweep.json").write_text('{"sweep": "sharing"}')
+    ended = dipaco("ablate", sweep, "--run", folder)
+    assert ended.code == 2
+    assert "holds the sweep `sharing`, not the sweep `little`" in ended.err
+    assert [file.name for file in folder.iterdir()] == ["sweep.json"]
+
+    for damaged in ("{", "", "[]", "{}"):
+        (folder / "sweep.json").write_text(damaged)
+        ended = dipaco("ablate", sweep, "--run", folder)
+        assert ended.code == 2
+        assert "holds a damaged sweep.json (where it is `little`'s, remove that file)" in ended.err
+    for verb in (("status",), ("inspect",), ("train", tiny.config)):
+        ended = dipaco(*verb, "--run", folder)
+        assert ended.code == 2
+        assert f"SweepHere: {folder} holds a sweep, not a run." in ended.err
+    assert [file.name for file in folder.iterdir()] == ["sweep.json"]
+
+    ended = dipaco("ablate", sweep, "--run", "s3://bucket/sweep")
+    assert ended.code == 2
+    assert "SweepNeedsFolder" in ended.err
+
+
+def test_a_row_that_fails_is_named_and_the_others_are_done(dipaco, tmp_path):
+    """48 router documents for 256 paths: only routing finds that out."""
+    many = 'Topology(levels=(*diloco().topology.levels, Level(name="more", experts=64)))'
+    rows = f'"many": dataclasses.replace(diloco(), topology={many}), "diloco": diloco()'
+    sweep = sweep_file(tmp_path, rows)
+    ended = dipaco("ablate", sweep, "--run", tmp_path / "sweep", forks=True)
+    assert ended.code == 2
+    assert "RowsFailed: 1 of the sweep's runs could not be finished: many, seed 0: " in ended.err
+    assert "TooFewRouterDocuments" in ended.err
+    table = json.loads((tmp_path / "sweep" / "table.json").read_bytes())
+    assert [row["name"] for row in table["rows"]] == ["diloco", "diloco_best_path"]
+    assert table["missing"] == ["many, seed 0"]

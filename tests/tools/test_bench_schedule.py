@@ -1,0 +1,45 @@
+"""The virtual clock in its small form: preempted and killed, everything is done once, and the
+overhead is that of what was lost.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "bench_schedule.py"
+
+
+def simulate(*dials):
+    done = subprocess.run(
+        [sys.executable, str(TOOL), *dials], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("dials", "most"),
+    [
+        (["--preempt-every", "1e12"], 0.0),  # nobody is: then no time is lost between tasks
+        (["--preempt-every", "900"], 0.15),  # saved part-way: what costs is loading it again
+        (["--preempt-every", "900", "--killed-share", "1"], 2.5),  # a lease, and all over again
+    ],
+    ids=["calm", "preempted", "killed"],
+)
+def test_every_path_goes_through_every_phase_once_and_loses_no_more_than_it_must(dials, most):
+    answer = simulate("--grid", "4", "--phases", "3", "--workers", "32", *dials)
+    assert answer["tasks"] == 3 + 3 * (16 + 25)
+    assert 0 <= answer["overhead"] <= most
+    happened = answer["preempted"] + answer["killed"]
+    assert bool(happened) == (most > 0)
+    assert answer["killed"] == answer["lost"]
+
+
+def test_the_paper_s_256_paths_under_preemption_stay_near_the_ideal_schedule():
+    answer = simulate("--phases", "2")
+    assert (answer["paths"], answer["modules"], answer["workers"]) == (256, 289, 512)
+    assert answer["preempted"] > 5
+    assert answer["overhead"] < 0.10

@@ -1,0 +1,32 @@
+"""A phase whose steps others take, and that is stopped on the way."""
+
+import numpy as np
+
+from dipaco.config import MODULAR
+from dipaco.inner.phase import PhaseResult
+from dipaco.workers.loop import progress_of
+from tests.workers.conftest import CONFIG, work_until, worker_of
+
+
+def test_what_others_had_when_they_were_stopped_is_where_the_next_worker_goes_on(begin):
+    run, begun = begin(CONFIG), []
+    work_until(run, 0)
+
+    def one_step(work):
+        begun.append((work.origin, work.losses))
+        state = work.state._replace(step=work.state.step + 1)
+        work.save(state, (*work.losses, 5.0))  # as a backbone does, now and then
+        return PhaseResult(state, np.float32([*work.losses, 5.0]), 4)
+
+    worker = worker_of(run, "others", kinds=("train",), run_elsewhere=one_step)
+    assert worker.run_once()
+    (path,) = (p for p in range(4) if run.ledger.partial_snapshot(MODULAR, p, 0) is not None)
+    partial_snapshot = run.ledger.partial_snapshot(MODULAR, path, 0)
+    assert (partial_snapshot.step, partial_snapshot.losses) == (1, (5.0,))
+    assert (run.address.folder / partial_snapshot.receipt.name).exists()
+    done, total = progress_of(run)
+    assert progress_of(run, with_partway=True) == (done + 1, total)
+
+    while (begun[0][0], (5.0,)) not in begun:  # it may take another path first
+        assert worker.run_once()
+    assert run.ledger.partial_snapshot(MODULAR, path, 0) is None

@@ -1,0 +1,280 @@
+"""What is damaged, gone or wrong is made again, and the run ends with the bits of one in which
+nothing was.
+"""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+
+from dipaco import trees
+from dipaco.config import MODULAR
+from dipaco.control.errors import KeepsFailing
+from dipaco.control.facts import record
+from dipaco.runs.run import create_or_open
+from dipaco.store.errors import ObjectMissing
+from dipaco.store.tensors import load_tree, save_tree
+from dipaco.workers.heartbeat import LeaseRenewer
+from dipaco.workers.loop import Worker
+from tests.workers.conftest import CONFIG, Silent, work_until, worker_of
+
+
+class Noting(Silent):
+    """Remembers what was mended, handed on and lost."""
+
+    def __init__(self):
+        self.redos, self.hands, self.losses = [], [], []
+
+    def mended(self, claim, error):
+        self.redos.append((claim.task, type(error).__name__))
+
+    def released_with_snapshot(self, claim, step):
+        self.hands.append((claim.task, step))
+
+    def lost(self, claim):
+        self.losses.append(claim.task)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(programs, corpus, tmp_path_factory):
+    """Digests of every module at every phase, where nothing happened."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    shutil.copytree(corpus, folder / "corpus")
+    run, _ = create_or_open(folder, CONFIG)
+    run.programs = programs
+    work_until(run, CONFIG.phases)
+    digests = digests_of(run)
+    run.ledger.close()
+    return digests
+
+
+def digests_of(run):
+    return [
+        {module: receipt.digest for module, receipt in run.ledger.receipts_at(MODULAR, p).items()}
+        for p in range(CONFIG.phases + 1)
+    ]
+
+
+def work_until_claimed(run, kind, phase):
+    """Works until a task of this kind and phase is the next; leaves it ready."""
+    worker = worker_of(run)
+    while True:
+        claim = run.ledger.queue.claim("peek")
+        run.ledger.queue.give_back(claim)
+        if (claim.task.kind, claim.task.phase) == (kind, phase):
+            return claim.task
+        assert worker.run_once()
+
+
+def finish(run):
+    callbacks = Noting()
+    worker = Worker(run, "mender", callbacks, LeaseRenewer(run.open_ledger, "mender", 60.0))
+    while worker.run_once():
+        pass
+    assert not run.ledger.unfinished()
+    return callbacks
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def messages(run, phase):
+    return sorted((run.layout.root / "objects/messages").glob(f"modular/*/*/{phase:06d}/*"))
+
+
+def test_a_damaged_a_cut_and_a_lost_contribution_are_made_again(begin, undisturbed):
+    run = begin(CONFIG)
+    work_until_claimed(run, "outer", 1)
+    damaged, cut, gone = messages(run, 1)[:3]
+    flip(damaged)
+    cut.write_bytes(cut.read_bytes()[:-10])
+    gone.unlink()
+    callbacks = finish(run)
+    assert {error for _, error in callbacks.redos} == {"ObjectDamaged", "ObjectMissing"}
+    assert digests_of(run) == undisturbed
+    assert (
+        len(run.ledger.redos.refusals()) >= 2
+    )  # two may be of one path, which is trained again once
+    assert {refusal["worker"] for refusal in run.ledger.redos.refusals()} == {"mender"}
+
+
+def test_the_newest_snapshot_of_a_path_is_gone_and_its_phase_is_done_again(begin, undisturbed):
+    run = begin(CONFIG)
+    task = work_until_claimed(run, "train", 2)
+    snapshot = run.ledger.snapshot(MODULAR, task.path, 1)
+    shutil.rmtree(run.layout.root / snapshot.receipt.name)
+    callbacks = finish(run)
+    assert callbacks.redos == [(task, "ObjectMissing")]
+    assert digests_of(run) == undisturbed
+    again = run.ledger.snapshot(MODULAR, task.path, 1)
+    assert again.receipt.digest == snapshot.receipt.digest
+
+
+def test_all_snapshots_of_all_paths_are_gone_and_everything_is_done_again(begin, undisturbed):
+    run = begin(CONFIG)
+    work_until_claimed(run, "train", 2)
+    shutil.rmtree(run.layout.root / "snapshots/modular")
+    finish(run)
+    assert digests_of(run) == undisturbed
+
+
+@pytest.mark.parametrize("phase", [0, 2])
+def test_a_module_is_gone_and_is_made_again(begin, undisturbed, phase):
+    run = begin(CONFIG)
+    work_until_claimed(run, "train", 2)
+    (module, *_) = run.config.topology.modules
+    (run.layout.root / run.ledger.module(MODULAR, module, phase).parameters.name).unlink()
+    if phase == 0:  # which nobody reads any more, but who goes back to the beginning
+        shutil.rmtree(run.layout.root / "snapshots/modular")
+    callbacks = finish(run)
+    assert callbacks.redos
+    assert digests_of(run) == undisturbed
+
+
+def spoil(run, change):
+    """Puts a contribution in place of the one of path 0 to its first module at phase 1."""
+    module = run.config.topology.modules_of(0)[0]
+    (arrival, *_) = run.ledger.arrivals(MODULAR, module, 1)
+    tree = change(load_tree(run.objects, arrival.message))
+    receipt = save_tree(run.objects, f"messages/modular/{module}/000001", tree)
+    with run.ledger._database.transaction():
+        run.ledger._database.change(
+            "drop_arrival", arm=MODULAR, module=str(module), phase=1, path=arrival.path
+        )
+        record(run.ledger._database, dataclasses.replace(arrival, message=receipt))
+
+
+def with_leaf(change):
+    def changed(tree):
+        (part, *_) = tree
+        (name, *_) = tree[part]
+        leaf = tree[part][name]
+        new = change(np.array(leaf)) if not isinstance(leaf, dict) else leaf
+        return {**tree, part: {**tree[part], name: new}}
+
+    return changed
+
+
+def put(value):
+    def changed(leaf):
+        leaf.reshape(-1)[0] = value
+        return leaf
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (put(np.nan), "NaN or an infinity"),
+        (put(np.inf), "NaN or an infinity"),
+        (lambda leaf: leaf[:-1], "expected float32"),
+        (lambda leaf: leaf.astype(np.float64), "expected float32"),
+    ],
+    ids=["nan", "infinity", "shape", "type"],
+)
+def test_a_contribution_that_is_wrong_is_refused_and_made_again(begin, undisturbed, change, reason):
+    run = begin(CONFIG)
+    work_until_claimed(run, "outer", 1)
+    spoil(run, with_leaf(change))
+    callbacks = finish(run)
+    assert "ContributionRefused" in {error for _, error in callbacks.redos}
+    assert any(reason in refusal["reason"] for refusal in run.ledger.redos.refusals())
+    assert digests_of(run) == undisturbed
+
+
+def test_what_no_task_makes_is_said_and_the_task_is_given_back(begin, monkeypatch):
+    run = begin(CONFIG)
+    work_until_claimed(run, "train", 0)
+    monkeypatch.setattr(run.ledger.redos, "maker_of", lambda plan, name: None)
+    module = run.config.topology.modules_of(0)[0]
+    (run.layout.root / run.ledger.module(MODULAR, module, 0).parameters.name).unlink()
+    with pytest.raises(ObjectMissing):
+        worker_of(run).run_once()
+    assert run.ledger.task_counts()["train", MODULAR] == {"ready": 4}
+
+
+def test_what_is_damaged_again_and_again_is_a_person_s(begin, monkeypatch):
+    run = begin(CONFIG)
+    task = work_until_claimed(run, "train", 1)
+    worker = worker_of(run)
+
+    def spoilt(*_):
+        raise ObjectMissing(
+            file=run.layout.root / run.ledger.snapshot(MODULAR, task.path, 0).receipt.name
+        )
+
+    monkeypatch.setattr("dipaco.workers.tasks.train.load_snapshot", spoilt)
+    with pytest.raises(KeepsFailing, match="done again 3 times"):
+        worker.run_until_finished()
+
+
+def test_a_phase_that_is_stopped_part_way_goes_on_from_that_step(
+    programs, corpus, tmp_path_factory
+):
+    """Each worker stops after the first step that it is told of; the next one goes on there."""
+    config = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=6), phases=1)
+    digests, steps = [], []
+    for is_stopped in (False, True):
+        folder = tmp_path_factory.mktemp("run")
+        shutil.copytree(corpus, folder / "corpus")
+        run, _ = create_or_open(folder, config)
+        run.programs = programs
+        work_until_claimed(run, "train", 0)
+        while is_stopped and any(task["kind"] == "train" for task in run.ledger.unfinished()):
+            told = Noting()
+            worker = Worker(run, "hasty", told, LeaseRenewer(run.open_ledger, "hasty", 60.0))
+            told.stepped = lambda claim, loss, tokens, worker=worker: worker.stop()
+            worker.run_until_finished()
+            steps += [step for _, step in told.hands]
+        finish(run)
+        digests.append(run.ledger.receipts_at(MODULAR, 1))
+        assert run.ledger.losses(MODULAR)[0]
+        assert len(run.ledger.losses(MODULAR)[0]) == 6
+        left = list((folder / "snapshots/modular").glob("*/*"))
+        assert len(left) == 4, "what was saved part-way must be gone"
+        run.ledger.close()
+    assert digests[0] == digests[1]
+    assert steps == [2, 4] * 4
+
+
+def test_with_a_codec_stops_part_way_and_a_scale_that_is_no_number_change_nothing(
+    programs, corpus, tmp_path_factory
+):
+    """What messages could not hold goes on with the path, whoever takes it and however often."""
+    outer = dataclasses.replace(CONFIG.outer, codec="int8")
+    inner = dataclasses.replace(CONFIG.inner, steps=6)
+    config = dataclasses.replace(CONFIG, outer=outer, inner=inner, phases=2)
+    ends = []
+    for is_disturbed in (False, True):
+        folder = tmp_path_factory.mktemp("run")
+        shutil.copytree(corpus, folder / "corpus")
+        run, _ = create_or_open(folder, config)
+        run.programs = programs
+        if is_disturbed:
+            work_until_claimed(run, "train", 1)
+            told = Noting()
+            worker = Worker(run, "hasty", told, LeaseRenewer(run.open_ledger, "hasty", 60.0))
+            told.stepped = lambda claim, loss, tokens, worker=worker: worker.stop()
+            worker.run_until_finished()
+            assert told.hands
+            work_until_claimed(run, "outer", 1)
+
+            def without_scale(message):
+                scales = [leaf for name, leaf in trees.flatten(message) if name.endswith("scales")]
+                scales[0][0] = np.nan
+                return message
+
+            spoil(run, without_scale)
+        callbacks = finish(run)
+        ends.append([run.ledger.receipts_at(MODULAR, phase) for phase in (1, 2)])
+        if is_disturbed:
+            assert "ContributionRefused" in {error for _, error in callbacks.redos}
+            reasons = [refusal["reason"] for refusal in run.ledger.redos.refusals()]
+            assert any("is negative, infinite or not a number" in reason for reason in reasons)
+        run.ledger.close()
+    assert ends[0] == ends[1]

@@ -1,0 +1,88 @@
+"""Two workers of one name: the dead one's place is free at once, a living one's is not."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from dipaco.control.ledger import open_ledger
+from dipaco.workers.errors import NameTaken
+from dipaco.workers.registration import wait_until_free
+
+
+@pytest.fixture
+def members(tmp_path):
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.start({})
+        yield ledger.members
+
+
+def join(members, *, host=None, pid):
+    before = next(iter(members.list()), None)
+    at = {"host": host or socket.gethostname(), "pid": pid}
+    assert members.join("back", **at, machine="cpu", version="0", after=before)
+
+
+@pytest.fixture
+def other_process():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_who_left_who_died_here_and_a_container_that_was_started_again_are_not_waited_for(
+    members, other_process
+):
+    said = []
+    wait_until_free(members, "back", said.append)
+    join(members, pid=os.getpid())
+    wait_until_free(members, "back", said.append)
+    join(members, pid=other_process.pid)
+    other_process.kill()
+    other_process.wait()
+    wait_until_free(members, "back", said.append)
+    join(members, host="elsewhere", pid=1)
+    members.leave("back")
+    wait_until_free(members, "back", said.append)
+    assert not said
+
+
+def test_who_is_silent_for_long_is_dead(members, other_process):
+    said = []
+    join(members, pid=other_process.pid)  # it lives, and may be stopped
+    wait_until_free(members, "back", said.append, silent_seconds=3.0)
+    assert "waiting to see" in said[0]
+    join(members, host="elsewhere", pid=1)
+    wait_until_free(members, "back", said.append, silent_seconds=3.0)
+    assert len(said) == 2
+
+
+def test_who_was_here_before_the_machine_was_started_anew_is_dead(members, other_process):
+    """Its silence is measured on a clock that began again, and its number may be another's."""
+    join(members, pid=other_process.pid)
+    members._database.epoch = "the boot after that"
+    said = []
+    assert wait_until_free(members, "back", said.append).pid == other_process.pid
+    assert not said
+
+
+def test_a_name_that_is_heard_of_again_is_taken(members, tmp_path):
+    join(members, host="elsewhere", pid=17)
+    is_over = threading.Event()
+
+    def beat():
+        with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+            while not is_over.wait(0.7):
+                ledger.members.beat("back")
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        with pytest.raises(NameTaken, match=r"`back` is at work .* process 17 on elsewhere"):
+            wait_until_free(members, "back", lambda _: None, silent_seconds=60.0)
+    finally:
+        is_over.set()
+        beating.join()

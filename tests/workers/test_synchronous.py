@@ -1,0 +1,178 @@
+"""A synchronous run through tasks, ledger and store: Algorithm 1's counterpart in memory, bit for
+bit, also where it was stopped part-way; with one path, plain AdamW.
+"""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco import trees
+from dipaco.algorithm import variants as algorithm
+from dipaco.config import MODULAR
+from dipaco.inner.optimizer import learning_rates
+from dipaco.outer.config import OuterSettings
+from dipaco.store.errors import ObjectDamaged
+from dipaco.topology import Level, Topology
+from dipaco.workers.errors import SnapshotOfOtherData
+from dipaco.workers.loop import do
+from dipaco.workers.tasks.train import Preempted, batches_for
+from dipaco.workers.tasks.train_synchronous import train_together
+from tests.workers.conftest import (
+    CONFIG,
+    EVERYTHING,
+    SHARINGS,
+    Silent,
+    never,
+    work_until,
+    worker_of,
+)
+
+TOGETHER = dataclasses.replace(CONFIG, outer=OuterSettings(synchronous=True))
+STEPS = CONFIG.phases * CONFIG.inner.steps
+
+
+def digests(run, phase=CONFIG.phases):
+    topology = run.config.topology
+    return {m: trees.digest(run.parameters(MODULAR, m, phase)) for m in topology.modules}
+
+
+def claim_train(run, phase):
+    """The claim of the one training task of a phase; what comes before it is done."""
+    while True:
+        claim = run.ledger.queue.claim("test")
+        assert claim is not None
+        if claim.task.kind == "train":
+            assert claim.task.subject == "0"
+            if claim.task.phase == phase:
+                return claim
+        run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+
+
+def quiet(loss, tokens): ...
+
+
+def test_every_module_at_every_phase_is_that_of_the_algorithm(begin):
+    run = begin(TOGETHER)
+    work_until(run, CONFIG.phases)
+    arm, programs, base = run.plan.arm(MODULAR), run.programs, run.base_parts()
+    topology, batches = arm.topology, [batches_for(run, arm, path, 0) for path in range(4)]
+    rates = learning_rates(CONFIG.inner, STEPS, 0, STEPS)
+    placed = {
+        module: programs.place_module({n: base[n] for n in topology.parts_of(module)}, None)
+        for module in topology.modules
+    }
+    steps = algorithm.train_synchronously(
+        topology,
+        {module: parts for module, (parts, _) in placed.items()},
+        {module: state for module, (_, state) in placed.items()},
+        lambda path, step, parts: programs.gradient(
+            parts, programs.place_batch(batches[path].at(step))
+        )[0],
+        lambda step, *arguments: programs.update(*arguments, rates[step]),
+        run.stage("route").summary["documents"],
+        steps=range(STEPS),
+        clip_norm=CONFIG.inner.clip_norm,
+    )
+    seen = set()
+    for step, (modules, _) in enumerate(steps, start=1):
+        if step % CONFIG.inner.steps:
+            continue
+        expected = {m: trees.digest(jax.device_get(modules[m])) for m in topology.modules}
+        assert digests(run, step // CONFIG.inner.steps) == expected
+        seen |= set(expected.values())
+    assert len(seen) == CONFIG.phases * len(topology.modules)
+
+    # Facts of every path, one task a phase, and a gradient up and down at every step.
+    assert run.ledger.task_counts()["train", MODULAR] == {"done": CONFIG.phases}
+    assert ("outer", MODULAR) not in run.ledger.task_counts()
+    totals = run.ledger.training_totals(MODULAR)
+    assert totals["tokens"] == 4 * STEPS * CONFIG.inner.batch_size * CONFIG.data.length
+    assert totals["bytes_sent"] == 2 * 4 * STEPS * trees.num_bytes(base)
+    assert {
+        path: len(losses) for path, losses in run.ledger.losses(MODULAR).items()
+    } == dict.fromkeys(range(4), STEPS)
+
+
+def test_with_one_path_it_is_plain_adamw(begin):
+    topology = Topology(levels=(Level(name="all", parts=EVERYTHING),))
+    run = begin(dataclasses.replace(TOGETHER, topology=topology))
+    work_until(run, CONFIG.phases)
+    arm = run.plan.arm(MODULAR)
+    batches = batches_for(run, arm, 0, 0)
+    state = run.programs.place(run.base_parts(), None, 0)
+    for step, rate in enumerate(learning_rates(CONFIG.inner, STEPS, 0, STEPS)):
+        batch = run.programs.place_batch(batches.at(step))
+        state, _ = run.programs.step(state, batch, rate)
+    (module,) = topology.modules
+    got = run.parameters(MODULAR, module, CONFIG.phases)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6), state.parts, got
+    )
+    moved = run.base_parts()["head"]["kernel"] - got["head"]["kernel"]
+    assert np.abs(moved).max() > 1e-3
+
+
+def test_a_phase_that_is_stopped_part_way_goes_on_to_the_same_bits(begin):
+    run = begin(TOGETHER)
+    claim = claim_train(run, 1)
+    asked = iter([False, True])
+    with pytest.raises(Preempted) as stopped:
+        train_together(run, claim, quiet, lambda: next(asked))
+    partial_snapshot = stopped.value.partial_snapshot
+    assert (partial_snapshot.step, len(partial_snapshot.losses)) == (CONFIG.inner.steps + 1, 4)
+    undisturbed = train_together(run, claim._replace(attempt=99), quiet)
+    whole = {fact.module: fact for fact in undisturbed if is_module(fact)}
+    run.ledger.release_with_snapshot(claim, partial_snapshot)
+    again = claim_train(run, 1)
+    told = []
+    facts = train_together(run, again, lambda loss, tokens: told.append(loss))
+    assert len(told) == 4 * (CONFIG.inner.steps - 1)
+    for fact in facts:
+        if is_module(fact):
+            assert fact.parameters == whole[fact.module].parameters
+        else:
+            assert len(fact.losses) == CONFIG.inner.steps
+    run.ledger.finish(run.plan, again, facts)
+    work_until(run, CONFIG.phases)
+
+
+def is_module(fact):
+    return hasattr(fact, "module")
+
+
+def test_a_damaged_snapshot_is_made_again_by_the_task_that_made_it(begin):
+    run = begin(TOGETHER)
+    claim = claim_train(run, 2)
+    name = run.ledger.snapshot(MODULAR, 3, 1).receipt.name
+    for file in (run.layout.root / name).rglob("*"):
+        if file.is_file() and file.stat().st_size > 64:
+            file.write_bytes(b"x" * file.stat().st_size)
+    with pytest.raises(ObjectDamaged):
+        train_together(run, claim, quiet)
+    run.ledger.queue.give_back(claim)
+    worker = worker_of(run)
+    while run.ledger.unfinished():
+        assert worker.run_once()
+    assert [refusal["task"] for refusal in run.ledger.redos.refusals()] == [
+        "train modular path 0 phase 1"
+    ]
+
+
+def test_a_snapshot_of_other_data_is_not_gone_on_from(begin, monkeypatch):
+    run = begin(TOGETHER)
+    claim = claim_train(run, 1)
+    monkeypatch.setattr(run, "seed_for", lambda *names: 1)
+    with pytest.raises(SnapshotOfOtherData):
+        train_together(run, claim, quiet)
+
+
+def test_a_flat_mixture_is_routed_and_evaluated_like_any_other(begin):
+    run = begin(dataclasses.replace(TOGETHER, topology=Topology(levels=SHARINGS["flat_moe"])))
+    worker = worker_of(run)
+    while run.ledger.unfinished():
+        assert worker.run_once()
+    (last,) = [fact for fact in run.ledger.evaluations() if fact.arm == MODULAR]
+    assert last.best_path_perplexity is not None
+    assert last.best_path_perplexity < last.perplexity

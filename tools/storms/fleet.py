@@ -1,0 +1,243 @@
+"""One run of a storm and its workers: started, started again when they die, and in a storm each in
+a process that can be made to misbehave (`misbehave.py`).
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from storms.places import Places
+from support.wall_clock import WallClock
+
+from dipaco.config import RunConfig
+from dipaco.runs.run import Run, create_or_open, open_run
+from dipaco.store.address import Address
+
+MISBEHAVE = Path(__file__).parents[1] / "misbehave.py"
+# Points of tools/driver.py, and the kind of task in which they are passed.
+NAMED_POINTS = (
+    ("after claim", "train"),
+    ("inside steps", "train"),
+    ("inside snapshot", "train"),
+    ("before record", "train"),
+    ("inside record", "train"),
+    ("after record", "train"),
+    ("after claim", "outer"),
+    ("before save", "outer"),
+    ("inside save", "outer"),
+    ("before record", "outer"),
+    ("before sweep", "outer"),
+)
+MOST_WAITING = 3  # faults; the next is not drawn before one of them has found its moment
+# A fault: its name, and what does it and says whether it really happened (False: not yet).
+Fault = tuple[str, Callable[[Run], bool]]
+
+
+class InTurn:
+    """Faults in their order; one whose moment has not come waits, and lets others go first.
+
+    Args:
+      faults: endless or not.
+      most: at most so many are done; None = any number.
+    """
+
+    def __init__(self, faults: Iterator[Fault], most: int | None):
+        self._faults = itertools.islice(faults, most)
+        self._waiting: list[Fault] = []
+
+    def next_of(self, run: Run) -> str | None:
+        """The name of the fault that was done just now; None where none found its moment."""
+        for number, (name, has_happened) in enumerate(self._waiting):
+            if has_happened(run):
+                del self._waiting[number]
+                return name
+        if len(self._waiting) < MOST_WAITING and (fault := next(self._faults, None)) is not None:
+            self._waiting.append(fault)  # its turn is at the next look
+        return None
+
+
+class Fleet:
+    """One run, its workers, and what is done to them.
+
+    Args:
+      name: of the run.
+      config, config_file: what it trains.
+      places: where it is.
+      options: of the command line.
+      clock: the library that makes wall clocks jump; None = they do not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: RunConfig,
+        config_file: Path,
+        places: Places,
+        options: argparse.Namespace,
+        clock: Path | None,
+    ):
+        self.folder, self.places, self.options = places.folder / name, places, options
+        self.config_file, self._clock = config_file, clock
+        self.folder.mkdir()
+        bucket = places.bucket
+        self.address = Address.parse(f"{bucket}/{name}") if bucket else Address(self.folder)
+        run, _ = create_or_open(self.address, config, None, places.database)
+        run.ledger.close()
+        self.faults: Counter[str] = Counter()
+        self.lies: list[str] = []  # what `status` must speak of in the end
+        self.outage_seconds = 0.0  # announced ones, of the store or the database
+        self.processes: dict[str, subprocess.Popen] = {}
+        self.clocks: dict[str, WallClock] = {}
+        self._markers: dict[str, Path] = {}
+        self._beside: list[subprocess.Popen] = []
+        self._started = 0
+
+    def open(self) -> Run:
+        return open_run(self.address, self.places.database)
+
+    def work(self, faults: Iterator[Fault] | None) -> float:
+        """Seconds of training, until the run is finished."""
+        run = self.open()
+        began: float | None = None
+        in_turn = InTurn(faults or iter(()), self.options.faults)
+        next_seconds = time.monotonic() + 2
+        try:
+            while run.ledger.unfinished():
+                self._keep_workers(run, is_storm=faults is not None)
+                if began is None and run.ledger.task_counts().get(("train", "modular")):
+                    began = time.monotonic()
+                is_time = began is not None and time.monotonic() > next_seconds
+                if is_time and (happened := in_turn.next_of(run)) is not None:
+                    self._count(happened, time.monotonic() - began)
+                    next_seconds = time.monotonic() + self.options.kill_every
+                time.sleep(0.05)
+            assert began is not None
+            return time.monotonic() - began
+        finally:
+            for process in (*self.processes.values(), *self._beside):
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGCONT)
+                    process.kill()
+                process.wait()
+            run.ledger.close()
+
+    def command(self, verb: str, *arguments: str) -> list[str]:
+        """A `dipaco` command line about this run."""
+        database = self.places.database
+        at = ["--run", str(self.address), *(["--database", database] if database else [])]
+        return [sys.executable, "-m", "dipaco.cli.main", verb, *arguments, *at]
+
+    def misbehaving(self, orders: dict[str, object], *command: str) -> list[str]:
+        """The same command line in a process that does what `orders` say."""
+        return [sys.executable, str(MISBEHAVE), json.dumps(orders), *command[3:]]
+
+    def _count(self, name: str, seconds: float) -> None:
+        self.faults[name] += 1
+        print(f"  {seconds:6.1f} s  {name}", flush=True)
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def _keep_workers(self, run: Run, *, is_storm: bool) -> None:
+        for name, process in list(self.processes.items()):
+            if process.poll() is None:
+                continue
+            del self.processes[name]
+            self.clocks.pop(name, None)
+            run.ledger.queue.give_back_of(name)  # as the supervisor of `train --workers` does
+            marker = self._markers.pop(name, None)
+            if marker is not None and marker.exists():
+                self.faults[f"SIGKILL at: {marker.read_text()}"] += 1
+                print(f"  worker {name} died at: {marker.read_text()}", flush=True)
+            elif process.returncode not in (0, -signal.SIGKILL, -signal.SIGTERM):
+                words = (self.folder / f"{name}.log").read_text()[-2000:]
+                raise SystemExit(f"worker {name} ended with {process.returncode}:\n{words}")
+        while len(self.processes) < self.options.workers and run.ledger.unfinished():
+            self._start(is_storm=is_storm)
+
+    def _start(self, *, is_storm: bool) -> None:
+        number, workers = self._started, self.options.workers
+        self._started += 1
+        name = f"worker-{number}"
+        lease = ["--lease-seconds", str(self.options.lease_seconds)]
+        words = self.command("worker", "--name", name, *lease)
+        variables = {**os.environ, **self.places.machine(number % workers)}
+        if is_storm:
+            orders: dict[str, object] = {"orders": str(self.folder / name)}
+            # One worker in the storm carries a death of its own, one named point after the other.
+            most = self.options.faults
+            is_over = most is not None and self.faults.total() >= most
+            if self.options.named_points and not is_over and number % workers == workers - 1:
+                where, kind = NAMED_POINTS[(number // workers) % len(NAMED_POINTS)]
+                self._markers[name] = self.folder / f"{name}.fired"
+                orders["fault"] = {
+                    "where": where, "kind": kind, "nth": 1, "number": int(signal.SIGKILL),
+                    "marker": str(self._markers[name]),
+                }  # fmt: skip
+            words = self.misbehaving(orders, *words)
+            if self._clock is not None:
+                self.clocks[name] = WallClock(self._clock, self.folder / f"{name}.clock")
+                variables |= self.clocks[name].environment
+        self.processes[name] = self._spawn(name, words, variables)
+
+    def start_beside(self, name: str, words: list[str], machine: int = 0) -> subprocess.Popen:
+        """A process that is no worker, and that nobody starts again; it ends with the storm."""
+        process = self._spawn(name, words, {**os.environ, **self.places.machine(machine)})
+        self._beside.append(process)
+        return process
+
+    def _spawn(self, name: str, words: list[str], variables: dict[str, str]) -> subprocess.Popen:
+        with (self.folder / f"{name}.log").open("a") as log:
+            return subprocess.Popen(words, stdout=log, stderr=log, env=variables)
+
+    @property
+    def has_clocks(self) -> bool:
+        """Whether wall clocks can be made to jump."""
+        return self._clock is not None
+
+    def is_doomed(self, name: str) -> bool:
+        """Whether the worker carries a death of its own."""
+        return name in self._markers
+
+    # --- bytes --------------------------------------------------------------------------------
+
+    def content(self, name: str) -> bytes | None:
+        """Of an object; None where there is none."""
+        if (remote := self.address.remote) is not None:
+            return remote.read(name)
+        file = self.folder / name
+        return file.read_bytes() if file.exists() else None
+
+    def replace(self, name: str, content: bytes | None) -> None:
+        """Of an object, behind everybody's back; None = it is gone."""
+        if (remote := self.address.remote) is not None:
+            remote.delete(name) if content is None else remote.write(name, content)
+            self._forget_copies(name)
+        elif content is None:
+            (self.folder / name).unlink()
+        else:
+            (self.folder / name).write_bytes(content)
+
+    def delete_folder(self, name: str) -> bool:
+        """Whether nothing is left of it."""
+        if (remote := self.address.remote) is not None:
+            remote.delete_folder(name)
+            self._forget_copies(name)
+            return not remote.names(name)
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        return not (self.folder / name).exists()
+
+    def _forget_copies(self, name: str) -> None:
+        """No machine has one, or the loss would not be one."""
+        run = self.address.folder.name
+        for copy in self.places.folder.glob(f"machine-*/runs/{run}/{name}"):
+            shutil.rmtree(copy) if copy.is_dir() else copy.unlink(missing_ok=True)

@@ -1,0 +1,16 @@
+"""A cache folder as a machine of its own has it, but for compiled programs, which machines that are
+folders of one machine share.
+"""
+
+from pathlib import Path
+
+from dipaco.caches import cache_folder
+
+
+def isolated_cache(folder: Path) -> Path:
+    """Makes it."""
+    compiled = cache_folder() / "compiled"
+    compiled.mkdir(parents=True, exist_ok=True)
+    folder.mkdir()
+    (folder / "compiled").symlink_to(compiled.absolute())
+    return folder
