@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any, Protocol
 
-from dipaco.control.errors import BadDatabase, LedgerOlder, LedgerVersion
+from dipaco.control.errors import LedgerOlder, LedgerVersion
 
 SCHEMA_VERSION = 8
 
@@ -101,29 +101,6 @@ class Database(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def open_database(place: Path | str, schema: str = "", *, is_older_fine: bool = False) -> Database:
-    """The database at a place: a file, or `postgresql://...` with the schema that one run has. An
-    empty one is given its tables.
-
-    Args:
-      is_older_fine: its tables may be those of an older version of this program.
-
-    Raises:
-      BadDatabase: neither of these.
-      LedgerOlder: its tables are older, and others may still be using them as they are.
-      LedgerDamaged, LedgerVersion, NotWritable, DiskFull, RunBusy, DatabaseUnreachable.
-    """
-    if isinstance(place, Path):
-        from dipaco.control.sqlite import SQLite
-
-        return SQLite(place, is_older_fine=is_older_fine)
-    if place.startswith(("postgresql://", "postgres://")):
-        from dipaco.control.postgresql import PostgreSQL
-
-        return PostgreSQL(place, schema, is_older_fine=is_older_fine)
-    raise BadDatabase(given=place)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dipaco.control.database import KeyTaken, open_database
+from dipaco.control.database import KeyTaken
 from dipaco.control.errors import NoSuchRelease
 from dipaco.control.facts import (
     counted_with,
@@ -23,6 +23,7 @@ from dipaco.control.facts import (
     stage_done,
 )
 from dipaco.control.members import Members
+from dipaco.control.opening import open_database
 from dipaco.control.plan import Plan
 from dipaco.control.queue import Queue
 from dipaco.control.quorums import Quorums
