@@ -12,7 +12,7 @@ import errno
 
 # What an OSError is when it is about the file that it names, and not, say, about a process with too
 # many of them open.
-THE_FILES_FAULT = frozenset(
+FILE_ERRNOS = frozenset(
     {
         errno.EACCES,
         errno.EPERM,

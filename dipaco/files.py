@@ -1,8 +1,15 @@
-"""Files that are written whole or not at all, and known by their digest."""
+"""Files written whole or not at all, known by digest; a full disk as a sentence.
 
+A file is written under another name in its folder, flushed to the disk, renamed, and the folder
+flushed: after a crash at any point it is there whole, or what was there before is.
+"""
+
+import contextlib
 import errno
 import os
-from collections.abc import Callable, Mapping
+import re
+import uuid
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,37 +22,94 @@ BLOCK_BYTES = 1 << 18
 
 
 def write_whole(file: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Writes beside `file`, flushes to disk, then renames: a reader sees all of it or nothing.
+    """Writes a file that this process alone writes: the partial file of a killed attempt has the
+    same name, and is overwritten.
 
     Raises:
       DiskFull, NotWritable: what was there before is whole.
     """
     partial = file.with_name(file.name + ".partial")
-    try:
+    with translate_os_errors(file):
         with partial.open("wb") as stream:
             write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
+        flush(partial)
         rename_durably(partial, file)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(file=file) from error
-        raise NotWritable(file=file, problem=error.strerror or error) from error
-
-
-def rename_durably(partial: Path, file: Path) -> None:
-    """Gives a flushed file its name, and flushes the folder that holds the name."""
-    partial.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
-    """Writes named arrays as one .npz, whole or not at all."""
+    """Writes named arrays as one .npz. Raises as `write_whole`."""
     write_whole(file, lambda stream: np.savez(stream, **arrays))
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """Writes a file that several processes may write at once, and its folder.
+
+    Raises:
+      DiskFull, NotWritable: what was there before is whole.
+    """
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    with translate_os_errors(file):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(content)
+            install_file(temporary, file)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def install_file(temporary: Path, final: Path) -> None:
+    """Puts a finished file at its name, durably, in place of what is there."""
+    make_folder(final.parent)
+    temporary.chmod(0o644)  # some writers make files that their owner alone can read
+    flush(temporary)
+    rename_durably(temporary, final)
+
+
+def rename_durably(partial: Path, file: Path) -> None:
+    """Gives a flushed file or folder its name, and flushes the folder that holds the name."""
+    partial.replace(file)
+    flush(file.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and its parents, durably."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        flush(folder.parent)
+
+
+def flush(place: Path) -> None:
+    """Waits until a file's bytes, or a folder's names, are on the disk."""
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def translate_os_errors(file: Path) -> Generator[None]:
+    """Turns an error of the operating system while `file` is written into `DiskFull` or
+    `NotWritable`; also one that a library (safetensors, TensorStore) reports in an error of its
+    own.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else _system_error_in(str(error))
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(file=file) from error
+        if number is not None or isinstance(error, OSError):
+            problem = os.strerror(number) if number is not None else error
+            raise NotWritable(file=file, problem=problem) from error
+        raise
+
+
+def _system_error_in(text: str) -> int | None:
+    """28 for a text with `os error 28` or `os_error_code='28'`; None without such a number."""
+    found = re.search(r"os[ _]error(?:_code=')? ?(\d+)", text)
+    return int(found[1]) if found else None
 
 
 def file_digest(file: Path) -> str:
@@ -69,17 +133,3 @@ def digest_of(*values: np.ndarray | str | int) -> str:
         else:
             digest.update(repr(value).encode())
     return digest.hexdigest()
-
-
-def mix(numbers: np.ndarray, seed: int) -> np.ndarray:
-    """[N] integers -> [N] uint64 that look random: splitmix64, the same on every machine.
-
-    Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014), and
-    Vigna's constants. Not NumPy's generators: their streams may change between versions, and plans
-    must not.
-    """
-    start = (seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(start)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))

@@ -23,6 +23,7 @@ import orbax.checkpoint
 import dipaco.cli.console
 import dipaco.cli.main
 import dipaco.workers.loop
+from dipaco import files
 from dipaco.control.ledger import Ledger
 from dipaco.control.queue import Queue
 from dipaco.control.sqlite import SQLite
@@ -84,7 +85,8 @@ class Fault:
         wrap(SQLite, "change", after=changed)
         wrap(Objects, "write", before=lambda: self.passed("before save"))
         wrap(Objects, "delete", before=lambda: self.passed("before sweep"))
-        wrap(objects, "install_file", before=lambda: self.passed("inside save"))
+        for room in (objects, files):  # of an object, and of `write_atomically`
+            wrap(room, "install_file", before=lambda: self.passed("inside save"))
         wrap(trainer, "save_snapshot", before=lambda: self.passed("before save"))
         wrap(reporter, "write_atomically", after=lambda _: self.passed("inside save"))
         # Orbax writes in the background: when `save` returns, the snapshot is not there yet.

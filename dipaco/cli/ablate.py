@@ -151,7 +151,7 @@ class _Sweep:
 
     def write_table(self) -> "SweepTable":
         """Of what is finished."""
-        from dipaco.store.objects import translate_os_errors, write_atomically
+        from dipaco.files import translate_os_errors, write_atomically
         from dipaco.sweeps.plot import draw_sweep
         from dipaco.sweeps.table import make_table
         from dipaco.sweeps.text import render_sweep_markdown

@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dipaco.files import translate_os_errors
     from dipaco.model.huggingface import export_checkpoint, is_exported
     from dipaco.runs.run import reading
-    from dipaco.store.objects import translate_os_errors
 
     with reading(options.run) as opened:
         release = find_release(opened, options)

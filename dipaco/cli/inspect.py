@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.evaluation.inspection_plot import draw_inspection
+    from dipaco.files import translate_os_errors
     from dipaco.runs.run import reading
-    from dipaco.store.objects import translate_os_errors
 
     if options.picture is not None and options.picture.suffix.lower() not in PICTURES:
         raise BadPicture(file=options.picture, known=", ".join(PICTURES))

@@ -27,7 +27,7 @@ from dipaco.cli import (
     upgrade,
 )
 from dipaco.cli.errors import FileRefused
-from dipaco.errors import THE_FILES_FAULT, DipacoError, DiskFull
+from dipaco.errors import FILE_ERRNOS, DipacoError, DiskFull
 
 VERBS = {
     "train": train,
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _forget_output()
             return _refuse(DiskFull(file=error.filename or "the output or the log"))
-        if error.filename is None or error.errno not in THE_FILES_FAULT:
+        if error.filename is None or error.errno not in FILE_ERRNOS:
             raise
         return _refuse(FileRefused(file=error.filename, problem=error.strerror))
 

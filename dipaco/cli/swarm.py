@@ -241,8 +241,8 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
 
 
 def _token(options: argparse.Namespace) -> int:
+    from dipaco.files import translate_os_errors
     from dipaco.runs.run import reading
-    from dipaco.store.objects import translate_os_errors
     from dipaco.swarm.network.credentials import save_pass
 
     if options.name.startswith(OURS):

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from dipaco.data.errors import ShardDamaged
-from dipaco.files import digest_of, mix, write_arrays
+from dipaco.data.splitmix import splitmix
+from dipaco.files import digest_of, write_arrays
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ def plan_rows(
       A plan in which every token of every document is once, and all rows but the last are full.
     """
     documents = np.sort(np.asarray(document_numbers, dtype=np.int64))
-    documents = documents[np.argsort(mix(documents, seed), kind="stable")]
+    documents = documents[np.argsort(splitmix(documents, seed), kind="stable")]
     sizes = np.asarray(lengths[documents], dtype=np.int64)
     documents, sizes = documents[sizes > 0], sizes[sizes > 0]
     ends = np.cumsum(sizes)

@@ -12,7 +12,7 @@ import numpy as np
 from dipaco.data.corpus import Corpus
 from dipaco.data.errors import EmptyShard
 from dipaco.data.pack import RowPlan, plan_rows
-from dipaco.files import mix
+from dipaco.data.splitmix import splitmix
 
 HOLD_OUT_SEED = 0x686F6C64  # the same documents whatever the run's seed, so that seeds compare
 
@@ -57,7 +57,7 @@ def hold_out(
       shortest: tokens; those that have fewer are not held out, since nothing could be said of them.
     """
     documents = np.unique(np.asarray(document_numbers, dtype=np.int64))
-    lot = mix(documents, HOLD_OUT_SEED).astype(np.float64) / 2.0**64
+    lot = splitmix(documents, HOLD_OUT_SEED).astype(np.float64) / 2.0**64
     lot[corpus.lengths[documents] < shortest] = np.inf
     is_held = lot < share
     if share > 0 and not is_held.any() and np.isfinite(lot).any():

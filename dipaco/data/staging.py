@@ -21,7 +21,8 @@ from dipaco.data.config import DataConfig
 from dipaco.data.document import PIECE
 from dipaco.data.errors import EmptyCorpus
 from dipaco.data.sources import cut_text, open_source
-from dipaco.files import mix, write_arrays, write_whole
+from dipaco.data.splitmix import splitmix
+from dipaco.files import write_arrays, write_whole
 
 CHUNK_BYTES = 1 << 20
 HASHES_AT_ONCE = 1 << 20
@@ -70,7 +71,7 @@ class Staged:
 
 def fractions(hashes: np.ndarray, seed: int) -> np.ndarray:
     """[N] uint64 -> [N] float64 in [0, 1), independent for each seed."""
-    return (mix(hashes, seed) >> np.uint64(11)) * 2.0**-53
+    return (splitmix(hashes, seed) >> np.uint64(11)) * 2.0**-53
 
 
 def read_chunk(file: Path) -> list[str]:

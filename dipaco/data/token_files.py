@@ -8,7 +8,6 @@ size and digest with what was recorded.
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dipaco.errors import DiskFull, NotWritable
-from dipaco.files import file_digest, rename_durably
+from dipaco.files import file_digest, flush, rename_durably
 
 WRITER_OPTIONS = "group_size:1"  # every record can be read alone
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # for random access
@@ -55,8 +54,7 @@ class TokenWriter:
     def close(self) -> tuple[TokenFile, list[int]]:
         with _said_plainly(self.partial):
             self.writer.close()
-        with self.partial.open("rb") as stream:
-            os.fsync(stream.fileno())
+        flush(self.partial)
         reader = open_reader(self.partial)
         written = reader.num_records()
         reader.close()

@@ -23,6 +23,7 @@ from dipaco.control.plan import Plan
 from dipaco.control.release import Release
 from dipaco.control.tasks import StageDone
 from dipaco.errors import CorpusMissing, LedgerDamaged, NotYet, RunBusy, RunOfOtherVersion
+from dipaco.files import install_file, translate_os_errors, write_atomically
 from dipaco.receipt import Receipt
 from dipaco.routing.router import Router
 from dipaco.routing.router import load as load_router
@@ -37,7 +38,6 @@ from dipaco.runs.errors import (
 from dipaco.store.address import Address
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.layout import Layout, SweepLayout, tokens_folder
-from dipaco.store.objects import install_file, translate_os_errors, write_atomically
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId, assemble
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import xxhash
 
-from dipaco.errors import THE_FILES_FAULT
+from dipaco.errors import FILE_ERRNOS
 from dipaco.files import file_digest
 from dipaco.receipt import Receipt
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
@@ -51,7 +51,7 @@ def _open(file: Path, receipt: Receipt) -> BinaryIO:
     except FileNotFoundError as error:
         raise ObjectMissing(file=file, name=receipt.name) from error
     except OSError as error:
-        if error.errno not in THE_FILES_FAULT:
+        if error.errno not in FILE_ERRNOS:
             raise
         raise ObjectDamaged(file=file, name=receipt.name, problem=error.strerror) from error
     size = os.fstat(stream.fileno()).st_size

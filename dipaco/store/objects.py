@@ -9,13 +9,10 @@ and is fetched again where it is gone or damaged.
 
 import collections
 import contextlib
-import errno
 import fcntl
 import functools
 import json
 import mmap
-import os
-import re
 import shutil
 import time
 import uuid
@@ -26,8 +23,15 @@ from typing import TypeVar
 
 import xxhash
 
-from dipaco.errors import DiskFull, NotWritable
-from dipaco.files import file_digest, rename_durably
+from dipaco.files import (
+    file_digest,
+    flush,
+    install_file,
+    make_folder,
+    rename_durably,
+    translate_os_errors,
+    write_atomically,
+)
 from dipaco.receipt import Receipt
 from dipaco.store.cache import Cache
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
@@ -221,6 +225,7 @@ class Objects:
     def _put(self, receipt: Receipt, temporary: Path) -> None:
         final = self.root / receipt.name
         if self.remote is None:
+            # The same name means the same bytes; replacing mends an object that the disk damaged.
             install_file(temporary, final)
             return
         self.remote.put(remote_name(receipt), temporary, receipt.digest)
@@ -298,64 +303,3 @@ def _side_by_side(transfer: Callable[[Receipt], None], files: list[Receipt]) -> 
     """Many small files take as long as their answers, and not as long as their bytes."""
     with ThreadPoolExecutor(TRANSFERS_AT_ONCE) as threads:
         collections.deque(threads.map(transfer, files), maxlen=0)
-
-
-def install_file(temporary: Path, final: Path) -> None:
-    """Puts a finished file at its name, durably, in place of what is there."""
-    make_folder(final.parent)
-    temporary.chmod(0o644)  # some writers make files that their owner alone can read
-    flush(temporary)
-    # The same name means the same bytes; replacing mends an object that the disk has damaged.
-    rename_durably(temporary, final)
-
-
-def make_folder(folder: Path) -> None:
-    """Makes a folder and its parents, durably."""
-    if not folder.is_dir():
-        make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        flush(folder.parent)
-
-
-def flush(folder: Path) -> None:
-    """Waits until a file's bytes, or a folder's names, are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_atomically(file: Path, content: bytes) -> None:
-    """Replaces a file that people read (a report), whole or not at all."""
-    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-    with translate_os_errors(file):
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(content)
-            install_file(temporary, file)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def translate_os_errors(file: Path) -> Generator[None]:
-    """Turns what the operating system says about writing into a sentence, even where a library
-    (safetensors, TensorStore) tells it in an error of its own.
-    """
-    try:
-        yield
-    except Exception as error:
-        number = error.errno if isinstance(error, OSError) else _system_error_in(str(error))
-        if number in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(file=file) from error
-        if number is not None or isinstance(error, OSError):
-            problem = os.strerror(number) if number is not None else error
-            raise NotWritable(file=file, problem=problem) from error
-        raise
-
-
-def _system_error_in(text: str) -> int | None:
-    """The number that `os error 28` or `os_error_code='28'` tells."""
-    found = re.search(r"os[ _]error(?:_code=')? ?(\d+)", text)
-    return int(found[1]) if found else None

@@ -127,8 +127,8 @@ def alone_at(layout: "SweepLayout", name: str) -> Generator[None]:
       NotOfThisSweep: it holds something else.
       SweepBusy: another process works on the sweep.
     """
+    from dipaco.files import translate_os_errors, write_atomically
     from dipaco.store.layout import Layout
-    from dipaco.store.objects import translate_os_errors, write_atomically
 
     if layout.sweep.exists():
         found = _name_in(layout.sweep)

@@ -19,9 +19,9 @@ import xxhash
 
 from dipaco.config import RunConfig
 from dipaco.data.config import corpus_settings
+from dipaco.files import flush, install_file, make_folder, translate_os_errors
 from dipaco.runs.run import create_or_open, reading
 from dipaco.store.layout import Layout
-from dipaco.store.objects import flush, install_file, make_folder, translate_os_errors
 
 # Of the inner settings, those that no base model depends on: how long a phase is, how several paths
 # train at once, and what is done about the shards of paths.

@@ -7,9 +7,10 @@ import pytest
 import xxhash
 
 from dipaco.errors import DiskFull, NotWritable
+from dipaco.files import file_digest, write_atomically
 from dipaco.receipt import Receipt
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.objects import Objects, file_digest, write_atomically
+from dipaco.store.objects import Objects
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from dipaco.config import DENSE, DENSE_EQUAL_TOKENS, MODULAR
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Evaluated, Fact, StageDone
 from dipaco.evaluation.tables import PathShare, Report, ReportRow, render_markdown
+from dipaco.files import file_digest, translate_os_errors, write_atomically
 from dipaco.model.config import flops_per_token, num_parameters, part_parameters
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
-from dipaco.store.objects import file_digest, translate_os_errors, write_atomically
 
 ROW_ORDER = (DENSE, DENSE_EQUAL_TOKENS, MODULAR, "modular_best_path")
 
