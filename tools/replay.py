@@ -1,4 +1,4 @@
-"""A finished run once more, by `algorithm.py`: in one process, in memory, without tasks, ledger or
+"""A finished run once more, by `algorithm/variants.py`: in one process, in memory, without tasks, ledger or
 store. Every module at every phase must come out the same, bit for bit.
 
     python tools/replay.py --run runs/tiny
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 
 from dipaco import trees
-from dipaco.algorithm import variants as algorithm
+from dipaco.algorithm import variants
 from dipaco.config import MODULAR
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.compress import codec
@@ -62,7 +62,7 @@ def differences(run: Run) -> list[str]:
     ]
 
 
-def replay(run: Run) -> Iterator[algorithm.Modules]:
+def replay(run: Run) -> Iterator[variants.Modules]:
     """All modules after each outer step, as Algorithm 1 has them."""
     arm, inner = run.plan.arm(MODULAR), run.config.inner
     topology, base = arm.topology, run.base_parts()
@@ -91,7 +91,7 @@ def replay(run: Run) -> Iterator[algorithm.Modules]:
     def documents(phase: int) -> list[int]:
         return run.shards_of(run.routing_of(MODULAR, phase)).documents
 
-    yield from algorithm.train(
+    yield from variants.train(
         topology,
         {m: {part: base[part] for part in topology.parts_of(m)} for m in topology.modules},
         train_path,

@@ -6,7 +6,7 @@ be, bit for bit, that of a run in which nothing happened.
     python tools/storm.py --minutes 3 --database postgresql --store s3
         on a PostgreSQL and an S3 store that are started here, and fail as well
     python tools/storm.py --minutes 1 --quorum 0.5 --grace-seconds 1
-        modules step while a path is late; compared with `algorithm.py`, see below
+        modules step while a path is late; compared with `algorithm/variants.py`, see below
     python tools/storm.py --only "SIGKILL,contribution: NaN"
     python tools/storm.py --workers 8 --experts 4 --phases 16 --steps 300 --lease-seconds 10 \\
         --only SIGKILL --no-named-points --kill-every 120
@@ -22,7 +22,7 @@ is gone, the file was changed, the answer was given. A false contribution must b
 Then a checker that knows nothing of the scheduler compares what was recorded with the plan: the
 digest of every module at every phase, every path's every phase once and with the right rows, and
 every module made of exactly its paths' contributions. With a quorum, who is late is luck, and there
-is no fault-free run to compare with: the run is done once more by `algorithm.py`, with what each
+is no fault-free run to compare with: the run is done once more by `algorithm/variants.py`, with what each
 step is recorded to have taken (`replay.py`).
 
 `goodput` is tokens committed per second of training, over that of the fault-free run; start-up of

@@ -1,1 +1,11 @@
-"""DiPaCo's Algorithm 1 in one process, and what every other way of running is compared with."""
+"""The algorithm in one process and in memory: what every other way of running is compared with.
+
+- `algorithm1`: DiPaCo's Algorithm 1 as published, and nothing else. Read this first.
+- `variants`: the same loop with everything that a run may switch on: path sampling, codecs, late
+  contributions, alternations, plain AdamW. With everything off it gives the bits of `algorithm1`.
+- `synchronous`: gradients averaged per module at every step (section 4.5).
+
+No files, no database, no clock. The runtime does not execute this room: `tests/workers` shows that
+runs through tasks, ledger and store end with the same bits. The room imports `topology` and
+`outer`.
+"""

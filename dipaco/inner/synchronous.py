@@ -1,11 +1,12 @@
-"""Paths that step together: what is done with the gradients of a module's paths at every step.
+"""Synchronous training: the gradients of a module's paths are averaged at every inner step.
 
-The pieces of synchronous training (DiPaCo section 4.5), which `algorithm.train_synchronously` puts
-together: weighted sums, the norm that clipping needs, and one AdamW step of one module. Each is
-compiled once for every set of parts that a level owns.
+The loop that the runtime executes, DiPaCo section 4.5; `algorithm/synchronous.py` is the oracle
+that it is compared with. Its pieces (weighted sums, the norm that clipping needs, one AdamW step of
+one module) are compiled once for every set of parts that a level owns. Gradients are added as they
+are made, so that one path's gradient and one mean per module are in memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -14,8 +15,65 @@ import optax
 
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw_of_clipped
+from dipaco.topology import ModuleId, Topology, assemble, dissect
 
 Tree = Any
+Modules = dict[ModuleId, Any]
+
+
+def synchronous_steps(
+    topology: Topology,
+    modules: Modules,
+    states: Modules,
+    gradient_of: Callable[[int, int, Tree], Tree],
+    update: Callable[[int, Tree, Tree, Tree, Any], tuple[Tree, Tree]],
+    weights: Mapping[ModuleId, Mapping[int, Any]],
+    *,
+    steps: Iterable[int],
+    clip_norm: float,
+) -> Iterator[tuple[Modules, Modules]]:
+    """Yields modules and AdamW states after each step, which all paths take together.
+
+    A path's gradient, made of its modules' means, is clipped as that of one model is; a module
+    whose paths are clipped differently takes their weighted mean clip.
+
+    Args:
+      topology: which paths go through which modules.
+      modules: parameters of every module; given up (donated).
+      states: one AdamW state per module, not per path; given up likewise.
+      gradient_of: (path, step, parts) -> gradient of the path's mean loss.
+      update: (step, parameters, state, gradient, clip) -> (parameters, state), from
+        `make_module_update`.
+      weights: module -> path -> float32 alpha_i, summing to one over the module's paths.
+      steps: numbers of the inner steps to take.
+      clip_norm: largest norm of a path's gradient.
+
+    Source: DiPaCo section 4.5.
+    """
+    for step in steps:
+        mean: Modules = {}
+        for path in range(topology.num_paths):  # in parallel on real machines, and all wait
+            parts = assemble(modules, topology.modules_of(path))
+            for module, gradient in dissect(gradient_of(path, step, parts), topology, path).items():
+                weight = weights[module][path]
+                mean[module] = (
+                    add_weighted(mean[module], gradient, weight)
+                    if module in mean
+                    else weighted(gradient, weight)
+                )
+        squares = {module: squared_norm(gradient) for module, gradient in mean.items()}
+        clip = []
+        for path in range(topology.num_paths):
+            norm = jnp.sqrt(sum(squares[module] for module in topology.modules_of(path)))
+            clip.append(jnp.minimum(1.0, clip_norm / norm))
+        stepped: Modules = {}
+        for module in topology.modules:
+            scale = sum(weight * clip[path] for path, weight in weights[module].items())
+            stepped[module], states[module] = update(
+                step, modules[module], states[module], mean.pop(module), scale
+            )
+        modules = stepped
+        yield modules, states
 
 
 @jax.jit

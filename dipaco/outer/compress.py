@@ -42,32 +42,32 @@ class Codec(NamedTuple):
     is_lossy: bool = True
 
 
-class Sent(NamedTuple):
+class EncodedContribution(NamedTuple):
     """What goes out, and what stays."""
 
     message: Tree
     residual: Tree | None  # float32, shaped like the gradient; None where nothing is lost
 
 
-def send(codec: Codec, gradient: Tree, residual: Tree | None) -> Sent:
+def encode_contribution(codec: Codec, gradient: Tree, residual: Tree | None) -> EncodedContribution:
     """Encodes an outer gradient together with what earlier messages could not hold.
 
     Args:
       codec: how it travels.
       gradient: float32, of one path and module.
-      residual: as `send` left it after the phase before; None at the first.
+      residual: as `encode_contribution` left it after the phase before; None at the first.
 
     Raises:
       NotFinite: their sum holds a NaN or an infinity.
     """
     if not codec.is_lossy:
-        return Sent(codec.encode(gradient), None)
+        return EncodedContribution(codec.encode(gradient), None)
     wanted = gradient if residual is None else _each(np.add, gradient, residual)
     _check_finite(wanted)
     message = codec.encode(wanted)
     left = _each(np.subtract, wanted, codec.decode(message))
     _check_finite(left)
-    return Sent(message, left)
+    return EncodedContribution(message, left)
 
 
 def codec(name: str) -> Codec:

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from dipaco import trees
 from dipaco.outer import config
-from dipaco.outer.compress import BLOCK, CODECS, codec, send
+from dipaco.outer.compress import BLOCK, CODECS, codec, encode_contribution
 from dipaco.outer.errors import BadEncoding, NotFinite
 
 # Largest error of a value, as a share of the largest value that it shares a scale with: half a step
@@ -70,7 +70,7 @@ def test_with_error_feedback_what_was_decoded_sums_to_the_truth_but_for_one_resi
     truth, decoded = np.zeros((100, 10)), np.zeros((100, 10))
     for phase in range(rounds):
         gradient = some(phase)
-        sent = send(codec(name), gradient, residual)
+        sent = encode_contribution(codec(name), gradient, residual)
         residual = sent.residual
         truth += gradient["block_00"]["attention"]["query"]
         decoded += codec(name).decode(sent.message)["block_00"]["attention"]["query"]
@@ -86,7 +86,7 @@ def test_without_error_feedback_small_values_beside_large_ones_would_never_arriv
     int8, residual, arrived = codec("int8"), None, np.zeros(2)
     assert int8.decode(int8.encode(gradient))["w"][1] == 0
     for _ in range(40):
-        sent = send(int8, gradient, residual)
+        sent = encode_contribution(int8, gradient, residual)
         residual = sent.residual
         arrived += int8.decode(sent.message)["w"]
     assert arrived[1] == pytest.approx(0.04, abs=0.5 / 127)
@@ -94,7 +94,7 @@ def test_without_error_feedback_small_values_beside_large_ones_would_never_arriv
 
 def test_a_plain_contribution_is_the_gradient_itself():
     gradient = some(0)
-    assert send(codec("none"), gradient, None) == (gradient, None)
+    assert encode_contribution(codec("none"), gradient, None) == (gradient, None)
 
 
 def changed(message, **leaves):
@@ -138,4 +138,4 @@ def test_bfloat16_refuses_other_types_and_other_codecs():
 @pytest.mark.parametrize(("name", "value"), [("int8", np.inf), ("bfloat16", np.nan)])
 def test_a_gradient_that_is_not_finite_is_not_sent(name, value):
     with pytest.raises(NotFinite, match="`w`"):
-        send(codec(name), {"w": np.float32([1, value])}, None)
+        encode_contribution(codec(name), {"w": np.float32([1, value])}, None)

@@ -26,7 +26,7 @@ MODULE_BYTES = 32 << 20
 MEASURE = """
 import json, pathlib, sys, types
 from dipaco.control.ledger import StoredModule
-from dipaco.control.tasks import Arrival, Claim, Task
+from dipaco.control.tasks import Contribution, Claim, Task
 from dipaco.outer.config import OuterSettings
 from dipaco.receipt import Receipt
 from dipaco.runs.run import ShardIndex
@@ -39,7 +39,7 @@ def step(before, state, messages, fan_in):
     objects = Objects(pathlib.Path(sys.argv[1]))
     shards = ShardIndex([], [1] * fan_in)
     arrivals = [
-        Arrival(arm="modular", path=path, module=ModuleId("all", 0), phase=1,
+        Contribution(arm="modular", path=path, module=ModuleId("all", 0), phase=1,
                 base_digest=before[1], message=Receipt(*messages[path % len(messages)]))
         for path in range(fan_in)
     ]

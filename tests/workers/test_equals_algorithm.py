@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from dipaco import trees
-from dipaco.algorithm import variants as algorithm
+from dipaco.algorithm import algorithm1, variants
 from dipaco.config import MODULAR, BaseSettings
 from dipaco.control.tasks import PathTrained
 from dipaco.errors import ClaimLost
@@ -44,15 +44,14 @@ def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing, code
             state, _ = run.programs.step(state, run.programs.place_batch(batches.at(step)), rate)
         return jax.device_get((state.parts, state.optimizer))
 
-    phases = algorithm.train(
-        topology,
-        {m: {part: base[part] for part in topology.parts_of(m)} for m in topology.modules},
-        train_path,
-        run.stage("route").summary["documents"],
-        phases=CONFIG.phases,
-        outer=run.config.outer,
-        codec=codec(codec_name),
-    )
+    modules = {m: {part: base[part] for part in topology.parts_of(m)} for m in topology.modules}
+    documents = run.stage("route").summary["documents"]
+    everything = (topology, modules, train_path, documents)
+    settings = {"phases": CONFIG.phases, "outer": run.config.outer}
+    if codec_name == "none":
+        phases = algorithm1.train(*everything, **settings)
+    else:
+        phases = variants.train(*everything, **settings, codec=codec(codec_name))
     seen = set()
     for phase, modules in enumerate(phases, start=1):
         for module in topology.modules:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dipaco import trees
-from dipaco.algorithm import variants as algorithm
+from dipaco.algorithm import variants
 from dipaco.config import MODULAR
 from dipaco.control.tasks import Task
 from dipaco.data.first_tokens import first_tokens
@@ -51,7 +51,7 @@ def finish(run):
 
 
 def by_algorithm(run):
-    """Every module at the start of every phase, by `algorithm.train` with this run's data."""
+    """Every module at the start of every phase, by `variants.train` with this run's data."""
     config, arm = run.config, run.plan.arm(MODULAR)
     base, inner = run.base_parts(), run.config.inner
     taken = {}  # path -> (fingerprint of its data, batches taken of it)
@@ -77,7 +77,7 @@ def by_algorithm(run):
     first = {
         m: {part: base[part] for part in config.topology.parts_of(m)} for m in arm.topology.modules
     }
-    later = algorithm.train(
+    later = variants.train(
         config.topology,
         first,
         train_path,
@@ -273,7 +273,7 @@ def test_early_stopping_releases_each_path_as_it_was_at_its_best(begin):
         sums, counts = score_documents(run.programs.log_likelihoods(parts), tokens, lengths)
         return -sums.sum() / counts.sum()
 
-    expected = algorithm.release(arm.topology, history, loss)
+    expected = variants.release(arm.topology, history, loss)
     release = run.ledger.release(MODULAR)
     for path, parts in enumerate(expected):
         assert trees.digest(run.path_of(release, path)) == trees.digest(parts)

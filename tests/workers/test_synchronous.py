@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dipaco import trees
-from dipaco.algorithm import variants as algorithm
+from dipaco.algorithm import synchronous
 from dipaco.config import MODULAR
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.config import OuterSettings
@@ -63,7 +63,7 @@ def test_every_module_at_every_phase_is_that_of_the_algorithm(begin):
         module: programs.place_module({n: base[n] for n in topology.parts_of(module)}, None)
         for module in topology.modules
     }
-    steps = algorithm.train_synchronously(
+    steps = synchronous.train(
         topology,
         {module: parts for module, (parts, _) in placed.items()},
         {module: state for module, (_, state) in placed.items()},
@@ -76,7 +76,7 @@ def test_every_module_at_every_phase_is_that_of_the_algorithm(begin):
         clip_norm=CONFIG.inner.clip_norm,
     )
     seen = set()
-    for step, (modules, _) in enumerate(steps, start=1):
+    for step, modules in enumerate(steps, start=1):
         if step % CONFIG.inner.steps:
             continue
         expected = {m: trees.digest(jax.device_get(modules[m])) for m in topology.modules}

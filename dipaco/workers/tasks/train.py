@@ -22,7 +22,7 @@ from dipaco.inner.phase import run_phase
 from dipaco.inner.phase_runner import PhaseRunner, PhaseWork
 from dipaco.inner.stacked import unstack
 from dipaco.inner.state import PathState
-from dipaco.outer.compress import Sent, codec, send
+from dipaco.outer.compress import EncodedContribution, codec, encode_contribution
 from dipaco.outer.gradient import outer_gradient
 from dipaco.receipt import Receipt
 from dipaco.runs.programs import machine
@@ -391,9 +391,13 @@ def module_as_it_is(run: Run, claim: Claim, module: ModuleId, parameters: Any) -
     )
 
 
-def _encoded(run: Run, residual: Mapping[str, Any] | None, before: Any, after: Any) -> Sent:
+def _encoded(
+    run: Run, residual: Mapping[str, Any] | None, before: Any, after: Any
+) -> EncodedContribution:
     of_module = None if residual is None else {part: residual[part] for part in before}
-    return send(codec(run.config.outer.codec), outer_gradient(before, after), of_module)
+    return encode_contribution(
+        codec(run.config.outer.codec), outer_gradient(before, after), of_module
+    )
 
 
 def _snapshot_name(run: Run, begun: PhaseStart) -> str:

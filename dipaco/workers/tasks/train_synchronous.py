@@ -1,6 +1,6 @@
 """`train` of a synchronous arm: all paths through one phase, in one task.
 
-Gradients are averaged per module at every step (`algorithm.train_synchronously`), so there is
+Gradients are averaged per module at every step (`inner.synchronous`), so there is
 nothing to be done by several workers, no contribution and no outer step; a phase is what is saved
 at a time. What paths would exchange, were each on a machine of its own, is recorded as theirs: at
 every step a gradient up and its mean down. DiPaCo section 4.5.
@@ -15,13 +15,14 @@ import jax
 import numpy as np
 
 from dipaco import trees
-from dipaco.algorithm.variants import train_synchronously
 from dipaco.control.ledger import PartialSnapshot
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Fact, PathTrained
 from dipaco.data.pipeline import Batches
 from dipaco.errors import Diverged
 from dipaco.inner.optimizer import learning_rates
+from dipaco.inner.synchronous import synchronous_steps
+from dipaco.outer.gradient import path_weights
 from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
@@ -80,15 +81,14 @@ def train_together(
     placed = {m: run.programs.place_module(begun.modules[m], begun.states[m]) for m in begun.states}
     start = {m: parts for m, (parts, _) in placed.items()}, {m: s for m, (_, s) in placed.items()}
     reached, waiting = start, []
-    for stepped in train_synchronously(
+    for stepped in synchronous_steps(
         arm.topology,
         *start,
         gradient_of,
         update,
-        run.shards_of(run.routing_of(arm.name, phase)).documents,
+        _weights(run, arm, phase),
         steps=itertools.takewhile(lambda _: not should_stop(), range(begun.taken, end)),
         clip_norm=inner.clip_norm,
-        by_documents=run.config.outer.weigh_by_documents,
     ):
         reached = stepped
         # One step late, so that the device never waits for the host.
@@ -102,6 +102,19 @@ def train_together(
     if taken < end:
         raise Preempted(_save_partial_snapshot(run, claim, *reached, taken, losses, seconds))
     return _finish(run, claim, batches, *reached, losses, seconds)
+
+
+def _weights(run: Run, arm: Arm, phase: int) -> dict[ModuleId, dict[int, Any]]:
+    """Module -> path -> alpha_i, float32, as in an outer step."""
+    documents = run.shards_of(run.routing_of(arm.name, phase)).documents
+    weights = {}
+    for module in arm.topology.modules:
+        paths = arm.topology.paths_through(module)
+        alphas = path_weights(
+            [documents[path] for path in paths], by_documents=run.config.outer.weigh_by_documents
+        )
+        weights[module] = dict(zip(paths, alphas.astype(np.float32), strict=True))
+    return weights
 
 
 def _begin(run: Run, arm: Arm, phase: int, batches: Sequence[Batches]) -> SynchronousStart:
