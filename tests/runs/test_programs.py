@@ -8,18 +8,19 @@ import jax
 import numpy as np
 import pytest
 
-from dipaco.config import BaseSettings, RunConfig
+from dipaco.config import BaseSettings
 from dipaco.data.config import DataConfig
 from dipaco.errors import SettingsDisagree
 from dipaco.inner.config import InnerSettings
-from dipaco.model.config import MeshConfig, ModelConfig, ShardingRules, part_names
+from dipaco.model.config import MeshConfig, ShardingRules, part_names
 from dipaco.model.errors import BadMesh
 from dipaco.runs.programs import Programs
 from dipaco.topology import Level, Topology
+from tests.support.tiny_run import TOY
 
-MODEL = ModelConfig(vocab_size=512, d_model=16, num_layers=1, num_heads=2, d_ff=32, max_length=64)
-CONFIG = RunConfig(
-    name="tiny",
+MODEL = dataclasses.replace(TOY.model, vocab_size=512, d_model=16, num_layers=1, d_ff=32)
+CONFIG = dataclasses.replace(
+    TOY,
     model=MODEL,
     topology=Topology(levels=(Level(name="all", parts=part_names(MODEL)),)),
     data=DataConfig(vocab_size=512, length=64),

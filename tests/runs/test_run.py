@@ -5,25 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from dipaco.config import RunConfig
 from dipaco.data.config import DataConfig
 from dipaco.errors import LedgerDamaged, NotWritable, NotYet, RunBusy
-from dipaco.inner.config import InnerSettings
-from dipaco.model.config import ModelConfig, part_names
+from dipaco.model.config import part_names
 from dipaco.runs.errors import NoSuchRun, RunOfOtherConfig
 from dipaco.runs.run import create_or_open, has_begun, reading, taking_part
 from dipaco.store.layout import Layout
 from dipaco.topology import Level, Topology
-from tests.support.tiny_run import Fault
+from tests.support.tiny_run import TOY, Fault
 
-MODEL = ModelConfig(vocab_size=300, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=64)
-CONFIG = RunConfig(
-    name="one",
-    model=MODEL,
-    topology=Topology(levels=(Level(name="all", parts=part_names(MODEL), experts=2),)),
-    phases=3,
-    data=DataConfig(vocab_size=300, length=64),
-    inner=InnerSettings(steps=2, batch_size=2, warmup_steps=1),
+ALL = Level(name="all", parts=part_names(TOY.model), experts=2)
+CONFIG = dataclasses.replace(
+    TOY, topology=Topology(levels=(ALL,)), data=DataConfig(vocab_size=300, length=64), phases=3
 )
 OTHER = dataclasses.replace(CONFIG, seed=1)
 SHORTER = dataclasses.replace(CONFIG, data=DataConfig(vocab_size=300, length=40))

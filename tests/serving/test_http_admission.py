@@ -16,7 +16,7 @@ from dipaco.serving.http.admission import Admission
 from dipaco.serving.http.app import make_app
 from dipaco.serving.service import Service, ServiceSettings
 
-ASKED = {"model": "tiny", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
+ASKED = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 
 def ask(client, **body):
-    body = {"model": "tiny", "max_tokens": 12, "temperature": 0} | body
+    body = {"model": "toy", "max_tokens": 12, "temperature": 0} | body
     answer = client.post("/v1/completions", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -20,7 +20,7 @@ def ask(client, **body):
 
 def events_of(client, where="/v1/completions", **body):
     """The events of a stream, without its end."""
-    body = {"model": "tiny", "temperature": 0, "stream": True} | body
+    body = {"model": "toy", "temperature": 0, "stream": True} | body
     answer = client.post(where, json=body)
     assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
     lines = [line for line in answer.text.split("\n\n") if line]
@@ -252,8 +252,8 @@ def test_route_tells_path_modules_and_every_score_the_best_first(service, client
 
 def test_the_model_tells_its_levels_and_modules(client):
     (model,) = client.get("/v1/models").json()["data"]
-    assert model["id"] == "tiny"
-    assert model == client.get("/v1/models/tiny").json()
+    assert model["id"] == "toy"
+    assert model == client.get("/v1/models/toy").json()
     card = model["dipaco"]
     assert (card["num_paths"], card["context"], card["prefix_tokens"]) == (4, 64, 32)
     assert [level["modules"] for level in card["levels"]] == [
@@ -293,7 +293,7 @@ def official(client):
 def test_the_official_client_reads_answers_streams_models_and_errors(official, client, prompts):
     import openai
 
-    asked = {"model": "tiny", "prompt": prompts[0], "max_tokens": 12, "temperature": 0}
+    asked = {"model": "toy", "prompt": prompts[0], "max_tokens": 12, "temperature": 0}
     text = ask(client, prompt=prompts[0])["choices"][0]["text"]
     answer = official.completions.create(**asked, logprobs=1)
     assert (answer.choices[0].text, answer.choices[0].finish_reason) == (text, "length")
@@ -302,7 +302,7 @@ def test_the_official_client_reads_answers_streams_models_and_errors(official, c
         assert "".join(chunk.choices[0].text for chunk in stream) == text
     named = official.completions.create(**asked, extra_body={"path": 2})
     assert named.choices[0].path == 2
-    assert [model.id for model in official.models.list()] == ["tiny"]
+    assert [model.id for model in official.models.list()] == ["toy"]
     with pytest.raises(openai.NotFoundError, match="does not exist"):
         official.completions.create(**asked | {"model": "gpt"})
     with pytest.raises(openai.BadRequestError, match="`suffix`") as refused:

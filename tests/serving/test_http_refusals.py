@@ -21,7 +21,7 @@ from dipaco.serving.http.refusals import Refusal
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.store.errors import ObjectDamaged
 
-GOOD = {"model": "tiny", "prompt": "jiji", "max_tokens": 4}
+GOOD = {"model": "toy", "prompt": "jiji", "max_tokens": 4}
 AS_JSON = {"Content-Type": "application/json"}
 
 
@@ -103,13 +103,13 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(client, change, param
         b"null",
         b'"text"',
         b"\xff\xfe\x00",
-        b'{"model": "tiny", "prompt": "\xff"}',
-        b'{"model": "tiny", "prompt": "\\ud800 a"}',
-        b'{"model": "tiny", "prompt": "a", "temperature": NaN}',
-        b'{"model": "tiny", "prompt": "a", "temperature": Infinity}',
-        b'{"model": "tiny", "prompt": "a", "temperature": 1e999}',
-        b'{"model": "tiny", "prompt": ' + b"[" * 100_000,
-        b'{"model": "tiny", "prompt": "a"} and more',
+        b'{"model": "toy", "prompt": "\xff"}',
+        b'{"model": "toy", "prompt": "\\ud800 a"}',
+        b'{"model": "toy", "prompt": "a", "temperature": NaN}',
+        b'{"model": "toy", "prompt": "a", "temperature": Infinity}',
+        b'{"model": "toy", "prompt": "a", "temperature": 1e999}',
+        b'{"model": "toy", "prompt": ' + b"[" * 100_000,
+        b'{"model": "toy", "prompt": "a"} and more',
     ],
     ids=lambda body: body[:40],
 )
@@ -119,7 +119,7 @@ def test_what_is_not_such_a_request_is_refused(client, where, body):
 
 
 def test_missing_and_unknown_fields_are_named(client):
-    told = client.post("/v1/completions", json={"model": "tiny"})
+    told = client.post("/v1/completions", json={"model": "toy"})
     assert refused(told, 400, "prompt") == "You must provide a `prompt` parameter."
     told = client.post("/v1/completions", json=GOOD | {"max_token": 3})
     assert "Unrecognized request argument supplied: max_token" in refused(told, 400, "max_token")
@@ -127,7 +127,7 @@ def test_missing_and_unknown_fields_are_named(client):
 
 def test_an_unknown_model_is_not_found(client):
     told = client.post("/v1/completions", json=GOOD | {"model": "gpt-4"})
-    assert "This server has `tiny`" in refused(told, 404, "model", "model_not_found")
+    assert "This server has `toy`" in refused(told, 404, "model", "model_not_found")
     refused(client.get("/v1/models/gpt-4"), 404, "model", "model_not_found")
 
 
@@ -140,7 +140,7 @@ def test_a_prompt_that_fills_the_context_is_told_how_long_it_is(client):
 def test_a_megabyte_is_refused_without_being_read_as_tokens(client, service, monkeypatch):
     monkeypatch.setattr(type(service.tokenizer), "encode", lambda *_: pytest.fail("was encoded"))
     for where in ("/v1/completions", "/v1/route"):
-        body = {"prompt": "jiji " * 200_000} | ({"model": "tiny"} if "route" not in where else {})
+        body = {"prompt": "jiji " * 200_000} | ({"model": "toy"} if "route" not in where else {})
         refused(client.post(where, json=body), 400, "prompt", "context_length_exceeded")
 
 
@@ -151,7 +151,7 @@ def test_a_body_that_is_too_large_or_not_json_is_refused(service):
         assert "larger than 1,000 bytes" in refused(told, 413)
         told = client.post("/v1/completions", content=json.dumps(GOOD))
         assert "Content-Type: application/json" in refused(told, 415)
-        told = client.post("/v1/completions", data={"model": "tiny"})
+        told = client.post("/v1/completions", data={"model": "toy"})
         refused(told, 415)
 
 
@@ -357,7 +357,7 @@ def talking(service, tmp_path):
         yield client
 
 
-TALK = {"model": "tiny", "messages": [{"role": "user", "content": "jiji"}], "temperature": 0}
+TALK = {"model": "toy", "messages": [{"role": "user", "content": "jiji"}], "temperature": 0}
 
 
 def test_a_chat_is_a_completion_of_the_rendered_template(talking):

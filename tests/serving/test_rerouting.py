@@ -86,7 +86,7 @@ def test_the_paths_of_a_text_are_those_of_the_offline_evaluation(rerouted, setti
                 expected = path_of_tokens(np.array([first]), choices_of(ids), EVERY, prefix)
                 np.testing.assert_array_equal(expected[0, prefix:], np.repeat(paths, EVERY))
 
-                body = {"model": "tiny", "prompt": row[:prefix].tolist(), "temperature": 0}
+                body = {"model": "toy", "prompt": row[:prefix].tolist(), "temperature": 0}
                 answer = client.post("/v1/completions", json=body | {"max_tokens": length})
                 (choice,) = answer.json()["choices"]
                 assert choice["text"] == service.tokenizer.decode(ids[prefix:])
@@ -158,7 +158,7 @@ def test_a_text_whose_next_path_is_not_whole_stays_where_it_is(
 
     folder = tmp_path / "run"
     shutil.copytree(rerouted, folder)
-    body = {"model": "tiny", "prompt": "and so on", "temperature": 0, "max_tokens": 3 * EVERY}
+    body = {"model": "toy", "prompt": "and so on", "temperature": 0, "max_tokens": 3 * EVERY}
     with Service(folder, settings, say=lambda _: None) as service:
         service.start()
         # All texts begin on path 0, and are sent to path 3.

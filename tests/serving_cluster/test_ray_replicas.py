@@ -17,7 +17,7 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 from tests.launch.conftest import is_alive, wait_until
 from tests.support.server_process import LONG, Server
 
-TEXT = {"model": "tiny", "prompt": "jiji", "max_tokens": 40, "temperature": 1.0, "seed": 5}
+TEXT = {"model": "toy", "prompt": "jiji", "max_tokens": 40, "temperature": 1.0, "seed": 5}
 
 
 class Door(Server):

@@ -11,7 +11,7 @@ import time
 from tests.support.tiny_run import HOME
 
 # Far more rows than are decoded at once, so that it takes a while.
-LONG = {"model": "tiny", "prompt": "jiji", "n": 96, "max_tokens": 50, "temperature": 1.0}
+LONG = {"model": "toy", "prompt": "jiji", "n": 96, "max_tokens": 50, "temperature": 1.0}
 
 
 class Server:

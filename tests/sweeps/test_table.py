@@ -6,11 +6,8 @@ import math
 
 import pytest
 
-from dipaco.config import BaseSettings, RunConfig
-from dipaco.data.config import DataConfig
 from dipaco.evaluation.tables import ReportRow
-from dipaco.inner.config import InnerSettings
-from dipaco.model.config import ModelConfig, part_names
+from dipaco.model.config import part_names
 from dipaco.sweeps.errors import BadSeeds, NoSuchRow
 from dipaco.sweeps.pairing import mean_interval, paired_difference
 from dipaco.sweeps.plot import draw_sweep
@@ -21,22 +18,13 @@ from dipaco.sweeps.table import (
 )
 from dipaco.sweeps.text import ordering_lines, render_sweep_markdown
 from dipaco.topology import SHARED, Level, Topology
+from tests.support.tiny_run import TOY
 
-MODEL = ModelConfig(vocab_size=300, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=48)
-EVERYTHING = part_names(MODEL)
+EVERYTHING = part_names(TOY.model)
 
 
 def config(*levels):
-    return RunConfig(
-        name="any",
-        model=MODEL,
-        topology=Topology(levels=levels),
-        data=DataConfig(sources=("toy:",), vocab_size=300, length=48),
-        base=BaseSettings(steps=2),
-        phases=2,
-        inner=InnerSettings(steps=2, batch_size=4, warmup_steps=1),
-        baselines=(),
-    )
+    return dataclasses.replace(TOY, topology=Topology(levels=levels), baselines=())
 
 
 ROWS = {

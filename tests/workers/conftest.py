@@ -1,21 +1,21 @@
 """A run of a second's work: its config, its watcher, and its worker."""
 
+import dataclasses
 import shutil
 
 import pytest
 
-from dipaco.config import MODULAR, BaseSettings, EvaluationSettings, RunConfig
-from dipaco.data.config import DataConfig
+from dipaco.config import MODULAR, BaseSettings, EvaluationSettings
 from dipaco.data.prepare import prepare
-from dipaco.inner.config import InnerSettings
-from dipaco.model.config import ModelConfig, part_names
+from dipaco.model.config import part_names
 from dipaco.runs.programs import Programs
 from dipaco.runs.run import create_or_open
 from dipaco.topology import PER_PATH, Level, Topology
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
+from tests.support.tiny_run import TOY
 
-MODEL = ModelConfig(vocab_size=300, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=48)
+MODEL = dataclasses.replace(TOY.model, d_model=16, num_layers=1, d_ff=24, max_length=48)
 EVERYTHING = part_names(MODEL)
 SHARINGS = {
     "2x2": (
@@ -31,21 +31,14 @@ SHARINGS = {
         Level(name="stem", parts=("head",)),
     ),
 }
-CONFIG = RunConfig(
-    name="tiny",
+CONFIG = dataclasses.replace(
+    TOY,
     model=MODEL,
     topology=Topology(levels=SHARINGS["2x2"]),
-    data=DataConfig(
-        sources=("toy:?documents=160&words=30",),
-        vocab_size=300,
-        length=48,
-        valid_fraction=0.1,
-        router_fraction=0.2,
-        processes=1,
-    ),
+    data=dataclasses.replace(TOY.data, sources=("toy:?documents=160&words=30",), length=48),
     base=BaseSettings(steps=2, steps_per_phase=1),
     phases=3,
-    inner=InnerSettings(steps=2, batch_size=4, learning_rate=3e-3, warmup_steps=1),
+    inner=dataclasses.replace(TOY.inner, steps=2),
     evaluation=EvaluationSettings(every_phases=3),
     baselines=(),
 )
