@@ -26,7 +26,7 @@ from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.compress import codec
 from dipaco.runs.run import Run, reading
 from dipaco.topology import ModuleId
-from dipaco.workers.tasks.train import batches_for
+from dipaco.workers.row_plans import batches_for
 
 
 class Carried(NamedTuple):

@@ -367,7 +367,7 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
 
     from dipaco.inner.optimizer import learning_rates
     from dipaco.topology import assemble
-    from dipaco.workers.tasks.train import batches_for
+    from dipaco.workers.row_plans import batches_for
 
     arm, inner = run.plan.arm("modular"), run.config.inner
     (path,) = range(arm.topology.num_paths)

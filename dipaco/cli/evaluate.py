@@ -30,9 +30,9 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
     from dipaco.data.sources import open_source, source_of_file
     from dipaco.errors import BadSource
+    from dipaco.runs.evaluate_texts import evaluate_texts
     from dipaco.runs.programs import keep_compiled
     from dipaco.runs.run import reading
-    from dipaco.workers.tasks.evaluate import evaluate_texts
 
     if not options.documents.is_file():
         raise BadSource(

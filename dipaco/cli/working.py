@@ -20,7 +20,7 @@ from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import ALONE, Alone, Hosts
 from dipaco.workers.loop import Worker
 from dipaco.workers.registration import join
-from dipaco.workers.tasks.route import restore_corpus
+from dipaco.workers.tasks.prepare import restore_corpus
 
 
 def work(

@@ -24,11 +24,15 @@ from dipaco.workers.garbage_collection import superseded, sweep_after, sweep_all
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import ALONE, Hosts, claim_from, words_of
 from dipaco.workers.recovery import mend
-from dipaco.workers.tasks.evaluate import check_path, evaluate_release, label_path, score_path
+from dipaco.workers.tasks.check import check_path
+from dipaco.workers.tasks.evaluate import evaluate_release
+from dipaco.workers.tasks.label import label_path
 from dipaco.workers.tasks.outer import step_module
+from dipaco.workers.tasks.prepare import prepare_corpus
 from dipaco.workers.tasks.report import write_report
 from dipaco.workers.tasks.reroute import reroute
-from dipaco.workers.tasks.route import prepare_corpus, route
+from dipaco.workers.tasks.route import route
+from dipaco.workers.tasks.score import score_path
 from dipaco.workers.tasks.train import (
     Preempted,
     stacks_of,

@@ -15,7 +15,7 @@ from dipaco.receipt import Receipt
 from dipaco.runs.run import create_or_open, open_run
 from dipaco.store.address import Address
 from dipaco.store.layout import remote_name, tokens_folder
-from dipaco.workers.tasks.train import batches_for
+from dipaco.workers.row_plans import batches_for
 from tests.workers.conftest import CONFIG, worker_of
 from tests.workers.test_recovery import (  # noqa: F401
     digests_of,

@@ -17,8 +17,9 @@ from dipaco.outer.compress import codec
 from dipaco.topology import Topology
 from dipaco.workers.errors import ContributionRefused, SnapshotOfOtherData
 from dipaco.workers.loop import do
+from dipaco.workers.row_plans import batches_for
 from dipaco.workers.tasks.outer import step_module
-from dipaco.workers.tasks.train import batches_for, train
+from dipaco.workers.tasks.train import train
 from tests.workers.conftest import CONFIG, SHARINGS, Silent, never, work_until
 
 

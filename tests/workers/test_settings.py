@@ -25,7 +25,7 @@ from dipaco.serving.dispatch import Dispatcher
 from dipaco.serving.errors import ReleaseMixed
 from dipaco.serving.releases import check_is_one_set
 from dipaco.store.tensors import load_tree
-from dipaco.workers.tasks.train import batches_for
+from dipaco.workers.row_plans import batches_for
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 

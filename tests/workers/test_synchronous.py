@@ -17,7 +17,8 @@ from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import Level, Topology
 from dipaco.workers.errors import SnapshotOfOtherData
 from dipaco.workers.loop import do
-from dipaco.workers.tasks.train import Preempted, batches_for
+from dipaco.workers.row_plans import batches_for
+from dipaco.workers.tasks.train import Preempted
 from dipaco.workers.tasks.train_synchronous import train_together
 from tests.workers.conftest import (
     CONFIG,

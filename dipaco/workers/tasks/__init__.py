@@ -1,1 +1,6 @@
-"""The tasks of a run, one file each: what a worker does once it has claimed one."""
+"""The kinds of task, one file each; `train` is also `pretrain`, and `train_synchronous` a `train`
+task of an arm whose paths step together.
+
+Each is a function of a run and a claim that returns the facts to record; it writes objects, and
+records nothing. `workers.loop.do` has the table of kinds.
+"""

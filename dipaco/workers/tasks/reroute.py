@@ -33,7 +33,7 @@ from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.errors import RouterDiverged
-from dipaco.workers.tasks.evaluate import validation
+from dipaco.workers.scoring import validation
 from dipaco.workers.tasks.train import Preempted
 
 OnStep = Callable[[float, int], None]  # (loss, tokens of the step)

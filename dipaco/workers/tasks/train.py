@@ -6,7 +6,6 @@ its modules. DiPaCo Algorithm 1, lines 3-10.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +14,6 @@ import numpy as np
 from dipaco.control.ledger import PartialSnapshot, Snapshot
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Contribution, Fact, ModuleReady, PathTrained
-from dipaco.data.pack import RowPlan, load_plan
 from dipaco.data.pipeline import Batches
 from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.phase import run_phase
@@ -33,6 +31,7 @@ from dipaco.topology import ModuleId, assemble, dissect
 from dipaco.workers.errors import SnapshotOfOtherData
 from dipaco.workers.garbage_collection import superseded
 from dipaco.workers.hosts import ALONE, Hosts
+from dipaco.workers.row_plans import batches_for
 
 OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
 
@@ -403,26 +402,6 @@ def _encoded(
 def _snapshot_name(run: Run, begun: PhaseStart) -> str:
     task, attempt = begun.claim.task, begun.claim.attempt
     return run.layout.snapshot(begun.arm.name, task.path, task.phase, attempt)
-
-
-def batches_for(run: Run, arm: Arm, path: int, phase: int) -> Batches:
-    """The endless batches of one path of an arm in a phase; equal shards give equal batches."""
-    plan = _row_plan(run, arm, path, phase)
-    return Batches(
-        run.tokens_of(plan.documents) if arm.is_routed else run.corpus,
-        plan,
-        run.config.inner.batch_size,
-        run.seed_for("batches", arm.name, path),
-    )
-
-
-def _row_plan(run: Run, arm: Arm, path: int, phase: int) -> RowPlan:
-    """Dense arms train on everything, the paths of other arms each on its shard."""
-    if arm.is_routed:
-        receipt = run.shards_of(run.routing_of(arm.name, phase)).plans[path]
-    else:
-        receipt = run.stage("prepare").artifacts["everything"]
-    return load_plan(Path(run.objects.file(receipt)))
 
 
 def _modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, Any]:

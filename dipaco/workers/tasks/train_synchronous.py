@@ -28,7 +28,8 @@ from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.topology import ModuleId
 from dipaco.workers.errors import SnapshotOfOtherData
-from dipaco.workers.tasks.train import OnStep, Preempted, batches_for, module_as_it_is
+from dipaco.workers.row_plans import batches_for
+from dipaco.workers.tasks.train import OnStep, Preempted, module_as_it_is
 
 Modules = dict[ModuleId, Any]
 

@@ -1,0 +1,37 @@
+"""`label`: log-likelihoods of the router's documents under one path, before an alternation.
+
+DiPaCo section 2.4.
+"""
+
+import time
+
+from dipaco.control.tasks import (
+    Claim,
+    Fact,
+    PathLabelled,
+)
+from dipaco.runs.run import Run
+from dipaco.store.tensors import save_tree
+from dipaco.workers.scoring import score_under_path
+
+
+def label_path(run: Run, claim: Claim) -> list[Fact]:
+    """Scores the router's documents under a path as it is at the start of a phase.
+
+    P paths take P forward passes of each of these documents. A path is the piece that is done
+    again when a worker is lost.
+    """
+    started = time.monotonic()
+    task, documents = claim.task, run.corpus.documents("router")
+    sums, _ = score_under_path(
+        run, run.parts_at(task.arm, task.path, task.phase), run.corpus, documents
+    )
+    return [
+        PathLabelled(
+            arm=task.arm,
+            path=task.path,
+            phase=task.phase,
+            scores=save_tree(run.objects, "scores", {"documents": documents, "sums": sums}),
+            seconds=time.monotonic() - started,
+        )
+    ]

@@ -1,0 +1,114 @@
+"""`prepare`: sources to tokens on disk, and the row plan of a dense model, which trains on all of
+them.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import shutil
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+from dipaco.control.tasks import Claim, Fact, StageDone
+from dipaco.data.config import DataConfig
+from dipaco.data.corpus import Corpus
+from dipaco.data.prepare import PrepareProgress, prepare
+from dipaco.data.shards import build_shard
+from dipaco.receipt import Receipt
+from dipaco.runs.run import Run
+from dipaco.store.layout import remote_name
+from dipaco.workers.row_plans import save_row_plan
+
+
+def prepare_corpus(
+    run: Run, claim: Claim, progress: Callable[[PrepareProgress], None]
+) -> list[Fact]:
+    """Sources to tokens on disk, and the rows of a dense model, which trains on all of them."""
+    started = time.monotonic()
+    with _alone_at(run.layout.corpus_lock):
+        corpus, files = _prepared(run, progress)
+    manifest = corpus.manifest
+    everything = build_shard(
+        corpus,
+        0,
+        corpus.documents("train"),
+        run.config.data.length,
+        run.seed_for("rows", "everything"),
+    )
+    tokenizer_file = corpus.tokenizer_file
+    return [
+        StageDone(
+            stage="prepare",
+            artifacts={
+                "corpus": Receipt("corpus/manifest.json", manifest.digest, manifest.num_bytes),
+                "tokenizer": Receipt(
+                    "corpus/tokenizer.json",
+                    manifest.tokenizer_digest,
+                    tokenizer_file.stat().st_size,
+                ),
+                "corpus_files": files,
+                "everything": save_row_plan(run, everything.plan),
+            },
+            summary={
+                "documents": manifest.documents,
+                "tokens": manifest.tokens,
+                "bytes": manifest.num_bytes,
+                "domains": {domain.name: domain.documents for domain in manifest.domains},
+                "left_out": manifest.left_out,
+                "notes": list(manifest.notes),
+            },
+            seconds=time.monotonic() - started,
+        )
+    ]
+
+
+def _prepared(run: Run, progress: Callable[[PrepareProgress], None]) -> tuple[Corpus, Receipt]:
+    """The corpus, and an object that lists its files; in the bucket, where the run is in one."""
+    layout, objects = run.layout, run.objects
+    made_in = layout.corpus if objects.remote is None else layout.preparing
+    corpus = prepare(_data_config(run), made_in, progress)
+    receipts = [file._replace(name=f"{layout.corpus.name}/{file.name}") for file in corpus.files()]
+    if objects.remote is not None:
+        for receipt in receipts:
+            file = made_in / Path(receipt.name).name
+            objects.remote.put(remote_name(receipt), file, receipt.digest)
+        shutil.rmtree(layout.corpus, ignore_errors=True)
+        layout.preparing.rename(layout.corpus)
+        corpus = Corpus.open(layout.corpus)
+    return corpus, objects.write_bytes("corpora", "json", json.dumps(receipts).encode())
+
+
+def restore_corpus(run: Run, progress: Callable[[PrepareProgress], None]) -> None:
+    """Prepares the corpus again where somebody deleted it, as a damaged one must be. In a bucket,
+    nobody does.
+
+    Raises:
+      CorpusOfOtherText: the sources no longer give what the run has trained on.
+    """
+    is_prepared = "prepare" in {stage.stage for stage in run.ledger.stages()}
+    manifest = run.layout.corpus / "manifest.json"
+    if run.address.url is None and is_prepared and not manifest.exists():
+        with _alone_at(run.layout.corpus_lock):
+            if not manifest.exists():
+                prepare(_data_config(run), run.layout.corpus, progress)
+        _ = run.corpus  # is compared with what was recorded
+
+
+@contextlib.contextmanager
+def _alone_at(lock: Path) -> Generator[None]:
+    """Waits until nobody else is here: two that write one corpus would spoil it, also where one
+    of them has lost its claim and does not know yet.
+    """
+    with lock.open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _data_config(run: Run) -> DataConfig:
+    """The config's data settings, with the tokenizer that the run was given."""
+    if (given := run.given("tokenizer")) is None:
+        return run.config.data
+    file = run.objects.file(Receipt(*given))
+    return dataclasses.replace(run.config.data, tokenizer=str(file))
