@@ -14,14 +14,14 @@ class InnerSettings:
 
     steps: int = 150  # tau, optimiser steps in a phase; DiPaCo section 4
     batch_size: int = 512  # rows per optimiser step
-    accumulation_steps: int = 1  # equal pieces that a batch is worked through in, to save memory
-    rematerialise: bool = False  # blocks are computed again going backward, to save memory
-    loss_chunks: int = 1  # equal lengths that rows are cut into for the logits, to save memory
-    stacked_paths: int = 1  # at most so many small paths of a phase train in one program
-    stacking: str = "map"  # how: "map" = the bits of one by one; "vmap" = sooner on accelerators
+    accumulation_steps: int = 1  # equal pieces that a batch is split into, to save memory
+    rematerialise: bool = False  # recompute activations in the backward pass, to save memory
+    loss_chunks: int = 1  # equal pieces that rows are cut into for the logits, to save memory
+    stacked_paths: int = 1  # how many small paths train in one program
+    stacking: str = "map"  # "map" = same bits as one by one; "vmap" = faster on accelerators
     learning_rate: float = 4e-4  # peak
     warmup_steps: int = 1000  # linear, from zero
-    # Linear, from zero, where an alternation gave a path other documents; 0 = its schedule goes on.
+    # Linear warm-up after an alternation gave a path other documents; 0 = its schedule goes on.
     rewarm_steps: int = 0
     end_fraction: float = 0.1  # the cosine ends at this fraction of the peak
     weight_decay: float = 0.1  # on matrices; not on norms
@@ -29,8 +29,8 @@ class InnerSettings:
     beta2: float = 0.95  # not stated in the paper
     epsilon: float = 1e-8
     clip_norm: float = 1.0  # of the whole gradient; not stated in the paper
-    # Early stopping, DiPaCo 2.7: a share of each shard's documents that trains no path; a path is
-    # released as it was when it predicted them best. 0 = off.
+    # Early stopping, DiPaCo 2.7: the share of each shard held out from training; a path is released
+    # as it was at the phase with the lowest loss on it. 0 = off.
     hold_out: float = 0.0
 
     def __post_init__(self):

@@ -1,9 +1,9 @@
-"""Early stopping, each path by itself: it goes out as it was when it did best on its own hold-out.
+"""Early stopping per path: a path is released as of the phase with the lowest hold-out loss.
 
-DiPaCo (arXiv 2403.10616) section 2.7. A path that has begun to learn its shard by heart goes on
-training, since others need the modules that it shares; only what is *released* of it stays behind.
-So a release may be made of modules of several phases. A path that is given another shard begins
-anew: a loss on other documents says nothing about these.
+DiPaCo (arXiv 2403.10616) section 2.7. A path that over-fits its shard goes on training, since
+others need the modules that it shares; only its *release* stays at the earlier phase. So a release
+may hold modules of several phases. A new shard resets the choice: losses on other documents do not
+compare.
 """
 
 import math
@@ -11,19 +11,18 @@ from typing import NamedTuple
 
 
 class Best(NamedTuple):
-    """The best that a path has been since it has had its shard."""
+    """The best phase of a path since it has had its shard."""
 
-    phase: int  # at whose start its parameters are meant
+    phase: int  # the path's parameters at the start of this phase
     loss: float  # mean nats per token of the hold-out
 
 
 def best_so_far(before: Best | None, phase: int, loss: float) -> Best:
-    """The better of two, and of equals the earlier, which has fewer steps behind it. A loss that is
-    no number is not better than any.
+    """The better of two; of equals the earlier one. NaN is never better.
 
     Args:
-      before: what was best before `phase`; None: nothing was, under this shard.
-      phase, loss: how the path does now.
+      before: the best so far under this shard, or None.
+      phase, loss: the candidate.
     """
     now = Best(phase, loss)
     if before is None:

@@ -1,8 +1,8 @@
 """AdamW as in DiPaCo section 4: clipping, decoupled weight decay, warm-up and cosine.
 
-The learning rate is not part of the optimiser: it is an argument of each step. So the base model,
-the paths and the dense baselines, which differ in the length of their schedule only, run one and
-the same compiled program.
+The learning rate is an argument of each step, not part of the optimiser. So the base model, the
+paths and the dense baselines, which differ only in the length of their schedule, share one compiled
+program.
 """
 
 import jax
@@ -12,7 +12,7 @@ import optax
 from dipaco.errors import BadSetting
 from dipaco.inner.config import InnerSettings
 
-BLOCK = 256  # steps whose rates are computed together
+BLOCK = 256  # learning rates computed in one call
 
 
 def adamw(settings: InnerSettings) -> optax.GradientTransformation:
@@ -21,7 +21,7 @@ def adamw(settings: InnerSettings) -> optax.GradientTransformation:
 
 
 def adamw_of_clipped(settings: InnerSettings) -> optax.GradientTransformation:
-    """The same for gradients that are clipped already."""
+    """`adamw` for gradients that are already clipped."""
     return optax.chain(*_after_clipping(settings))
 
 
@@ -46,14 +46,14 @@ def learning_rates(
       settings: peak, warm-up, end.
       total_steps: of the schedule.
       start, count: which steps.
-      since: steps that the path has taken before these since it was given other documents, where
-        `rewarm_steps` counts from; None: it has those that it began with.
+      since: steps taken since the path was given other documents, for `rewarm_steps`; None: its
+        documents never changed.
 
     Returns:
       float32 [count].
 
     Raises:
-      BadSetting: the warm-up is not shorter than the whole.
+      BadSetting: the warm-up is not shorter than the schedule.
     """
     if count == 0:
         return np.zeros(0, np.float32)
@@ -71,8 +71,8 @@ def learning_rates(
         decay_steps=total_steps,
         end_value=settings.learning_rate * settings.end_fraction,
     )
-    # In blocks of one size: XLA computes the last bits of one number otherwise than those of many,
-    # and a phase that was stopped may go on with a single step.
+    # Always in blocks of one size: the last bit of a rate depends on how many are computed in one
+    # call, and a preempted phase may resume with a single step left.
     blocks = range(start // BLOCK, (start + count - 1) // BLOCK + 1)
     steps = [np.arange(block * BLOCK, (block + 1) * BLOCK) + 1 for block in blocks]
     rates = np.concatenate([np.asarray(jax.vmap(schedule)(each), np.float32) for each in steps])

@@ -1,7 +1,7 @@
 """tau inner steps of one path; DiPaCo Algorithm 1, lines 5-10.
 
-The loop's order is its point: step k+1 is handed to the device before the numbers of step k are
-fetched, so the device never waits for the host, and a diverged loss is still noticed one step late.
+Step k+1 is dispatched before the metrics of step k are fetched, so the device never waits for the
+host; a diverged loss is noticed one step late.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,20 +35,20 @@ def run_phase(
     on_step: OnStep | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> PhaseResult:
-    """Runs one step per learning rate, or fewer where it is told to stop.
+    """Runs one step per learning rate, or fewer if `should_stop` says so.
 
     Args:
-      state: the path, or several, stacked; given up (donated), use the one that comes back.
-      batches: at least as many batches as there are rates, where `step` expects them.
+      state: one path, or several stacked ones; donated: use the returned state.
+      batches: at least as many as there are rates, placed as `step` expects them.
       rates: float32 [tau], the learning rate of each step.
       step: a compiled step, from `make_step` or `make_stacked_step`.
-      taken: steps of this phase before these, where it goes on after a stop.
-      on_step: told (steps taken, loss), one step late.
-      should_stop: asked before each step; True ends the phase there, and the rest of it may follow
-        from the state that comes back.
+      taken: steps of this phase that were taken before, when it resumes after a stop.
+      on_step: called with (steps taken, loss), one step late.
+      should_stop: called before each step; True ends the phase there. The rest can be run later
+        from the returned state.
 
     Raises:
-      Diverged: a loss is not finite. Nothing of this phase should be kept.
+      Diverged: a loss is not finite. Discard the whole phase.
     """
     losses: list[Any] = []
     targets = 0

@@ -1,4 +1,4 @@
-"""A phase that is run elsewhere: by a group of machines, which gives what `run_phase` gives."""
+"""The contract of what runs a phase in place of `run_phase`: a group of volunteers, for example."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -11,12 +11,12 @@ from dipaco.inner.step import Batch
 
 
 class PhaseWork(NamedTuple):
-    """One phase of one path, as it is handed over."""
+    """One phase of one path, as input of a `PhaseRunner`."""
 
-    origin: str  # names the phase and the modules it began with: equal means the same work
-    state: PathState  # NumPy arrays: where the phase begins, or was saved part-way
-    first_step: int  # of `state`, counted over all phases
-    losses: tuple[float, ...]  # of the steps of this phase that `state` has behind it
+    origin: str  # names the phase and its first modules: equal origins are the same work
+    state: PathState  # NumPy arrays: at the start of the phase, or of a partial snapshot
+    first_step: int  # next inner step, counted over all phases
+    losses: tuple[float, ...]  # of the steps of this phase already in `state`
     rates: np.ndarray  # float32 [steps left], the learning rate of each
     batch_at: Callable[[int], Batch]  # inner step, counted over all phases -> its batch
     on_step: OnStep
@@ -25,6 +25,6 @@ class PhaseWork(NamedTuple):
 
 
 class PhaseRunner(Protocol):
-    """Takes the steps of a phase; the result's losses are those of the whole phase."""
+    """Takes the steps of a phase and returns the losses of the whole phase."""
 
     def __call__(self, work: PhaseWork) -> PhaseResult: ...

@@ -1,12 +1,11 @@
 """Several small paths in one program on one device, each with its own parameters, state and batch.
 
 A path of a few million parameters does not fill an accelerator; P of them, stacked along a new
-first axis, may. `map` runs them one after another inside one program, and gives the bits that each
-gives alone; `vmap` makes one batched product of P products, which an accelerator runs sooner, in
-another order of sums.
+first axis, may. `map` runs them in turn inside one program, with the bits of each path alone.
+`vmap` makes one batched product of P products: faster on an accelerator, in another order of sums.
 
-On CPU neither wins: two paths of 0.7 M parameters took 0.9 (`vmap`) and 1.8 (`map`) of the time of
-one by one (2 rows of 32 tokens, bfloat16, two busy cores: a rough figure).
+On CPU neither wins: two paths of 0.7 M parameters took 0.9 (`vmap`) and 1.8 (`map`) times as long
+as one by one (2 rows of 32 tokens, bfloat16, two busy cores: a rough figure).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ Step = Callable[[PathState, Batch, jax.Array], tuple[PathState, StepMetrics]]
 
 def make_stacked_step(step: Step, stacking: str) -> Any:
     """Compiles `step` for stacked paths: every leaf of state, batch and metrics has a first axis
-    [P]. The learning rate is that of all; the state passed in is given up (donated).
+    [P]. All paths share the learning rate; the state is donated.
 
     Args:
       step: from `make_step`, for a mesh of one device.
@@ -34,9 +33,9 @@ def make_stacked_step(step: Step, stacking: str) -> Any:
     take, put = jax.lax.dynamic_index_in_dim, jax.lax.dynamic_update_index_in_dim
 
     def alone(state, batch, rate):
-        # A branch is compiled by itself. Fused with the slices around it, a step's products and
-        # sums would meet in other fusions, where a product that is added is rounded once and not
-        # twice; a barrier does not help, XLA:CPU takes it away before it fuses.
+        # A branch of `cond` is compiled by itself. Fused with the slices around it, the step would
+        # round some products and sums once instead of twice. An optimization barrier does not
+        # help: XLA:CPU removes it before it fuses.
         none = jax.tree.map(
             lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
             jax.eval_shape(step, state, batch, rate)[1],
@@ -46,8 +45,8 @@ def make_stacked_step(step: Step, stacking: str) -> Any:
         )
 
     def mapped(states, batches, rate):
-        # The states are carried and not mapped over: so each path's new state is written where its
-        # old one was, and P + 1 states are alive, not 2 P.
+        # The states are the carry of the scan, not its output: each new state overwrites the old
+        # one, so P + 1 states are alive instead of 2 P.
         def one(states, turn):
             index, batch = turn
             state = jax.tree.map(lambda leaves: take(leaves, index, keepdims=False), states)

@@ -1,4 +1,4 @@
-"""What one path carries from step to step."""
+"""The state of one path: what it carries from step to step."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ Tree = Any
 
 
 class PathState(NamedTuple):
-    """Parameters of a path, its own AdamW state, and how many inner steps it has taken."""
+    """Parameters of a path, its AdamW state, and the number of inner steps taken."""
 
     parts: Tree  # part name -> parameters
     optimizer: Tree  # optax state; stays with the path from phase to phase (DiLoCo section 6.1)
@@ -21,7 +21,7 @@ class PathState(NamedTuple):
 
 
 def state_like(model: ModelConfig, optimizer: optax.GradientTransformation) -> PathState:
-    """Shapes and types of what a path carries."""
+    """Shapes and types of a `PathState`."""
     parts = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), describe(model))
     return jax.eval_shape(lambda parts: fresh(parts, optimizer), parts)
 

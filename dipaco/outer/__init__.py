@@ -1,6 +1,7 @@
-"""What happens between phases: each module steps along the mean of how far its paths moved it.
+"""The outer step: between phases, each module moves by the mean of its paths' outer gradients.
 
-DiPaCo (arXiv 2403.10616) Algorithm 1 lines 11-15 and section 2.7. `gradient` measures and averages,
-`compress` makes what is sent smaller, `optimizer` is Nesterov momentum per module, `step` joins
-them. May import `trees` and `errors`; knows nothing of models, stores or tasks.
+DiPaCo (arXiv 2403.10616) Algorithm 1 lines 11-15 and section 2.7. `gradient` measures how far a
+path moved a module, weighs contributions (`path_weights`) and averages them; `compress` and
+`quantise` encode contributions in fewer bits; `optimizer` is Nesterov momentum per module; `step`
+joins them. Imports `trees` and `errors`; knows nothing of models, stores or tasks.
 """

@@ -5,7 +5,7 @@ import math
 
 from dipaco.errors import BadSetting
 
-CODECS = ("none", "bfloat16", "int8")  # of compress.py
+CODECS = ("none", "bfloat16", "int8")  # compress.py
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,16 +17,16 @@ class OuterSettings:
     rescale_by_fan_in: bool = True  # times sqrt(fan-in), DiPaCo 2.7; off = plain mean
     weigh_by_documents: bool = True  # alpha_i = |D_i| / sum |D|, DiPaCo 2.7; off = equal weights
     codec: str = "none"  # how contributions travel; bfloat16 and int8 with error feedback
-    # Path sampling, DiPaCo section 3: the share of the paths that take part in a phase, drawn by
-    # seed and phase. Weights and fan-in are of those that do.
+    # Path sampling, DiPaCo section 3: the share of paths that take part in a phase, drawn by seed
+    # and phase. Weights and fan-in count only these.
     path_share: float = 1.0
     # Quorum mode: a module may step once this share of a phase's contributions is in and the grace
-    # is over; late ones join its next step, see gradient.py. Who is late is luck, so that digests
-    # are no longer equal between runs; 1 = wait for all.
+    # is over; late ones join its next step, see gradient.py. Which paths are late depends on
+    # timing, so digests differ between runs. 1 = wait for all.
     quorum: float = 1.0
-    grace_seconds: float = 60.0  # from when the quorum is there; as a lease that ends by itself
-    # Gradients are averaged per module at every inner step, and each module has one AdamW; there is
-    # no outer step, so rate, momentum and rescale are not looked at. DiPaCo 4.5, to compare with.
+    grace_seconds: float = 60.0  # counted from when the quorum is reached
+    # Gradients are averaged per module at every inner step, with one AdamW per module and no outer
+    # step: rate, momentum and rescale are ignored. DiPaCo 4.5, for comparison.
     synchronous: bool = False
 
     def __post_init__(self):

@@ -1,20 +1,19 @@
 """Outer gradients: how far the paths moved a module in one phase.
 
-Follows DiPaCo (arXiv 2403.10616) Algorithm 1 lines 11-15 and section 2.7. Arrivals are added one by
-one, so a module with 256 paths needs the memory of one. Sums are float32 even for bfloat16
+Follows DiPaCo (arXiv 2403.10616) Algorithm 1 lines 11-15 and section 2.7. Contributions are added
+one by one, so a module with 256 paths needs the memory of one. Sums are float32 even for bfloat16
 parameters: 256 small differences vanish otherwise.
 
-NumPy, on purpose. XLA:CPU and BLAS (`saxpy`) add 10 GB/s to the 4 of NumPy, but they fuse the
-product and the sum into one rounding where they have such an instruction, and on how many threads
-divide the work depends where they have not: their bits are those of a machine. (XLA also copies
-what it is given, unless it lies on a multiple of 64 bytes: 1.3 GB/s. From aligned files, with the
-product kept from its sum by an exclusive or with a zero that the compiler does not know, it gives
-these very bits at 9 GB/s; but the norms cost it 3 to 6 of those, and beside the thread that reads
-and digests, an outer step was no faster: 0.47 and 0.45 of reading its files, against 0.44 and 0.48.
-Nor was it with larger pieces for a thread, nor with two arrivals added in one pass over the sum: a
-third faster by itself, but four module sizes leave room to read only one ahead, and an outer step
-took as long: 0.34 and 0.36 against 0.32 and 0.38.) Every value is added by itself, so that threads
-may share the values of a module, and no bit depends on how.
+NumPy, for bits that do not depend on the machine: XLA:CPU and BLAS (`saxpy`) add at 10 GB/s
+instead of 4, but whether they round product and sum once or twice depends on the processor, and in
+part on the number of threads. Every value is added by itself, so threads may share the values of a
+module and no bit depends on how.
+
+Tried, without a faster outer step (`tools/bench_outer.py`; its bound is the thread that reads and
+digests the files): XLA from aligned memory, with the product kept apart from the sum by an
+exclusive or: the same bits at 9 GB/s, norms not included; larger pieces for a thread; two
+contributions added in one pass, a third faster by itself, which leaves memory for reading only one
+ahead.
 """
 
 import math
@@ -70,33 +69,32 @@ def path_weights(documents: Sequence[int], *, by_documents: bool = True) -> np.n
 def weight_in_step(
     weight: float, fan_in: int, fan_in_of_step: int, *, rescale_by_fan_in: bool = True
 ) -> float:
-    """What a contribution counts for in a step that need not be that of its own phase (quorum).
+    """The weight of a contribution in a step that may be later than its own phase (quorum).
 
-    Its own weight: alpha_i among all paths through the module in its own phase, those that were
-    late included, with the fan-in of that phase. So a step that some are late for is shorter, the
-    next one is longer, and over the whole training every contribution moves its module as far as if
-    nobody had ever been late, a step later. Late ones are not discounted, though they began from
-    parameters that are a step old: whoever is often late would count for less for good, and with it
-    the text of its shard. Weights of the paths that happened to come, summing to one, would count a
-    late path twice: its share goes to the others, and then it comes as well.
+    It keeps the alpha_i and the fan-in of its own phase, over all paths through the module, late
+    ones included. So a step without some contributions is shorter and the next one longer, and over
+    the training every contribution moves its module as far as in time, a step later. Late ones are
+    not discounted, though they began from parameters a step old: a path that is often late, and the
+    text of its shard, would count for less. Weights over the paths that arrived in time, summing to
+    one, would count a late path twice: once by the share that the others get, once when it arrives.
 
     Args:
-      weight: alpha_i of `path_weights`, over the paths of its phase.
-      fan_in: how many those are.
-      fan_in_of_step: by whose square root the mean is going to be rescaled.
-      rescale_by_fan_in: whether it is.
+      weight: alpha_i from `path_weights`, over the paths of its phase.
+      fan_in: number of those paths.
+      fan_in_of_step: the fan-in that rescales the mean of the step.
+      rescale_by_fan_in: whether it does.
     """
     return weight * math.sqrt(fan_in / fan_in_of_step) if rescale_by_fan_in else weight
 
 
 class WeightedMean:
-    """The running sum of `weight * outer_gradient`, one arrival at a time.
+    """The running sum of `weight * outer_gradient`, one contribution at a time.
 
-    Floating-point sums depend on their order and arrivals have none: add them in path order where
-    bits must not depend on luck. Holds one module; each `add` needs the arrival and a block.
+    Floating-point sums depend on their order: add contributions in path order where bits must be
+    repeatable. Holds one module; each `add` needs the contribution and a block.
 
     Args:
-      threads: who share the values of large leaves; None = the caller alone.
+      threads: share the values of large leaves; None = the caller's thread alone.
     """
 
     def __init__(self, threads: ThreadPoolExecutor | None = None):
@@ -104,13 +102,13 @@ class WeightedMean:
         self._threads = threads
 
     def add(self, gradient: Tree, weight: float) -> float:
-        """Adds one arrival; `gradient` is not kept.
+        """Adds one contribution; `gradient` is not kept.
 
         Returns:
           Its norm, before the weight.
 
         Raises:
-          StructureMismatch: its parts differ from those of earlier arrivals. The sum is unchanged.
+          StructureMismatch: its parts differ from those added before. The sum is unchanged.
         """
         leaves = dict(trees.flatten(gradient))
         if not self._sum:
@@ -129,18 +127,18 @@ class WeightedMean:
         return _norm(squares, leaves, weight)
 
     def _add_leaf(self, total: np.ndarray, leaf: np.ndarray, weight: float) -> float:
-        """Returns the sum of the squares of what was added."""
+        """Adds in place; returns the sum of the squares of the added products."""
         pieces = [slice(i, i + PIECE_VALUES) for i in range(0, total.size, PIECE_VALUES)]
         add = lambda piece: _add_scaled(total[piece], leaf[piece], np.float32(weight))  # noqa: E731
         alone = self._threads is None or len(pieces) == 1
         return sum((map if alone else self._threads.map)(add, pieces))
 
     def take(self) -> dict[str, Any]:
-        """The mean so far (weights that sum to one assumed); the running sum starts anew.
+        """The mean so far, if the weights sum to one; resets the running sum.
 
         Raises:
-          NotFinite: it holds a NaN or an infinity. An arrival that does is told here, once for all
-            of them: what has been added to a sum cannot make it finite again.
+          NotFinite: it holds a NaN or an infinity. Contributions are checked here, once for all:
+            a sum that is not finite stays so.
         """
         total, self._sum = self._sum, {}
         _check_finite("The mean of the outer gradients", total)
@@ -148,11 +146,11 @@ class WeightedMean:
 
 
 def mean_cosine(weights: Sequence[float], norms: Sequence[float], norm_of_mean: float) -> float:
-    """How much paths agree on where a module should go: the mean cosine between the outer gradients
-    of two of them, pairs weighted by their part in the mean; nan where there is no pair.
+    """How much the paths of a module agree: the mean cosine between two of their outer gradients,
+    pairs weighted by their part in the mean; nan where there is no pair.
 
     From |sum a_i g_i|^2 = sum_i a_i^2 |g_i|^2 + sum_{i != j} a_i a_j |g_i| |g_j| cos_ij, so that no
-    two outer gradients need be in memory at once.
+    two outer gradients are in memory at once.
 
     Args:
       weights: [P] a_i, of each path's outer gradient in the mean.
@@ -168,10 +166,11 @@ def mean_cosine(weights: Sequence[float], norms: Sequence[float], norm_of_mean: 
 
 
 def _add_scaled(total: np.ndarray, leaf: np.ndarray, weight: np.float32) -> float:
-    """total += weight * leaf, a block at a time: products that stay in the processor's cache cost
-    no memory traffic, 4.2 GB/s of `leaf` against 2.3 in one go. Equal bit for bit. Returns the sum
-    of the squares of the products, which are in that cache: a seventh more time, where the squares
-    of `leaf` take a quarter.
+    """total += weight * leaf; returns the sum of the squares of the products.
+
+    A block at a time, so that products stay in the processor's cache: 4.2 GB/s of `leaf` against
+    2.3 in one go, equal bit for bit. Squares of products cost a seventh more time; those of `leaf`
+    would cost a quarter.
     """
     squares = 0.0
     products = np.empty(min(BLOCK_VALUES, total.size), np.float32)
@@ -189,7 +188,7 @@ def _squares(values: np.ndarray) -> float:
 
 
 def _norm(weighted_squares: float, leaves: Mapping[str, Any], weight: float) -> float:
-    """Of the leaves, from the squares of what they are times the weight."""
+    """Norm of the leaves, from the sum of squares of the leaves times the weight."""
     if not weight:
         return math.sqrt(sum(_squares(np.asarray(leaf, np.float32)) for leaf in leaves.values()))
     return math.sqrt(weighted_squares) / float(weight)

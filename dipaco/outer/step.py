@@ -1,10 +1,10 @@
 """One outer step of one module: before + mean outer gradient -> after.
 
-Works a block of values at a time, and in place: a step holds three module sizes (before, mean,
-momentum) and a block, also where one leaf is the whole module (the head of the paper's largest
-model). Any optimiser may stand in `optimizer.py` that treats every value by itself. The arithmetic
-of optax is done by NumPy, which is what it is given: compiled by XLA:CPU it took three times as
-long (0.3 GB/s against 0.9 of a module, mostly calls and copies), and its bits were the machine's.
+Works in place, a block of values at a time: a step holds three module sizes (before, mean,
+momentum) and a block, even where one leaf is the whole module (the head of the paper's largest
+model). `optimizer.py` may hold any optimiser that treats every value by itself. optax computes on
+NumPy arrays here: compiled by XLA:CPU it took three times as long (0.3 GB/s of a module against
+0.9, mostly calls and copies), and its bits depended on the machine.
 """
 
 import math
@@ -31,9 +31,7 @@ class OuterResult(NamedTuple):
 
 
 def fresh(settings: OuterSettings, module: Module) -> dict[str, Any]:
-    """The outer state of a module that has not stepped yet: one optax state per part, zero,
-    float32.
-    """
+    """The outer state before the first step: per part an optax state of float32 zeros."""
 
     def zeros(part):
         like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), part)
@@ -50,11 +48,11 @@ def outer_step(
 
     Args:
       settings: rate, momentum, rescale.
-      before: the module at the start of the phase. This and the next two are emptied, part by part.
-      mean: float32, from `WeightedMean`; its arrays are given up (overwritten).
-      momentum: outer state of the module, from `fresh` or the step before; given up likewise.
-      fan_in: paths through the module; the mean is multiplied by its square root where the settings
-        say so.
+      before: the module at the start of the phase. Emptied part by part, as the next two are.
+      mean: float32, from `WeightedMean`; its arrays are overwritten.
+      momentum: outer state of the module, from `fresh` or the step before; overwritten.
+      fan_in: paths through the module; the mean is multiplied by its square root if
+        `settings.rescale_by_fan_in`.
 
     Source: DiPaCo Algorithm 1 lines 13-15; the rescale is section 2.7.
     """
@@ -80,9 +78,7 @@ def _step_part(settings, before, mean, momentum, scale):
 
 
 def _step_leaf(settings, old, mean, states, scale):
-    """Leaves the new values where the mean was, unless they are of another type, and the new state
-    where the old one was.
-    """
+    """Overwrites the mean with the new values, if of one type, and the old state with the new."""
     new = mean if old.dtype == mean.dtype else np.empty(old.shape, old.dtype)
     optimizer = nesterov(settings)
     structure = jax.tree.structure(jax.eval_shape(optimizer.init, mean))
