@@ -97,10 +97,6 @@ class ClaimLost(DipacoError):
     """Task `{task}` was given to somebody else, or is finished already. Nothing was recorded."""
 
 
-class NotYet(DipacoError):
-    """This run has no {what} yet. `dipaco status --run DIR` shows how far it is; `dipaco train` takes it on."""
-
-
 class DiskFull(DipacoError):
     """No space left on the disk of {file}. What was there before is whole.
     Free some space and run the same command again: it goes on from here.
@@ -111,32 +107,8 @@ class NotWritable(DipacoError):
     """Cannot write {file}: {problem}. What was there before is whole."""
 
 
-class QueueFull(DipacoError):
-    """{waiting} requests are waiting already. Try again in {retry_after_seconds} s."""
-
-
-class LoopStopping(DipacoError):
-    """The server is stopping: it finishes what it has and takes nothing new. Try again when it is back."""
-
-
-class PathCacheTooSmall(DipacoError):
-    """One path takes {num_bytes:,} bytes, and all paths together may take {max_bytes:,}. Raise `--path-bytes`."""
-
-
-class NoReplica(DipacoError):
-    """No replica of the serving loop has been there for {seconds:.0f} s. The cluster may have no room for one, or its machines are lost: look at `ray status`, and try again."""
-
-
-class ReplicaLost(DipacoError):
-    """{tries} replicas were lost in turn while they answered this request. Try again."""
-
-
 class CannotListen(DipacoError):
     """Cannot listen on {where}: {problem}. Give another `{option}`, or stop what listens there."""
-
-
-class BadHosts(DipacoError):
-    """{problem}. A worker of several hosts is started on each of them with the same `--hosts H` and `--coordinator HOST:PORT`, and `--host-index` 0 to H-1."""
 
 
 class NoSuchPath(DipacoError):
@@ -153,7 +125,7 @@ class RunOfOtherVersion(DipacoError):
     """
 
 
-class WorkersHere(DipacoError):
+class WorkersActive(DipacoError):
     """{what} needs a run that nobody works on: {who}. `dipaco drain --run RUN` sends them away in order; then try again. Nothing was changed."""
 
 

@@ -306,7 +306,7 @@ def run():
         model=ModelConfig(vocab_size=2048, d_model=8, num_layers=1, num_heads=1, d_ff=8, max_length=128),
         topology=Topology(levels=(Level(name="all", parts=("embed", "block_00", "final_norm", "head")),)),
     )
-"""  # noqa: E501
+"""
 VARIANT = """
 import dataclasses, base
 def run():

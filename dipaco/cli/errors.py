@@ -11,11 +11,11 @@ class BadKeyFile(DipacoError):
     """The file of API keys {file} cannot be used: {problem}. Give one key a line."""
 
 
-class NoSuchName(DipacoError):
+class NoSuchCredential(DipacoError):
     """Nobody has a pass in the name of {name}. There are passes for: {known}."""
 
 
-class OtherTransport(DipacoError):
+class TransportMismatch(DipacoError):
     """The swarm of this path is reached at {theirs}, and this backbone would listen on {ours}: its peers could not reach both. Give `--listen` with an address of that kind. If {worker} is dead, `--name {worker}` takes its place."""
 
 
@@ -27,7 +27,7 @@ class NoSuchArm(DipacoError):
     """This run has no arm `{arm}`. It has: {known}."""
 
 
-class BadPicture(DipacoError):
+class UnknownImageFormat(DipacoError):
     """`--picture {file}` does not end as a picture does. Give a file that ends in one of {known}."""
 
 

@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dipaco.cli.errors import BadPicture
+from dipaco.cli.errors import UnknownImageFormat
 from dipaco.cli.runs import add_run
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.runs.run import reading
 
     if options.picture is not None and options.picture.suffix.lower() not in PICTURES:
-        raise BadPicture(file=options.picture, known=", ".join(PICTURES))
+        raise UnknownImageFormat(file=options.picture, known=", ".join(PICTURES))
     with reading(options.run) as opened:
         inspection = inspection_of(opened)
         file = options.picture or (None if options.json else opened.layout.inspection)
@@ -68,7 +68,7 @@ def inspection_of(opened: "Run") -> dict[str, Any]:
     """Everything that `inspect` shows, as JSON values.
 
     Raises:
-      NotYet: nothing has been routed.
+      NotAvailable: nothing has been routed.
     """
     from dipaco.config import MODULAR
 

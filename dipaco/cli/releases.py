@@ -25,7 +25,7 @@ def add_release(parser: argparse.ArgumentParser, phase: str = "--phase") -> None
 
 
 def find_release(opened: Any, options: argparse.Namespace) -> Any:
-    """The release. Raises `NoSuchArm`, `NotYet`."""
+    """The release. Raises `NoSuchArm`, `NotAvailable`."""
     from dipaco.cli.errors import NoSuchArm
 
     known = [arm.name for arm in (opened.plan.base, *opened.plan.arms)]

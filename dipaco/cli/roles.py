@@ -12,7 +12,7 @@ from dipaco.cli.orders import stopped_in_order
 from dipaco.cli.runs import add_run
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import FIRST_KINDS, PRIORITY, Kind
-from dipaco.errors import BadHosts
+from dipaco.workers.errors import BadHosts
 
 _COMMON = """
 Any number may be started and stopped at any time, here or wherever the run's folder or bucket and

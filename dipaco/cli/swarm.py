@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dipaco.cli.bounds import DAY_SECONDS, check_between, check_lease
 from dipaco.cli.config import add_set
-from dipaco.cli.errors import NoSuchName, OtherTransport, PathNeeded
+from dipaco.cli.errors import NoSuchCredential, PathNeeded, TransportMismatch
 from dipaco.cli.names import name_of
 from dipaco.cli.orders import stopped_in_order
 from dipaco.cli.roles import add_database
@@ -214,12 +214,12 @@ def _path_of(given: int | None, num_paths: int) -> int:
 
 
 def _check_transport(others: dict[str, str], listen: str) -> None:
-    """Raises `OtherTransport`: the other backbones (worker -> address) are reached otherwise."""
+    """Raises `TransportMismatch`: the other backbones (worker -> address) are reached otherwise."""
     from dipaco.swarm.network.transport import TCP
 
     for worker, address in others.items():
         if address.startswith(TCP) != listen.startswith(TCP):
-            raise OtherTransport(theirs=address, ours=listen, worker=worker)
+            raise TransportMismatch(theirs=address, ours=listen, worker=worker)
 
 
 def _settings(opened: "Run", options: argparse.Namespace) -> Any:
@@ -271,7 +271,7 @@ def _revoke(options: argparse.Namespace) -> int:
         swarms = opened.ledger.swarms
         if not swarms.revoke(options.name):
             known = sorted({one.name for one in swarms.passes() if one.role == "volunteer"})
-            raise NoSuchName(name=options.name, known=", ".join(known) or "nobody")
+            raise NoSuchCredential(name=options.name, known=", ".join(known) or "nobody")
     print(f"The passes of {options.name} are worth nothing from now on.")
     return 0
 

@@ -1,6 +1,6 @@
 """Errors of this room: ledgers and databases that refuse, and claims that were lost. The docstring of a class is its message."""
 
-from dipaco.errors import DipacoError, NotYet
+from dipaco.errors import DipacoError
 
 
 class LedgerVersion(DipacoError):
@@ -39,13 +39,17 @@ class BadName(DipacoError):
     """`{name}` is no name. Take letters, digits, `-`, `_` and `.`, the first a letter or digit, 100 bytes at most."""
 
 
-class OtherBytes(DipacoError):
+class NotReproduced(DipacoError):
     """`{task}` was done again, since what it made was lost, and gave other bytes ({new}) than the first time ({known}): this machine, or its libraries, are of another kind. Do it where it was done first, or start again from an earlier phase with --from."""
 
 
-class KeepsFailing(DipacoError):
+class RecoveryFailed(DipacoError):
     """`{task}` has been done again {times} times, and still {what} is not right: {reason} Look at the disk and the machines; the ledger holds what was recorded before."""
 
 
-class NoSuchRelease(NotYet):
+class NotAvailable(DipacoError):
+    """This run has no {what} yet. `dipaco status --run DIR` shows how far it is; `dipaco train` takes it on."""
+
+
+class NoSuchRelease(NotAvailable):
     """This run has no release of `{arm}` at phase {phase}. There are those of these phases: {known}."""

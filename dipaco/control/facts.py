@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from dipaco.control.database import Database
-from dipaco.control.errors import OtherBytes
+from dipaco.control.errors import NotReproduced
 from dipaco.control.tasks import (
     Contribution,
     Evaluated,
@@ -116,7 +116,7 @@ def is_known(database: Database, task: Task, fact: Fact) -> bool:
     """Whether the fact of a task that was done again is recorded already, with the same bytes.
 
     Raises:
-      OtherBytes: it is recorded with others.
+      NotReproduced: it is recorded with others.
     """
     match fact:
         case ModuleReady():
@@ -156,7 +156,7 @@ def is_known(database: Database, task: Task, fact: Fact) -> bool:
             row = database.one("get_evaluation", arm=fact.arm, phase=fact.phase)
             known = new = None
     if row is not None and known != new:
-        raise OtherBytes(task=task, known=known, new=new)
+        raise NotReproduced(task=task, known=known, new=new)
     return row is not None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dipaco.control.database import KeyTaken
-from dipaco.control.errors import NoSuchRelease
+from dipaco.control.errors import NoSuchRelease, NotAvailable
 from dipaco.control.facts import (
     counted_with,
     is_known,
@@ -46,7 +46,7 @@ from dipaco.control.tasks import (
     StageDone,
     Task,
 )
-from dipaco.errors import ClaimLost, NotYet
+from dipaco.errors import ClaimLost
 from dipaco.receipt import Receipt
 from dipaco.topology import ModuleId
 
@@ -321,10 +321,10 @@ class Ledger:
     # --- facts ---------------------------------------------------------------------------------
 
     def stage(self, stage: str, phase: int = 0) -> StageDone:
-        """What a stage made; `route`, at the phase of an alternation. Raises `NotYet`."""
+        """What a stage made; `route`, at the phase of an alternation. Raises `NotAvailable`."""
         row = self._database.one("get_stage", stage=stage, phase=phase)
         if row is None:
-            raise NotYet(what=f"stage `{stage}`" + (f" at phase {phase}" if phase else ""))
+            raise NotAvailable(what=f"stage `{stage}`" + (f" at phase {phase}" if phase else ""))
         return stage_done(stage, phase, *row)
 
     def stages(self) -> list[StageDone]:
@@ -333,10 +333,10 @@ class Ledger:
         return sorted(facts, key=lambda fact: (PRIORITY[fact.stage], fact.phase))
 
     def module(self, arm: str, module: ModuleId, phase: int) -> StoredModule:
-        """Raises `NotYet`."""
+        """Raises `NotAvailable`."""
         row = self._database.one("get_module", arm=arm, module=str(module), phase=phase)
         if row is None:
-            raise NotYet(what=f"module {module} of `{arm}` at phase {phase}")
+            raise NotAvailable(what=f"module {module} of `{arm}` at phase {phase}")
         return StoredModule(Receipt(*row[:3]), Receipt(*row[3:6]) if row[3] else None)
 
     def arrivals(self, arm: str, module: ModuleId, phase: int) -> list[Contribution]:
@@ -362,10 +362,10 @@ class Ledger:
         return PartialSnapshot(Receipt(*row[:3]), row[3], row[4], tuple(json.loads(row[5])), row[6])
 
     def snapshot(self, arm: str, path: int, phase: int) -> Snapshot:
-        """A path after `phase`. Raises `NotYet`."""
+        """A path after `phase`. Raises `NotAvailable`."""
         row = self._database.one("get_trained", arm=arm, path=path, phase=phase)
         if row is None:
-            raise NotYet(what=f"path {path} of `{arm}` after phase {phase}")
+            raise NotAvailable(what=f"path {path} of `{arm}` after phase {phase}")
         return Snapshot(Receipt(*row[:3]), *row[3:])
 
     def labels(self, arm: str, phase: int) -> list[Receipt]:
@@ -386,10 +386,10 @@ class Ledger:
         return [Receipt(*row[1:]) for row in self._database.rows("scores", arm=arm, phase=phase)]
 
     def release(self, arm: str, phase: int | None = None) -> Release:
-        """The release of a phase, or the newest. Raises `NotYet`, `NoSuchRelease`."""
+        """The release of a phase, or the newest. Raises `NotAvailable`, `NoSuchRelease`."""
         phases = sorted(at for name, at in self.releases() if name == arm)
         if not phases:
-            raise NotYet(what=f"release of `{arm}`")
+            raise NotAvailable(what=f"release of `{arm}`")
         if phase is not None and phase not in phases:
             raise NoSuchRelease(arm=arm, phase=phase, known=", ".join(map(str, phases)))
         row = self._database.one(

@@ -6,7 +6,7 @@ sees to that.
 """
 
 from dipaco.control.database import Database
-from dipaco.control.errors import KeepsFailing
+from dipaco.control.errors import RecoveryFailed
 from dipaco.control.facts import stage_done
 from dipaco.control.plan import Plan
 from dipaco.control.queue import Queue
@@ -37,7 +37,7 @@ class Redos:
 
         Raises:
           ClaimLost: nothing was changed.
-          KeepsFailing: that has been tried `MOST_REDOS` times.
+          RecoveryFailed: that has been tried `MOST_REDOS` times.
         """
         with self._database.transaction():
             self._queue.end(claim)
@@ -46,7 +46,7 @@ class Redos:
             assert found is not None, cause
             state, redone = found
             if redone >= MOST_REDOS:
-                raise KeepsFailing(task=cause, what=what, reason=reason, times=redone)
+                raise RecoveryFailed(task=cause, what=what, reason=reason, times=redone)
             self._database.change("wait_task", task_id=claim.task_id)
             if state == "done":
                 self._database.change("redo_task", **key)

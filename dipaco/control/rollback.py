@@ -12,7 +12,7 @@ from typing import Any
 from dipaco.control.database import Database
 from dipaco.control.retry import retried
 from dipaco.control.tasks import PRIORITY, Task
-from dipaco.errors import WorkersHere
+from dipaco.errors import WorkersActive
 
 TABLES = (
     *("modules", "arrivals", "taken", "quorums", "trained", "partway"),
@@ -36,7 +36,7 @@ class Rollbacks:
           due: the tasks to go on with.
 
         Raises:
-          WorkersHere: somebody holds a lease. Nothing was changed.
+          WorkersActive: somebody holds a lease. Nothing was changed.
         """
         database, of = self._database, {"arm": arm, "phase": phase}
         with database.transaction():
@@ -67,11 +67,11 @@ class Rollbacks:
 
 
 def refuse_while_claimed(database: Database, what: str) -> None:
-    """Inside a transaction: raises `WorkersHere` where somebody holds a lease."""
+    """Inside a transaction: raises `WorkersActive` where somebody holds a lease."""
     database.rows("drop_expired_claims", epoch=database.epoch)
     database.change("reopen_tasks")
     held = database.rows("claims")
     if held:
         some = ", ".join(sorted({row[4] for row in held})[:3])
         who = f"{some} hold{'s' * (len(held) == 1)} {len(held)} task{'s' * (len(held) > 1)}"
-        raise WorkersHere(what=what, who=who)
+        raise WorkersActive(what=what, who=who)

@@ -17,7 +17,7 @@ class ReleaseOfOtherRouter(DipacoError):
     """
 
 
-class SweepHere(DipacoError):
+class FolderHoldsSweep(DipacoError):
     """{folder} holds a sweep, not a run. Its runs are the folders {folder}/rows/NAME/SEED; `dipaco ablate` goes on with it."""
 
 
@@ -31,6 +31,6 @@ class RunOfOtherDatabase(DipacoError):
     """The facts of the run in {folder} are in {there}, not in {given}. Leave --database out, or give that one."""
 
 
-class CorpusOfOtherText(DipacoError):
+class CorpusChanged(DipacoError):
     """{folder} holds another corpus than the one this run has trained on: its sources have changed since.
     Restore that folder from a copy, or start a new run folder."""

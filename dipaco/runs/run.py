@@ -18,22 +18,23 @@ import dipaco
 from dipaco import overrides
 from dipaco.config import RunConfig
 from dipaco.control.database_location import DatabaseLocation, place_of
+from dipaco.control.errors import NotAvailable
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.plan import Plan
 from dipaco.control.release import Release
 from dipaco.control.tasks import StageDone
-from dipaco.errors import CorpusMissing, LedgerDamaged, NotYet, RunBusy, RunOfOtherVersion
+from dipaco.errors import CorpusMissing, LedgerDamaged, RunBusy, RunOfOtherVersion
 from dipaco.files import install_file, translate_os_errors, write_atomically
 from dipaco.receipt import Receipt
 from dipaco.routing.router import Router
 from dipaco.routing.router import load as load_router
 from dipaco.runs.errors import (
-    CorpusOfOtherText,
+    CorpusChanged,
     DatabaseNeeded,
+    FolderHoldsSweep,
     NoSuchRun,
     RunOfOtherConfig,
     RunOfOtherDatabase,
-    SweepHere,
 )
 from dipaco.store.address import Address
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
@@ -101,21 +102,21 @@ class Run:
     @functools.cached_property
     def corpus(self) -> "Corpus":
         """The prepared corpus. Raises `CorpusMissing` before the stage `prepare` is done, and
-        `CorpusOfOtherText` where it is not the one that the run has trained on.
+        `CorpusChanged` where it is not the one that the run has trained on.
         """
         from dipaco.data.corpus import Corpus
 
         fetch = None if self.address.url is None else self._fetch_corpus_file
         corpus = Corpus.open(self.layout.corpus, fetch)
         if corpus.digest != self.stage("prepare").artifacts["corpus"].digest:
-            raise CorpusOfOtherText(folder=self.layout.corpus)
+            raise CorpusChanged(folder=self.layout.corpus)
         return corpus
 
     @functools.cached_property
     def _corpus_files(self) -> dict[str, Receipt]:
         try:
             files = self.stage("prepare").artifacts["corpus_files"]
-        except NotYet as error:
+        except NotAvailable as error:
             raise CorpusMissing(folder=self.layout.corpus) from error
         receipts = [Receipt(*file) for file in json.loads(self.objects.read_bytes(files))]
         return {Path(receipt.name).name: receipt for receipt in receipts}
@@ -154,7 +155,7 @@ class Run:
 
     def routing_of(self, arm: str, phase: int) -> StageDone:
         """How documents were routed for a phase of an arm: its router, shards and hold-outs are
-        those of the last alternation. Raises `NotYet`.
+        those of the last alternation. Raises `NotAvailable`.
         """
         return self.stage("route", self.plan.arm(arm).routed_at(phase))
 
@@ -182,7 +183,7 @@ class Run:
         return load_tree(self.objects, self.ledger.module(arm, module, phase).parameters)
 
     def base_parts(self) -> dict[str, Any]:
-        """The base model, pre-trained. Raises `NotYet`."""
+        """The base model, pre-trained. Raises `NotAvailable`."""
         base = self.plan.base
         (module,) = base.topology.modules
         return self.parameters(base.name, module, base.phases)
@@ -324,7 +325,7 @@ def open_run(where: Path | Address, database: str | None = None) -> Run:
 
 
 def place_of_run(where: Path | Address, database: str | None = None) -> DatabaseLocation:
-    """Where the facts of a run are. Raises `NoSuchRun`, `SweepHere`, `RunOfOtherDatabase`."""
+    """Where the facts of a run are. Raises `NoSuchRun`, `FolderHoldsSweep`, `RunOfOtherDatabase`."""
     address = Address.of(where)
     file = Layout(address.folder).ledger
     begun = _begun(address)
@@ -340,7 +341,7 @@ def place_of_run(where: Path | Address, database: str | None = None) -> Database
 
 def _refuse_sweep(address: Address) -> None:
     if SweepLayout(address.folder).sweep.exists():
-        raise SweepHere(folder=address)
+        raise FolderHoldsSweep(folder=address)
 
 
 def has_begun(where: Path | Address, config: RunConfig) -> bool:
@@ -381,7 +382,7 @@ def taking_part(where: Path | Address) -> Generator[Part]:
 
     Raises:
       RunBusy: somebody has been putting the run in order for `SETTING_UP_SECONDS`.
-      NotWritable, DiskFull, SweepHere: there can be no run in this folder.
+      NotWritable, DiskFull, FolderHoldsSweep: there can be no run in this folder.
     """
     _refuse_sweep(Address.of(where))
     folder = Address.of(where).folder

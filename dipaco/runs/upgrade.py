@@ -7,7 +7,7 @@ from typing import NamedTuple
 import dipaco
 from dipaco.control.ledger import Ledger
 from dipaco.control.queue import LEASE_SECONDS
-from dipaco.errors import LedgerDamaged, WorkersHere
+from dipaco.errors import LedgerDamaged, WorkersActive
 from dipaco.runs.run import place_of_run
 from dipaco.store.address import Address
 
@@ -29,7 +29,7 @@ def upgrade(
 
     Raises:
       KeyboardInterrupt: told to stop before everybody had left. The run goes on as it was.
-      WorkersHere: somebody has not left after `wait_seconds`. The run goes on as it was.
+      WorkersActive: somebody has not left after `wait_seconds`. The run goes on as it was.
       NoSuchRun, LedgerVersion.
     """
     place = place_of_run(where)
@@ -55,7 +55,7 @@ def _wait_until_nobody_is_here(
     deadline = time.monotonic() + wait_seconds
     while here := _who_is_here(ledger):
         if time.monotonic() > deadline:
-            raise WorkersHere(what="An upgrade", who=here)
+            raise WorkersActive(what="An upgrade", who=here)
         if is_told_to_stop():
             raise KeyboardInterrupt
         time.sleep(LOOK_SECONDS)

@@ -11,9 +11,29 @@ class NoRoomForPath(DipacoError):
     """All {pinned} paths in memory are in use. Try again, or raise `--path-bytes`."""
 
 
-class ReleaseMixed(DipacoError):
+class ReleaseInconsistent(DipacoError):
     """The release of `{arm}` at phase {phase} is not one consistent set: {problem}. It is not served."""
 
 
 class BadChatTemplate(DipacoError):
     """The chat template {file} cannot be used: {problem}."""
+
+
+class QueueFull(DipacoError):
+    """{waiting} requests are waiting already. Try again in {retry_after_seconds} s."""
+
+
+class LoopStopping(DipacoError):
+    """The server is stopping: it finishes what it has and takes nothing new. Try again when it is back."""
+
+
+class PathCacheTooSmall(DipacoError):
+    """One path takes {num_bytes:,} bytes, and all paths together may take {max_bytes:,}. Raise `--path-bytes`."""
+
+
+class NoReplica(DipacoError):
+    """No replica of the serving loop has been there for {seconds:.0f} s. The cluster may have no room for one, or its machines are lost: look at `ray status`, and try again."""
+
+
+class ReplicaLost(DipacoError):
+    """{tries} replicas were lost in turn while they answered this request. Try again."""

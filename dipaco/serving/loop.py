@@ -21,7 +21,6 @@ from contextlib import AbstractContextManager
 
 import jax
 
-from dipaco.errors import LoopStopping, QueueFull
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import prepare
 from dipaco.model.spec import Parts
@@ -29,7 +28,7 @@ from dipaco.serving.decoding.batch import Batch, BatchRow, only_tokens, tokens_o
 from dipaco.serving.decoding.cache_pool import CachePool, Entry
 from dipaco.serving.decoding.decode import DecodeBlock, buckets, fitting
 from dipaco.serving.decoding.sampling import SamplingSettings, uniforms
-from dipaco.serving.errors import ContextTooLong, NoRoomForPath
+from dipaco.serving.errors import ContextTooLong, LoopStopping, NoRoomForPath, QueueFull
 from dipaco.serving.limits import LoopLimits
 from dipaco.serving.meter import LoopMeter, LoopStats
 from dipaco.serving.stream import Finish, OnToken, Request, Stream, Token

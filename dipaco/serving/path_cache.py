@@ -13,9 +13,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
-from dipaco.errors import PathCacheTooSmall
 from dipaco.receipt import Receipt
-from dipaco.serving.errors import NoRoomForPath
+from dipaco.serving.errors import NoRoomForPath, PathCacheTooSmall
 from dipaco.topology import ModuleId, assemble
 
 Parts = Mapping[str, Any]

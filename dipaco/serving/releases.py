@@ -15,7 +15,7 @@ from pathlib import Path
 from dipaco.control.release import Release
 from dipaco.errors import DipacoError, NoSuchPath
 from dipaco.runs.run import Run, reading
-from dipaco.serving.errors import ReleaseMixed
+from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.path_cache import Modules
 from dipaco.store.address import Address
 from dipaco.store.objects import Objects
@@ -74,12 +74,12 @@ class Releases:
 
 
 def check_is_one_set(run: Run, release: Release) -> None:
-    """Raises `ReleaseMixed` unless the release is made for this run's router and tokenizer, and
+    """Raises `ReleaseInconsistent` unless the release is made for this run's router and tokenizer, and
     of the modules that the topology asks for.
     """
 
     def refuse(problem: str) -> None:
-        raise ReleaseMixed(arm=release.arm, phase=release.phase, problem=problem)
+        raise ReleaseInconsistent(arm=release.arm, phase=release.phase, problem=problem)
 
     routing = run.routing_of(release.arm, release.phase)
     for stage, companion in ((run.stage("prepare"), "tokenizer"), (routing, "router")):
@@ -192,7 +192,7 @@ class ReleaseFollower:
                 return False
             try:
                 check_is_one_set(run, newest)
-            except ReleaseMixed as error:
+            except ReleaseInconsistent as error:
                 return self._refuse(newest, str(error))
             if problems := read_all(run.objects, newest, self._health):
                 return self._refuse(newest, next(iter(problems.values())))

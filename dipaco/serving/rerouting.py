@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dipaco.config import MODULAR
+from dipaco.control.errors import NotAvailable
 from dipaco.control.release import Release
-from dipaco.errors import NotYet
 from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.inference import prepare
 from dipaco.routing import token_router as within
@@ -72,7 +72,7 @@ def rerouter_of(run: Run, release: Release) -> Rerouter | None:
         return None
     try:
         stage = run.stage("reroute")
-    except NotYet:
+    except NotAvailable:
         return None
     if stage.summary["release"] != release.phase:
         return None

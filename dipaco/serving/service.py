@@ -78,8 +78,8 @@ class Service:
           engine: makes what makes the tokens.
 
         Raises:
-          NotYet: the run has no release yet.
-          ReleaseMixed: its release is not one consistent set.
+          NotAvailable: the run has no release yet.
+          ReleaseInconsistent: its release is not one consistent set.
           BadTokenizer, CorpusDamaged, ObjectMissing, ...: what is needed whatever the path.
         """
         self.settings = settings or ServiceSettings()

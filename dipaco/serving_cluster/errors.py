@@ -3,7 +3,7 @@
 from dipaco.errors import DipacoError
 
 
-class RunNotHere(DipacoError):
+class RunFolderNotVisible(DipacoError):
     """{machine} does not see the run's folder {folder}, so its replicas can read no module. Put the run into a bucket, or into a folder that all machines of the cluster share."""
 
 
@@ -11,5 +11,5 @@ class ReplicasFailed(DipacoError):
     """No replica could be started: {problem}"""
 
 
-class ReplicaBroke(DipacoError):
+class ReplicaError(DipacoError):
     """Something went wrong inside a replica of the serving loop ({problem}); it stands in the log of {replica}."""

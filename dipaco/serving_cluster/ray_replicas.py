@@ -19,10 +19,11 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, NamedTuple
 
-from dipaco.errors import ExtraMissing, PathCacheTooSmall
+from dipaco.errors import ExtraMissing
 from dipaco.launch.process_spec import variables_for
 from dipaco.launch.ray import WorkerResources, join, kind_of_devices
 from dipaco.serving.engine import EngineSpec
+from dipaco.serving.errors import PathCacheTooSmall
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import Served
 from dipaco.serving.stream import Request

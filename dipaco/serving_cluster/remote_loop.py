@@ -14,8 +14,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from dipaco.errors import LoopStopping, NoReplica, QueueFull, ReplicaLost
 from dipaco.serving.engine import EngineSpec
+from dipaco.serving.errors import LoopStopping, NoReplica, QueueFull, ReplicaLost
 from dipaco.serving.loop import check_fits
 from dipaco.serving.meter import LoopMeter, LoopStats
 from dipaco.serving.path_cache import CacheStats, Modules

@@ -22,7 +22,7 @@ from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import CacheStats, Modules
 from dipaco.serving.releases import ReleaseHealth
 from dipaco.serving.waiting_requests import PathKey
-from dipaco.serving_cluster.errors import ReplicaBroke, RunNotHere
+from dipaco.serving_cluster.errors import ReplicaError, RunFolderNotVisible
 from dipaco.store.address import Address
 
 log = logging.getLogger(__name__)
@@ -71,14 +71,14 @@ class Replica:
       machine: where it is.
 
     Raises:
-      RunNotHere: it cannot see the run's files.
+      RunFolderNotVisible: it cannot see the run's files.
     """
 
     def __init__(self, order: Order, name: str, machine: str):
         self.name = name
         address = Address.parse(order.run)
         if address.url is None and not address.folder.is_dir():
-            raise RunNotHere(machine=machine, folder=address.folder)
+            raise RunFolderNotVisible(machine=machine, folder=address.folder)
         self._wanted: weakref.WeakValueDictionary[PathKey, _Wanted] = weakref.WeakValueDictionary()
         self._cold_seconds: collections.deque[float] = collections.deque(maxlen=1000)
         self._engine = InProcessEngine(
@@ -139,11 +139,11 @@ class Replica:
             finally:
                 stream.cancel()
 
-    def _broke(self, error: Exception) -> ReplicaBroke:
+    def _broke(self, error: Exception) -> ReplicaError:
         """What went wrong, as a sentence that can travel."""
         log.error("an answer failed", exc_info=error)
         problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
-        return ReplicaBroke(problem=problem, replica=self.name)
+        return ReplicaError(problem=problem, replica=self.name)
 
     def _last(
         self, items: list[Token | Finish], prompt_logprobs: list[Token] | None = None

@@ -3,7 +3,7 @@
 from dipaco.errors import DipacoError
 
 
-class BadPass(DipacoError):
+class BadCredential(DipacoError):
     """The pass cannot be used: {problem}. {remedy}"""
 
 

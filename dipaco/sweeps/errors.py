@@ -15,7 +15,7 @@ class NoSuchRow(DipacoError):
     """The sweep `{sweep}` has no row `{name}`. It has: {known}."""
 
 
-class NotOfThisSweep(DipacoError):
+class SweepMismatch(DipacoError):
     """{folder} holds {found}, not the sweep `{sweep}`. Nothing was changed. Give another folder."""
 
 

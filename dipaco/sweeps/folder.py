@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dipaco.errors import DipacoError, RunBusy
-from dipaco.sweeps.errors import NotOfThisSweep, RowsChanged, SweepBusy
+from dipaco.sweeps.errors import RowsChanged, SweepBusy, SweepMismatch
 
 if TYPE_CHECKING:
     from dipaco.config import RunConfig
@@ -124,7 +124,7 @@ def alone_at(layout: "SweepLayout", name: str) -> Generator[None]:
     """Takes the folder for this sweep, and for this process.
 
     Raises:
-      NotOfThisSweep: it holds something else.
+      SweepMismatch: it holds something else.
       SweepBusy: another process works on the sweep.
     """
     from dipaco.files import translate_os_errors, write_atomically
@@ -134,11 +134,11 @@ def alone_at(layout: "SweepLayout", name: str) -> Generator[None]:
         found = _name_in(layout.sweep)
         if found is None:  # nothing is lost with it but the name
             what = f"a damaged {layout.sweep.name} (where it is `{name}`'s, remove that file)"
-            raise NotOfThisSweep(folder=layout.root, found=what, sweep=name)
+            raise SweepMismatch(folder=layout.root, found=what, sweep=name)
         if found != name:
-            raise NotOfThisSweep(folder=layout.root, found=f"the sweep `{found}`", sweep=name)
+            raise SweepMismatch(folder=layout.root, found=f"the sweep `{found}`", sweep=name)
     elif Layout(layout.root).ledger.exists():
-        raise NotOfThisSweep(folder=layout.root, found="a single run", sweep=name)
+        raise SweepMismatch(folder=layout.root, found="a single run", sweep=name)
     with translate_os_errors(layout.root):
         layout.root.mkdir(parents=True, exist_ok=True)
         lock = layout.lock.open("a")

@@ -17,7 +17,7 @@ class CannotRollBack(DipacoError):
     """The run cannot go back to phase {phase}: {problem} Nothing was changed."""
 
 
-class RunBegunOtherwise(DipacoError):
+class OptionTooLate(DipacoError):
     """{folder} holds a run that began {how}; `{option}` comes too late. Nothing was changed.
     Leave the option out to go on with it, or give another folder for a new run."""
 
@@ -50,3 +50,7 @@ class ModuleDiverged(DipacoError):
 
 class ArmDiverged(DipacoError):
     """The perplexity of `{arm}` at phase {phase} is {perplexity}: its parameters have diverged. Lower `inner.learning_rate` or `outer.learning_rate` in a new run."""
+
+
+class BadHosts(DipacoError):
+    """{problem}. A worker of several hosts is started on each of them with the same `--hosts H` and `--coordinator HOST:PORT`, and `--host-index` 0 to H-1."""

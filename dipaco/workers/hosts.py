@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from dipaco.control.tasks import Claim, Task
-from dipaco.errors import BadHosts, DipacoError
+from dipaco.errors import DipacoError
+from dipaco.workers.errors import BadHosts
 
 T = TypeVar("T")
 

@@ -268,7 +268,7 @@ class Worker:
         """What the task needs is lost or wrong: whoever made it does that again.
 
         Raises:
-          The error itself, where nobody can; KeepsFailing.
+          The error itself, where nobody can; RecoveryFailed.
         """
         try:
             mend(self._run, claim, error)

@@ -17,7 +17,7 @@ from dipaco.store.address import Address
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import ModuleId, Topology
-from dipaco.workers.errors import CannotStartFrom, RunBegunOtherwise
+from dipaco.workers.errors import CannotStartFrom, OptionTooLate
 
 Given = Mapping[str, Any]
 
@@ -88,13 +88,13 @@ def check_origin(run: Run, init_from: Path | None, start_from: str | None) -> No
     """An origin that is named again must be the one that the run began with.
 
     Raises:
-      RunBegunOtherwise: it is not; the run would go on without it, and nobody would notice.
+      OptionTooLate: it is not; the run would go on without it, and nobody would notice.
     """
     named, began = _origin(init_from, start_from), run.given("origin")
     if named is not None and named != began:
         how = "without an origin" if began is None else f"with `{began}`"
         option = named.partition(" ")[0]
-        raise RunBegunOtherwise(folder=run.address, how=how, option=option)
+        raise OptionTooLate(folder=run.address, how=how, option=option)
 
 
 def _origin(init_from: Path | None, start_from: str | None) -> str | None:

@@ -19,7 +19,7 @@ def mend(run: Run, claim: Claim, error: DipacoError) -> None:
     Raises:
       The error itself: no task makes what is lost.
       ClaimLost: somebody else has the task by now, and will find it.
-      KeepsFailing: doing it again does not help.
+      RecoveryFailed: doing it again does not help.
     """
     ledger, task, values = run.ledger, claim.task, error.values
     if isinstance(error, ContributionRefused):

@@ -17,7 +17,7 @@ def roll_back(run: Run, phase: int) -> dict[str, int]:
 
     Raises:
       CannotRollBack: the run has not been there, is there, or its bytes were swept or lost.
-      WorkersHere: somebody holds a lease.
+      WorkersActive: somebody holds a lease.
     """
     _check_phase(run, phase)
     _check_bytes(run, phase)

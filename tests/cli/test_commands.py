@@ -118,7 +118,7 @@ def test_inspect_before_anything_is_routed_says_so(dipaco, config_file, tmp_path
     assert dipaco(*command, fault=Fault("after record", "prepare")).fired
     ended = dipaco("inspect", "--run", tmp_path / "run")
     assert ended.code == 2
-    assert "NotYet: This run has no stage `route` yet" in ended.err
+    assert "NotAvailable: This run has no stage `route` yet" in ended.err
 
 
 # --- rollback, upgrade ------------------------------------------------------------------------

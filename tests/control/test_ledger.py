@@ -8,11 +8,12 @@ import psycopg
 import pytest
 
 from dipaco.control.database import KeyTaken
+from dipaco.control.errors import NotAvailable
 from dipaco.control.facts import record
 from dipaco.control.ledger import open_ledger
 from dipaco.control.retry import ConnectionLost
 from dipaco.control.tasks import PRIORITY, Task
-from dipaco.errors import ClaimLost, NotYet
+from dipaco.errors import ClaimLost
 from dipaco.topology import ModuleId
 from tests.control.conftest import (
     arrival,
@@ -288,7 +289,7 @@ def test_what_is_asked_for_too_early_is_said_to_be_not_yet(ledger):
         "release of `base`": lambda: ledger.release("base", 1),
     }
     for what, ask in questions.items():
-        with pytest.raises(NotYet, match=f"no {what} yet"):
+        with pytest.raises(NotAvailable, match=f"no {what} yet"):
             ask()
 
 
@@ -468,7 +469,7 @@ def test_a_release_has_the_router_of_its_last_alternation(ledger, plan):
     assert [(s.stage, s.phase) for s in ledger.stages()] == [
         *(("prepare", 0), ("route", 0), ("route", 1), ("route", 2), ("report", 0))
     ]
-    with pytest.raises(NotYet, match="`route` at phase 3"):
+    with pytest.raises(NotAvailable, match="`route` at phase 3"):
         ledger.stage("route", 3)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dipaco.control.ledger import open_ledger
 from dipaco.control.tasks import Task
-from dipaco.errors import ClaimLost, WorkersHere
+from dipaco.errors import ClaimLost, WorkersActive
 from tests.control.conftest import facts_of
 from tests.control.test_ledger import do_one, everything
 
@@ -72,7 +72,7 @@ def test_while_somebody_holds_a_task_nothing_changes(ledger, plan):
     while (claim := ledger.queue.claim("busy")).task.kind != "train":
         ledger.finish(plan, claim, facts_of(plan, claim.task))
     before = everything(ledger)
-    with pytest.raises(WorkersHere, match=r"busy holds 1 task\. `dipaco drain"):
+    with pytest.raises(WorkersActive, match=r"busy holds 1 task\. `dipaco drain"):
         ledger.rollbacks.go_back("modular", 0, [])
     assert everything(ledger) == before
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from dipaco.control.errors import NotAvailable
 from dipaco.data.config import DataConfig
-from dipaco.errors import LedgerDamaged, NotWritable, NotYet, RunBusy
+from dipaco.errors import LedgerDamaged, NotWritable, RunBusy
 from dipaco.model.config import part_names
 from dipaco.runs.errors import NoSuchRun, RunOfOtherConfig
 from dipaco.runs.run import create_or_open, has_begun, reading, taking_part
@@ -64,7 +65,7 @@ def test_what_is_read_must_be_there(tmp_path):
             lambda: run.routing_of("modular", 0),
             lambda: run.ledger.release("modular"),
         ):
-            with pytest.raises(NotYet, match="`dipaco train` takes it on"):
+            with pytest.raises(NotAvailable, match="`dipaco train` takes it on"):
                 read()
 
 

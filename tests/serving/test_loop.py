@@ -8,10 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from dipaco.errors import LoopStopping, QueueFull
 from dipaco.model import lm
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.errors import ContextTooLong, NoRoomForPath
+from dipaco.serving.errors import ContextTooLong, LoopStopping, NoRoomForPath, QueueFull
 from dipaco.serving.loop import Finish, Stream, generate
 from dipaco.serving.waiting_requests import WaitingRequests
 from dipaco.store.errors import ObjectMissing

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dipaco.errors import PathCacheTooSmall
 from dipaco.receipt import Receipt
-from dipaco.serving.errors import NoRoomForPath
+from dipaco.serving.errors import NoRoomForPath, PathCacheTooSmall
 from dipaco.serving.path_cache import PathCache
 from dipaco.store.errors import ObjectMissing
 from dipaco.topology import Level, Topology

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dipaco.errors import NotYet
-from dipaco.serving.errors import ReleaseMixed
+from dipaco.control.errors import NotAvailable
+from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.loop import Finish, Request
 from dipaco.serving.releases import ReleaseHealth, Releases, check_is_one_set
 from dipaco.serving.service import Service, ServiceSettings
@@ -147,7 +147,7 @@ def test_a_mixed_set_is_refused_with_what_is_mixed(service, rewound, said, chang
 
 def test_a_run_whose_release_is_mixed_is_not_served_at_all(rewound, settings):
     rewound.publish(other_router)
-    with pytest.raises(ReleaseMixed, match="another router"):
+    with pytest.raises(ReleaseInconsistent, match="another router"):
         Service(rewound.folder, settings)
 
 
@@ -159,7 +159,7 @@ def test_a_release_that_is_asked_for_by_phase_stays(rewound, said, limits):
         assert service.releases.now.release.phase == 1
         service.follower.stop()  # it has looked at what is there, and at nothing newer
         assert service.releases.now.release.phase == 1
-    with pytest.raises(NotYet, match="at phase 7"):
+    with pytest.raises(NotAvailable, match="at phase 7"):
         Service(rewound.folder, ServiceSettings(phase=7))
 
 

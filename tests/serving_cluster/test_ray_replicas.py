@@ -244,12 +244,12 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(dipaco, tiny):
 
 def test_a_replica_that_does_not_see_the_run_says_so(tmp_path):
     from dipaco.serving.limits import LoopLimits
-    from dipaco.serving_cluster.errors import RunNotHere
+    from dipaco.serving_cluster.errors import RunFolderNotVisible
     from dipaco.serving_cluster.replica import Order, Replica
     from tests.support.serving_rig import CONFIG
 
     order = Order(str(tmp_path / "nothing"), CONFIG, LoopLimits(), None)
-    with pytest.raises(RunNotHere, match="The machine x does not see"):
+    with pytest.raises(RunFolderNotVisible, match="The machine x does not see"):
         Replica(order, "one", "The machine x")
 
 

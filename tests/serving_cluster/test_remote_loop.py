@@ -7,11 +7,10 @@ import time
 
 import pytest
 
-from dipaco.errors import LoopStopping, NoReplica, QueueFull, ReplicaLost
 from dipaco.receipt import Receipt
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.engine import EngineSpec
-from dipaco.serving.errors import ContextTooLong
+from dipaco.serving.errors import ContextTooLong, LoopStopping, NoReplica, QueueFull, ReplicaLost
 from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.limits import LoopLimits
 from dipaco.serving.releases import ReleaseHealth

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.control.errors import BadName
-from dipaco.swarm.errors import BadPass, MessageRefused
+from dipaco.swarm.errors import BadCredential, MessageRefused
 from dipaco.swarm.network.credentials import (
     DAY_SECONDS,
     Authority,
@@ -142,9 +142,9 @@ def test_a_pass_comes_back_from_its_file_which_others_cannot_read(authority, tmp
 
 def test_what_is_not_a_pass_is_said_plainly(authority, tmp_path):
     (tmp_path / "x").write_bytes(b"cos\nsystem\n(S'rm'\ntR.")
-    with pytest.raises(BadPass, match="is not a pass"):
+    with pytest.raises(BadCredential, match="is not a pass"):
         load_pass(tmp_path / "x")
-    with pytest.raises(BadPass, match="cannot be read"):
+    with pytest.raises(BadCredential, match="cannot be read"):
         load_pass(tmp_path / "missing")
     with pytest.raises(BadName, match="no name"):
         authority.issue("../etc", "volunteer", NOW, 7)

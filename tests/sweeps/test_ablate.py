@@ -214,7 +214,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(dipaco, tiny, tmp_path
     for verb in (("status",), ("inspect",), ("train", tiny.config)):
         ended = dipaco(*verb, "--run", folder)
         assert ended.code == 2
-        assert f"SweepHere: {folder} holds a sweep, not a run." in ended.err
+        assert f"FolderHoldsSweep: {folder} holds a sweep, not a run." in ended.err
     assert [file.name for file in folder.iterdir()] == ["sweep.json"]
 
     ended = dipaco("ablate", sweep, "--run", "s3://bucket/sweep")

@@ -289,7 +289,7 @@ def test_a_corpus_whose_sources_have_changed_is_not_trained_on(dipaco, config_fi
     assert dipaco(*command, fault=Fault("after claim", "pretrain")).fired
     shutil.rmtree(tmp_path / "run" / "corpus")
     write("two")
-    refused(dipaco(*command), "CorpusOfOtherText", "its sources have changed")
+    refused(dipaco(*command), "CorpusChanged", "its sources have changed")
 
 
 def test_a_router_with_a_flipped_byte(dipaco, tiny, copy_of):
@@ -310,8 +310,8 @@ def test_a_run_folder_of_another_config(dipaco, half, copy_of):
 
 def test_an_origin_that_is_named_too_late(dipaco, half, tiny):
     command = ("train", half.config, "--run", half.folder)
-    refused(dipaco(*command, "--from", f"{tiny.folder}@2"), "RunBegunOtherwise", "--from")
-    refused(dipaco(*command, "--init-from", "anything"), "RunBegunOtherwise", "--init-from")
+    refused(dipaco(*command, "--from", f"{tiny.folder}@2"), "OptionTooLate", "--from")
+    refused(dipaco(*command, "--init-from", "anything"), "OptionTooLate", "--init-from")
 
 
 def test_databases_that_cannot_be(dipaco, half, config_file, tmp_path):

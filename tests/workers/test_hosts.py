@@ -19,7 +19,7 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.control.tasks import Claim, Task
-from dipaco.errors import BadHosts, SettingsDisagree
+from dipaco.errors import SettingsDisagree
 from dipaco.launch.devices import fake_cpus
 from dipaco.launch.local import LocalEngine
 from dipaco.model.config import MeshConfig
@@ -28,6 +28,7 @@ from dipaco.runs.programs import Programs
 from dipaco.runs.run import create_or_open, reading
 from dipaco.store.errors import ObjectDamaged
 from dipaco.workers import hosts as hosts_file
+from dipaco.workers.errors import BadHosts
 from dipaco.workers.hosts import HostGroup, HostsApart, Meeting, claim_from, words_of
 from tests.support.tiny_run import facts
 from tests.workers.conftest import CONFIG, work_until, worker_of

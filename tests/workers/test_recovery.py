@@ -10,7 +10,7 @@ import pytest
 
 from dipaco import trees
 from dipaco.config import MODULAR
-from dipaco.control.errors import KeepsFailing
+from dipaco.control.errors import RecoveryFailed
 from dipaco.control.facts import record
 from dipaco.runs.run import create_or_open
 from dipaco.store.errors import ObjectMissing
@@ -209,7 +209,7 @@ def test_what_is_damaged_again_and_again_is_a_person_s(begin, monkeypatch):
         )
 
     monkeypatch.setattr("dipaco.workers.tasks.train.load_snapshot", spoilt)
-    with pytest.raises(KeepsFailing, match="done again 3 times"):
+    with pytest.raises(RecoveryFailed, match="done again 3 times"):
         worker.run_until_finished()
 
 

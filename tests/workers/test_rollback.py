@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dipaco.config import MODULAR, EvaluationSettings
-from dipaco.errors import WorkersHere
+from dipaco.errors import WorkersActive
 from dipaco.store.retention import RetentionSettings
 from dipaco.workers.errors import CannotRollBack
 from dipaco.workers.rollback import roll_back
@@ -59,7 +59,7 @@ def test_what_was_swept_cannot_be_gone_back_to_and_a_worker_prevents_it(begin):
     while run.ledger.phases_reached(MODULAR, 4) < 2:
         assert worker.run_once()
     claim = run.ledger.queue.claim("busy")
-    with pytest.raises(WorkersHere, match=r"busy holds 1 task\."):
+    with pytest.raises(WorkersActive, match=r"busy holds 1 task\."):
         roll_back(run, 1)
     run.ledger.queue.give_back(claim)
     finish(run)

@@ -22,7 +22,7 @@ from dipaco.runs.errors import ReleaseOfOtherRouter
 from dipaco.runs.routing import features, prefixes_of, router_of
 from dipaco.runs.run import create_or_open
 from dipaco.serving.dispatch import Dispatcher
-from dipaco.serving.errors import ReleaseMixed
+from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.releases import check_is_one_set
 from dipaco.store.tensors import load_tree
 from dipaco.workers.row_plans import batches_for
@@ -219,7 +219,7 @@ def test_a_release_with_the_router_of_another_version_is_refused(alternated):
     mixed = new._replace(companions=old.companions)
     with pytest.raises(ReleaseOfOtherRouter, match="another router than its paths were trained"):
         router_of(run, mixed)
-    with pytest.raises(ReleaseMixed, match="made with another router"):
+    with pytest.raises(ReleaseInconsistent, match="made with another router"):
         check_is_one_set(run, mixed)
     check_is_one_set(run, new)
 

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncGenerator, Generator
 
-from dipaco.errors import QueueFull
+from dipaco.serving.errors import QueueFull
 from dipaco.serving.http.refusals import Refusal
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.releases import Served

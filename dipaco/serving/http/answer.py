@@ -19,9 +19,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dipaco.errors import LoopStopping, QueueFull
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.dispatch import Choice
+from dipaco.serving.errors import LoopStopping, QueueFull
 from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.http.admission import Admission
 from dipaco.serving.http.metrics import Metrics

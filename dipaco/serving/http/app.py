@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as At
 
-from dipaco.errors import LoopStopping
 from dipaco.model.config import num_parameters, part_parameters
+from dipaco.serving.errors import LoopStopping
 from dipaco.serving.http import openapi
 from dipaco.serving.http.admission import Admission
 from dipaco.serving.http.answer import Answer

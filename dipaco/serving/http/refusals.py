@@ -4,17 +4,15 @@ import logging
 
 import msgspec
 
-from dipaco.errors import (
-    BadSetting,
-    DipacoError,
+from dipaco.errors import BadSetting, DipacoError, NoSuchPath
+from dipaco.serving.errors import (
+    ContextTooLong,
     LoopStopping,
     NoReplica,
-    NoSuchPath,
     PathCacheTooSmall,
     QueueFull,
     ReplicaLost,
 )
-from dipaco.serving.errors import ContextTooLong
 from dipaco.serving.http.protocol import Failure, Problem
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 

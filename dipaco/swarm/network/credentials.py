@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from dipaco.control.names import check_name
-from dipaco.swarm.errors import BadPass, MessageRefused
+from dipaco.swarm.errors import BadCredential, MessageRefused
 
 SKEW_SECONDS = 120.0
 DAY_SECONDS = 86400.0
@@ -96,12 +96,12 @@ class Authority:
         """A pass for one name, with a key of its own.
 
         Raises:
-          BadName, BadPass: the name, or the time, makes no sense.
+          BadName, BadCredential: the name, or the time, makes no sense.
         """
         check_name(name)
         if not 0 < days <= MOST_DAYS:
             remedy = f"Take at most {MOST_DAYS:,.0f}."
-            raise BadPass(problem=f"it would be valid for {days} days", remedy=remedy)
+            raise BadCredential(problem=f"it would be valid for {days} days", remedy=remedy)
         private = secrets.token_bytes(32)
         certificate = msgspec.msgpack.encode(
             Certificate(
@@ -125,16 +125,16 @@ def save_pass(given: Credential, file: Path) -> None:
 
 
 def load_pass(file: Path) -> Credential:
-    """Raises `BadPass`."""
+    """Raises `BadCredential`."""
     remedy = "Ask for a new one (`dipaco swarm token`)."
     try:
         given = msgspec.msgpack.decode(file.read_bytes(), type=Credential)
         _ = given.certificate
     except OSError as error:
         problem = f"{file} cannot be read: {error.strerror}"
-        raise BadPass(problem=problem, remedy="Give the file that you were sent.") from error
+        raise BadCredential(problem=problem, remedy="Give the file that you were sent.") from error
     except msgspec.MsgspecError as error:
-        raise BadPass(problem=f"{file} is not a pass: {error}", remedy=remedy) from error
+        raise BadCredential(problem=f"{file} is not a pass: {error}", remedy=remedy) from error
     return given
 
 

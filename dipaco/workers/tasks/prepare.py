@@ -85,7 +85,7 @@ def restore_corpus(run: Run, progress: Callable[[PrepareProgress], None]) -> Non
     nobody does.
 
     Raises:
-      CorpusOfOtherText: the sources no longer give what the run has trained on.
+      CorpusChanged: the sources no longer give what the run has trained on.
     """
     is_prepared = "prepare" in {stage.stage for stage in run.ledger.stages()}
     manifest = run.layout.corpus / "manifest.json"
