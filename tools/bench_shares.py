@@ -19,11 +19,19 @@ import numpy as np
 from dipaco.errors import DipacoError
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier
-from dipaco.swarm.network.messages import Done, Fetch, Mean, Push, RoundPlan, Sender, Slice
+from dipaco.swarm.network.messages import (
+    Ack,
+    MeanReply,
+    MeanRequest,
+    PushRequest,
+    RoundPlan,
+    Sender,
+    Slice,
+)
 from dipaco.swarm.network.transport import Tcp
 from dipaco.swarm.network.wire import LinkMeter, Wire
 from dipaco.swarm.planning.shares import Link, cut, shares, shares_of_links
-from dipaco.swarm.state_holder import StateHolder
+from dipaco.swarm.training.state_holder import StateHolder
 
 
 def main() -> None:
@@ -127,10 +135,15 @@ async def turn(
         return
     at = {"round_number": 1, "step": 0, "start": part.start, "stop": part.stop}
     await wire.ask(
-        part.address, "push", Push(**at), Done, payload=content, within_seconds=plan.within_seconds
+        part.address,
+        "push",
+        PushRequest(**at),
+        Ack,
+        payload=content,
+        within_seconds=plan.within_seconds,
     )
     _, mean = await wire.ask(
-        part.address, "fetch", Fetch(**at), Mean, within_seconds=plan.within_seconds
+        part.address, "fetch", MeanRequest(**at), MeanReply, within_seconds=plan.within_seconds
     )
     if len(mean) != len(content):
         raise DipacoError

@@ -26,7 +26,7 @@ from dipaco.swarm.planning.leases import BlockLedger, blocks_to_lease
 from dipaco.swarm.planning.progress import (
     ProgressReport,
     Rate,
-    Refreshing,
+    RefreshSettings,
     estimate,
     refresh_seconds,
     should_match,
@@ -161,7 +161,7 @@ class History:
             return
         rows = self.options.block_rows
         took = rows / session.rows_per_second * self.dice.lognormvariate(0, 0.1)
-        session.seconds.saw(took)
+        session.seconds.add(took)
         session.rate = session.rate.after(rows, took)
         if not self.ledger.finish(name, block):
             self.rows_wasted += rows
@@ -174,7 +174,7 @@ class History:
     def _look(self) -> None:
         """What the leader does after each report: look ahead, close a step that is full."""
         progress = estimate(self._report(), self.options.batch, self.now)
-        refreshing = Refreshing()
+        refreshing = RefreshSettings()
         self.refreshes.append(refresh_seconds(progress, refreshing))
         if not self._matched and should_match(progress, refreshing):
             self._matched, self._expected_at = True, self.now + progress.seconds_left
@@ -183,12 +183,12 @@ class History:
 
     def _average(self) -> None:
         """A round: as long as the slowest link needs; a sender that is gone is noticed."""
-        contributors = self.ledger.contributors
-        dead = [name for name in contributors if name in self.gone]
+        blocks_by_peer = self.ledger.blocks_by_peer
+        dead = [name for name in blocks_by_peer if name in self.gone]
         links = [Link(up=125e6, down=125e6, sends=False)]  # the backbone
         for name, session in self.here.items():
             link, can = session.bytes_per_second, not session.is_client
-            links.append(Link(up=link, down=link, can_reduce=can, sends=name in contributors))
+            links.append(Link(up=link, down=link, can_reduce=can, sends=name in blocks_by_peer))
         share = shares_of_links(links)
         seconds = VECTOR_BYTES * max(
             (link.sends * (1 - s) + (len(links) - 1) * s) / link.up
@@ -244,7 +244,7 @@ class History:
             return
         blocks = self.ledger.done_by(name)
         if blocks:  # its sum is handed to the backbone
-            self.ledger.hand_over(name, blocks, "backbone")
+            self.ledger.transfer(name, blocks, "backbone")
         else:
             self.ledger.drop(name)
         del self.here[name]

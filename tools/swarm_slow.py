@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from dipaco.cli.main import main
-from dipaco.swarm.compute import Compute
 from dipaco.swarm.roles.volunteer import Volunteer
+from dipaco.swarm.training.compute import Compute
 
 
 def slow_down(seconds_per_block: float, file: Path) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 HELP = "train a path by volunteers' machines: start, token, revoke, join, aux"
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 BACKBONE_DAYS = 3650.0
-LEAST_MEGABITS, MOST_MEGABITS = 0.1, 1e6
+MIN_MEGABITS, MAX_MEGABITS = 0.1, 1e6
 OURS = "backbone-"  # with the path: the names on the passes of backbones
 
 
@@ -223,14 +223,14 @@ def _check_transport(others: dict[str, str], listen: str) -> None:
 
 
 def _settings(opened: "Run", options: argparse.Namespace) -> Any:
-    from dipaco.swarm.compute import Settings
+    from dipaco.swarm.training.compute import GroupSettings
 
     config = opened.config
     batch = config.inner.batch_size
     rows = options.block_rows or max(1, batch // 32)
     if not 1 <= rows <= batch:
         raise BadSetting(name="--block-rows", value=rows, expected=f"1 to {batch}")
-    return Settings(
+    return GroupSettings(
         model=config.model,
         inner=config.inner,
         length=config.data.length,
@@ -243,7 +243,7 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
 def _token(options: argparse.Namespace) -> int:
     from dipaco.files import translate_os_errors
     from dipaco.runs.run import reading
-    from dipaco.swarm.network.credentials import save_pass
+    from dipaco.swarm.network.credentials import save_credential
 
     if options.name.startswith(OURS):
         expected = f"a volunteer's name; those with `{OURS}` are the run's own"
@@ -252,7 +252,7 @@ def _token(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:
         given = _authority(opened).issue(options.name, "volunteer", time.time(), options.days)
         with translate_os_errors(file):
-            save_pass(given, file)
+            save_credential(given, file)
         _let_in(opened, given)
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(given.certificate.not_after))
         print(f"{file}: {options.name} may take part until {until}. Send it as you would a key.")
@@ -270,7 +270,7 @@ def _revoke(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:
         swarms = opened.ledger.swarms
         if not swarms.revoke(options.name):
-            known = sorted({one.name for one in swarms.passes() if one.role == "volunteer"})
+            known = sorted({one.name for one in swarms.credentials() if one.role == "volunteer"})
             raise NoSuchCredential(name=options.name, known=", ".join(known) or "nobody")
     print(f"The passes of {options.name} are worth nothing from now on.")
     return 0
@@ -300,17 +300,17 @@ def _join(options: argparse.Namespace) -> int:
 
     keep_freed_memory()
 
-    from dipaco.swarm.network.credentials import load_pass
+    from dipaco.swarm.network.credentials import load_credential
 
-    check_between("--megabits", options.megabits, LEAST_MEGABITS, MOST_MEGABITS)
-    given = load_pass(options.token)
+    check_between("--megabits", options.megabits, MIN_MEGABITS, MAX_MEGABITS)
+    given = load_credential(options.token)
     if options.swarm_verb == "join":
         from dipaco.caches import cache_folder
         from dipaco.runs.programs import keep_compiled
 
         keep_compiled(cache_folder() / "compiled")
 
-    from dipaco.swarm.session import SessionConfig, lend
+    from dipaco.swarm.roles.session import SessionConfig, run_session
 
     lent = SessionConfig(
         address=options.address,
@@ -318,7 +318,7 @@ def _join(options: argparse.Namespace) -> int:
         listens=not getattr(options, "client", False),
         bytes_per_second=options.megabits * 125_000.0 if options.megabits else None,
     )
-    asyncio.run(_until_told(lambda stop: lend(lent, given, stop, say)))
+    asyncio.run(_until_told(lambda stop: run_session(lent, given, stop, say)))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What the ledger knows of swarms: passes, backbones, group steps, and how each swarm is."""
+"""What the ledger knows of swarms: credentials, backbones, group steps, and the status of each."""
 
 import json
 from typing import Any, NamedTuple
@@ -8,8 +8,8 @@ from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.retry import retried
 
 
-class IssuedPass(NamedTuple):
-    """A pass that was issued; the pass itself is its holder's."""
+class IssuedCredential(NamedTuple):
+    """A credential that was issued, without its private key, which its holder alone has."""
 
     serial: str
     name: str
@@ -37,7 +37,7 @@ class Swarms:
 
     @retried
     def issue(self, serial: str, name: str, role: str, not_after: float) -> None:
-        """Puts a pass on the list of those that are let in."""
+        """Puts a credential on the list of those that are accepted."""
         with self._database.transaction():
             self._database.change(
                 "put_swarm_pass", serial=serial, name=name, role=role, not_after=not_after
@@ -45,14 +45,14 @@ class Swarms:
 
     @retried
     def revoke(self, name: str) -> int:
-        """All passes of a volunteer; how many it has had."""
+        """Revokes all credentials of a volunteer; returns how many it has had."""
         with self._database.transaction():
             return self._database.change("revoke_swarm_passes", name=name)
 
     @retried
-    def passes(self) -> list[IssuedPass]:
+    def credentials(self) -> list[IssuedCredential]:
         rows = self._database.rows("swarm_passes")
-        return [IssuedPass(*row[:4], bool(row[4])) for row in rows]
+        return [IssuedCredential(*row[:4], bool(row[4])) for row in rows]
 
     @retried
     def put_backbone(self, worker: str, arm: str, path: int, address: str) -> None:
@@ -93,7 +93,7 @@ class Swarms:
 
     @retried
     def statuses(self) -> list[dict[str, Any]]:
-        """How every swarm is, as its leader last said."""
+        """Status of every swarm, as its leader last wrote it."""
         return [
             {"arm": arm, "path": path, "leader": leader, **json.loads(status)}
             for arm, path, leader, status in self._database.rows("swarm_status")

@@ -15,19 +15,19 @@ from dipaco.inner.step import make_step
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
-from dipaco.swarm.compute import Compute, Settings
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier
 from dipaco.swarm.network.transport import Tcp
 from dipaco.swarm.network.wire import LinkMeter, Wire
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.leader import Leader
 from dipaco.swarm.roles.volunteer import Volunteer
-from dipaco.swarm.state_holder import StateHolder
+from dipaco.swarm.training.compute import Compute, GroupSettings
+from dipaco.swarm.training.state_holder import StateHolder
 
 LENGTH, BATCH, STEPS = 24, 16, 6
 MODEL = ModelConfig(vocab_size=64, d_model=16, num_layers=1, num_heads=2, d_ff=24, max_length=24)
 INNER = InnerSettings(batch_size=BATCH, learning_rate=3e-3, warmup_steps=1, steps=STEPS)
-SETTINGS = Settings(model=MODEL, inner=INNER, length=LENGTH, block_rows=2)
+SETTINGS = GroupSettings(model=MODEL, inner=INNER, length=LENGTH, block_rows=2)
 AUTHORITY = Authority(bytes(range(32)), "run")
 RATES = learning_rates(INNER, 1000, 0, 1000)
 
@@ -78,10 +78,10 @@ def issue(name, role="volunteer", authority=AUTHORITY, days=1.0, now=None):
     return authority.issue(name, role, time.time() if now is None else now, days)
 
 
-async def wire_of(given, *, listens=True, meter=None, clock=time.time):
+async def wire_of(credential, *, listens=True, meter=None, clock=time.time):
     """A wire with a transport."""
-    signer = Signer(given, clock)
-    verifier = Verifier(given.authority, given.certificate.group, signer.name, clock)
+    signer = Signer(credential, clock)
+    verifier = Verifier(credential.authority, credential.certificate.group, signer.name, clock)
     wire = Wire(signer, verifier, 64 << 20, meter)
     wire.transport = await Tcp.start(wire.serve if listens else None)
     return wire
@@ -114,13 +114,13 @@ class Group:
 
     async def new_leader(self):
         """The leader's process dies; another backbone, which has taken the same steps, leads."""
-        old, at, losses = self.wire, self.holder.at, list(self.holder.losses)
+        old, position, losses = self.wire, self.holder.position, list(self.holder.losses)
         wire = await wire_of(issue("second", "backbone"))
-        self.leader.knows_backbones((old.address, wire.address), ())
+        self.leader.update_backbones((old.address, wire.address), ())
         await asyncio.sleep(0.2)  # who listens has heard of it
         await old.transport.close()
         self._lead_with(wire)
-        self.holder.begin(self.states[-1], *at, losses)
+        self.holder.begin(self.states[-1], *position, losses)
         self.leader.begin_phase((wire.address,), takes_over=True)
 
     def _lead_with(self, wire):

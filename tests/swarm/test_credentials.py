@@ -12,8 +12,8 @@ from dipaco.swarm.network.credentials import (
     Authority,
     Signer,
     Verifier,
-    load_pass,
-    save_pass,
+    load_credential,
+    save_credential,
 )
 
 NOW = 1_000_000.0
@@ -95,10 +95,10 @@ def test_a_forged_pass_is_refused(verifier, clock):
 
 
 def test_a_pass_with_a_longer_life_written_in_is_refused(authority, verifier, clock):
-    given = authority.issue("ana", "volunteer", NOW, 1.0)
-    longer = msgspec.structs.replace(given.certificate, not_after=NOW + 1e9)
-    signed = msgspec.structs.replace(given.signed, certificate=msgspec.msgpack.encode(longer))
-    seal = Signer(msgspec.structs.replace(given, signed=signed), clock).seal(b"x", "")
+    credential = authority.issue("ana", "volunteer", NOW, 1.0)
+    longer = msgspec.structs.replace(credential.certificate, not_after=NOW + 1e9)
+    signed = msgspec.structs.replace(credential.signed, certificate=msgspec.msgpack.encode(longer))
+    seal = Signer(msgspec.structs.replace(credential, signed=signed), clock).seal(b"x", "")
     refused(verifier, seal, b"x", "not issued by this run")
 
 
@@ -114,16 +114,16 @@ def test_a_pass_for_another_run_is_refused(verifier, clock):
 
 
 def test_a_revoked_pass_and_one_that_is_not_on_the_list_are_refused(authority, verifier, clock):
-    given = authority.issue("ana", "volunteer", NOW, 7)
-    ana = Signer(given, clock)
-    verifier.allowed = {given.certificate.serial}
+    credential = authority.issue("ana", "volunteer", NOW, 7)
+    ana = Signer(credential, clock)
+    verifier.allowed = {credential.certificate.serial}
     verifier.check(ana.seal(b"x", ""), b"x")
-    verifier.revoked = {given.certificate.serial}
+    verifier.revoked = {credential.certificate.serial}
     refused(verifier, ana.seal(b"x", ""), b"x", "revoked")
     verifier.revoked, verifier.allowed = set(), set()
     refused(verifier, ana.seal(b"x", ""), b"x", "not on the list")
     # The list is read again before somebody is told so: it may have been issued a moment ago.
-    verifier.look_again = lambda: setattr(verifier, "allowed", {given.certificate.serial})
+    verifier.refresh_lists = lambda: setattr(verifier, "allowed", {credential.certificate.serial})
     verifier.check(ana.seal(b"x", ""), b"x")
 
 
@@ -134,17 +134,17 @@ def test_one_cannot_speak_in_anothers_name(authority, verifier, clock):
 
 
 def test_a_pass_comes_back_from_its_file_which_others_cannot_read(authority, tmp_path):
-    given = authority.issue("ana", "volunteer", NOW, 7)
-    save_pass(given, tmp_path / "ana.pass")
-    assert load_pass(tmp_path / "ana.pass") == given
+    credential = authority.issue("ana", "volunteer", NOW, 7)
+    save_credential(credential, tmp_path / "ana.pass")
+    assert load_credential(tmp_path / "ana.pass") == credential
     assert (tmp_path / "ana.pass").stat().st_mode & 0o077 == 0
 
 
 def test_what_is_not_a_pass_is_said_plainly(authority, tmp_path):
     (tmp_path / "x").write_bytes(b"cos\nsystem\n(S'rm'\ntR.")
     with pytest.raises(BadCredential, match="is not a pass"):
-        load_pass(tmp_path / "x")
+        load_credential(tmp_path / "x")
     with pytest.raises(BadCredential, match="cannot be read"):
-        load_pass(tmp_path / "missing")
+        load_credential(tmp_path / "missing")
     with pytest.raises(BadName, match="no name"):
         authority.issue("../etc", "volunteer", NOW, 7)

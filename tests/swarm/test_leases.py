@@ -12,7 +12,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("adopt"), PEERS, st.integers(-1, 9)),
     st.tuples(st.just("drop"), PEERS, st.just(0)),
     st.tuples(st.just("give_back"), PEERS, st.just(0)),
-    st.tuples(st.just("hand_over"), PEERS, st.just(0)),
+    st.tuples(st.just("transfer"), PEERS, st.just(0)),
     st.tuples(st.just("expire"), PEERS, st.integers(0, 50)),
 )
 
@@ -30,15 +30,15 @@ def test_every_block_is_in_exactly_one_place_whatever_happens(events):
         elif event == "drop":
             ledger.drop(peer)
             sums[peer].clear()  # its sum is gone
-        elif event == "hand_over" and peer != "ana":
-            ledger.hand_over(peer, sums[peer], "ana")
+        elif event == "transfer" and peer != "ana":
+            ledger.transfer(peer, sums[peer], "ana")
             sums["ana"] |= sums[peer]
             sums[peer].clear()
         elif event == "give_back":
             ledger.give_back(peer)
         elif event == "expire":
             ledger.expire(float(number))
-        assert ledger.contributors == {p: tuple(sorted(s)) for p, s in sums.items() if s}
+        assert ledger.blocks_by_peer == {p: tuple(sorted(s)) for p, s in sums.items() if s}
         held = sum(len(ledger.held_by(p)) for p in sums)
         assert ledger.num_free + held + ledger.num_done == 9
     summed = [block for blocks in sums.values() for block in blocks]
@@ -64,12 +64,12 @@ def test_who_dies_takes_its_sum_along_and_others_do_its_rows():
 
 
 def test_leases_shrink_towards_the_end_and_the_fast_get_more():
-    assert blocks_to_lease(100, 3.0, [3.0, 1.0], 1 / 3, most_seconds=60.0) == 37
-    assert blocks_to_lease(100, 1.0, [3.0, 1.0], 1.0, most_seconds=60.0) == 12
-    assert blocks_to_lease(3, 1.0, [3.0, 1.0], 1.0, most_seconds=60.0) == 1
-    assert blocks_to_lease(100, 3.0, [3.0, 1.0], 1 / 3, most_seconds=2.0) == 6
-    assert blocks_to_lease(100, 0.0, [3.0], 0.0, most_seconds=2.0) == 1
-    assert blocks_to_lease(0, 1.0, [1.0], 1.0, most_seconds=60.0) == 0
+    assert blocks_to_lease(100, 3.0, [3.0, 1.0], 1 / 3, max_seconds=60.0) == 37
+    assert blocks_to_lease(100, 1.0, [3.0, 1.0], 1.0, max_seconds=60.0) == 12
+    assert blocks_to_lease(3, 1.0, [3.0, 1.0], 1.0, max_seconds=60.0) == 1
+    assert blocks_to_lease(100, 3.0, [3.0, 1.0], 1 / 3, max_seconds=2.0) == 6
+    assert blocks_to_lease(100, 0.0, [3.0], 0.0, max_seconds=2.0) == 1
+    assert blocks_to_lease(0, 1.0, [1.0], 1.0, max_seconds=60.0) == 0
 
 
 def test_a_new_leader_takes_over_a_sum_whole_or_not_at_all():
@@ -80,6 +80,6 @@ def test_a_new_leader_takes_over_a_sum_whole_or_not_at_all():
     assert ledger.lease("cy", 1, 10.0).blocks == (1,)
     assert not ledger.adopt("cy", [1])  # it computes that one anew: it would be in its sum twice
     assert ledger.adopt("bo", [3, 4])
-    assert ledger.contributors == {"ana": (0, 2), "bo": (3, 4)}
+    assert ledger.blocks_by_peer == {"ana": (0, 2), "bo": (3, 4)}
     assert ledger.drop("ana") == (0, 2)
     assert not ledger.adopt("bo", [5, 6])

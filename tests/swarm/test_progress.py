@@ -9,7 +9,7 @@ from dipaco.swarm.planning.progress import (
     Estimate,
     ProgressReport,
     Rate,
-    Refreshing,
+    RefreshSettings,
     estimate,
     refresh_seconds,
     should_match,
@@ -37,21 +37,21 @@ def test_a_late_peers_rate_counts_and_its_samples_do_not():
 def test_with_nobody_there_the_step_never_comes_and_one_looks_seldom():
     seen = estimate([], 20, now_seconds=0.0)
     assert seen.seconds_left == math.inf
-    assert refresh_seconds(seen, Refreshing()) == Refreshing().longest_seconds
+    assert refresh_seconds(seen, RefreshSettings()) == RefreshSettings().longest_seconds
 
 
 def test_one_looks_sooner_where_three_more_peers_might_come():
     seen = Estimate(samples=0, samples_per_second=1, seconds_left=8.0, num_peers=3)
-    assert refresh_seconds(seen, Refreshing()) == pytest.approx(8.0 * 3 / 6)
+    assert refresh_seconds(seen, RefreshSettings()) == pytest.approx(8.0 * 3 / 6)
     large = Estimate(samples=0, samples_per_second=1, seconds_left=8.0, num_peers=100)
-    assert refresh_seconds(large, Refreshing()) == pytest.approx(8.0 * 100 / 120)
+    assert refresh_seconds(large, RefreshSettings()) == pytest.approx(8.0 * 100 / 120)
 
 
 def test_a_round_is_prepared_before_it_is_due():
     soon = Estimate(samples=0, samples_per_second=1, seconds_left=4.0, num_peers=3)
     later = Estimate(samples=0, samples_per_second=1, seconds_left=6.0, num_peers=3)
-    assert should_match(soon, Refreshing())
-    assert not should_match(later, Refreshing())
+    assert should_match(soon, RefreshSettings())
+    assert not should_match(later, RefreshSettings())
 
 
 def test_a_rate_is_unbiased_from_the_first_measurement_on():

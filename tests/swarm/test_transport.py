@@ -11,7 +11,7 @@ pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.swarm.errors import BadAddress, MessageRefused, SwarmRefuses
 from dipaco.swarm.network.credentials import Signer, Verifier
-from dipaco.swarm.network.messages import AskArrived, Done, Fetch, Mean
+from dipaco.swarm.network.messages import Ack, ArrivedRequest, MeanReply, MeanRequest
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import LinkMeter, Wire
 from tests.support.swarm_rig import issue
@@ -43,7 +43,7 @@ async def pair(like):
     hung_up = asyncio.Event()
 
     async def echo(body, question):
-        return Mean(digest=question.sender.encode()), question.payload[::-1]
+        return MeanReply(digest=question.sender.encode()), question.payload[::-1]
 
     async def never(body, question):
         try:
@@ -51,8 +51,8 @@ async def pair(like):
         finally:
             hung_up.set()
 
-    back.answers("fetch", Fetch, echo)
-    back.answers("arrived", AskArrived, never)
+    back.register("fetch", MeanRequest, echo)
+    back.register("arrived", ArrivedRequest, never)
     back.transport = await start_transport(like, back.serve)
     ana.transport = await start_transport(back.address, None, bootstrap=(back.address,))
     return back, ana, hung_up
@@ -62,18 +62,18 @@ def test_questions_are_answered_and_who_hangs_up_is_noticed(like):
     async def scenario():
         back, ana, hung_up = await pair(like)
         assert ana.address is None, "a client only dials out"
-        fetch = Fetch(round_number=1, step=2, start=3, stop=4)
+        fetch = MeanRequest(round_number=1, step=2, start=3, stop=4)
         content = bytes(range(256)) * 2000
         mean, got = await ana.ask(
-            back.address, "fetch", fetch, Mean, payload=content, within_seconds=60.0
+            back.address, "fetch", fetch, MeanReply, payload=content, within_seconds=60.0
         )
         assert (mean.digest.decode(), got) == (ana.name, content[::-1])
         assert ana.meter.bytes_up > len(content) < back.meter.bytes_down
         with pytest.raises(SwarmRefuses, match="nobody here answers `nonsense`"):
-            await ana.ask(back.address, "nonsense", Done(), Done, within_seconds=60.0)
-        asking = AskArrived(round_number=1)
+            await ana.ask(back.address, "nonsense", Ack(), Ack, within_seconds=60.0)
+        asking = ArrivedRequest(round_number=1)
         with pytest.raises(TimeoutError):
-            await ana.ask(back.address, "arrived", asking, Done, within_seconds=1.0)
+            await ana.ask(back.address, "arrived", asking, Ack, within_seconds=1.0)
         async with asyncio.timeout(10):
             await hung_up.wait()
         await ana.transport.close()
@@ -87,15 +87,20 @@ def test_an_answer_of_somebody_who_is_no_backbone_is_not_believed():
         eve, ana = wire_for("eve"), wire_for("ana")
 
         async def answer(body, question):
-            return Done(), b""
+            return Ack(), b""
 
-        eve.answers("fetch", Fetch, answer)
+        eve.register("fetch", MeanRequest, answer)
         eve.transport = await start_transport("tcp://127.0.0.1:0", eve.serve)
         ana.transport = await start_transport(eve.address, None)
-        fetch = Fetch(round_number=1, step=2, start=3, stop=4)
+        fetch = MeanRequest(round_number=1, step=2, start=3, stop=4)
         with pytest.raises(MessageRefused, match="is no backbone"):
             await ana.ask(
-                eve.address, "fetch", fetch, Done, within_seconds=10.0, from_backbone=True
+                eve.address,
+                "fetch",
+                fetch,
+                Ack,
+                within_seconds=10.0,
+                from_backbone=True,
             )
         await eve.transport.close()
 
@@ -106,10 +111,10 @@ def test_no_more_is_used_than_was_lent():
     async def scenario():
         back, ana, _ = await pair("tcp://127.0.0.1:0")
         ana.meter = LinkMeter(1e6)
-        fetch = Fetch(round_number=1, step=2, start=3, stop=4)
+        fetch = MeanRequest(round_number=1, step=2, start=3, stop=4)
         started = time.monotonic()
         await ana.ask(
-            back.address, "fetch", fetch, Mean, payload=bytes(500_000), within_seconds=30.0
+            back.address, "fetch", fetch, MeanReply, payload=bytes(500_000), within_seconds=30.0
         )
         assert time.monotonic() - started > 0.9, "half a megabyte each way at one a second"
         await back.transport.close()

@@ -15,10 +15,10 @@ pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.runs.run import create_or_open, reading
-from dipaco.swarm.compute import Settings
 from dipaco.swarm.network.credentials import Authority
 from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
-from dipaco.swarm.session import SessionConfig, lend
+from dipaco.swarm.roles.session import SessionConfig, run_session
+from dipaco.swarm.training.compute import GroupSettings
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
 from tests.workers.conftest import CONFIG, Silent
@@ -38,7 +38,7 @@ def finish(run, *workers):
         assert any(done)
 
 
-def lend_for_a_while(backbone, given, computes, stop):
+def lend_for_a_while(backbone, credential, computes, stop):
     lent = SessionConfig(backbone.address, computes=computes, listens=True, bytes_per_second=None)
 
     async def evening():
@@ -50,7 +50,7 @@ def lend_for_a_while(backbone, given, computes, stop):
             leaving.set()
 
         looking = asyncio.ensure_future(look())
-        await lend(lent, given, leaving, lambda sentence: None)
+        await run_session(lent, credential, leaving, lambda sentence: None)
         looking.cancel()
 
     thread = threading.Thread(target=lambda: asyncio.run(evening()), daemon=True)
@@ -64,13 +64,13 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     run, _ = create_or_open(tmp_path / "swarm", CONFIG)
     run.programs = plain.programs  # compiled once
     authority = Authority(Authority.new_key(), run.address.identity)
-    passes = [authority.issue(name, "volunteer", time.time(), 1.0) for name in ("ana", "bo")]
+    credentials = [authority.issue(name, "volunteer", time.time(), 1.0) for name in ("ana", "bo")]
     own = authority.issue("back", "backbone", time.time(), 1.0)
-    for given in (*passes, own):
-        certificate = given.certificate
+    for credential in (*credentials, own):
+        certificate = credential.certificate
         run.ledger.swarms.issue(certificate.serial, certificate.name, certificate.role, 2e9)
     run.ledger.members.join("back", host="here", pid=1, machine="one", version="0")
-    settings = Settings(
+    settings = GroupSettings(
         model=CONFIG.model, inner=CONFIG.inner, length=CONFIG.data.length, block_rows=1
     )
     backbone = Backbone(
@@ -83,7 +83,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     )
     backbone.start()
     stop = threading.Event()
-    lenders = [lend_for_a_while(backbone, given, True, stop) for given in passes]
+    lenders = [lend_for_a_while(backbone, credential, True, stop) for credential in credentials]
     try:
         leading = worker_of(run, "back", run_elsewhere=backbone.run_phase, kinds=("train",))
         finish(run, worker_of(run, "plain"), leading)
@@ -113,7 +113,7 @@ def test_tokens_are_made_and_revoked(dipaco, tiny, copy_of, tmp_path):
     assert (made.code, file.exists()) == (0, True), made.err
     assert "ANA may take part until" in made.out
     with reading(run.folder) as opened:
-        assert [(one.name, one.is_revoked) for one in opened.ledger.swarms.passes()] == [
+        assert [(one.name, one.is_revoked) for one in opened.ledger.swarms.credentials()] == [
             ("ANA", False)
         ]
     wrong = dipaco("swarm", "join", "somewhere", "--token", file)
@@ -124,7 +124,7 @@ def test_tokens_are_made_and_revoked(dipaco, tiny, copy_of, tmp_path):
     assert "passes for: ANA" in nobody.err
     assert dipaco("swarm", "revoke", "ANA", "--run", run.folder).code == 0
     with reading(run.folder) as opened:
-        assert [one.is_revoked for one in opened.ledger.swarms.passes()] == [True]
+        assert [one.is_revoked for one in opened.ledger.swarms.credentials()] == [True]
     assert dipaco("swarm", "revoke", "ANA", "--run", run.folder).code == 0  # once more
 
 
@@ -137,7 +137,7 @@ def test_what_is_the_backbones_own_is_not_given_to_volunteers_nor_taken_away(
     revoked = dipaco("swarm", "revoke", "backbone-0", "--run", run.folder)
     assert (revoked.code, "Nobody has a pass in the name of backbone-0" in revoked.err) == (2, True)
     with reading(run.folder) as opened:
-        assert [one.is_revoked for one in opened.ledger.swarms.passes()] == [False]
+        assert [one.is_revoked for one in opened.ledger.swarms.credentials()] == [False]
     out = tmp_path / "false.pass"
     words = ("swarm", "token", "--run", run.folder, "--name", "backbone-0", "--out", out)
     made = dipaco(*words)

@@ -23,9 +23,9 @@ from dipaco.swarm.errors import BadCredential, MessageRefused
 
 SKEW_SECONDS = 120.0
 DAY_SECONDS = 86400.0
-MOST_DAYS = 36500.0
+MAX_DAYS = 36500.0
 
-Role = Literal["volunteer", "backbone"]
+PeerRole = Literal["volunteer", "backbone"]
 
 _SESSION = re.compile("[0-9a-f]{8}")
 
@@ -35,14 +35,14 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     serial: str
     name: str
-    role: Role
+    role: PeerRole
     group: str  # which run
     holder: bytes  # public key
     not_before: float  # seconds, as time.time()
     not_after: float
 
 
-class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SignedCertificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A certificate with the authority's signature."""
 
     certificate: bytes  # as it was signed
@@ -53,7 +53,7 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is in the file."""
 
     version: int
-    signed: Signed
+    signed: SignedCertificate
     private_key: bytes
     authority: bytes  # public key: the holder checks answers with it
 
@@ -65,7 +65,7 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What goes with every message."""
 
-    signed: Signed
+    signed: SignedCertificate
     sender: str  # name/session
     recipient: str  # a session; empty = whoever is asked, before its name is known
     at: float  # the sender's clock
@@ -92,15 +92,15 @@ class Authority:
     def public_key(self) -> bytes:
         return self._key.public_key().public_bytes_raw()
 
-    def issue(self, name: str, role: Role, now: float, days: float) -> Credential:
+    def issue(self, name: str, role: PeerRole, now: float, days: float) -> Credential:
         """A pass for one name, with a key of its own.
 
         Raises:
           BadName, BadCredential: the name, or the time, makes no sense.
         """
         check_name(name)
-        if not 0 < days <= MOST_DAYS:
-            remedy = f"Take at most {MOST_DAYS:,.0f}."
+        if not 0 < days <= MAX_DAYS:
+            remedy = f"Take at most {MAX_DAYS:,.0f}."
             raise BadCredential(problem=f"it would be valid for {days} days", remedy=remedy)
         private = secrets.token_bytes(32)
         certificate = msgspec.msgpack.encode(
@@ -114,40 +114,42 @@ class Authority:
                 not_after=now + days * DAY_SECONDS,
             )
         )
-        signed = Signed(certificate, self._key.sign(certificate))
+        signed = SignedCertificate(certificate, self._key.sign(certificate))
         return Credential(1, signed, private, self.public_key)
 
 
-def save_pass(given: Credential, file: Path) -> None:
+def save_credential(credential: Credential, file: Path) -> None:
     """Writes a pass that its owner alone can read."""
     file.touch(mode=0o600)
-    file.write_bytes(msgspec.msgpack.encode(given))
+    file.write_bytes(msgspec.msgpack.encode(credential))
 
 
-def load_pass(file: Path) -> Credential:
+def load_credential(file: Path) -> Credential:
     """Raises `BadCredential`."""
     remedy = "Ask for a new one (`dipaco swarm token`)."
     try:
-        given = msgspec.msgpack.decode(file.read_bytes(), type=Credential)
-        _ = given.certificate
+        credential = msgspec.msgpack.decode(file.read_bytes(), type=Credential)
+        _ = credential.certificate
     except OSError as error:
         problem = f"{file} cannot be read: {error.strerror}"
         raise BadCredential(problem=problem, remedy="Give the file that you were sent.") from error
     except msgspec.MsgspecError as error:
         raise BadCredential(problem=f"{file} is not a pass: {error}", remedy=remedy) from error
-    return given
+    return credential
 
 
 class Signer:
     """Seals what one session of a pass's holder says."""
 
-    def __init__(self, given: Credential, clock: Callable[[], float]):
-        self._pass, self._clock = given, clock
-        self._key = _private(given.private_key)
-        self.name = f"{given.certificate.name}/{secrets.token_hex(4)}"
+    def __init__(self, credential: Credential, clock: Callable[[], float]):
+        self._credential, self._clock = credential, clock
+        self._key = _private(credential.private_key)
+        self.name = f"{credential.certificate.name}/{secrets.token_hex(4)}"
 
     def seal(self, content: bytes, recipient: str) -> Seal:
-        seal = Seal(self._pass.signed, self.name, recipient, self._clock(), secrets.token_bytes(12))
+        seal = Seal(
+            self._credential.signed, self.name, recipient, self._clock(), secrets.token_bytes(12)
+        )
         signature = self._key.sign(_to_sign(seal, content))
         return msgspec.structs.replace(seal, signature=signature)
 
@@ -168,7 +170,7 @@ class Verifier:
         self._seen: collections.OrderedDict[bytes, float] = collections.OrderedDict()
         self._certificates: dict[bytes, Certificate] = {}
         self.allowed: Collection[str] | None = None  # serials; None = whoever has a valid pass
-        self.look_again: Callable[[], None] = lambda: None  # at the list; it may have grown
+        self.refresh_lists: Callable[[], None] = lambda: None  # at the list; it may have grown
         self.revoked: Collection[str] = frozenset()  # serials
 
     def check(self, seal: Seal, content: bytes) -> Certificate:
@@ -191,7 +193,7 @@ class Verifier:
         if not _is_signed(_public(certificate.holder), seal.signature, _to_sign(seal, content)):
             raise _refused(sender, "its signature does not fit the message")
         if not self._is_listed(certificate.serial):
-            self.look_again()
+            self.refresh_lists()
             if not self._is_listed(certificate.serial):
                 raise _refused(sender, "its pass is not on the list")
         if certificate.serial in self.revoked:
@@ -207,7 +209,7 @@ class Verifier:
     def _is_listed(self, serial: str) -> bool:
         return self.allowed is None or serial in self.allowed
 
-    def _certificate(self, signed: Signed, sender: str) -> Certificate:
+    def _certificate(self, signed: SignedCertificate, sender: str) -> Certificate:
         """Each is checked once; what was found is remembered by its bytes."""
         key = signed.certificate + signed.signature
         if key not in self._certificates:

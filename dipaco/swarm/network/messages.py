@@ -5,21 +5,21 @@ import hashlib
 import msgspec
 
 NOT_LEADING = "this backbone does not lead"  # a refusal: ask the others
-UNKNOWN = "you are not known here (any more): say hello"  # likewise
+UNKNOWN_PEER = "you are not known here (any more): say hello"  # likewise
 
 
 class PeerMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Of every kind."""
 
 
-class Done(PeerMessage):
+class Ack(PeerMessage):
     """It is so."""
 
 
 # --- coming and going ------------------------------------------------------------------------
 
 
-class Hello(PeerMessage):
+class JoinRequest(PeerMessage):
     """I would like to take part."""
 
     version: str
@@ -30,11 +30,11 @@ class Hello(PeerMessage):
     bytes_per_second: float = 0.0  # what I believe my link gives; 0 = no idea
 
 
-class AskSettings(PeerMessage):
+class SettingsRequest(PeerMessage):
     """What is trained here?"""
 
 
-class Welcome(PeerMessage):
+class GroupInfo(PeerMessage):
     """What one must know to take part."""
 
     leader: str  # empty: this backbone does not lead; ask the others
@@ -43,7 +43,7 @@ class Welcome(PeerMessage):
     backbones: tuple[str, ...] = ()  # addresses
 
 
-class Bye(PeerMessage):
+class LeaveRequest(PeerMessage):
     """I am leaving; the sum of what I computed comes along."""
 
     step: int
@@ -74,7 +74,7 @@ class Slice(PeerMessage):
 class RoundPlan(PeerMessage):
     """One averaging."""
 
-    number: int  # of the round, over all steps of this leader; see `number_of_round`
+    number: int  # of the round, over all steps of this leader; see `round_number_of`
     step: int
     senders: tuple[Sender, ...]
     slices: tuple[Slice, ...]
@@ -86,10 +86,10 @@ class RoundPlan(PeerMessage):
         return sum(sender.targets for sender in self.senders)
 
 
-ERA = 1 << 32
+ROUNDS_PER_TERM = 1 << 32
 
 
-def number_of_round(era: int, count: int) -> int:
+def round_number_of(term: int, count: int) -> int:
     """A number that no other leader gives: rounds of one whose board a peer has not read yet are
     neither over nor those that the peer knows.
 
@@ -97,15 +97,15 @@ def number_of_round(era: int, count: int) -> int:
       era: drawn at random by who begins to lead.
       count: rounds of this leader, from 1.
     """
-    return era * ERA + count
+    return term * ROUNDS_PER_TERM + count
 
 
-def same_leader(number: int, other: int) -> bool:
+def is_same_term(number: int, other: int) -> bool:
     """Whether two rounds are of one leader; then they are in order."""
-    return number // ERA == other // ERA
+    return number // ROUNDS_PER_TERM == other // ROUNDS_PER_TERM
 
 
-class Closed(PeerMessage):
+class ClosedStep(PeerMessage):
     """A step that was taken."""
 
     step: int  # that it was; the group is at the next
@@ -130,14 +130,14 @@ class GroupState(PeerMessage):
     is_open: bool  # False: between two phases
     is_over: bool  # the run needs nobody any more
     plan: RoundPlan | None
-    closed: tuple[Closed, ...]  # the last steps, the newest last
+    closed: tuple[ClosedStep, ...]  # the last steps, the newest last
     keep: int  # a step at which donors keep their state for newcomers; -1 = none
     backbones: tuple[str, ...]  # addresses
     revoked: tuple[str, ...]
     refresh_seconds: float
 
 
-class Listen(PeerMessage):
+class PollRequest(PeerMessage):
     """Tell me when the board is not the one that I know."""
 
     known: int
@@ -156,7 +156,7 @@ class Listen(PeerMessage):
 # --- work ------------------------------------------------------------------------------------
 
 
-class BlockDone(PeerMessage):
+class BlockResult(PeerMessage):
     """One block's gradient is computed, and can be added."""
 
     block: int
@@ -165,18 +165,18 @@ class BlockDone(PeerMessage):
     seconds: float
 
 
-class Work(PeerMessage):
+class WorkRequest(PeerMessage):
     """What I have done, and whether I want more."""
 
     step: int
     lineage: str
-    done: tuple[BlockDone, ...]
-    wants: bool
+    done: tuple[BlockResult, ...]
+    wants_more: bool
     forget: bool = False  # my sum is lost: give what was in it to others
     kept: bool = False  # what is done was done for the leader before: take all of it, or nothing
 
 
-class Leased(PeerMessage):
+class WorkReply(PeerMessage):
     """What counts, and what to do next; the rows come along."""
 
     accepted: tuple[int, ...]
@@ -187,7 +187,7 @@ class Leased(PeerMessage):
 # --- averaging -------------------------------------------------------------------------------
 
 
-class Push(PeerMessage):
+class PushRequest(PeerMessage):
     """My part of a slice comes along."""
 
     round_number: int
@@ -196,7 +196,7 @@ class Push(PeerMessage):
     stop: int
 
 
-class Fetch(PeerMessage):
+class MeanRequest(PeerMessage):
     """The mean of a slice, when it is there."""
 
     round_number: int
@@ -205,20 +205,20 @@ class Fetch(PeerMessage):
     stop: int
 
 
-class Mean(PeerMessage):
+class MeanReply(PeerMessage):
     """It comes along; or why it does not."""
 
     digest: bytes = b""
     refused: dict[str, str] = {}  # sender -> reason: the round cannot end with it
 
 
-class AskArrived(PeerMessage):
+class ArrivedRequest(PeerMessage):
     """Who has sent its part?"""
 
     round_number: int
 
 
-class Arrived(PeerMessage):
+class ArrivedReply(PeerMessage):
     """These have."""
 
     senders: tuple[str, ...]
@@ -227,13 +227,13 @@ class Arrived(PeerMessage):
 # --- state -----------------------------------------------------------------------------------
 
 
-class AskManifest(PeerMessage):
+class ManifestRequest(PeerMessage):
     """I need the group's state."""
 
     codec: str
 
 
-class AskHeld(PeerMessage):
+class HeldStateRequest(PeerMessage):
     """I am a backbone that is to lead, and may have less of this phase than you."""
 
     origin: str
@@ -251,7 +251,7 @@ class StateManifest(PeerMessage):
     losses: tuple[float, ...]  # of the steps of this phase
 
 
-class AskMean(PeerMessage):
+class PastMeanRequest(PeerMessage):
     """The mean gradient of a slice of a step that was taken."""
 
     step: int
@@ -260,7 +260,7 @@ class AskMean(PeerMessage):
     stop: int
 
 
-class AskChunk(PeerMessage):
+class ChunkRequest(PeerMessage):
     """One chunk of it."""
 
     step: int

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from dipaco.errors import CannotListen, ExtraMissing
 from dipaco.swarm.errors import BadAddress, SwarmUnreachable
 
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+StreamHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 TCP = "tcp://"  # begins an address that is not of libp2p
 PROTOCOL = "dipaco-swarm-1"
 STREAM_BYTES = 256 << 10  # read ahead
@@ -48,7 +48,9 @@ class Tcp:
         self._writers: set[asyncio.StreamWriter] = set()
 
     @classmethod
-    async def start(cls, handler: Handler | None, host: str = "127.0.0.1", port: int = 0) -> "Tcp":
+    async def start(
+        cls, handler: StreamHandler | None, host: str = "127.0.0.1", port: int = 0
+    ) -> "Tcp":
         """Listens where there is a handler.
 
         Raises:
@@ -98,7 +100,7 @@ class Libp2p:
     @classmethod
     async def start(
         cls,
-        handler: Handler | None,
+        handler: StreamHandler | None,
         *,
         listen: str = "/ip4/127.0.0.1/tcp/0",
         bootstrap: tuple[str, ...] = (),
@@ -181,7 +183,7 @@ class Libp2p:
 
 async def start_transport(
     like: str,
-    handler: Handler | None,
+    handler: StreamHandler | None,
     bootstrap: tuple[str, ...] = (),
     identity: Path | None = None,
 ) -> Transport:

@@ -29,7 +29,7 @@ from dipaco.swarm.planning.progress import Rate
 QUESTION_BYTES = 512 << 10  # of its header (a seal, a method and a body), at most
 ANSWER_BYTES = 4 << 20  # likewise
 HEADER_SECONDS = 30.0  # for a question's to come
-MOST_UNKNOWN = 256  # connections on which it has not come yet
+MAX_UNKNOWN = 256  # connections on which it has not come yet
 CHUNK_SECONDS = 60.0  # for each chunk of its payload
 CHUNK_BYTES = 128 << 10  # between two looks at the clock
 MEASURED_BYTES = 64 << 10  # smaller transfers say nothing of a link
@@ -39,7 +39,7 @@ PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
-class _Letter(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What is signed."""
 
     method: str
@@ -51,10 +51,10 @@ class _Letter(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 class _Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     seal: Seal
-    letter: bytes
+    envelope: bytes
 
 
-class Question(NamedTuple):
+class PeerRequest(NamedTuple):
     """What a handler gets; who asks is beyond doubt."""
 
     sender: str  # name/session
@@ -62,9 +62,9 @@ class Question(NamedTuple):
     payload: bytes
 
 
-Answer = tuple[msgspec.Struct, bytes | memoryview]
-_Said = tuple[str, msgspec.Struct, bytes | memoryview]  # method, body, payload
-Handle = Callable[[Any, Question], Awaitable[Answer]]
+PeerReply = tuple[msgspec.Struct, bytes | memoryview]
+_Reply = tuple[str, msgspec.Struct, bytes | memoryview]  # method, body, payload
+RequestHandler = Callable[[Any, PeerRequest], Awaitable[PeerReply]]
 
 
 class LinkMeter:
@@ -74,10 +74,10 @@ class LinkMeter:
       most_bytes_per_second: in each direction; None = what the link gives.
     """
 
-    def __init__(self, most_bytes_per_second: float | None = None):
+    def __init__(self, max_bytes_per_second: float | None = None):
         self.bytes_up = self.bytes_down = 0
         self.up = self.down = Rate()
-        self._most = most_bytes_per_second
+        self._most = max_bytes_per_second
         self._free_at = {"up": 0.0, "down": 0.0}
 
     async def wait(self, direction: str, num_bytes: int) -> None:
@@ -114,19 +114,19 @@ class Wire:
         self,
         signer: Signer,
         verifier: Verifier,
-        most_payload_bytes: int,
+        max_payload_bytes: int,
         meter: LinkMeter | None = None,
     ):
         self.name = signer.name
         self._signer, self.verifier = signer, verifier
-        self.most_payload_bytes = most_payload_bytes
+        self.max_payload_bytes = max_payload_bytes
         self.meter = meter or LinkMeter()
-        self._handlers: dict[str, tuple[type[msgspec.Struct], Handle]] = {}
+        self._handlers: dict[str, tuple[type[msgspec.Struct], RequestHandler]] = {}
         self.transport: Transport | None = None
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
         self._unknown: collections.deque[asyncio.Timeout] = collections.deque()
 
-    def answers(self, method: str, body: type[msgspec.Struct], handle: Handle) -> None:
+    def register(self, method: str, body: type[msgspec.Struct], handle: RequestHandler) -> None:
         """From now on questions of this method go to `handle`."""
         self._handlers[method] = body, handle
 
@@ -166,32 +166,34 @@ class Wire:
                 with contextlib.closing(writer):
                     nonce = await self._send(writer, method, body, payload, recipient="")
                     header = await _read_header(reader, ANSWER_BYTES)
-                    certificate, letter = await self._open(header)
-                    if letter.asked != nonce:
+                    certificate, envelope = await self._open(header)
+                    if envelope.asked != nonce:
                         raise _refused(header, "it answers another question")
                     if from_backbone and certificate.role != "backbone":
                         raise _refused(header, "it is no backbone")
-                    if letter.method == "refusal":
-                        raise SwarmRefuses(reason=printable(_decode(letter.body, _Refusal).reason))
-                    content = await self._receive_payload(reader, letter)
+                    if envelope.method == "refusal":
+                        raise SwarmRefuses(
+                            reason=printable(_decode(envelope.body, _Refusal).reason)
+                        )
+                    content = await self._receive_payload(reader, envelope)
             except asyncio.IncompleteReadError as error:
                 raise ConnectionResetError("the peer hung up") from error
-        return _decode(letter.body, answer), content
+        return _decode(envelope.body, answer), content
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One question of a peer. When it hangs up, its question is dropped."""
         try:
             header = await self._first_header(reader)
             try:
-                certificate, letter = await self._open(header)
-                content = await self._receive_payload(reader, letter)
+                certificate, envelope = await self._open(header)
+                content = await self._receive_payload(reader, envelope)
             except DipacoError as error:
                 await self._say(writer, header, *self._refusal(header, error))
                 return
         except (OSError, asyncio.IncompleteReadError, BadMessage):
             return
-        question = Question(header.seal.sender, certificate, content)
-        answering = asyncio.ensure_future(self._answer(header, letter, question))
+        question = PeerRequest(header.seal.sender, certificate, content)
+        answering = asyncio.ensure_future(self._answer(header, envelope, question))
         hanging_up = asyncio.ensure_future(reader.read(1))
         try:
             await asyncio.wait({answering, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
@@ -208,17 +210,17 @@ class Wire:
     ) -> None:
         await self._send(writer, method, body, payload, asked.seal.sender, asked.seal.nonce)
 
-    async def _answer(self, header: _Header, letter: _Letter, question: Question) -> _Said:
+    async def _answer(self, header: _Header, envelope: _Envelope, question: PeerRequest) -> _Reply:
         try:
-            if letter.method not in self._handlers:
-                raise BadMessage(problem=f"nobody here answers `{letter.method}`")
-            kind, handle = self._handlers[letter.method]
-            body, payload = await handle(_decode(letter.body, kind), question)
+            if envelope.method not in self._handlers:
+                raise BadMessage(problem=f"nobody here answers `{envelope.method}`")
+            kind, handle = self._handlers[envelope.method]
+            body, payload = await handle(_decode(envelope.body, kind), question)
             return "answer", body, payload
         except DipacoError as error:
             return self._refusal(header, error)
 
-    def _refusal(self, header: _Header, error: DipacoError) -> _Said:
+    def _refusal(self, header: _Header, error: DipacoError) -> _Reply:
         reason = printable(str(error.values.get("reason", error)))
         if isinstance(error, MessageRefused | BadMessage):
             self.on_refused(printable(header.seal.sender), reason)
@@ -228,7 +230,7 @@ class Wire:
         """Of somebody who may be anybody."""
         async with asyncio.timeout(HEADER_SECONDS) as limit:
             self._unknown.append(limit)
-            if len(self._unknown) > MOST_UNKNOWN:
+            if len(self._unknown) > MAX_UNKNOWN:
                 first = self._unknown.popleft()
                 if not first.expired():
                     first.reschedule(0)  # its time is over now
@@ -238,12 +240,12 @@ class Wire:
                 with contextlib.suppress(ValueError):
                     self._unknown.remove(limit)
 
-    async def _open(self, header: _Header) -> tuple[Certificate, _Letter]:
-        certificate = self.verifier.check(header.seal, header.letter)
-        num_bytes = len(header.letter)
+    async def _open(self, header: _Header) -> tuple[Certificate, _Envelope]:
+        certificate = self.verifier.check(header.seal, header.envelope)
+        num_bytes = len(header.envelope)
         await self.meter.wait("down", num_bytes)  # strangers use up nothing that was lent
         self.meter.bytes_down += num_bytes
-        return certificate, _decode(header.letter, _Letter)
+        return certificate, _decode(header.envelope, _Envelope)
 
     async def _send(
         self,
@@ -255,11 +257,11 @@ class Wire:
         asked: bytes = b"",
     ) -> bytes:
         encoded = msgspec.msgpack.encode(body)
-        letter = msgspec.msgpack.encode(
-            _Letter(method, encoded, len(payload), _digest(payload), asked)
+        envelope = msgspec.msgpack.encode(
+            _Envelope(method, encoded, len(payload), _digest(payload), asked)
         )
-        seal = self._signer.seal(letter, recipient)
-        header = msgspec.msgpack.encode(_Header(seal, letter))
+        seal = self._signer.seal(envelope, recipient)
+        header = msgspec.msgpack.encode(_Header(seal, envelope))
         started = time.monotonic()
         await self.meter.wait("up", len(header))
         writer.write(len(header).to_bytes(4, "big") + header)
@@ -272,9 +274,9 @@ class Wire:
         self.meter.sent(len(header) + len(payload), time.monotonic() - started)
         return seal.nonce
 
-    async def _receive_payload(self, reader: asyncio.StreamReader, letter: _Letter) -> bytes:
-        num_bytes = letter.payload_bytes
-        if num_bytes > self.most_payload_bytes:
+    async def _receive_payload(self, reader: asyncio.StreamReader, envelope: _Envelope) -> bytes:
+        num_bytes = envelope.payload_bytes
+        if num_bytes > self.max_payload_bytes:
             raise BadMessage(problem=f"it would bring {num_bytes} bytes")
         content, started = bytearray(), time.monotonic()
         while len(content) < num_bytes:
@@ -283,7 +285,7 @@ class Wire:
             await self.meter.wait("down", len(chunk))
             content += chunk
         self.meter.received(num_bytes, time.monotonic() - started)
-        if _digest(content) != letter.payload_digest:
+        if _digest(content) != envelope.payload_digest:
             raise BadMessage(problem="its payload is not the one that was signed")
         return bytes(content)
 
@@ -292,9 +294,9 @@ class _Refusal(msgspec.Struct, frozen=True):
     reason: str
 
 
-async def _read_header(reader: asyncio.StreamReader, most_bytes: int) -> _Header:
+async def _read_header(reader: asyncio.StreamReader, max_bytes: int) -> _Header:
     size = int.from_bytes(await reader.readexactly(4), "big")
-    if size > most_bytes:
+    if size > max_bytes:
         raise BadMessage(problem=f"its header has {size} bytes")
     return _decode(await reader.readexactly(size), _Header)
 

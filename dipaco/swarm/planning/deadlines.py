@@ -38,7 +38,7 @@ class Durations:
     def __init__(self) -> None:
         self._seen: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
 
-    def saw(self, seconds: float) -> None:
+    def add(self, seconds: float) -> None:
         self._seen.append(seconds)
 
     def __bool__(self) -> bool:

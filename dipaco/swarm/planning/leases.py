@@ -84,7 +84,7 @@ class BlockLedger:
             self._blocks[block] = _Block()
         return open_blocks
 
-    def hand_over(self, peer: str, blocks: Iterable[int], to: str) -> None:
+    def transfer(self, peer: str, blocks: Iterable[int], to: str) -> None:
         """Who leaves has given away its sum over some blocks: they are in another's now, and what
         else it had is free.
         """
@@ -110,7 +110,7 @@ class BlockLedger:
         return self._of(peer, done=False)
 
     @property
-    def contributors(self) -> dict[str, tuple[int, ...]]:
+    def blocks_by_peer(self) -> dict[str, tuple[int, ...]]:
         """Peer -> blocks that are in its sum."""
         peers = sorted({block.holder for block in self._blocks if block.is_done and block.holder})
         return {peer: self.done_by(peer) for peer in peers}
@@ -140,11 +140,11 @@ def blocks_to_lease(
     rate: float,
     rates: Sequence[float],
     seconds_per_block: float,
-    most_seconds: float,
+    max_seconds: float,
 ) -> int:
     """How many blocks a peer should get at once: half of its fair part of what is free, so that all
     finish together whatever their speeds (guided self-scheduling), and no more than it can compute
-    in `most_seconds`.
+    in `max_seconds`.
 
     Args:
       num_free: blocks.
@@ -156,4 +156,4 @@ def blocks_to_lease(
     if seconds_per_block <= 0 or rate <= 0:
         return min(1, num_free)
     fair = num_free * rate / max(sum(rates), rate)
-    return min(num_free, max(1, min(int(fair / 2), int(most_seconds / seconds_per_block))))
+    return min(num_free, max(1, min(int(fair / 2), int(max_seconds / seconds_per_block))))

@@ -21,7 +21,7 @@ class ProgressReport:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Refreshing:
+class RefreshSettings:
     """How often peers look at the group's progress. Defaults: hivemind 1.1."""
 
     shortest_seconds: float = 0.5
@@ -63,7 +63,7 @@ def estimate(
     )
 
 
-def refresh_seconds(progress: Estimate, settings: Refreshing) -> float:
+def refresh_seconds(progress: Estimate, settings: RefreshSettings) -> float:
     """How long a peer may go without looking: the time that is left, shortened by how many peers
     might join meanwhile and so bring the step forward.
     """
@@ -73,7 +73,7 @@ def refresh_seconds(progress: Estimate, settings: Refreshing) -> float:
     return min(max(seconds, settings.shortest_seconds), settings.longest_seconds)
 
 
-def should_match(progress: Estimate, settings: Refreshing) -> bool:
+def should_match(progress: Estimate, settings: RefreshSettings) -> bool:
     """Whether a round should be prepared by now, so that it can begin the moment it is due."""
     return progress.seconds_left <= settings.matchmaking_seconds
 

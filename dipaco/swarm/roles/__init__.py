@@ -1,1 +1,1 @@
-"""The processes of a swarm: backbones that lead, volunteers that compute, auxiliaries that add up."""
+"""The processes: backbones lead, volunteers compute, auxiliaries add up; sessions of both."""

@@ -16,12 +16,12 @@ class Auxiliary(Peer):
         Raises:
           SwarmRefuses, SwarmUnreachable.
         """
-        listening = asyncio.ensure_future(self.listen_forever())
+        listening = asyncio.ensure_future(self.poll_forever())
         leaving = asyncio.ensure_future(self._is_leaving.wait())
         try:
             done, _ = await asyncio.wait([listening, leaving], return_when=asyncio.FIRST_COMPLETED)
             if leaving in done:
-                while self.board is not None and self.board.plan is not None:
+                while self.group_state is not None and self.group_state.plan is not None:
                     await self.changed(1.0)  # others wait for its slice
                 await self.say_goodbye()
             for task in done - {leaving}:

@@ -23,14 +23,14 @@ from dipaco.control.swarms import GroupStep
 from dipaco.errors import DipacoError
 from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
-from dipaco.swarm.compute import Compute, Settings
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier
-from dipaco.swarm.network.messages import AskHeld, StateManifest
+from dipaco.swarm.network.messages import HeldStateRequest, StateManifest
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
-from dipaco.swarm.roles.leader import Closing, Leader
+from dipaco.swarm.roles.leader import Leader, StepOutcome
 from dipaco.swarm.roles.peer import Peer
-from dipaco.swarm.state_holder import StateHolder
+from dipaco.swarm.training.compute import Compute, GroupSettings
+from dipaco.swarm.training.state_holder import StateHolder
 
 SAVE_SECONDS = 60.0  # between two savings of a phase that goes on
 STATUS_SECONDS = 1.0
@@ -46,10 +46,10 @@ class BackbonePlace(NamedTuple):
     worker: str
 
 
-class _Taken(NamedTuple):
+class _StepTaken(NamedTuple):
     """A step, on its way from the group's thread to the worker's."""
 
-    closing: Closing
+    closing: StepOutcome
     state: Any
     losses: list[float]  # of the phase so far
 
@@ -72,8 +72,8 @@ class Backbone:
         self,
         open_ledger: Callable[[], Ledger],
         place: BackbonePlace,
-        settings: Settings,
-        given: Credential,
+        settings: GroupSettings,
+        credential: Credential,
         *,
         listen: str,
         identity: Path | None = None,
@@ -81,7 +81,7 @@ class Backbone:
         save_seconds: float = SAVE_SECONDS,
     ):
         self._open_ledger, self._place = open_ledger, place
-        self._settings, self._given = settings, given
+        self._settings, self._credential = settings, credential
         self._listen, self._identity, self._say = listen, identity, say
         self._save_seconds = save_seconds
         self._loop = asyncio.new_event_loop()
@@ -119,7 +119,7 @@ class Backbone:
         Raises:
           Whatever `work.should_stop` does, and then nothing more is recorded.
         """
-        taken: queue.SimpleQueue[_Taken] = queue.SimpleQueue()
+        taken: queue.SimpleQueue[_StepTaken] = queue.SimpleQueue()
         stop = threading.Event()
         leading = asyncio.run_coroutine_threadsafe(self._lead(work, taken, stop), self._loop)
         targets = 0.0
@@ -152,11 +152,11 @@ class Backbone:
 
     async def _start(self) -> None:
         compute = Compute(self._settings)
-        signer = Signer(self._given, time.time)
-        certificate = self._given.certificate
-        verifier = Verifier(self._given.authority, certificate.group, signer.name, time.time)
-        verifier.look_again = self._look_again
-        self._wire = Wire(signer, verifier, self._settings.most_payload_bytes)
+        signer = Signer(self._credential, time.time)
+        certificate = self._credential.certificate
+        verifier = Verifier(self._credential.authority, certificate.group, signer.name, time.time)
+        verifier.refresh_lists = self._look_again
+        self._wire = Wire(signer, verifier, self._settings.max_payload_bytes)
         self._wire.on_refused = self._refused
         self._ledger = self._open_ledger()
         self._wire.transport = await start_transport(
@@ -198,14 +198,14 @@ class Backbone:
 
     def _look_up(self) -> None:
         """What others have put into the ledger: passes, revocations, backbones."""
-        passes = self._ledger.swarms.passes()
+        issued = self._ledger.swarms.credentials()
         verifier = self._wire.verifier
-        verifier.allowed = frozenset(one.serial for one in passes)
-        verifier.revoked = frozenset(one.serial for one in passes if one.is_revoked)
+        verifier.allowed = frozenset(one.serial for one in issued)
+        verifier.revoked = frozenset(one.serial for one in issued if one.is_revoked)
         self._backbones = tuple(
             self._ledger.swarms.backbones(self._place.arm, self._place.path).values()
         ) or (self.address,)
-        self._leader.knows_backbones(self._backbones, tuple(sorted(verifier.revoked)))
+        self._leader.update_backbones(self._backbones, tuple(sorted(verifier.revoked)))
 
     def _look_again(self) -> None:
         with contextlib.suppress(DipacoError):
@@ -256,7 +256,7 @@ class Backbone:
     async def _follow(self, peer: Peer) -> None:
         await peer.join()
         tasks = [
-            asyncio.ensure_future(turn) for turn in (peer.listen_forever(), peer.follow_forever())
+            asyncio.ensure_future(turn) for turn in (peer.poll_forever(), peer.follow_forever())
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -295,7 +295,7 @@ class Backbone:
                 if closing is None:
                     break
                 self._record(closing)
-                taken.put(_Taken(closing, holder.state, list(holder.losses)))
+                taken.put(_StepTaken(closing, holder.state, list(holder.losses)))
             await asyncio.gather(batch, return_exceptions=True)
             return jax.device_get(holder.state), list(holder.losses)
         finally:
@@ -315,7 +315,7 @@ class Backbone:
                     manifest, _ = await self._wire.ask(
                         address,
                         "held",
-                        AskHeld(origin=origin),
+                        HeldStateRequest(origin=origin),
                         StateManifest,
                         within_seconds=HELD_SECONDS,
                         from_backbone=True,
@@ -328,7 +328,7 @@ class Backbone:
                     if await peer.fetch(manifest):
                         return
 
-    def _record(self, closing: Closing) -> None:
+    def _record(self, closing: StepOutcome) -> None:
         closed = closing.closed
         with contextlib.suppress(DipacoError):
             self._ledger.swarms.put_step(

@@ -17,44 +17,44 @@ import msgspec
 import numpy as np
 
 import dipaco
-from dipaco.swarm.compute import pack_rows
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
-from dipaco.swarm.group import LOOK_SECONDS, SwarmGroup
-from dipaco.swarm.means import KeptMeans
-from dipaco.swarm.members import GroupMember
+from dipaco.swarm.leading.group import CHECK_SECONDS, SwarmGroup
+from dipaco.swarm.leading.members import GroupMember
+from dipaco.swarm.leading.past_means import PastMeans
+from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import (
     NOT_LEADING,
-    AskHeld,
-    AskManifest,
-    AskMean,
-    AskSettings,
-    Bye,
-    Closed,
-    Done,
+    Ack,
+    ClosedStep,
+    GroupInfo,
     GroupState,
-    Hello,
-    Leased,
-    Listen,
+    HeldStateRequest,
+    JoinRequest,
+    LeaveRequest,
+    ManifestRequest,
+    PastMeanRequest,
+    PollRequest,
     RoundPlan,
+    SettingsRequest,
     StateManifest,
-    Welcome,
-    Work,
+    WorkReply,
+    WorkRequest,
     digest,
     lineage_after,
 )
-from dipaco.swarm.network.wire import Answer, Question, Wire
-from dipaco.swarm.planning.progress import Refreshing, refresh_seconds
-from dipaco.swarm.rounds import Rounds
-from dipaco.swarm.state import CHUNK_BYTES
-from dipaco.swarm.state_holder import StateHolder, decoded
+from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
+from dipaco.swarm.planning.progress import RefreshSettings, refresh_seconds
+from dipaco.swarm.training.compute import pack_rows
+from dipaco.swarm.training.state_bytes import CHUNK_BYTES
+from dipaco.swarm.training.state_holder import StateHolder, decoded
 
 
 @dataclasses.dataclass(frozen=True)
-class Closing:
+class StepOutcome:
     """What the leader tells its process when a step is closed."""
 
-    closed: Closed
+    closed: ClosedStep
     rows: dict[str, tuple[int, ...]]  # peer -> blocks
     targets: float
     seconds: float
@@ -75,23 +75,23 @@ class Leader:
         wire: Wire,
         holder: StateHolder,
         *,
-        refreshing: Refreshing | None = None,
+        refreshing: RefreshSettings | None = None,
         say: Callable[[str], None] = lambda sentence: None,
         on_refused: Callable[[str, str], None] = lambda sender, reason: None,
     ):
         assert holder.compute is not None
         self._wire, self._holder, self._compute = wire, holder, holder.compute
-        self._refreshing = refreshing or Refreshing()
+        self._refreshing = refreshing or RefreshSettings()
         self._on_refused = on_refused
         self.group = SwarmGroup(wire.name, self._compute.settings, say, on_refused)
         self._rounds = Rounds(wire, holder, self.group)
-        self._means = KeptMeans(self._compute.num_values)
+        self._means = PastMeans(self._compute.num_values)
         self.is_leading = False
         self._backbones: tuple[str, ...] = ()
         self._takes_over = False
         self._batch: Mapping[str, np.ndarray] = {}
         self._offered: StateManifest | None = None
-        self.board = GroupState(
+        self.group_state = GroupState(
             number=0,
             leader=wire.name,
             origin="",
@@ -106,18 +106,18 @@ class Leader:
             revoked=(),
             refresh_seconds=1.0,
         )
-        self._board_changed = asyncio.Event()
+        self._group_state_changed = asyncio.Event()
         for method, body, handle in (
-            ("settings", AskSettings, self._settings),
-            ("hello", Hello, self._hello),
-            ("listen", Listen, self._listen),
-            ("work", Work, self._work),
-            ("manifest", AskManifest, self._manifest),
-            ("held", AskHeld, self._held),
-            ("mean", AskMean, self._mean),
-            ("bye", Bye, self._bye),
+            ("settings", SettingsRequest, self._settings),
+            ("hello", JoinRequest, self._hello),
+            ("listen", PollRequest, self._listen),
+            ("work", WorkRequest, self._work),
+            ("manifest", ManifestRequest, self._manifest),
+            ("held", HeldStateRequest, self._held),
+            ("mean", PastMeanRequest, self._mean),
+            ("bye", LeaveRequest, self._bye),
         ):
-            wire.answers(method, body, handle)
+            wire.register(method, body, handle)
 
     # --- phases --------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Leader:
           takes_over: another has led until now, and its peers may come with rows of the next step.
         """
         self.is_leading, self._backbones, self._takes_over = True, backbones, takes_over
-        self._rounds.begin_era()
+        self._rounds.begin_term()
         here = self._holder
         self._publish(
             origin=here.origin,
@@ -146,17 +146,17 @@ class Leader:
         """The run needs nobody any more."""
         self._publish(is_open=False, is_over=True, plan=None)
 
-    def knows_backbones(self, addresses: tuple[str, ...], revoked: tuple[str, ...]) -> None:
+    def update_backbones(self, addresses: tuple[str, ...], revoked: tuple[str, ...]) -> None:
         """What the run's ledger says by now."""
         self._backbones = addresses
         if not self.is_leading:
             return
-        if (addresses, revoked) != (self.board.backbones, self.board.revoked):
+        if (addresses, revoked) != (self.group_state.backbones, self.group_state.revoked):
             self._publish(backbones=addresses, revoked=revoked)
         self._wire.verifier.revoked = frozenset(revoked)
         for member in list(self.group.members.values()):
             if member.certificate.serial in revoked:
-                self.group.refuse(member.name, "its pass was revoked")
+                self.group.ban(member.name, "its pass was revoked")
 
     # --- a step --------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class Leader:
         batch: Mapping[str, np.ndarray],
         learning_rate: float,
         should_stop: Callable[[], bool],
-    ) -> Closing | None:
+    ) -> StepOutcome | None:
         """One group step; None where it was told to stop before it was closed."""
         here, started = self._holder, time.monotonic()
         self._batch = batch
@@ -183,7 +183,7 @@ class Leader:
             if not failed:
                 break
             for name, reason in failed.items():
-                self.group.fail(name, reason)
+                self.group.remove_failed(name, reason)
             self._publish(plan=None)
         rows = {one.name: one.blocks for one in plan.senders}
         self.group.count(rows)
@@ -199,11 +199,11 @@ class Leader:
         self._means.keep(closed, contents)
         past = tuple(
             one
-            for one in (*self.board.closed, closed)
-            if self._means.lead_from(one.step, one.before)
+            for one in (*self.group_state.closed, closed)
+            if self._means.can_catch_up_from(one.step, one.before)
         )
         self._publish(step=here.step, lineage=here.lineage, plan=None, closed=past)
-        return Closing(closed, rows, plan.targets, time.monotonic() - started)
+        return StepOutcome(closed, rows, plan.targets, time.monotonic() - started)
 
     async def _all_rows_summed(self, should_stop: Callable[[], bool]) -> bool:
         """Waits until every row is in somebody's sum; False where it was told to stop."""
@@ -211,19 +211,19 @@ class Leader:
         while not group.ledger.is_complete:
             if should_stop():
                 return False
-            group.look_after_members()
+            group.remove_silent()
             if group.should_wake():
                 self._publish()
-            await _soon(group.changed, LOOK_SECONDS)
+            await _soon(group.changed, CHECK_SECONDS)
             group.changed.clear()
         return not should_stop()
 
     def _closed(
         self, plan: RoundPlan, contents: list[bytes], learning_rate: float, loss: float
-    ) -> Closed:
+    ) -> ClosedStep:
         digests = tuple(map(digest, contents))
         before = self._holder.lineage
-        return Closed(
+        return ClosedStep(
             step=self._holder.step,
             before=before,
             after=lineage_after(before, digests, learning_rate),
@@ -239,17 +239,17 @@ class Leader:
 
     def _publish(self, **changes: Any) -> None:
         refresh = refresh_seconds(self.group.progress(), self._refreshing)
-        fields = {"number": self.board.number + 1, "refresh_seconds": refresh}
-        self.board = msgspec.structs.replace(self.board, **(fields | changes))
-        self._board_changed.set()
-        self._board_changed = asyncio.Event()
+        fields = {"number": self.group_state.number + 1, "refresh_seconds": refresh}
+        self.group_state = msgspec.structs.replace(self.group_state, **(fields | changes))
+        self._group_state_changed.set()
+        self._group_state_changed = asyncio.Event()
 
     def status(self) -> dict[str, Any]:
         """What `dipaco status` shows: JSON values."""
         meter, losses = self._wire.meter, self._holder.losses
         return {
             "step": self._holder.step,
-            "is_open": self.board.is_open,
+            "is_open": self.group_state.is_open,
             "loss": losses[-1] if losses else None,
             "leader_address": self._wire.address,
             "bytes_up": meter.bytes_up,
@@ -258,7 +258,7 @@ class Leader:
 
     # --- answers -------------------------------------------------------------------------------
 
-    async def _hello(self, body: Hello, question: Question) -> Answer:
+    async def _hello(self, body: JoinRequest, question: PeerRequest) -> PeerReply:
         if not self.is_leading:
             return self._welcome(), b""
         self.group.check_not_banned(question.sender)
@@ -270,66 +270,66 @@ class Leader:
         if reason:
             self._on_refused(question.sender, reason)
             raise SwarmRefuses(reason=reason)
-        self.group.enter(question.sender, question.certificate, body)
+        self.group.add_member(question.sender, question.certificate, body)
         return self._welcome(), b""
 
-    def _welcome(self) -> Welcome:
+    def _welcome(self) -> GroupInfo:
         if not self.is_leading:
-            return Welcome(leader="", backbones=self._backbones)
+            return GroupInfo(leader="", backbones=self._backbones)
         settings = self._compute.settings
-        return Welcome(
+        return GroupInfo(
             leader=self._wire.name,
             settings=settings.to_json(),
             config=settings.digest,
             backbones=self._backbones,
         )
 
-    async def _settings(self, body: AskSettings, question: Question) -> Answer:
+    async def _settings(self, body: SettingsRequest, question: PeerRequest) -> PeerReply:
         return self._welcome(), b""
 
-    def _member(self, question: Question) -> GroupMember:
+    def _member(self, question: PeerRequest) -> GroupMember:
         if not self.is_leading:
             raise SwarmRefuses(reason=NOT_LEADING)
         return self.group.member(question.sender)
 
-    async def _listen(self, body: Listen, question: Question) -> Answer:
+    async def _listen(self, body: PollRequest, question: PeerRequest) -> PeerReply:
         member = self._member(question)
         member.listens(body)
         try:
-            deadline = time.monotonic() + self.board.refresh_seconds
-            while (body.leader, body.known) == (self.board.leader, self.board.number):
+            deadline = time.monotonic() + self.group_state.refresh_seconds
+            while (body.leader, body.known) == (self.group_state.leader, self.group_state.number):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
-                await _soon(self._board_changed, left)
+                await _soon(self._group_state_changed, left)
         finally:
             member.falls_silent()
         if question.sender not in self.group.members:
             self._member(question)  # says why
-        return self.board, b""
+        return self.group_state, b""
 
-    async def _work(self, body: Work, question: Question) -> Answer:
+    async def _work(self, body: WorkRequest, question: PeerRequest) -> PeerReply:
         member = self._member(question)
-        at = body.step, body.lineage
-        if at != (self._holder.step, self._holder.lineage) or not self.board.is_open:
-            return Leased(accepted=(), blocks=(), within_seconds=0.0), b""
+        position = body.step, body.lineage
+        if position != (self._holder.step, self._holder.lineage) or not self.group_state.is_open:
+            return WorkReply(accepted=(), blocks=(), within_seconds=0.0), b""
         if body.forget:
             self.group.forget(member.name)
-            return Leased(accepted=(), blocks=(), within_seconds=0.0), b""
+            return WorkReply(accepted=(), blocks=(), within_seconds=0.0), b""
         if body.kept:
             is_ours = self.group.adopt(member, body.done)
             blocks = tuple(one.block for one in body.done) if is_ours else ()
-            return Leased(accepted=blocks, blocks=(), within_seconds=0.0), b""
+            return WorkReply(accepted=blocks, blocks=(), within_seconds=0.0), b""
         accepted = tuple(one.block for one in body.done if self.group.accept(member, one))
         blocks: tuple[int, ...] = ()
         within = 0.0
-        if body.wants and self.board.plan is None:
+        if body.wants_more and self.group_state.plan is None:
             blocks, within = self.group.lease(member)
         rows = [self._compute.rows_of(self._batch, block) for block in blocks]
         self.group.changed.set()
-        return Leased(accepted=accepted, blocks=blocks, within_seconds=within), pack_rows(rows)
+        return WorkReply(accepted=accepted, blocks=blocks, within_seconds=within), pack_rows(rows)
 
-    async def _manifest(self, body: AskManifest, question: Question) -> Answer:
+    async def _manifest(self, body: ManifestRequest, question: PeerRequest) -> PeerReply:
         self._member(question)
         codec_of(body.codec)
         here, offered = self._holder, self._offered
@@ -339,16 +339,16 @@ class Leader:
             offered is None
             or offered.origin != here.origin
             or not (
-                self._means.lead_from(offered.step, offered.lineage)
+                self._means.can_catch_up_from(offered.step, offered.lineage)
                 or (offered.step, offered.lineage) == (here.step, here.lineage)
             )
         ):
             here.keep(here.step)
             self._publish(keep=here.step)
-            offered = self._offered = self._offer(here.at)
+            offered = self._offered = self._offer(here.position)
         return await self._with_digests(offered, body.codec), b""
 
-    async def _held(self, body: AskHeld, question: Question) -> Answer:
+    async def _held(self, body: HeldStateRequest, question: PeerRequest) -> PeerReply:
         """Whoever leads; asked by a backbone that has begun anew."""
         here = self._holder
         if question.certificate.role != "backbone":
@@ -356,51 +356,53 @@ class Leader:
         if here.origin != body.origin or here.step < 0:
             raise SwarmRefuses(reason="nothing of that phase is held here")
         here.keep(here.step)
-        offered = msgspec.structs.replace(self._offer(here.at), donors=(self._wire.address or "",))
+        offered = msgspec.structs.replace(
+            self._offer(here.position), donors=(self._wire.address or "",)
+        )
         return await self._with_digests(offered, "none"), b""
 
     async def _with_digests(self, offered: StateManifest, codec: str) -> StateManifest:
-        kept = await self._holder.kept_bytes(offered.step, offered.lineage, codec)
+        kept = await self._holder.pinned_bytes(offered.step, offered.lineage, codec)
         digests = await asyncio.to_thread(lambda: kept.digests)
         return msgspec.structs.replace(offered, digests=digests)
 
-    def _offer(self, at: tuple[str, int, str]) -> StateManifest:
+    def _offer(self, position: tuple[str, int, str]) -> StateManifest:
         """The state that is held now, and who has it."""
         donors = [
             member.address
             for member in self.group.members.values()
             # Who has only just come may hold what it was told, not what it has reached.
             if member.address
-            and member.is_at(at)
-            and member.said is not None
-            and member.said.steps_taken > 0
-            and member.said.is_exact
+            and member.is_at(position)
+            and member.last_poll is not None
+            and member.last_poll.steps_taken > 0
+            and member.last_poll.is_exact
         ]
         return StateManifest(
-            origin=at[0],
-            step=at[1],
-            lineage=at[2],
+            origin=position[0],
+            step=position[1],
+            lineage=position[2],
             chunk_bytes=CHUNK_BYTES,
             digests=(),
             donors=(*donors, self._wire.address or ""),
             losses=tuple(self._holder.losses),
         )
 
-    async def _mean(self, body: AskMean, question: Question) -> Answer:
+    async def _mean(self, body: PastMeanRequest, question: PeerRequest) -> PeerReply:
         self._member(question)
         content = self._means.find(body)
         if content is None:
             raise BadMessage(problem=f"the mean of step {body.step} is not kept any more")
-        return Done(), content
+        return Ack(), content
 
-    async def _bye(self, body: Bye, question: Question) -> Answer:
+    async def _bye(self, body: LeaveRequest, question: PeerRequest) -> PeerReply:
         member, here = self._member(question), self._holder
         is_ours = (body.step, body.lineage) == (here.step, here.lineage)
-        if question.payload and is_ours and self.board.plan is None:
+        if question.payload and is_ours and self.group_state.plan is None:
             summed = decoded(question.payload, "none", self._compute.num_values)
-            self.group.hand_over(member.name, body.blocks, summed)
-        self.group.lose(member.name, "it has left")
-        return Done(), b""
+            self.group.transfer(member.name, body.blocks, summed)
+        self.group.remove(member.name, "it has left")
+        return Ack(), b""
 
 
 async def _soon(event: asyncio.Event, within_seconds: float) -> None:

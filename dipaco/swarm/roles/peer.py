@@ -18,36 +18,36 @@ import numpy as np
 
 import dipaco
 from dipaco.errors import DipacoError
-from dipaco.swarm.compute import Settings
 from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses, SwarmUnreachable
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.credentials import printable
 from dipaco.swarm.network.messages import (
     NOT_LEADING,
-    UNKNOWN,
-    AskChunk,
-    AskManifest,
-    AskMean,
-    AskSettings,
-    Bye,
-    Closed,
-    Done,
-    Fetch,
+    UNKNOWN_PEER,
+    Ack,
+    ChunkRequest,
+    ClosedStep,
+    GroupInfo,
     GroupState,
-    Hello,
-    Listen,
-    Mean,
-    Push,
+    JoinRequest,
+    LeaveRequest,
+    ManifestRequest,
+    MeanReply,
+    MeanRequest,
+    PastMeanRequest,
+    PollRequest,
+    PushRequest,
     RoundPlan,
+    SettingsRequest,
     Slice,
     StateManifest,
-    Welcome,
     digest,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.deadlines import Durations
-from dipaco.swarm.state import StateBytes, state_of
-from dipaco.swarm.state_holder import StateHolder, decoded
+from dipaco.swarm.training.compute import GroupSettings
+from dipaco.swarm.training.state_bytes import StateBytes, state_from_bytes
+from dipaco.swarm.training.state_holder import StateHolder, decoded
 
 CHUNKS_AT_ONCE = 4
 PATIENCE_SECONDS = 600.0  # with a group whose backbones are all gone
@@ -80,10 +80,10 @@ class Peer:
         self._backbones = list(backbones)
         self._bytes_per_second = bytes_per_second
         self.leader_address = ""
-        self.board: GroupState | None = None
+        self.group_state: GroupState | None = None
         self._news, self._is_leaving = asyncio.Event(), asyncio.Event()
         self._fetching: dict[int, dict[int, asyncio.Task[bytes]]] = {}  # round -> start -> bytes
-        self._turns: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
         self._answers = Durations()  # of short questions to the leader
         self._chunks: dict[bytes, bytes] = {}  # digest -> chunk, of a state that is being fetched
@@ -99,7 +99,7 @@ class Peer:
 
     # --- finding the leader --------------------------------------------------------------------
 
-    async def join(self) -> Welcome:
+    async def join(self) -> GroupInfo:
         """Finds who leads, and is let in.
 
         Raises:
@@ -107,7 +107,7 @@ class Peer:
           SwarmUnreachable: nobody has answered for `PATIENCE_SECONDS`.
         """
         compute = self.holder.compute
-        hello = Hello(
+        join_request = JoinRequest(
             version=dipaco.__version__,
             address=self.wire.address,
             computes=self.computes,
@@ -115,9 +115,9 @@ class Peer:
             config="" if compute is None else compute.settings.digest,
             bytes_per_second=self._bytes_per_second,
         )
-        return await self.find_leader("hello", hello)
+        return await self.find_leader("hello", join_request)
 
-    async def find_leader(self, method: str, body: Hello | AskSettings) -> Welcome:
+    async def find_leader(self, method: str, body: JoinRequest | SettingsRequest) -> GroupInfo:
         """Asks one backbone after the other. Raises as `join`."""
         started, problem, has_said = time.monotonic(), "nobody leads", False
         while (waited := time.monotonic() - started) < PATIENCE_SECONDS:
@@ -131,12 +131,12 @@ class Peer:
                     continue
                 try:
                     welcome, _ = await self.wire.ask(
-                        address, method, body, Welcome, within_seconds=20.0, from_backbone=True
+                        address, method, body, GroupInfo, within_seconds=20.0, from_backbone=True
                     )
                 except (OSError, TimeoutError, BadMessage) as error:
                     problem = printable(str(error)) or type(error).__name__
                     continue
-                self._learn(welcome.backbones)
+                self._add_backbones(welcome.backbones)
                 if welcome.leader:
                     self.leader_address = address
                     return welcome
@@ -145,12 +145,12 @@ class Peer:
 
     # --- the board -----------------------------------------------------------------------------
 
-    async def listen_forever(self) -> None:
-        """Keeps `board` up to date, whoever leads. Ends when the run is over."""
+    async def poll_forever(self) -> None:
+        """Keeps `group_state` up to date, whoever leads. Ends when the run is over."""
         while True:
-            known = self.board
+            known = self.group_state
             holder, meter = self.holder, self.wire.meter
-            listen = Listen(
+            listen = PollRequest(
                 known=-1 if known is None else known.number,
                 leader="" if known is None else known.leader,
                 origin=holder.origin,
@@ -165,7 +165,7 @@ class Peer:
             )
             within = 15.0 + (known.refresh_seconds if known is not None else 0.0)
             try:
-                board, _ = await self.wire.ask(
+                group_state, _ = await self.wire.ask(
                     self.leader_address,
                     "listen",
                     listen,
@@ -174,7 +174,7 @@ class Peer:
                     from_backbone=True,
                 )
             except SwarmRefuses as error:
-                if error.values["reason"] not in (NOT_LEADING, UNKNOWN):
+                if error.values["reason"] not in (NOT_LEADING, UNKNOWN_PEER):
                     raise
                 await self._join_again()
                 continue
@@ -182,35 +182,35 @@ class Peer:
                 await asyncio.sleep(0.05)
                 await self._join_again()
                 continue
-            self._read(board)
-            if board.is_over:
+            self._apply_group_state(group_state)
+            if group_state.is_over:
                 return
 
     async def _join_again(self) -> None:
         await self.join()
-        self.board = None  # nothing of it holds until the next is read
-        self.lost_leader()
+        self.group_state = None  # nothing of it holds until the next is read
+        self.on_leader_lost()
 
-    def lost_leader(self) -> None:
+    def on_leader_lost(self) -> None:
         """Another leads, or the same knows us no more: what was leased is nobody's."""
 
-    def _read(self, board: GroupState) -> None:
-        self._learn(board.backbones)
-        self.wire.verifier.revoked = frozenset(board.revoked)
-        if self.board is not None and board.leader != self.board.leader:
-            self.lost_leader()
-        changed = self.board is None or (board.leader, board.number) != (
-            self.board.leader,
-            self.board.number,
+    def _apply_group_state(self, group_state: GroupState) -> None:
+        self._add_backbones(group_state.backbones)
+        self.wire.verifier.revoked = frozenset(group_state.revoked)
+        if self.group_state is not None and group_state.leader != self.group_state.leader:
+            self.on_leader_lost()
+        changed = self.group_state is None or (group_state.leader, group_state.number) != (
+            self.group_state.leader,
+            self.group_state.number,
         )
-        self.board = board
-        if board.plan is not None:
-            self.holder.reducer.begin(board.plan)
-        self.holder.keep(board.keep)
+        self.group_state = group_state
+        if group_state.plan is not None:
+            self.holder.reducer.begin(group_state.plan)
+        self.holder.keep(group_state.keep)
         if changed:
             self.tell()
 
-    def _learn(self, backbones: tuple[str, ...]) -> None:
+    def _add_backbones(self, backbones: tuple[str, ...]) -> None:
         for address in backbones:
             if address not in self._backbones:
                 self._backbones.append(address)
@@ -230,49 +230,49 @@ class Peer:
     async def follow_forever(self) -> None:
         """Takes the group's steps. Ends when the run is over."""
         while True:
-            board = self.board
-            if board is None:
+            group_state = self.group_state
+            if group_state is None:
                 await self.changed()
                 continue
-            if board.is_over:
+            if group_state.is_over:
                 return
-            if self.holder.compute is None or not board.lineage:
+            if self.holder.compute is None or not group_state.lineage:
                 await self.changed()
                 continue
-            if (closed := self._next_step(board)) is not None:
+            if (closed := self._next_step(group_state)) is not None:
                 await self._advance(closed)
-            elif self.holder.at != (board.origin, board.step, board.lineage):
+            elif self.holder.position != (group_state.origin, group_state.step, group_state.lineage):
                 await self._fetch_state()
             else:
-                if board.plan is not None:
-                    self._begin_round(board.plan)
+                if group_state.plan is not None:
+                    self._begin_round(group_state.plan)
                 await self.changed()
 
     @property
     def is_current(self) -> bool:
-        board = self.board
+        group_state = self.group_state
         return (
-            board is not None
-            and board.is_open
-            and self.holder.at == (board.origin, board.step, board.lineage)
+            group_state is not None
+            and group_state.is_open
+            and self.holder.position == (group_state.origin, group_state.step, group_state.lineage)
         )
 
-    def _next_step(self, board: GroupState) -> Closed | None:
+    def _next_step(self, group_state: GroupState) -> ClosedStep | None:
         here = self.holder
-        if board.origin != here.origin:
+        if group_state.origin != here.origin:
             return None
-        for closed in board.closed:
+        for closed in group_state.closed:
             if (closed.step, closed.before) == (here.step, here.lineage):
                 return closed
         return None
 
-    def contribution(self, plan: RoundPlan) -> np.ndarray | None:
+    def gradient_sum(self, plan: RoundPlan) -> np.ndarray | None:
         """The sum that the plan expects of this peer; None where it expects, or there is, none."""
         return None
 
     def _begin_round(self, plan: RoundPlan) -> None:
-        assert self.board is not None
-        key = self.board.leader, plan.number
+        assert self.group_state is not None
+        key = self.group_state.leader, plan.number
         if key in self._begun_rounds:
             return
         self._begun_rounds.add(key)
@@ -283,23 +283,25 @@ class Peer:
                 if part.stop > part.start
             }
         }
-        vector = self.contribution(plan)
+        vector = self.gradient_sum(plan)
         if vector is not None:
             for part in plan.slices:
                 if part.stop > part.start:
-                    self._beside(self._push(plan, part, vector))
+                    self._spawn(self._push(plan, part, vector))
 
-    def _beside(self, turn: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _spawn(self, turn: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Goes on by itself; it is held on to until it ends, which asyncio does not do."""
         task = asyncio.ensure_future(turn)
-        self._turns.add(task)
-        task.add_done_callback(self._turns.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
         return task
 
     async def _push(self, plan: RoundPlan, part: Slice, vector: np.ndarray) -> None:
         values = vector[part.start : part.stop]
         content = await asyncio.to_thread(codec_of(plan.codec).encode, values)
-        body = Push(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
+        body = PushRequest(
+            round_number=plan.number, step=plan.step, start=part.start, stop=part.stop
+        )
         if part.reducer == self.wire.name:
             with contextlib.suppress(BadMessage):
                 slot = await self.holder.reducer.slot(plan.number, part.start, part.stop)
@@ -311,7 +313,7 @@ class Peer:
                     part.address,
                     "push",
                     body,
-                    Done,
+                    Ack,
                     payload=content,
                     within_seconds=2 * plan.within_seconds,
                 )
@@ -331,16 +333,18 @@ class Peer:
                 return b""  # another leads by now
             content, _, _ = await self.holder.reducer.outcome(slot)
             return content
-        body = Fetch(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
+        body = MeanRequest(
+            round_number=plan.number, step=plan.step, start=part.start, stop=part.stop
+        )
         try:
             _, content = await self.wire.ask(
-                part.address, "fetch", body, Mean, within_seconds=4 * plan.within_seconds
+                part.address, "fetch", body, MeanReply, within_seconds=4 * plan.within_seconds
             )
         except PEER_ERRORS:
             return b""
         return content
 
-    async def _advance(self, closed: Closed) -> None:
+    async def _advance(self, closed: ClosedStep) -> None:
         compute = self.holder.compute
         assert compute is not None
         contents = await asyncio.gather(
@@ -360,15 +364,15 @@ class Peer:
             ]
         )
         await self.holder.advance(mean, closed)
-        if self.board is not None:
-            self.holder.keep(self.board.keep)
-        self.stepped(closed)
+        if self.group_state is not None:
+            self.holder.keep(self.group_state.keep)
+        self.on_step(closed)
         self.tell()
 
-    def stepped(self, closed: Closed) -> None:
+    def on_step(self, closed: ClosedStep) -> None:
         """Told after each step of the group that this peer has taken."""
 
-    async def _mean_of(self, closed: Closed, part: Slice, known: bytes) -> bytes | None:
+    async def _mean_of(self, closed: ClosedStep, part: Slice, known: bytes) -> bytes | None:
         """A slice of the mean: from its reducer, else from the leader; None where it is gone."""
         if part.stop == part.start:
             return b""
@@ -381,11 +385,13 @@ class Peer:
                 )
                 if digest(content) == known:
                     return content
-        body = AskMean(step=closed.step, before=closed.before, start=part.start, stop=part.stop)
+        body = PastMeanRequest(
+            step=closed.step, before=closed.before, start=part.start, stop=part.stop
+        )
         for _ in range(3):
             try:
                 _, content = await self.wire.ask(
-                    self.leader_address, "mean", body, Done, within_seconds=60.0
+                    self.leader_address, "mean", body, Ack, within_seconds=60.0
                 )
             except SwarmRefuses:
                 return None
@@ -404,7 +410,7 @@ class Peer:
             manifest, _ = await self.wire.ask(
                 self.leader_address,
                 "manifest",
-                AskManifest(codec=self.state_codec),
+                ManifestRequest(codec=self.state_codec),
                 StateManifest,
                 within_seconds=60.0,
                 from_backbone=True,
@@ -431,7 +437,7 @@ class Peer:
         if any(chunk is None for chunk in chunks):
             return False
         content = b"".join(chunk for chunk in chunks if chunk is not None)
-        state = state_of(content, self.state_codec, compute.state_like)
+        state = state_from_bytes(content, self.state_codec, compute.state_like)
         at = manifest.origin, manifest.step, manifest.lineage
         is_exact = self.state_codec == "none"
         self.holder.begin(state, *at, list(manifest.losses), is_exact=is_exact)
@@ -459,14 +465,14 @@ class Peer:
         while missing and donors:
             number, known = missing.pop()
             donor = random.choice(donors)
-            body = AskChunk(
+            body = ChunkRequest(
                 step=manifest.step,
                 lineage=manifest.lineage,
                 codec=self.state_codec,
                 number=number,
             )
             try:
-                _, content = await self.wire.ask(donor, "chunk", body, Done, within_seconds=30.0)
+                _, content = await self.wire.ask(donor, "chunk", body, Ack, within_seconds=30.0)
             except PEER_ERRORS:
                 content = b""
             if digest(content) == known:
@@ -481,16 +487,21 @@ class Peer:
 
     async def say_goodbye(self, blocks: tuple[int, ...] = (), content: bytes = b"") -> None:
         """Leaves; the sum over `blocks` goes along, so that it is not lost."""
-        body = Bye(step=self.holder.step, lineage=self.holder.lineage, blocks=blocks)
+        body = LeaveRequest(step=self.holder.step, lineage=self.holder.lineage, blocks=blocks)
         with contextlib.suppress(*PEER_ERRORS, DipacoError):
             await self.wire.ask(
-                self.leader_address, "bye", body, Done, payload=content, within_seconds=20.0
+                self.leader_address,
+                "bye",
+                body,
+                Ack,
+                payload=content,
+                within_seconds=20.0,
             )
 
 
-def settings_of(welcome: Welcome) -> Settings:
+def settings_of(welcome: GroupInfo) -> GroupSettings:
     """Raises `BadMessage` where they are not what they are said to be."""
-    settings = Settings.from_json(welcome.settings)
+    settings = GroupSettings.from_json(welcome.settings)
     if settings.digest != welcome.config:
         raise BadMessage(problem="the group's settings do not have their digest")
     return settings

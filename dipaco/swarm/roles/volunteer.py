@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dipaco.swarm.compute import Compute, unpack_rows
-from dipaco.swarm.network.messages import BlockDone, Closed, Leased, RoundPlan, Work
+from dipaco.swarm.network.messages import BlockResult, ClosedStep, RoundPlan, WorkReply, WorkRequest
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.roles.peer import Peer
-from dipaco.swarm.state_holder import StateHolder
+from dipaco.swarm.training.compute import Compute, unpack_rows
+from dipaco.swarm.training.state_holder import StateHolder
 
 
 class _KeptSum(NamedTuple):
     """What was summed for a leader that is gone."""
 
-    at: tuple[str, int, str]  # the state that it is the gradient at
+    position: tuple[str, int, str]  # the state that it is the gradient at
     total: Any
-    summed: dict[int, BlockDone]
+    summed: dict[int, BlockResult]
 
 
 class Volunteer(Peer):
@@ -46,9 +46,9 @@ class Volunteer(Peer):
         assert holder.compute is not None
         self.compute: Compute = holder.compute
         self._sum: Any | None = None
-        self._summed: dict[int, BlockDone] = {}
-        self._pending: dict[int, tuple[Any, BlockDone]] = {}
-        self._done: list[BlockDone] = []  # that the leader has not been told of
+        self._summed: dict[int, BlockResult] = {}
+        self._pending: dict[int, tuple[Any, BlockResult]] = {}
+        self._done: list[BlockResult] = []  # that the leader has not been told of
         self._kept: _KeptSum | None = None
         self._leaders = 0  # that were lost
         self.samples = 0  # that were computed and counted
@@ -65,7 +65,7 @@ class Volunteer(Peer):
         """
         tasks = [
             asyncio.ensure_future(turn)
-            for turn in (self.listen_forever(), self.follow_forever(), self._compute_forever())
+            for turn in (self.poll_forever(), self.follow_forever(), self._compute_forever())
         ]
         leaving = asyncio.ensure_future(self._is_leaving.wait())
         try:
@@ -81,7 +81,9 @@ class Volunteer(Peer):
 
     async def _go(self) -> None:
         """Hands over what is summed so far."""
-        while self.board is not None and self.board.plan is not None and self.is_current:
+        while (
+            self.group_state is not None and self.group_state.plan is not None and self.is_current
+        ):
             await self.changed(1.0)  # a round goes on: it gets what we have by itself
         blocks = tuple(sorted(self._summed))
         content = b"" if self._sum is None else np.asarray(self._sum, "<f4").tobytes()
@@ -89,7 +91,7 @@ class Volunteer(Peer):
 
     # --- the sum -------------------------------------------------------------------------------
 
-    def contribution(self, plan: RoundPlan) -> np.ndarray | None:
+    def gradient_sum(self, plan: RoundPlan) -> np.ndarray | None:
         expected = {
             block for one in plan.senders if one.name == self.wire.name for block in one.blocks
         }
@@ -108,17 +110,21 @@ class Volunteer(Peer):
     def _take_back(self, kept: "_KeptSum") -> None:
         """What was kept is the sum again, if nothing was summed since and it is still of use."""
         self._kept = None
-        if kept.at == self.holder.at and not self._summed:
+        if kept.position == self.holder.position and not self._summed:
             self._sum, self._summed = kept.total, kept.summed
 
     def _give_up(self) -> None:
         """The sum is not what the leader believes it is."""
         self._forget()
-        self._beside(self._tell_forgotten())
+        self._spawn(self._tell_forgotten())
 
     async def _tell_forgotten(self) -> None:
-        work = Work(
-            step=self.holder.step, lineage=self.holder.lineage, done=(), wants=False, forget=True
+        work = WorkRequest(
+            step=self.holder.step,
+            lineage=self.holder.lineage,
+            done=(),
+            wants_more=False,
+            forget=True,
         )
         await self._ask_for(work)
 
@@ -130,18 +136,18 @@ class Volunteer(Peer):
     def _forget(self) -> None:
         self._sum, self._summed, self._pending, self._done = None, {}, {}, []
 
-    def lost_leader(self) -> None:
+    def on_leader_lost(self) -> None:
         for block in list(self._pending):
             self._count(block)  # nobody else was told that it should
         if self._summed:
-            self._kept = _KeptSum(self.holder.at, self._sum, self._summed)
+            self._kept = _KeptSum(self.holder.position, self._sum, self._summed)
         self._leaders += 1
         self._forget()
 
     def fetched(self) -> None:
         self._forget()
 
-    def stepped(self, closed: Closed) -> None:
+    def on_step(self, closed: ClosedStep) -> None:
         self._kept = None
         self._forget()
         self._say(f"step {closed.step + 1:,}: loss {closed.loss:.3f}")
@@ -151,27 +157,29 @@ class Volunteer(Peer):
     async def _compute_forever(self) -> None:
         await asyncio.to_thread(self.compute.warm_up)
         while True:
-            board = self.board
-            if not self.is_current or board is None or board.plan is not None:
+            group_state = self.group_state
+            if not self.is_current or group_state is None or group_state.plan is not None:
                 await self.changed(1.0)
                 continue
             if self._kept is not None and not await self._offer_kept(self._kept):
                 await self.changed(0.1)
                 continue
-            leased, rows = await self._ask_for(self._report(wants=True))
+            leased, rows = await self._ask_for(self._report(wants_more=True))
             if leased is None or not leased.blocks:
-                await self.changed(min(board.refresh_seconds, 1.0))
+                await self.changed(min(group_state.refresh_seconds, 1.0))
                 continue
             await self._compute_blocks(leased, rows)
 
     async def _offer_kept(self, kept: "_KeptSum") -> bool:
         """To whoever leads now; False where there was no answer, and it is to be asked again."""
         here = self.holder
-        if kept.at != here.at or self._summed:
+        if kept.position != here.position or self._summed:
             self._kept = None
             return True
         done = tuple(kept.summed.values())
-        work = Work(step=here.step, lineage=here.lineage, done=done, wants=False, kept=True)
+        work = WorkRequest(
+            step=here.step, lineage=here.lineage, done=done, wants_more=False, kept=True
+        )
         leased, _ = await self._answer_to(work)
         if leased is None:
             return False
@@ -181,36 +189,38 @@ class Volunteer(Peer):
                 self._take_back(kept)
         return True
 
-    async def _compute_blocks(self, leased: Leased, rows: list[dict]) -> None:
+    async def _compute_blocks(self, leased: WorkReply, rows: list[dict]) -> None:
         assert self.holder.state is not None
-        parts, at, leaders = self.holder.state.parts, self.holder.at, self._leaders
+        parts, position, leaders = self.holder.state.parts, self.holder.position, self._leaders
         reporting: asyncio.Task[Any] | None = None
         for block, of_block in zip(leased.blocks, rows, strict=True):
             started = time.monotonic()
             gradient, loss, targets = await asyncio.to_thread(
                 self.compute.gradient, parts, of_block
             )
-            if (self.holder.at, self._leaders) != (at, leaders):
+            if (self.holder.position, self._leaders) != (position, leaders):
                 return
             seconds = time.monotonic() - started
-            done = BlockDone(block=block, loss=loss, targets=targets, seconds=seconds)
+            done = BlockResult(block=block, loss=loss, targets=targets, seconds=seconds)
             self._pending[block] = gradient, done
             self._done.append(done)
             # The next block does not wait for the leader; after the last, the next lease is asked.
             if reporting is not None:
                 await reporting
             if block != leased.blocks[-1]:
-                reporting = self._beside(self._ask_for(self._report(wants=False)))
+                reporting = self._spawn(self._ask_for(self._report(wants_more=False)))
 
-    def _report(self, *, wants: bool) -> Work:
+    def _report(self, *, wants_more: bool) -> WorkRequest:
         done, self._done = tuple(self._done), []
-        return Work(step=self.holder.step, lineage=self.holder.lineage, done=done, wants=wants)
+        return WorkRequest(
+            step=self.holder.step, lineage=self.holder.lineage, done=done, wants_more=wants_more
+        )
 
-    async def _ask_for(self, work: Work) -> tuple[Leased | None, list[dict]]:
+    async def _ask_for(self, work: WorkRequest) -> tuple[WorkReply | None, list[dict]]:
         """Reports and asks; what counts is added to the sum."""
-        asked = self.holder.at, self._leaders
+        asked = self.holder.position, self._leaders
         leased, content = await self._answer_to(work)
-        if (self.holder.at, self._leaders) != asked:
+        if (self.holder.position, self._leaders) != asked:
             return None, []
         if leased is None:
             self._done = [*work.done, *self._done]  # to be told again
@@ -231,15 +241,20 @@ class Volunteer(Peer):
         ]
         return leased, unpack_rows(content, sizes, settings.length)
 
-    async def _answer_to(self, work: Work) -> tuple[Leased | None, bytes]:
+    async def _answer_to(self, work: WorkRequest) -> tuple[WorkReply | None, bytes]:
         """None where there was none."""
         started = time.monotonic()
         try:
             leased, content = await self.wire.ask(
-                self.leader_address, "work", work, Leased, within_seconds=30.0, from_backbone=True
+                self.leader_address,
+                "work",
+                work,
+                WorkReply,
+                within_seconds=30.0,
+                from_backbone=True,
             )
         except PEER_ERRORS:  # also of who refuses: the board will tell why
             await asyncio.sleep(0.05)
             return None, b""
-        self._answers.saw(time.monotonic() - started)
+        self._answers.add(time.monotonic() - started)
         return leased, content

@@ -4,13 +4,13 @@ import dataclasses
 import time
 
 from dipaco.swarm.network.credentials import Certificate
-from dipaco.swarm.network.messages import Hello, Listen
+from dipaco.swarm.network.messages import JoinRequest, PollRequest
 from dipaco.swarm.planning.deadlines import Durations
 from dipaco.swarm.planning.progress import ProgressReport, Rate
 from dipaco.swarm.planning.shares import Link
 
-UNKNOWN_BYTES_PER_SECOND = 12.5e6  # 100 Mbit/s, before anything was said or seen
-LEAST_BYTES_PER_SECOND = 1e4
+ASSUMED_BYTES_PER_SECOND = 12.5e6  # 100 Mbit/s, before anything was said or seen
+MIN_BYTES_PER_SECOND = 1e4
 
 
 @dataclasses.dataclass
@@ -19,53 +19,56 @@ class GroupMember:
 
     name: str
     certificate: Certificate
-    hello: Hello
+    join_request: JoinRequest
     joined_at: float = dataclasses.field(default_factory=time.monotonic)
-    listening: int = 0  # questions of it that wait for the board to change
+    open_polls: int = 0  # questions of it that wait for the board to change
     silent_since: float = dataclasses.field(default_factory=time.monotonic)
     silences: Durations = dataclasses.field(default_factory=Durations)
     block_seconds: Durations = dataclasses.field(default_factory=Durations)
     blocks_per_second: Rate = dataclasses.field(default_factory=Rate)
-    said: Listen | None = None
+    last_poll: PollRequest | None = None
     blocks_done: int = 0
     counted: int = 0  # blocks that went into a step
     reduced: int = 0  # slices that it added up
 
     @property
     def address(self) -> str | None:
-        return self.hello.address
+        return self.join_request.address
 
-    def listens(self, said: Listen) -> None:
-        if self.listening == 0:
-            self.silences.saw(time.monotonic() - self.silent_since)
-        self.listening += 1
-        self.said = said
+    def listens(self, last_poll: PollRequest) -> None:
+        if self.open_polls == 0:
+            self.silences.add(time.monotonic() - self.silent_since)
+        self.open_polls += 1
+        self.last_poll = last_poll
 
     def falls_silent(self) -> None:
-        self.listening -= 1
+        self.open_polls -= 1
         self.silent_since = time.monotonic()
 
     def silent_seconds(self) -> float:
-        return 0.0 if self.listening > 0 else time.monotonic() - self.silent_since
+        return 0.0 if self.open_polls > 0 else time.monotonic() - self.silent_since
 
-    def is_at(self, at: tuple[str, int, str]) -> bool:
-        said = self.said
-        return said is not None and (said.origin, said.step, said.lineage) == at
+    def is_at(self, position: tuple[str, int, str]) -> bool:
+        last_poll = self.last_poll
+        return (
+            last_poll is not None
+            and (last_poll.origin, last_poll.step, last_poll.lineage) == position
+        )
 
     def link(self, *, sends: bool, can_reduce: bool, slowed: float = 1.0) -> Link:
         """What was measured; before that, what it says; before that, what is common. `slowed`: it
         was late, and is believed to be that much slower.
         """
-        declared = self.hello.bytes_per_second or UNKNOWN_BYTES_PER_SECOND
+        declared = self.join_request.bytes_per_second or ASSUMED_BYTES_PER_SECOND
         up = down = 0.0
-        if self.said is not None:
-            up, down = self.said.up_bytes_per_second, self.said.down_bytes_per_second
+        if self.last_poll is not None:
+            up, down = self.last_poll.up_bytes_per_second, self.last_poll.down_bytes_per_second
         return Link(
-            up=max((up or declared) / slowed, LEAST_BYTES_PER_SECOND),
-            down=max((down or declared) / slowed, LEAST_BYTES_PER_SECOND),
+            up=max((up or declared) / slowed, MIN_BYTES_PER_SECOND),
+            down=max((down or declared) / slowed, MIN_BYTES_PER_SECOND),
             can_reduce=can_reduce and self.address is not None,
             sends=sends,
-            receives=self.hello.holds_state,
+            receives=self.join_request.holds_state,
         )
 
     def report(

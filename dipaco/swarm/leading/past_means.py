@@ -1,12 +1,12 @@
 """The means of past steps, for peers that are a few steps behind."""
 
-from dipaco.swarm.network.messages import AskMean, Closed
+from dipaco.swarm.network.messages import ClosedStep, PastMeanRequest
 
 KEPT_BYTES = 512 << 20
-MOST_STEPS = 16
+MAX_STEPS = 16
 
 
-class KeptMeans:
+class PastMeans:
     """The last of them, as they were coded.
 
     Args:
@@ -14,10 +14,10 @@ class KeptMeans:
     """
 
     def __init__(self, num_values: int):
-        self._most = max(1, min(MOST_STEPS, KEPT_BYTES // max(4 * num_values, 1)))
+        self._most = max(1, min(MAX_STEPS, KEPT_BYTES // max(4 * num_values, 1)))
         self._slices: dict[tuple[int, str], list[tuple[int, int, bytes]]] = {}
 
-    def keep(self, closed: Closed, contents: list[bytes]) -> None:
+    def keep(self, closed: ClosedStep, contents: list[bytes]) -> None:
         """A step that was taken, with the mean of each of its slices."""
         self._slices[closed.step, closed.before] = [
             (part.start, part.stop, content)
@@ -26,11 +26,11 @@ class KeptMeans:
         while len(self._slices) > self._most:
             del self._slices[next(iter(self._slices))]
 
-    def lead_from(self, step: int, lineage: str) -> bool:
+    def can_catch_up_from(self, step: int, lineage: str) -> bool:
         """Whether who is there can catch up by them."""
         return (step, lineage) in self._slices
 
-    def find(self, asked: AskMean) -> bytes | None:
+    def find(self, asked: PastMeanRequest) -> bytes | None:
         for start, stop, content in self._slices.get((asked.step, asked.before), []):
             if (start, stop) == (asked.start, asked.stop):
                 return content

@@ -23,13 +23,13 @@ from dipaco.inner.step import make_gradient, make_update, path_loss
 from dipaco.model.config import ModelConfig, num_parameters
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.messages import digest
-from dipaco.swarm.state import CHUNK_BYTES
+from dipaco.swarm.training.state_bytes import CHUNK_BYTES
 
 COLUMNS = ("tokens", "segments", "positions")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+class GroupSettings:
     """What all peers of a group must have in common."""
 
     model: ModelConfig
@@ -43,7 +43,7 @@ class Settings:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> "Settings":
+    def from_json(cls, text: str) -> "GroupSettings":
         """Raises `BadMessage`."""
         try:
             return msgspec.convert(json.loads(text), type=cls)
@@ -55,7 +55,7 @@ class Settings:
         return digest(self.to_json().encode()).hex()
 
     @property
-    def most_payload_bytes(self) -> int:
+    def max_payload_bytes(self) -> int:
         """What no message of this group is larger than: float32 values of the whole model, the rows
         of a batch, or a chunk of state; with room to spare.
         """
@@ -71,7 +71,7 @@ class Settings:
 class Compute:
     """The programs of one peer."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: GroupSettings):
         self.settings = settings
         inner = settings.inner
         gradient = make_gradient(path_loss(settings.model, inner))

@@ -10,19 +10,19 @@ pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.swarm.errors import MessageRefused, SwarmRefuses
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier, printable
-from dipaco.swarm.network.messages import Done, Fetch, Mean
+from dipaco.swarm.network.messages import Ack, MeanReply, MeanRequest
 from dipaco.swarm.network.transport import Tcp
 from dipaco.swarm.network.wire import LinkMeter, Wire
 from tests.support.swarm_rig import issue
 
 MOST_BYTES = 1 << 20
-FETCH = Fetch(round_number=1, step=2, start=3, stop=4)
+FETCH = MeanRequest(round_number=1, step=2, start=3, stop=4)
 
 
-def wire_of(given, name=None):
-    signer = Signer(given, time.time)
+def wire_of(credential, name=None):
+    signer = Signer(credential, time.time)
     signer.name = name or signer.name
-    return Wire(signer, Verifier(given.authority, "run", signer.name, time.time), MOST_BYTES)
+    return Wire(signer, Verifier(credential.authority, "run", signer.name, time.time), MOST_BYTES)
 
 
 async def served():
@@ -33,9 +33,9 @@ async def served():
 
     async def answer(body, question):
         reached.append(question)
-        return Mean(), b""
+        return MeanReply(), b""
 
-    back.answers("fetch", Fetch, answer)
+    back.register("fetch", MeanRequest, answer)
     back.transport = await Tcp.start(back.serve)
     return back, refused, reached
 
@@ -93,10 +93,12 @@ def test_who_is_let_in_brings_no_more_than_fits_the_group_and_what_was_signed():
         ana.transport = await Tcp.start(None)
 
         def asked(content):
-            return ana.ask(back.address, "fetch", FETCH, Mean, payload=content, within_seconds=60.0)
+            return ana.ask(
+                back.address, "fetch", FETCH, MeanReply, payload=content, within_seconds=60.0
+            )
 
         await asked(bytes(MOST_BYTES))
-        back.most_payload_bytes = 100
+        back.max_payload_bytes = 100
         with pytest.raises((SwarmRefuses, OSError)):
             await asked(bytes(101))
         assert refused[-1][1].startswith("A message cannot be understood: it would bring 101")
@@ -126,7 +128,7 @@ def test_who_connects_and_says_nothing_is_sent_away(monkeypatch):
 
 
 def test_of_many_who_say_nothing_the_first_is_sent_away_and_who_has_a_pass_is_heard(monkeypatch):
-    monkeypatch.setattr("dipaco.swarm.network.wire.MOST_UNKNOWN", 3)
+    monkeypatch.setattr("dipaco.swarm.network.wire.MAX_UNKNOWN", 3)
 
     async def scenario(back, refused, reached):
         ana = wire_of(issue("ana"))
@@ -135,7 +137,7 @@ def test_of_many_who_say_nothing_the_first_is_sent_away_and_who_has_a_pass_is_he
             silent = [await open_ones.enter_async_context(connected(back)) for _ in range(5)]
             for reader, _ in silent[:2]:
                 assert await reader.read() == b""
-            await ana.ask(back.address, "fetch", FETCH, Mean, within_seconds=60.0)
+            await ana.ask(back.address, "fetch", FETCH, MeanReply, within_seconds=60.0)
             assert await silent[2][0].read() == b""
             assert not any(reader.at_eof() for reader, _ in silent[3:])
         assert (len(reached), refused) == (1, [])
@@ -150,11 +152,11 @@ def test_strangers_use_up_nothing_of_what_is_lent_nor_bring_long_headers():
         eve.transport = await Tcp.start(None)
         long = "fetch" + "h" * 100_000  # 100 seconds of what is lent
         with pytest.raises(MessageRefused, match="back"):  # nor does she believe us
-            await eve.ask(back.address, long, FETCH, Mean, within_seconds=60.0)
+            await eve.ask(back.address, long, FETCH, MeanReply, within_seconds=60.0)
         assert refused == [(eve.name, "its pass was not issued by this run")]
         assert back.meter.bytes_down == 0
         with pytest.raises(OSError, match=r"hung up|reset|lost"):
-            await eve.ask(back.address, "h" * (600 << 10), FETCH, Mean, within_seconds=60.0)
+            await eve.ask(back.address, "h" * (600 << 10), FETCH, MeanReply, within_seconds=60.0)
         assert (len(refused), reached) == (1, [])
 
     run(scenario)
@@ -166,7 +168,7 @@ def test_a_name_is_that_of_the_pass_and_a_session(name):
         eve = wire_of(issue("ana"), name)
         eve.transport = await Tcp.start(None)
         with pytest.raises(SwarmRefuses, match="the pass of ana"):
-            await eve.ask(back.address, "fetch", FETCH, Mean, within_seconds=60.0)
+            await eve.ask(back.address, "fetch", FETCH, MeanReply, within_seconds=60.0)
         ((sender, _),) = refused
         assert sender.isprintable()
         assert not reached
@@ -179,7 +181,7 @@ def test_what_strangers_say_steers_no_terminal():
         ana = wire_of(issue("ana"))
         ana.transport = await Tcp.start(None)
         with pytest.raises(SwarmRefuses) as caught:
-            await ana.ask(back.address, "\x1b[2J\r\nok", Done(), Mean, within_seconds=60.0)
+            await ana.ask(back.address, "\x1b[2J\r\nok", Ack(), MeanReply, within_seconds=60.0)
         for text in (refused[0][1], str(caught.value)):
             assert "nobody here answers" in text
             assert text.isprintable()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dipaco.swarm.errors import BadMessage
-from dipaco.swarm.network.messages import RoundPlan, Sender, Slice, number_of_round
-from dipaco.swarm.reducing import Reducer, are_about_the_same
+from dipaco.swarm.network.messages import RoundPlan, Sender, Slice, round_number_of
+from dipaco.swarm.training.reducer import Reducer, overlap_mostly
 
 
 def plan(number, start=0, stop=3, senders=("ana",)):
@@ -25,25 +25,25 @@ def test_a_push_for_a_new_leaders_round_waits_for_its_plan_and_meets_no_round_of
     async def scenario():
         reducer = Reducer("bo")
         for count in range(7, 10):
-            reducer.begin(plan(number_of_round(900, count)))
+            reducer.begin(plan(round_number_of(900, count)))
         with pytest.raises(BadMessage, match="over"):
-            await reducer.slot(number_of_round(900, 6), 0, 3)
+            await reducer.slot(round_number_of(900, 6), 0, 3)
         # Its first round: not over, though its number is smaller than all that are known.
-        first = asyncio.ensure_future(reducer.slot(number_of_round(800, 1), 0, 3))
+        first = asyncio.ensure_future(reducer.slot(round_number_of(800, 1), 0, 3))
         await asyncio.sleep(0.01)
         assert not first.done()
-        reducer.begin(plan(number_of_round(800, 1)))
+        reducer.begin(plan(round_number_of(800, 1)))
         slot = await first
-        assert slot.plan.number == number_of_round(800, 1)
+        assert slot.plan.number == round_number_of(800, 1)
         assert not slot.parts
-        assert reducer.arrived(number_of_round(900, 9)) == ()
+        assert reducer.arrived(round_number_of(900, 9)) == ()
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 def added_up(reducer, number, start, stop, sizes):
     """Who is refused when each sends a slice of values of that size."""
-    number = number_of_round(900, number)
+    number = round_number_of(900, number)
     reducer.begin(plan(number, start, stop, sizes))
     slot = reducer._slots[number]
     for name, size in sizes.items():
@@ -76,4 +76,4 @@ def test_who_sends_far_too_much_is_refused_and_not_who_sends_another_slice():
     ],
 )
 def test_slices_that_share_nine_tenths_are_about_the_same(one, other, same):
-    assert are_about_the_same(one, other) == are_about_the_same(other, one) == same
+    assert overlap_mostly(one, other) == overlap_mostly(other, one) == same

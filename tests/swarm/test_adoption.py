@@ -5,19 +5,21 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.group import SwarmGroup
-from dipaco.swarm.network.messages import BlockDone, Hello
+from dipaco.swarm.leading.group import SwarmGroup
+from dipaco.swarm.network.messages import BlockResult, JoinRequest
 from tests.support.swarm_rig import SETTINGS, issue
 
 
 def entered(group, name="ana"):
-    hello = Hello(version="", address="tcp://127.0.0.1:1", computes=True, holds_state=True)
-    group.enter(name, issue(name).certificate, hello)
+    join_request = JoinRequest(
+        version="", address="tcp://127.0.0.1:1", computes=True, holds_state=True
+    )
+    group.add_member(name, issue(name).certificate, join_request)
     return group.member(name)
 
 
 def done(*blocks):
-    return [BlockDone(block=b, loss=float(b), targets=8.0, seconds=0.1) for b in blocks]
+    return [BlockResult(block=b, loss=float(b), targets=8.0, seconds=0.1) for b in blocks]
 
 
 @pytest.fixture
@@ -31,11 +33,11 @@ def test_who_fell_silent_brings_back_its_sum_and_who_failed_a_round_does_not(gro
     member = entered(group)
     blocks, _ = group.lease(member)
     assert all(group.accept(member, one) for one in done(*blocks))
-    group.lose("ana", "it fell silent")
+    group.remove("ana", "it fell silent")
     assert group.adopt(entered(group), done(*blocks))
     assert group.ledger.done_by("ana") == blocks
     assert set(group.losses) == set(blocks)
-    group.fail("ana", "its part did not arrive")
+    group.remove_failed("ana", "its part did not arrive")
     assert not group.adopt(entered(group), done(*blocks))
     assert not group.losses
     group.begin_step(4)
@@ -48,11 +50,11 @@ def test_after_a_change_of_leader_rows_are_brought_along_and_none_lent_meanwhile
     assert group.lease(ana) == ((), 0.0)
     assert group.adopt(ana, done(0, 5))
     assert not group.adopt(bo, done(5, 6))
-    assert group.ledger.contributors == {"ana": (0, 5)}
+    assert group.ledger.blocks_by_peer == {"ana": (0, 5)}
     with pytest.raises(SwarmRefuses, match="a loss of nan"):
-        group.adopt(bo, [BlockDone(block=6, loss=float("nan"), targets=1.0, seconds=0.1)])
+        group.adopt(bo, [BlockResult(block=6, loss=float("nan"), targets=1.0, seconds=0.1)])
     assert "bo" in group.banned
     assert not group.should_wake()
-    group._adopts_until = 1e-9
+    group._adoption_ends = 1e-9
     assert group.should_wake()
     assert group.lease(ana)[0]

@@ -55,7 +55,7 @@ def test_a_pass_that_cannot_be_written_is_said_plainly_and_in_no_list(tiny, tmp_
     assert "NotWritable" in error
     assert "a.pass" in error
     with reading(tiny.folder) as opened:
-        assert not opened.ledger.swarms.passes()
+        assert not opened.ledger.swarms.credentials()
 
 
 @pytest.mark.parametrize("listen", ["tcp://127.0.0.1:{}", "/ip4/127.0.0.1/tcp/{}"])

@@ -11,17 +11,17 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dipaco.swarm.compute import Settings
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.members import GroupMember
+from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.network.credentials import Certificate
-from dipaco.swarm.network.messages import UNKNOWN, BlockDone, Hello
+from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest
 from dipaco.swarm.planning.leases import BlockLedger, blocks_to_lease
 from dipaco.swarm.planning.progress import Estimate, estimate
+from dipaco.swarm.training.compute import GroupSettings
 
-LOOK_SECONDS = 0.1  # the leader looks after its members so often
-ADOPT_SECONDS = 1.5  # after a leader has taken over: who was here before comes with what it has
-LEAST_PATIENCE_SECONDS = 1.0  # what an operating system may keep a process waiting
+CHECK_SECONDS = 0.1  # the leader looks after its members so often
+ADOPTION_SECONDS = 1.5  # after a leader has taken over: who was here before comes with what it has
+MIN_WAIT_SECONDS = 1.0  # what an operating system may keep a process waiting
 SECONDS_AT_STAKE = 20.0  # of a peer's work, lent at once
 
 
@@ -38,46 +38,46 @@ class SwarmGroup:
     def __init__(
         self,
         name: str,
-        settings: Settings,
+        settings: GroupSettings,
         say: Callable[[str], None],
         on_refused: Callable[[str, str], None],
     ):
         self._name, self._settings = name, settings
         self._say, self._on_refused = say, on_refused
         self.members: dict[str, GroupMember] = {}
-        self.gone: dict[str, str] = {}  # who left, and how
+        self.departed: dict[str, str] = {}  # who left, and how
         self.banned: dict[str, str] = {}  # session -> why
         self.ledger = BlockLedger(-1, 0)
         self.losses: dict[int, tuple[float, float]] = {}  # block -> loss, targets
-        self.gift: np.ndarray | None = None
+        self.departed_sum: np.ndarray | None = None
         self.changed = asyncio.Event()  # the ledger, or who is here
         self._was_lent: set[tuple[str, int]] = set()  # in this step, to whom
         self._failed: set[str] = set()  # in a round of this step
         self._has_woken = False
-        self._adopts_until = 0.0
-        self._looked_at = time.monotonic()  # for who is silent
+        self._adoption_ends = 0.0
+        self._checked_at = time.monotonic()  # for who is silent
 
     def begin_step(self, step: int, *, takes_over: bool = False) -> None:
         """`takes_over`: another has led this step until now, and rows of it are in peers' sums."""
-        self._adopts_until = time.monotonic() + ADOPT_SECONDS if takes_over else 0.0
+        self._adoption_ends = time.monotonic() + ADOPTION_SECONDS if takes_over else 0.0
         self.ledger = BlockLedger(step, self._settings.num_blocks)
-        self.losses, self.gift = {}, None
+        self.losses, self.departed_sum = {}, None
         self._was_lent, self._failed, self._has_woken = set(), set(), False
 
     # --- who is here ---------------------------------------------------------------------------
 
-    def enter(self, name: str, certificate: Certificate, hello: Hello) -> None:
+    def add_member(self, name: str, certificate: Certificate, join_request: JoinRequest) -> None:
         """Somebody is here; what it had under this name before is others'."""
         self._drop(name)
-        self.members[name] = GroupMember(name, certificate, hello)
-        self.gone.pop(name, None)
-        self._say(f"{name} is here{kind_of(hello)}")
+        self.members[name] = GroupMember(name, certificate, join_request)
+        self.departed.pop(name, None)
+        self._say(f"{name} is here{kind_of(join_request)}")
 
     def member(self, name: str) -> GroupMember:
         """Raises `SwarmRefuses`: it was sent away, or is not known."""
         self.check_not_banned(name)
         if name not in self.members:
-            raise SwarmRefuses(reason=UNKNOWN)
+            raise SwarmRefuses(reason=UNKNOWN_PEER)
         return self.members[name]
 
     def check_not_banned(self, name: str) -> None:
@@ -85,50 +85,50 @@ class SwarmGroup:
         if name in self.banned:
             raise SwarmRefuses(reason=self.banned[name])
 
-    def lose(self, name: str, reason: str) -> None:
+    def remove(self, name: str, reason: str) -> None:
         """A member is gone, with what it had."""
         member = self.members.pop(name, None)
         freed = self._drop(name)
         self._has_woken = False
         if name == self._name:
-            self.gift = None
+            self.departed_sum = None
         if member is not None:
-            self.gone[name] = reason
+            self.departed[name] = reason
             self._say(f"{name} is gone: {reason}" + (f"; {len(freed)} blocks" if freed else ""))
         self.changed.set()
 
-    def fail(self, name: str, reason: str) -> None:
+    def remove_failed(self, name: str, reason: str) -> None:
         """A round could not end for a member: it is gone, and what it has summed is not wanted back
         in this step, since it could not give it.
         """
         self._failed.add(name)
-        self.lose(name, reason)
+        self.remove(name, reason)
 
-    def refuse(self, name: str, reason: str) -> None:
+    def ban(self, name: str, reason: str) -> None:
         """A member is sent away, for this session."""
         self.banned[name] = reason
         self._on_refused(name, reason)
-        self.lose(name, f"refused: {reason}")
+        self.remove(name, f"refused: {reason}")
 
-    def look_after_members(self) -> None:
+    def remove_silent(self) -> None:
         """Who is silent for too long is gone; leases that ran out are others'."""
-        for name in self.silent():
-            self.lose(name, "it fell silent")
+        for name in self.silent_members():
+            self.remove(name, "it fell silent")
         for name, blocks in self.ledger.expire(time.monotonic()).items():
             self._say(f"{name} is late with {len(blocks)} blocks; others get them")
 
-    def silent(self) -> list[str]:
+    def silent_members(self) -> list[str]:
         """Who has not been heard of for longer than one may expect; not counting the time that
         this process itself was kept from listening.
         """
         now = time.monotonic()
-        away_seconds = now - self._looked_at - 2 * LOOK_SECONDS
-        self._looked_at, found = now, []
+        away_seconds = now - self._checked_at - 2 * CHECK_SECONDS
+        self._checked_at, found = now, []
         if away_seconds > 0:
             for member in self.members.values():
                 member.silent_since = min(now, member.silent_since + away_seconds)
         for name, member in self.members.items():
-            patience = max(LEAST_PATIENCE_SECONDS, member.silences.deadline_seconds(0.3))
+            patience = max(MIN_WAIT_SECONDS, member.silences.deadline_seconds(0.3))
             if member.silent_seconds() > patience:
                 found.append(name)
         return found
@@ -139,13 +139,13 @@ class SwarmGroup:
         """
         if self._is_adopting:
             return False
-        if self._adopts_until:
-            self._adopts_until = 0.0
+        if self._adoption_ends:
+            self._adoption_ends = 0.0
             return True
         if self._has_woken or not (self.ledger.num_free and self.ledger.num_done):
             return False
         self._has_woken = any(
-            member.hello.computes and not self.ledger.held_by(name)
+            member.join_request.computes and not self.ledger.held_by(name)
             for name, member in self.members.items()
         )
         return self._has_woken
@@ -161,14 +161,14 @@ class SwarmGroup:
         rates = [
             other.blocks_per_second.per_second
             for other in self.members.values()
-            if other.hello.computes
+            if other.join_request.computes
         ]
         rate = member.blocks_per_second.per_second
         count = blocks_to_lease(
             self.ledger.num_free, rate, rates, 1.0 / rate if rate else 0.0, SECONDS_AT_STAKE
         )
         within = max(
-            LEAST_PATIENCE_SECONDS,
+            MIN_WAIT_SECONDS,
             count * member.block_seconds.deadline_seconds(self._usual_block_seconds()),
         )
         lease = self.ledger.lease(member.name, count, time.monotonic() + within)
@@ -177,7 +177,7 @@ class SwarmGroup:
         self._was_lent |= {(member.name, block) for block in lease.blocks}
         return lease.blocks, within
 
-    def accept(self, member: GroupMember, done: BlockDone) -> bool:
+    def accept(self, member: GroupMember, done: BlockResult) -> bool:
         """Whether a block that it says it has computed counts.
 
         Raises:
@@ -191,12 +191,12 @@ class SwarmGroup:
             return False
         if not did_before:
             member.blocks_done += 1
-            member.block_seconds.saw(done.seconds)
+            member.block_seconds.add(done.seconds)
             member.blocks_per_second = member.blocks_per_second.after(1, max(done.seconds, 1e-6))
             self.losses[done.block] = done.loss, done.targets
         return True
 
-    def adopt(self, member: GroupMember, done: Sequence[BlockDone]) -> bool:
+    def adopt(self, member: GroupMember, done: Sequence[BlockResult]) -> bool:
         """Whether what a peer has summed counts: under the leader before, or here, before it was
         given up. Gradients of this very step are, whoever leads it. As for rows that were lent,
         what is in a sum is for the reducers to check; nobody gets rows by this that are not free.
@@ -223,18 +223,18 @@ class SwarmGroup:
 
     @property
     def _is_adopting(self) -> bool:
-        return time.monotonic() < self._adopts_until
+        return time.monotonic() < self._adoption_ends
 
-    def _check(self, member: GroupMember, done: BlockDone) -> None:
+    def _check(self, member: GroupMember, done: BlockResult) -> None:
         """What it says can be true of somebody's block. Raises `SwarmRefuses`; it is sent away."""
         if not 0 <= done.block < len(self.ledger):
             self._send_away(member, f"it claims block {done.block}, which there is not")
-        most_targets = self._settings.block_rows * self._settings.length
-        if not (np.isfinite(done.loss) and 0 <= done.targets <= most_targets):
+        max_targets = self._settings.block_rows * self._settings.length
+        if not (np.isfinite(done.loss) and 0 <= done.targets <= max_targets):
             self._send_away(member, f"it says that a block has a loss of {done.loss}")
 
     def _send_away(self, member: GroupMember, reason: str) -> NoReturn:
-        self.refuse(member.name, reason)
+        self.ban(member.name, reason)
         raise SwarmRefuses(reason=reason)
 
     def forget(self, name: str) -> None:
@@ -242,18 +242,18 @@ class SwarmGroup:
         self._drop(name)
         self.changed.set()
 
-    def hand_over(self, name: str, blocks: Iterable[int], summed: np.ndarray) -> None:
+    def transfer(self, name: str, blocks: Iterable[int], summed: np.ndarray) -> None:
         """Who leaves gives away its sum over some blocks. What it reported meanwhile may not be in
         it any more, but nothing else is.
         """
         given = set(blocks)
         if np.isfinite(summed).all() and given <= set(self.ledger.done_by(name)):
-            self.ledger.hand_over(name, given, self._name)
-            self.gift = summed if self.gift is None else self.gift + summed
+            self.ledger.transfer(name, given, self._name)
+            self.departed_sum = summed if self.departed_sum is None else self.departed_sum + summed
 
-    def count(self, contributors: dict[str, tuple[int, ...]]) -> None:
+    def count(self, blocks_by_peer: dict[str, tuple[int, ...]]) -> None:
         """A step is closed, with these blocks of each."""
-        for name, blocks in contributors.items():
+        for name, blocks in blocks_by_peer.items():
             if name in self.members:
                 self.members[name].counted += len(blocks)
 
@@ -280,7 +280,7 @@ class SwarmGroup:
         reports = [
             member.report(len(self.ledger.done_by(member.name)) * rows, rows, now, is_current=True)
             for member in self.members.values()
-            if member.hello.computes
+            if member.join_request.computes
         ]
         return estimate(reports, self._settings.inner.batch_size, now)
 
@@ -293,24 +293,24 @@ class SwarmGroup:
             "samples_per_second": self.progress().samples_per_second,
             "peers": {
                 name: {
-                    "kind": kind_of(member.hello).strip(" ()") or "computes",
+                    "kind": kind_of(member.join_request).strip(" ()") or "computes",
                     "samples_per_second": member.blocks_per_second.per_second * rows,
                     "samples": member.counted * rows,
-                    "bytes_up": member.said.bytes_up if member.said else 0,
-                    "bytes_down": member.said.bytes_down if member.said else 0,
+                    "bytes_up": member.last_poll.bytes_up if member.last_poll else 0,
+                    "bytes_down": member.last_poll.bytes_down if member.last_poll else 0,
                     "seconds": time.monotonic() - member.joined_at,
                 }
                 for name, member in sorted(self.members.items())
             },
-            "gone": dict(list(self.gone.items())[-20:]),
+            "gone": dict(list(self.departed.items())[-20:]),
         }
 
 
-def kind_of(hello: Hello) -> str:
+def kind_of(join_request: JoinRequest) -> str:
     """ " (a client, only adds up)", or nothing."""
     kinds = []
-    if hello.address is None:
+    if join_request.address is None:
         kinds.append("a client")
-    if not hello.computes:
-        kinds.append("only adds up" if not hello.holds_state else "a backbone")
+    if not join_request.computes:
+        kinds.append("only adds up" if not join_request.holds_state else "a backbone")
     return f" ({', '.join(kinds)})" if kinds else ""

@@ -17,15 +17,15 @@ import numpy as np
 
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.network.messages import RoundPlan, digest, same_leader
+from dipaco.swarm.network.messages import RoundPlan, digest, is_same_term
 
-LARGEST = 30.0  # times the group's root mean square per target, before it is refused
+MAX_TIMES = 30.0  # times the group's root mean square per target, before it is refused
 REMEMBERED = 32  # rounds
-SAME = 0.9  # of what two slices cover together, in both: about the same slice
+MIN_OVERLAP = 0.9  # of what two slices cover together, in both: about the same slice
 KEPT_ROUNDS = 3  # whose means are still given out
 
 
-class Slot:
+class SliceSum:
     """One slice in one round."""
 
     def __init__(self, plan: RoundPlan, start: int, stop: int):
@@ -41,23 +41,23 @@ class Reducer:
 
     def __init__(self, name: str):
         self._name = name
-        self._slots: dict[int, Slot] = {}
+        self._slots: dict[int, SliceSum] = {}
         self._usual: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
         self._usual_of = (0, 0)  # the slice that it was first seen in
         self._news = asyncio.Event()
 
     def begin(self, plan: RoundPlan) -> None:
         """A round of which this peer may have a slice. Those of another leader are forgotten."""
-        self._slots = {n: slot for n, slot in self._slots.items() if same_leader(n, plan.number)}
+        self._slots = {n: slot for n, slot in self._slots.items() if is_same_term(n, plan.number)}
         for part in plan.slices:
             if part.reducer == self._name and plan.number not in self._slots:
-                self._slots[plan.number] = Slot(plan, part.start, part.stop)
+                self._slots[plan.number] = SliceSum(plan, part.start, part.stop)
         while len(self._slots) > KEPT_ROUNDS:
             del self._slots[min(self._slots)]
         self._news.set()
         self._news = asyncio.Event()
 
-    async def slot(self, round_number: int, start: int, stop: int) -> Slot:
+    async def slot(self, round_number: int, start: int, stop: int) -> SliceSum:
         """The slice of a round. Who pushes may have heard of it before we have: it is waited for,
         as long as the caller does.
 
@@ -66,7 +66,7 @@ class Reducer:
         """
         while round_number not in self._slots:
             known = min(self._slots, default=round_number)
-            if same_leader(round_number, known) and round_number < known:
+            if is_same_term(round_number, known) and round_number < known:
                 raise BadMessage(problem="that round is over")
             await self._news.wait()
         found = self._slots[round_number]
@@ -79,7 +79,7 @@ class Reducer:
         found = self._slots.get(round_number)
         return () if found is None else tuple(sorted(found.parts))
 
-    def push(self, slot: Slot, sender: str, content: bytes) -> None:
+    def push(self, slot: SliceSum, sender: str, content: bytes) -> None:
         """A sender's part.
 
         Raises:
@@ -101,13 +101,13 @@ class Reducer:
         if len(slot.parts) == len(senders):
             self._add_up(slot, senders)
 
-    def _add_up(self, slot: Slot, targets_of: dict[str, float]) -> None:
+    def _add_up(self, slot: SliceSum, targets_of: dict[str, float]) -> None:
         total_targets = sum(targets_of.values())
         scale = {name: _rms(part) / targets_of[name] for name, part in slot.parts.items()}
-        if not are_about_the_same(self._usual_of, (slot.start, slot.stop)):
+        if not overlap_mostly(self._usual_of, (slot.start, slot.stop)):
             self._usual.clear()
             self._usual_of = slot.start, slot.stop
-        too_large = too_large_of(scale, targets_of, list(self._usual))
+        too_large = oversized_sums(scale, targets_of, list(self._usual))
         for name, times in too_large.items():
             del slot.parts[name]
             problem = f"the gradient is {times:.0f} times as large as the group's"
@@ -124,11 +124,11 @@ class Reducer:
         if scale and any(scale.values()):
             self._usual.append(statistics.median(scale.values()))
 
-    def _refuse(self, slot: Slot, sender: str, reason: str) -> None:
+    def _refuse(self, slot: SliceSum, sender: str, reason: str) -> None:
         slot.refused[sender] = reason
         slot.is_settled.set()
 
-    async def outcome(self, slot: Slot) -> tuple[bytes, bytes, dict[str, str]]:
+    async def outcome(self, slot: SliceSum) -> tuple[bytes, bytes, dict[str, str]]:
         """(mean as it is coded, its digest, who was refused), when either is known."""
         await slot.is_settled.wait()
         if slot.mean is None:
@@ -136,14 +136,14 @@ class Reducer:
         return slot.mean, digest(slot.mean), {}
 
 
-def are_about_the_same(one: tuple[int, int], other: tuple[int, int]) -> bool:
+def overlap_mostly(one: tuple[int, int], other: tuple[int, int]) -> bool:
     """Whether two slices, from and to, hold mostly the same values."""
     shared = min(one[1], other[1]) - max(one[0], other[0])
     covered = max(one[1], other[1]) - min(one[0], other[0])
-    return shared >= SAME * covered
+    return shared >= MIN_OVERLAP * covered
 
 
-def too_large_of(
+def oversized_sums(
     scale: dict[str, float], targets: dict[str, float], usual: list[float]
 ) -> dict[str, float]:
     """Who sent far too much, and how many times the group's size.
@@ -155,14 +155,14 @@ def too_large_of(
       targets: of each sender.
       usual: that of rounds before; with nobody to compare with, nobody is refused.
     """
-    most_targets, found = max(targets.values(), default=1.0), {}
+    max_targets, found = max(targets.values(), default=1.0), {}
     for name, own in scale.items():
         others = [value for other, value in scale.items() if other != name]
         known = usual or others
         if not known or not (reference := statistics.median([*usual, *others])):
             continue
-        noise = math.sqrt(most_targets / max(targets[name], 1.0))
-        if own > LARGEST * noise * reference:
+        noise = math.sqrt(max_targets / max(targets[name], 1.0))
+        if own > MAX_TIMES * noise * reference:
             found[name] = own / reference
     return found
 

@@ -5,15 +5,15 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dipaco.swarm.compute import Compute
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier
-from dipaco.swarm.network.messages import AskSettings
+from dipaco.swarm.network.messages import SettingsRequest
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import LinkMeter, Wire
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.peer import Peer, settings_of
 from dipaco.swarm.roles.volunteer import Volunteer
-from dipaco.swarm.state_holder import StateHolder
+from dipaco.swarm.training.compute import Compute
+from dipaco.swarm.training.state_holder import StateHolder
 
 
 class SessionConfig(NamedTuple):
@@ -25,17 +25,17 @@ class SessionConfig(NamedTuple):
     bytes_per_second: float | None  # at most, in each direction; None = what the link gives
 
 
-async def lend(
-    lent: SessionConfig, given: Credential, stop: asyncio.Event, say: Callable[[str], None]
+async def run_session(
+    lent: SessionConfig, credential: Credential, stop: asyncio.Event, say: Callable[[str], None]
 ) -> None:
     """Takes part until the run is over, or `stop` is set.
 
     Raises:
       BadAddress, ExtraMissing, SwarmRefuses, SwarmUnreachable.
     """
-    signer = Signer(given, time.time)
-    certificate = given.certificate
-    verifier = Verifier(given.authority, certificate.group, signer.name, time.time)
+    signer = Signer(credential, time.time)
+    certificate = credential.certificate
+    verifier = Verifier(credential.authority, certificate.group, signer.name, time.time)
     wire = Wire(signer, verifier, 0, LinkMeter(lent.bytes_per_second))  # nobody brings anything yet
     wire.transport = await start_transport(
         lent.address, wire.serve if lent.listens else None, bootstrap=(lent.address,)
@@ -67,8 +67,8 @@ async def _join(
     """Asks what is trained here, and is let in."""
     speed = lent.bytes_per_second or 0.0
     asking = Peer(wire, (lent.address,), StateHolder(wire), say=say)
-    settings = settings_of(await asking.find_leader("settings", AskSettings()))
-    wire.most_payload_bytes = settings.most_payload_bytes
+    settings = settings_of(await asking.find_leader("settings", SettingsRequest()))
+    wire.max_payload_bytes = settings.max_payload_bytes
     if lent.computes:
         holder = StateHolder(wire, Compute(settings))
         peer = Volunteer(wire, (lent.address,), holder, bytes_per_second=speed, say=say)

@@ -57,7 +57,7 @@ class StateBytes:
         return tuple(digest(self.chunk(number)) for number in range(self.num_chunks))
 
 
-def state_of(content: bytes, codec: str, like: PathState) -> PathState:
+def state_from_bytes(content: bytes, codec: str, like: PathState) -> PathState:
     """The state again; `like` gives shapes and types.
 
     Raises:

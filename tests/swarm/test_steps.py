@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.network.messages import AskHeld, AskManifest, StateManifest
+from dipaco.swarm.network.messages import HeldStateRequest, ManifestRequest, StateManifest
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.leader import Leader
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.roles.volunteer import Volunteer
-from dipaco.swarm.state import StateBytes
-from dipaco.swarm.state_holder import StateHolder
+from dipaco.swarm.training.state_bytes import StateBytes
+from dipaco.swarm.training.state_holder import StateHolder
 from tests.support.swarm_rig import (
     SETTINGS,
     Group,
@@ -70,7 +70,7 @@ def test_who_goes_as_a_round_ends_is_told_of_in_the_step_that_its_rows_are_in():
                 outcome = await hold(plan)
                 assert not outcome.failed
                 for one in plan.senders:
-                    leader.group.lose(one.name, "it has left")
+                    leader.group.remove(one.name, "it has left")
                 return outcome
 
             leader._rounds.hold = hold_and_lose
@@ -104,7 +104,7 @@ def test_who_dies_with_rows_in_its_sum_takes_them_back_to_the_others():
 def test_a_leader_that_dies_costs_no_row_that_is_summed(monkeypatch, in_time):
     """Unless who has it comes too late: then others may have it by now, and all is done anew."""
     if not in_time:
-        monkeypatch.setattr("dipaco.swarm.group.ADOPT_SECONDS", 0.0)
+        monkeypatch.setattr("dipaco.swarm.leading.group.ADOPTION_SECONDS", 0.0)
 
     async def scenario():
         async with Group() as group:
@@ -143,10 +143,10 @@ def test_a_backbone_that_begins_anew_is_given_what_another_holds():
                 wire.ask, group.wire.address, "held", answer=StateManifest, within_seconds=5.0
             )
             with pytest.raises(SwarmRefuses, match="nothing of that phase"):
-                await ask(body=AskHeld(origin="another phase"))
-            manifest, _ = await ask(body=AskHeld(origin="test"))
+                await ask(body=HeldStateRequest(origin="another phase"))
+            manifest, _ = await ask(body=HeldStateRequest(origin="test"))
             assert await Peer(wire, manifest.donors, holder).fetch(manifest)
-            assert holder.at == group.holder.at
+            assert holder.position == group.holder.position
             assert holder.losses == group.holder.losses
             assert largest_difference(holder.state, group.holder.state) == 0.0
             volunteer = group.volunteers["ana"][0]
@@ -154,7 +154,7 @@ def test_a_backbone_that_begins_anew_is_given_what_another_holds():
                 await volunteer.wire.ask(
                     group.wire.address,
                     "held",
-                    AskHeld(origin="test"),
+                    HeldStateRequest(origin="test"),
                     StateManifest,
                     within_seconds=5.0,
                 )
@@ -171,7 +171,7 @@ def test_who_was_given_up_too_early_comes_back_with_what_it_has():
             step = asyncio.ensure_future(group.step())
             await until(lambda: group.leader.group.ledger.step == 1)
             await until(lambda: len(group.leader.group.ledger.done_by(ana.wire.name)) >= 3)
-            group.leader.group.lose(ana.wire.name, "it fell silent")
+            group.leader.group.remove(ana.wire.name, "it fell silent")
             await step
             assert any("comes with" in said for said in group.said)
             assert_replayed(group)
@@ -199,7 +199,7 @@ def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_no_ste
             bo = group.volunteers["bo"][0]
             await until(lambda: bo.is_current)
             step = asyncio.ensure_future(group.step())
-            await until(lambda: group.leader.board.plan is not None)
+            await until(lambda: group.leader.group_state.plan is not None)
             await asyncio.sleep(0.05)
             await group.kill("bo")
             await step
@@ -221,7 +221,7 @@ def test_who_joins_late_gets_the_state_in_chunks_and_then_takes_part():
                 await group.step()
                 assert len(group.closings) < 30
             assert_replayed(group)
-            await until(lambda: bo.holder.at == group.holder.at)
+            await until(lambda: bo.holder.position == group.holder.position)
             assert largest_difference(bo.holder.state, group.holder.state) == 0.0
 
     run(scenario)
@@ -235,7 +235,7 @@ def test_who_leaves_hands_over_what_it_has_summed():
             await group.step()
             step = asyncio.ensure_future(group.step())
             bo, task = group.volunteers["bo"]
-            await until(lambda: bo.holder.at == group.holder.at and bo._summed)
+            await until(lambda: bo.holder.position == group.holder.position and bo._summed)
             bo.leave()
             await task
             await step
@@ -281,7 +281,7 @@ def test_a_peer_that_missed_steps_catches_up_by_their_means():
             for _ in range(3):
                 await group.step()
             held.set()
-            await until(lambda: late.holder.at == group.holder.at)
+            await until(lambda: late.holder.position == group.holder.position)
             assert not any("state" in sentence for sentence in states)
             assert largest_difference(late.holder.state, group.holder.state) == 0.0
 
@@ -296,7 +296,7 @@ def test_codecs_send_fewer_bytes_and_all_peers_stay_equal(codec, tolerance):
             ana, _ = await group.join("ana"), await group.join("bo")
             for _ in range(2):
                 await group.step()
-            await until(lambda: ana.holder.at == group.holder.at)
+            await until(lambda: ana.holder.position == group.holder.position)
             assert largest_difference(ana.holder.state, group.holder.state) == 0.0
             assert mean_difference(plain_states(2)[-1], group.states[-1]) < tolerance
 
@@ -317,7 +317,7 @@ def test_a_newcomer_is_given_a_state_in_fewer_bytes_and_gives_it_to_nobody(codec
             for _ in range(2):
                 await group.step()
             for late in (ana, bo):
-                await until(lambda late=late: late.holder.at == group.holder.at)
+                await until(lambda late=late: late.holder.position == group.holder.position)
                 assert 0 < largest_difference(late.holder.state, group.holder.state) < tolerance
             whole = StateBytes(first_state())
             sent = StateBytes(first_state(), codec)
@@ -326,7 +326,7 @@ def test_a_newcomer_is_given_a_state_in_fewer_bytes_and_gives_it_to_nobody(codec
             answer, _ = await ana.wire.ask(
                 ana.leader_address,
                 "manifest",
-                AskManifest(codec="none"),
+                ManifestRequest(codec="none"),
                 StateManifest,
                 within_seconds=9,
             )

@@ -8,22 +8,22 @@ import jax
 import numpy as np
 
 from dipaco.inner.state import PathState
-from dipaco.swarm.compute import Compute
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import (
-    Arrived,
-    AskArrived,
-    AskChunk,
-    Closed,
-    Done,
-    Fetch,
-    Mean,
-    Push,
+    Ack,
+    ArrivedReply,
+    ArrivedRequest,
+    ChunkRequest,
+    ClosedStep,
+    MeanReply,
+    MeanRequest,
+    PushRequest,
 )
-from dipaco.swarm.network.wire import Answer, Question, Wire
-from dipaco.swarm.reducing import Reducer
-from dipaco.swarm.state import StateBytes
+from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
+from dipaco.swarm.training.compute import Compute
+from dipaco.swarm.training.reducer import Reducer
+from dipaco.swarm.training.state_bytes import StateBytes
 
 
 class StateHolder:
@@ -45,13 +45,13 @@ class StateHolder:
         self._kept: tuple[int, str, PathState] | None = None
         self._kept_bytes: dict[str, StateBytes] = {}  # by codec
         self._packing = asyncio.Lock()
-        wire.answers("push", Push, self._push)
-        wire.answers("fetch", Fetch, self._fetch)
-        wire.answers("arrived", AskArrived, self._arrived)
-        wire.answers("chunk", AskChunk, self._chunk)
+        wire.register("push", PushRequest, self._push)
+        wire.register("fetch", MeanRequest, self._fetch)
+        wire.register("arrived", ArrivedRequest, self._arrived)
+        wire.register("chunk", ChunkRequest, self._chunk)
 
     @property
-    def at(self) -> tuple[str, int, str]:
+    def position(self) -> tuple[str, int, str]:
         """Where this state is: equal for two peers if and only if their states are, where these
         are exact.
         """
@@ -72,7 +72,7 @@ class StateHolder:
         self.origin, self.step, self.lineage = origin, step, lineage
         self.losses, self.steps_taken, self.is_exact = losses, 0, is_exact
 
-    async def advance(self, mean: np.ndarray, closed: Closed) -> None:
+    async def advance(self, mean: np.ndarray, closed: ClosedStep) -> None:
         """Takes a step that the group has taken."""
         assert self.compute is not None
         assert self.state is not None
@@ -91,7 +91,7 @@ class StateHolder:
             if not here:
                 self._kept, self._kept_bytes = (step, self.lineage, self.state), {}
 
-    async def kept_bytes(self, step: int, lineage: str, codec: str) -> StateBytes:
+    async def pinned_bytes(self, step: int, lineage: str, codec: str) -> StateBytes:
         """Raises `BadMessage` where that state is not kept."""
         async with self._packing:
             if self._kept is None or self._kept[:2] != (step, lineage):
@@ -103,22 +103,22 @@ class StateHolder:
                 )
             return kept[codec]
 
-    async def _push(self, body: Push, question: Question) -> Answer:
+    async def _push(self, body: PushRequest, question: PeerRequest) -> PeerReply:
         slot = await self.reducer.slot(body.round_number, body.start, body.stop)
         self.reducer.push(slot, question.sender, question.payload)
-        return Done(), b""
+        return Ack(), b""
 
-    async def _fetch(self, body: Fetch, _: Question) -> Answer:
+    async def _fetch(self, body: MeanRequest, _: PeerRequest) -> PeerReply:
         slot = await self.reducer.slot(body.round_number, body.start, body.stop)
         content, digest, refused = await self.reducer.outcome(slot)
-        return Mean(digest=digest, refused=refused), content
+        return MeanReply(digest=digest, refused=refused), content
 
-    async def _arrived(self, body: AskArrived, _: Question) -> Answer:
-        return Arrived(senders=self.reducer.arrived(body.round_number)), b""
+    async def _arrived(self, body: ArrivedRequest, _: PeerRequest) -> PeerReply:
+        return ArrivedReply(senders=self.reducer.arrived(body.round_number)), b""
 
-    async def _chunk(self, body: AskChunk, _: Question) -> Answer:
-        kept = await self.kept_bytes(body.step, body.lineage, body.codec)
-        return Done(), kept.chunk(body.number)
+    async def _chunk(self, body: ChunkRequest, _: PeerRequest) -> PeerReply:
+        kept = await self.pinned_bytes(body.step, body.lineage, body.codec)
+        return Ack(), kept.chunk(body.number)
 
 
 def decoded(content: bytes, codec: str, num_values: int) -> np.ndarray:

@@ -12,9 +12,17 @@ pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 import dipaco
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.credentials import DAY_SECONDS, Authority
-from dipaco.swarm.network.messages import BlockDone, Done, Hello, Leased, Push, Welcome, Work
+from dipaco.swarm.network.messages import (
+    Ack,
+    BlockResult,
+    GroupInfo,
+    JoinRequest,
+    PushRequest,
+    WorkReply,
+    WorkRequest,
+)
 from dipaco.swarm.roles.volunteer import Volunteer
-from dipaco.swarm.state_holder import StateHolder
+from dipaco.swarm.training.state_holder import StateHolder
 from tests.support.swarm_rig import AUTHORITY, Group, assert_replayed, issue, wire_of
 
 
@@ -22,9 +30,9 @@ def run(scenario):
     return asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
-async def refused_at_the_door(group, given, why, **hello):
-    wire = await wire_of(given)
-    body = Hello(
+async def refused_at_the_door(group, credential, why, **hello):
+    wire = await wire_of(credential)
+    body = JoinRequest(
         version=hello.get("version", dipaco.__version__),
         address=wire.address,
         computes=True,
@@ -32,8 +40,10 @@ async def refused_at_the_door(group, given, why, **hello):
         config=hello.get("config", ""),
     )
     with pytest.raises(SwarmRefuses, match=why):
-        await wire.ask(group.wire.address, "hello", body, Welcome, within_seconds=5.0)
-    assert not any(name.startswith(given.certificate.name) for name in group.leader.group.members)
+        await wire.ask(group.wire.address, "hello", body, GroupInfo, within_seconds=5.0)
+    assert not any(
+        name.startswith(credential.certificate.name) for name in group.leader.group.members
+    )
     assert any(why in reason for _, reason in group.refused), "it is shown"
     await wire.transport.close()
 
@@ -64,8 +74,8 @@ class Spoils(Volunteer):
 
     spoil = staticmethod(lambda vector: vector)
 
-    def contribution(self, plan):
-        vector = super().contribution(plan)
+    def gradient_sum(self, plan):
+        vector = super().gradient_sum(plan)
         return None if vector is None else self.spoil(np.array(vector))
 
 
@@ -124,10 +134,10 @@ def test_rows_that_were_never_leased_cannot_be_claimed():
         async with Group() as group:
             await group.join("ana", slow=0.05)
             wire, liar, step = await liar_in(group)
-            done = tuple(BlockDone(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in (5, 6))
-            work = Work(step=0, lineage="root", done=done, wants=False)
+            done = tuple(BlockResult(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in (5, 6))
+            work = WorkRequest(step=0, lineage="root", done=done, wants_more=False)
             with pytest.raises(SwarmRefuses, match="which it never had"):
-                await wire.ask(group.wire.address, "work", work, Leased, within_seconds=5.0)
+                await wire.ask(group.wire.address, "work", work, WorkReply, within_seconds=5.0)
             with pytest.raises(SwarmRefuses, match="which it never had"):
                 await liar.join()
             await step
@@ -145,9 +155,11 @@ def test_rows_cannot_be_brought_along_where_no_other_leader_was():
             await group.join("ana", slow=0.05)
             wire, _, step = await liar_in(group)
             for blocks, refused in (((5, 6), False), ((5, 99), True)):
-                done = tuple(BlockDone(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in blocks)
-                work = Work(step=0, lineage="root", done=done, wants=False, kept=True)
-                asked = wire.ask(group.wire.address, "work", work, Leased, within_seconds=5.0)
+                done = tuple(
+                    BlockResult(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in blocks
+                )
+                work = WorkRequest(step=0, lineage="root", done=done, wants_more=False, kept=True)
+                asked = wire.ask(group.wire.address, "work", work, WorkReply, within_seconds=5.0)
                 if refused:
                     with pytest.raises(SwarmRefuses, match="block 99, which there is not"):
                         await asked
@@ -168,9 +180,11 @@ def test_who_has_nothing_to_add_cannot_push_into_a_round():
             wire = await wire_of(issue("eve"))
             closed = group.closings[-1].closed
             part = closed.slices[0]
-            body = Push(round_number=closed.round_number, step=0, start=part.start, stop=part.stop)
+            body = PushRequest(
+                round_number=closed.round_number, step=0, start=part.start, stop=part.stop
+            )
             with pytest.raises(SwarmRefuses, match="has nothing to add"):
-                await wire.ask(part.address, "push", body, Done, payload=b"", within_seconds=5.0)
+                await wire.ask(part.address, "push", body, Ack, payload=b"", within_seconds=5.0)
             await wire.transport.close()
 
     run(scenario)
@@ -187,7 +201,7 @@ class NeverGives(Volunteer):
 
         for method in ("fetch", "arrived", "push"):
             kind, _ = wire._handlers[method]
-            wire.answers(method, kind, silence)
+            wire.register(method, kind, silence)
 
 
 def test_a_reducer_that_never_answers_is_outlived():
