@@ -241,7 +241,7 @@ class Peer:
                 continue
             if (closed := self._next_step(group_state)) is not None:
                 await self._advance(closed)
-            elif self.holder.position != (group_state.origin, group_state.step, group_state.lineage):
+            elif self.holder.position != position_of(group_state):
                 await self._fetch_state()
             else:
                 if group_state.plan is not None:
@@ -254,7 +254,7 @@ class Peer:
         return (
             group_state is not None
             and group_state.is_open
-            and self.holder.position == (group_state.origin, group_state.step, group_state.lineage)
+            and self.holder.position == position_of(group_state)
         )
 
     def _next_step(self, group_state: GroupState) -> ClosedStep | None:
@@ -505,3 +505,7 @@ def settings_of(welcome: GroupInfo) -> GroupSettings:
     if settings.digest != welcome.config:
         raise BadMessage(problem="the group's settings do not have their digest")
     return settings
+
+
+def position_of(group_state: GroupState) -> tuple[str, int, str]:
+    return group_state.origin, group_state.step, group_state.lineage
