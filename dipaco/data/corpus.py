@@ -67,7 +67,7 @@ class CorpusManifest:
     notes: tuple[str, ...]
 
 
-class Tokens(Protocol):
+class TokenReader(Protocol):
     """Documents by number: a corpus, or what was gathered of it."""
 
     @property

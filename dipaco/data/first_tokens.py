@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dipaco.data.corpus import Tokens
+from dipaco.data.corpus import TokenReader
 from dipaco.data.tokenizer import Tokenizer
 
 CHUNK = 4096  # whole documents in memory at once
 
 
 def first_tokens(
-    corpus: Tokens, document_numbers: Sequence[int] | np.ndarray, length: int
+    corpus: TokenReader, document_numbers: Sequence[int] | np.ndarray, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first `length` tokens of each document.
 

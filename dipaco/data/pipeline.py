@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dipaco.data.corpus import Tokens
+from dipaco.data.corpus import TokenReader
 from dipaco.data.pack import RowPlan
 from dipaco.files import digest_of
 
@@ -24,7 +24,7 @@ Batch = dict[str, np.ndarray]
 class Rows:
     """A random-access source of planned rows, as Grain wants it."""
 
-    def __init__(self, corpus: Tokens, plan: RowPlan):
+    def __init__(self, corpus: TokenReader, plan: RowPlan):
         self.corpus = corpus
         self.plan = plan
 
@@ -53,7 +53,7 @@ class Rows:
 class Batches:
     """The endless batches of one row plan."""
 
-    def __init__(self, corpus: Tokens, plan: RowPlan, batch_size: int, seed: int):
+    def __init__(self, corpus: TokenReader, plan: RowPlan, batch_size: int, seed: int):
         import grain
 
         assert plan.num_rows > 0, "an empty plan is an EmptyShard before it comes here"

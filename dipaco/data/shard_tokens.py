@@ -29,12 +29,12 @@ class _About(msgspec.Struct):
     counts: list[int]  # documents in each file
 
 
-def name_of(corpus_digest: str, documents: np.ndarray) -> str:
+def shard_tokens_digest(corpus_digest: str, documents: np.ndarray) -> str:
     """What some documents (rising numbers) of a corpus are called: the same for the same tokens."""
     return digest_of(corpus_digest, np.asarray(documents, dtype=np.int64))
 
 
-def gather(corpus: Corpus, documents: np.ndarray, folder: Path) -> None:
+def write_shard_tokens(corpus: Corpus, documents: np.ndarray, folder: Path) -> None:
     """Writes the tokens of some documents (rising numbers) into a new folder."""
     folder.mkdir()
     token_type = corpus.manifest.token_type
@@ -57,8 +57,8 @@ class ShardTokens:
     """Gathered documents, open for reading by their numbers in the corpus.
 
     Args:
-      folder: that `gather` wrote; its files may go as soon as this is made.
-      documents: as they were given to `gather`.
+      folder: that `write_shard_tokens` wrote; its files may go as soon as this is made.
+      documents: as they were given to `write_shard_tokens`.
     """
 
     def __init__(self, folder: Path, documents: np.ndarray):

@@ -34,7 +34,7 @@ class StepMetrics(NamedTuple):
 def path_loss(
     model: ModelConfig,
     settings: InnerSettings,
-    rows_apart: jax.sharding.NamedSharding | None = None,
+    rows_sharding: jax.sharding.NamedSharding | None = None,
 ) -> LossFn:
     """What every path is trained to make small; arguments as `training_loss`."""
 
@@ -47,7 +47,7 @@ def path_loss(
             batch["positions"],
             rematerialise=settings.rematerialise,
             loss_chunks=settings.loss_chunks,
-            rows_apart=rows_apart,
+            rows_sharding=rows_sharding,
         )
 
     return loss

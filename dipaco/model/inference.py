@@ -17,7 +17,7 @@ from jax import lax
 from dipaco.model.attention import attend
 from dipaco.model.cache import write
 from dipaco.model.config import ModelConfig, block_names
-from dipaco.model.layers import rms_norm, rotary_turns, rotate
+from dipaco.model.layers import rms_norm, rotary_table, rotate
 from dipaco.model.spec import Parts, Tree
 
 Blocks = Mapping[str, Mapping[str, jax.Array]]  # keys and values of each block, [B, G, S, K]
@@ -47,7 +47,7 @@ def extend(
       Hidden states float32 [D, B T], before the final norm, and the cache with the tokens in it.
     """
     positions_BT = starts_B[:, None] + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None, :]
-    turns = rotary_turns(positions_BT, config.head_size, config.rope_theta)
+    turns = rotary_table(positions_BT, config.head_size, config.rope_theta)
     slots_S = jnp.arange(_num_slots(blocks), dtype=jnp.int32)
     allowed_BTS = slots_S[None, None, :] <= positions_BT[:, :, None]
 

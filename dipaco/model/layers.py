@@ -72,7 +72,7 @@ def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
     return x * lax.rsqrt(mean_square + epsilon) * jnp.expand_dims(scale, range(x.ndim - 1))
 
 
-def rotary_turns(positions_BT: jax.Array, head_size: int, theta: float) -> jax.Array:
+def rotary_table(positions_BT: jax.Array, head_size: int, theta: float) -> jax.Array:
     """Cosine and sine of the angle of each pair of values at each position -> [2, B, T, K / 2].
 
     The angle is position / theta^(2i / K), in float32, as in `transformers`: at position 2048 the
@@ -87,7 +87,7 @@ def rotary_turns(positions_BT: jax.Array, head_size: int, theta: float) -> jax.A
 
 
 def rotate(x_BTHK: jax.Array, turns: jax.Array) -> jax.Array:
-    """Turns each pair (i, i + K/2) as `rotary_turns` has it (arXiv 2104.09864).
+    """Turns each pair (i, i + K/2) as `rotary_table` has it (arXiv 2104.09864).
 
     Half-split, as Llama in `transformers`; the paper pairs neighbours.
     """

@@ -15,7 +15,7 @@ from jax import lax
 from dipaco.model.attention import Attention
 from dipaco.model.cache import Cache, num_slots
 from dipaco.model.config import ModelConfig, block_names
-from dipaco.model.layers import FeedForward, declare, dense, rms_norm, rotary_turns
+from dipaco.model.layers import FeedForward, declare, dense, rms_norm, rotary_table
 from dipaco.model.loss import chunked_loss, next_is_target, next_token_loss, next_tokens
 from dipaco.model.spec import Parts, Tree, describe
 
@@ -59,7 +59,7 @@ def training_loss(
     *,
     rematerialise: bool = False,
     loss_chunks: int = 1,
-    rows_apart: jax.sharding.NamedSharding | None = None,
+    rows_sharding: jax.sharding.NamedSharding | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """`loss.next_token_loss` of the logits, and ways to need less memory for its gradient.
 
@@ -74,7 +74,7 @@ def training_loss(
       Summed negative log-likelihood in nats and the number of targets; float32 scalars.
     """
     x_BTD, _ = _through_blocks(
-        config, parts, tokens_BT, segments, positions, None, rematerialise, rows_apart
+        config, parts, tokens_BT, segments, positions, None, rematerialise, rows_sharding
     )
     x_BTD, head = _normed(config, parts, x_BTD), _head(config, parts)
     if loss_chunks == 1:
@@ -98,33 +98,33 @@ def hidden_states(
     return _through_blocks(config, parts, tokens_BT, segments, positions, None)[0]
 
 
-def _placed(rows_apart, x_BTD):
+def _placed(rows_sharding, x_BTD):
     """Left to itself, XLA divides hidden states as the parameters that they meet: along D."""
-    return x_BTD if rows_apart is None else lax.with_sharding_constraint(x_BTD, rows_apart)
+    return x_BTD if rows_sharding is None else lax.with_sharding_constraint(x_BTD, rows_sharding)
 
 
-def _gathered(rows_apart, embed):
+def _gathered(rows_sharding, embed):
     """The embedding whole on each device: rows of a divided table come divided, and XLA then makes
     hidden states whole to divide them anew.
     """
-    if rows_apart is None:
+    if rows_sharding is None:
         return embed
-    whole = jax.sharding.NamedSharding(rows_apart.mesh, jax.sharding.PartitionSpec())
+    whole = jax.sharding.NamedSharding(rows_sharding.mesh, jax.sharding.PartitionSpec())
     return lax.with_sharding_constraint(embed, whole)
 
 
 def _through_blocks(
-    config, parts, tokens_BT, segments, positions, cache, rematerialise=False, rows_apart=None
+    config, parts, tokens_BT, segments, positions, cache, rematerialise=False, rows_sharding=None
 ):
     specs = describe(config)
     if positions is None:
         start_B = jnp.zeros((1,), jnp.int32) if cache is None else cache["length"]
         positions = start_B[:, None] + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None, :]
     allowed_BTS = _allowed(tokens_BT.shape[1], segments, positions, cache)
-    turns = rotary_turns(positions, config.head_size, config.rope_theta)
+    turns = rotary_table(positions, config.head_size, config.rope_theta)
 
-    embed = _gathered(rows_apart, parts["embed"])
-    x_BTD = _placed(rows_apart, _apply(Embed(specs["embed"], config), embed, tokens_BT))
+    embed = _gathered(rows_sharding, parts["embed"])
+    x_BTD = _placed(rows_sharding, _apply(Embed(specs["embed"], config), embed, tokens_BT))
     after = {}
     for name in block_names(config):
         kept = None if cache is None else cache[name]
@@ -134,7 +134,7 @@ def _through_blocks(
             x_BTD = _computed_again(block, parts[name], x_BTD, inputs)
         else:
             x_BTD, after[name] = block(parts[name], x_BTD, *inputs)
-        x_BTD = _placed(rows_apart, x_BTD)
+        x_BTD = _placed(rows_sharding, x_BTD)
     if cache is None:
         return x_BTD, None
     num_new = tokens_BT.shape[1] if segments is None else jnp.sum(segments != 0, axis=1)

@@ -163,8 +163,8 @@ class Programs:
         return jax.device_put(parts, shardings), jax.device_put(optimizer_state, of_state)
 
     def _loss(self, model: ModelConfig) -> LossFn:
-        rows_apart = self._batch_sharding if self.mesh.size > 1 else None
-        return path_loss(model, self.config.inner, rows_apart)
+        rows_sharding = self._batch_sharding if self.mesh.size > 1 else None
+        return path_loss(model, self.config.inner, rows_sharding)
 
     def hidden(self, parts: Any) -> Any:
         """tokens [B, T] -> the last block's hidden states [B, T, D] under `parts`."""

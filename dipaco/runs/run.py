@@ -38,16 +38,16 @@ from dipaco.runs.errors import (
 )
 from dipaco.store.address import Address
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.layout import Layout, SweepLayout, tokens_folder
+from dipaco.store.layout import Layout, SweepLayout, shard_tokens_folder
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId, assemble
 
 if TYPE_CHECKING:
-    from dipaco.data.corpus import Corpus, Tokens
+    from dipaco.data.corpus import Corpus, TokenReader
     from dipaco.runs.programs import Programs
 
 
-MOST_GATHERED = 4  # whose files are open at once
+MOST_OPEN_SHARDS = 4  # whose files are open at once
 SETTING_UP_SECONDS = 60.0  # beginning a run takes less, unless it copies a large checkpoint
 
 
@@ -74,7 +74,7 @@ class Run:
         self.database_location = database_location
         self.ledger = ledger
         self.objects = address.objects()
-        self._gathered: dict[str, Tokens] = {}  # open for reading, the oldest first
+        self._shard_tokens: dict[str, TokenReader] = {}  # open for reading, the oldest first
         self._routers: dict[str, Router] = {}  # by digest
 
     def open_ledger(self) -> Ledger:
@@ -125,24 +125,24 @@ class Run:
         """Sees to it that a file of the corpus is here, and whole."""
         self.objects.file(self._corpus_files[name])
 
-    def tokens_of(self, documents: np.ndarray) -> "Tokens":
-        """The tokens of some documents (rising numbers): in the corpus; where that is in a bucket,
-        as they were gathered there, if they were.
+    def tokens_of(self, documents: np.ndarray) -> "TokenReader":
+        """Reads the tokens of some documents (rising numbers): from the shard's own files if the run
+        is in a bucket and has them, else from the corpus.
         """
         if self.address.url is None:
             return self.corpus
-        from dipaco.data.shard_tokens import ShardTokens, name_of
+        from dipaco.data.shard_tokens import ShardTokens, shard_tokens_digest
 
-        name = name_of(self.stage("prepare").artifacts["corpus"].digest, documents)
-        if name not in self._gathered:
+        name = shard_tokens_digest(self.stage("prepare").artifacts["corpus"].digest, documents)
+        if name not in self._shard_tokens:
             try:
-                folder = self.objects.folder(tokens_folder(name))
+                folder = self.objects.folder(shard_tokens_folder(name))
             except (ObjectMissing, ObjectDamaged):
                 return self.corpus  # each of whose files is checked as well
-            while len(self._gathered) >= MOST_GATHERED:
-                del self._gathered[next(iter(self._gathered))]
-            self._gathered[name] = ShardTokens(folder, documents)
-        return self._gathered[name]
+            while len(self._shard_tokens) >= MOST_OPEN_SHARDS:
+                del self._shard_tokens[next(iter(self._shard_tokens))]
+            self._shard_tokens[name] = ShardTokens(folder, documents)
+        return self._shard_tokens[name]
 
     @functools.cached_property
     def programs(self) -> "Programs":

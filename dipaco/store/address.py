@@ -87,9 +87,9 @@ class Address:
 
     def objects(self) -> "Objects":
         """The objects of the run."""
-        from dipaco.store.cache import Cache, cache_bytes
+        from dipaco.store.cache import FileCache, cache_bytes
         from dipaco.store.objects import Objects
 
         if self.remote is None:
             return Objects(self.folder)
-        return Objects(self.folder, self.remote, Cache(self.folder.parent, cache_bytes()))
+        return Objects(self.folder, self.remote, FileCache(self.folder.parent, cache_bytes()))

@@ -27,7 +27,7 @@ class _Found(NamedTuple):
     file: Path
 
 
-class Cache:
+class FileCache:
     """The fetched files under a folder of run folders.
 
     Args:

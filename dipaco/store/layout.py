@@ -157,6 +157,6 @@ def is_folder(name: str) -> bool:
     return name.startswith(("snapshots/", "tokens/"))
 
 
-def tokens_folder(digest: str) -> str:
-    """Name of gathered tokens."""
+def shard_tokens_folder(digest: str) -> str:
+    """Name of the folder of shard tokens."""
     return f"tokens/{digest}"

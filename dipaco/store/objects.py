@@ -33,21 +33,21 @@ from dipaco.files import (
     write_atomically,
 )
 from dipaco.receipt import Receipt
-from dipaco.store.cache import Cache
+from dipaco.store.cache import FileCache
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.layout import is_folder, remote_name
-from dipaco.store.listing import (
+from dipaco.store.remote import Remote
+from dipaco.store.verification import (
     DIGESTS,
     check_file,
     check_folder,
     list_folder,
-    listed,
     map_file,
+    parse_listing,
     receipt_of,
 )
-from dipaco.store.remote import Remote
 
-TURN_SECONDS = 60.0
+FETCH_LOCK_SECONDS = 60.0
 FRESH_SECONDS = 3600.0  # longer than anybody waits for a bucket
 TRANSFERS_AT_ONCE = 8
 
@@ -62,7 +62,7 @@ class Objects:
       remote: the bucket's side, where there is one; `cache` then bounds what is in the folder.
     """
 
-    def __init__(self, root: Path, remote: Remote | None = None, cache: Cache | None = None):
+    def __init__(self, root: Path, remote: Remote | None = None, cache: FileCache | None = None):
         self.root = root
         self.remote = remote
         self._cache = cache
@@ -181,7 +181,7 @@ class Objects:
         with contextlib.suppress(OSError):
             (self.root / name).parent.rmdir()
 
-    def sweep(self) -> None:
+    def delete_partial_writes(self) -> None:
         """Removes what interrupted writes left behind here. Only where nobody on this machine works
         on the run; who only looks at one in a bucket may be fetching, and what is fresh stays.
         """
@@ -194,7 +194,7 @@ class Objects:
                 if left.stat().st_mtime < time.time() - FRESH_SECONDS:
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
 
-    def keep_only(self, live: Container[str]) -> None:
+    def delete_unreferenced(self, live: Container[str]) -> None:
         """Removes contributions and snapshots that are not among the names in `live`: superseded
         ones, and those of attempts that were never recorded. Only where nobody writes.
         """
@@ -250,7 +250,7 @@ class Objects:
     def _fetch(self, remote: Remote, receipt: Receipt) -> None:
         """From the bucket, unless a neighbour has done so meanwhile."""
         final = self.root / receipt.name
-        with self._turn(receipt.name):
+        with self._fetch_lock(receipt.name):
             with contextlib.suppress(ObjectMissing, ObjectDamaged):
                 return check_file(final, receipt)
             with self._beside() as temporary, translate_os_errors(temporary):
@@ -259,7 +259,7 @@ class Objects:
         return None
 
     @contextlib.contextmanager
-    def _turn(self, name: str) -> Generator[None]:
+    def _fetch_lock(self, name: str) -> Generator[None]:
         """Of those on this machine who want the same object, one fetches it. Who has waited long
         goes ahead: the one before may have been stopped.
         """
@@ -267,7 +267,7 @@ class Objects:
         with translate_os_errors(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             stream = file.open("a")
-        deadline = time.monotonic() + TURN_SECONDS
+        deadline = time.monotonic() + FETCH_LOCK_SECONDS
         with stream:
             while time.monotonic() < deadline:
                 with contextlib.suppress(BlockingIOError):
@@ -291,7 +291,7 @@ class Objects:
                 problem = f"`{receipt.name}`: {error.values['problem']}"
                 raise ObjectDamaged(file=url, name=name, problem=problem) from error
 
-        _side_by_side(fetch, listed(content, url, name))
+        _side_by_side(fetch, parse_listing(content, url, name))
         write_atomically(self.root / name / DIGESTS, content)
 
 

@@ -35,7 +35,7 @@ from dipaco.store.errors import (
     StoreUnreachable,
 )
 
-PATIENCE_SECONDS = 900.0  # as for the database: a failover, somebody's lunch
+RETRY_FOR_SECONDS = 900.0  # as for the database: a failover, somebody's lunch
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 REQUEST_SECONDS = 30.0  # a deadline for one request, and for its bytes at the slowest rate
 SLOWEST_BYTES_PER_SECOND = 250_000
@@ -72,7 +72,7 @@ class Remote:
         self.url = url
         self._lock = threading.Lock()
         self._num_waiting, self._silent_since = 0, 0.0
-        self._store: Any = self._patiently(lambda: tensorstore.KvStore.open(_spec(url)))
+        self._store: Any = self._with_retry(lambda: tensorstore.KvStore.open(_spec(url)))
 
     def url_of(self, name: str) -> str:
         return f"{self.url}/{name}"
@@ -120,18 +120,18 @@ class Remote:
         """Writes an object unless there is one of this name; False where there is, which may be
         our own (see above). Whole or not at all.
         """
-        stamp = self._patiently(
+        stamp = self._with_retry(
             lambda: self._store.write(name, content, if_equal=ABSENT), len(content)
         )
         return bool(stamp.generation)  # a lost race raises nothing
 
     def write(self, name: str, content: bytes) -> None:
         """Writes an object in place of what is there. Whole or not at all."""
-        self._patiently(lambda: self._store.write(name, content), len(content))
+        self._with_retry(lambda: self._store.write(name, content), len(content))
 
     def read(self, name: str) -> bytes | None:
         """A small object; None where there is none."""
-        found = self._patiently(lambda: self._store.read(name))
+        found = self._with_retry(lambda: self._store.read(name))
         return found.value if found.state == "value" else None
 
     def blocks(self, name: str, num_bytes: int) -> Iterator[bytes | None]:
@@ -149,7 +149,7 @@ class Remote:
         while asked:
             start, under_way = asked.popleft()
             try:
-                found = self._patiently(functools.partial(ask, start), most_bytes, under_way)
+                found = self._with_retry(functools.partial(ask, start), most_bytes, under_way)
             except _Short:
                 return
             asked.extend((start, ask(start)) for start in itertools.islice(starts, 1))
@@ -157,22 +157,22 @@ class Remote:
 
     def delete(self, name: str) -> None:
         """Removes an object; one that is gone already is fine."""
-        self._patiently(lambda: self._store.write(name, None))
+        self._with_retry(lambda: self._store.write(name, None))
 
     def delete_folder(self, name: str) -> None:
         """Removes every object whose name begins with `name/`."""
-        self._patiently(lambda: self._store.delete_range(self._under(name)))
+        self._with_retry(lambda: self._store.delete_range(self._under(name)))
 
     def names(self, folder: str) -> list[str]:
         """Of all objects whose name begins with `folder/`."""
         return [
-            key.decode() for key in self._patiently(lambda: self._store.list(self._under(folder)))
+            key.decode() for key in self._with_retry(lambda: self._store.list(self._under(folder)))
         ]
 
     def _under(self, folder: str) -> Any:
         return self._tensorstore.KvStore.KeyRange(f"{folder}/", f"{folder}0")  # 0 follows /
 
-    def _patiently(
+    def _with_retry(
         self, ask: Callable[[], Any], num_bytes: int = 0, under_way: Any | None = None
     ) -> Any:
         """What a request comes to; it is made again for as long as the store does not answer.
@@ -183,7 +183,7 @@ class Remote:
           under_way: it has been made once already.
 
         Raises:
-          StoreUnreachable: for `PATIENCE_SECONDS`.
+          StoreUnreachable: for `RETRY_FOR_SECONDS`.
           StoreRefuses, BucketMissing: asking again would not help.
         """
         began = time.monotonic()
@@ -200,7 +200,7 @@ class Remote:
                 except ValueError as error:
                     problem = self._passing_problem(str(error))
                 silent_seconds = time.monotonic() - began
-                if silent_seconds > PATIENCE_SECONDS:
+                if silent_seconds > RETRY_FOR_SECONDS:
                     raise StoreUnreachable(url=self.url, seconds=silent_seconds, problem=problem)
                 if wait_seconds == FIRST_WAIT_SECONDS:
                     waiting.enter_context(self._outage(problem))

@@ -50,7 +50,7 @@ def sweep_all(run: Run) -> None:
     where nobody writes.
     """
     keep = run.config.retention
-    run.objects.keep_only(
+    run.objects.delete_unreferenced(
         run.ledger.live_names(snapshots=keep.num_snapshots, contributions=keep.num_contributions)
     )
 

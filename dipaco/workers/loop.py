@@ -374,7 +374,7 @@ def recover(run: Run) -> None:
     read is gone as well.
     """
     if run.address.url is not None or not run.database_location.is_server:
-        run.objects.sweep()
+        run.objects.delete_partial_writes()
     if not run.database_location.is_server:
         run.ledger.queue.give_back_all()
         sweep_all(run)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dipaco.data.corpus import Tokens
+from dipaco.data.corpus import TokenReader
 from dipaco.data.first_tokens import first_tokens
 from dipaco.evaluation.perplexity import score_documents
 from dipaco.runs.run import Run
@@ -32,7 +32,7 @@ def scores_every_path(run: Run, arm: str, phase: int) -> bool:
 def score_under_path(
     run: Run,
     parts: Any,
-    tokens_of: Tokens,
+    tokens_of: TokenReader,
     documents: np.ndarray,
     score: Callable[..., tuple[np.ndarray, ...]] = score_documents,
 ) -> tuple[np.ndarray, ...]:

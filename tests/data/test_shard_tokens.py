@@ -1,15 +1,15 @@
-"""Gathered documents: the same tokens by the same numbers, from files of their own."""
+"""Shard tokens: the same tokens by the same numbers, from files of their own."""
 
 import shutil
 
 import numpy as np
 import pytest
 
-from dipaco.data import shard_tokens as gathered
+from dipaco.data import shard_tokens
 from dipaco.data.config import DataConfig
 from dipaco.data.corpus import Corpus
 from dipaco.data.prepare import prepare
-from dipaco.data.shard_tokens import ShardTokens, gather, name_of
+from dipaco.data.shard_tokens import ShardTokens, shard_tokens_digest, write_shard_tokens
 
 CONFIG = DataConfig(
     sources=("toy:?clusters=3&documents=90&words=20",),
@@ -30,14 +30,14 @@ def corpus(tmp_path_factory):
 @pytest.mark.parametrize("file_bytes", [1, 700, 1 << 20])
 @pytest.mark.parametrize("documents", [np.arange(0, 90, 3), np.array([5]), np.arange(0)])
 def test_the_tokens_are_those_of_the_corpus(corpus, tmp_path, monkeypatch, documents, file_bytes):
-    monkeypatch.setattr(gathered, "FILE_BYTES", file_bytes)
-    gather(corpus, documents, tmp_path / "gathered")
+    monkeypatch.setattr(shard_tokens, "FILE_BYTES", file_bytes)
+    write_shard_tokens(corpus, documents, tmp_path / "shard")
     if file_bytes == 1:
-        num_files = len(list((tmp_path / "gathered").glob("*.arrayrecord")))
+        num_files = len(list((tmp_path / "shard").glob("*.arrayrecord")))
         assert num_files == len(documents)
-    found = ShardTokens(tmp_path / "gathered", documents)
+    found = ShardTokens(tmp_path / "shard", documents)
     assert found.digest == corpus.digest
-    shutil.rmtree(tmp_path / "gathered")  # as the cache may, once they are open
+    shutil.rmtree(tmp_path / "shard")  # as the cache may, once they are open
     asked = np.random.default_rng(0).permutation(np.repeat(documents, 2))
     for one, other in zip(found.tokens(asked), corpus.tokens(asked), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -46,12 +46,14 @@ def test_the_tokens_are_those_of_the_corpus(corpus, tmp_path, monkeypatch, docum
 
 def test_the_name_tells_corpus_and_documents(corpus):
     names = {
-        name_of(digest, np.array(documents))
+        shard_tokens_digest(digest, np.array(documents))
         for digest in (corpus.digest, "other")
         for documents in ([1, 2], [1, 3], [1, 2, 3])
     }
     assert len(names) == 6
-    assert name_of("other", np.array([1, 2], np.int32)) == name_of("other", np.array([1, 2]))
+    assert shard_tokens_digest("other", np.array([1, 2], np.int32)) == shard_tokens_digest(
+        "other", np.array([1, 2])
+    )
 
 
 def test_a_corpus_that_is_elsewhere_comes_file_by_file_as_it_is_read(corpus, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dipaco.receipt import Receipt
-from dipaco.store.cache import Cache
+from dipaco.store.cache import FileCache
 from dipaco.store.layout import remote_name
 from dipaco.store.objects import Objects
 from dipaco.store.remote import Remote
@@ -66,6 +66,6 @@ def in_bucket(url: str, folder: Path) -> Store:
     def machine(name: str) -> Objects:
         root = folder / name / "run"
         root.mkdir(parents=True)
-        return Objects(root, Remote(f"{url}/run"), Cache(root.parent, 1 << 30))
+        return Objects(root, Remote(f"{url}/run"), FileCache(root.parent, 1 << 30))
 
     return Store(machine("here"), machine("elsewhere"))

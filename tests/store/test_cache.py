@@ -5,7 +5,7 @@ import os
 import pytest
 
 from dipaco.errors import BadSetting
-from dipaco.store.cache import IN_USE_SECONDS, Cache, cache_bytes
+from dipaco.store.cache import IN_USE_SECONDS, FileCache, cache_bytes
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_the_least_recently_used_files_go_of_whatever_run(runs):
     oldest = add(runs, "one/objects/modules/a", 40, 1000)
     middle = add(runs, "two/snapshots/modular/0000/000001-1/d/b", 40, 2000)
     newest = add(runs, "one/corpus/tokens_00000.arrayrecord", 40, 3000)
-    Cache(runs, 100, clock=lambda: 10_000.0).added(40)
+    FileCache(runs, 100, clock=lambda: 10_000.0).added(40)
     assert not oldest.exists()
     assert middle.exists()
     assert newest.exists()
@@ -33,7 +33,7 @@ def test_the_least_recently_used_files_go_of_whatever_run(runs):
 
 def test_a_file_that_is_used_again_stays(runs):
     one, other = (add(runs, f"one/objects/k/{name}", 60, at) for name, at in (("a", 1), ("b", 2)))
-    cache = Cache(runs, 100, clock=lambda: 10_000.0)
+    cache = FileCache(runs, 100, clock=lambda: 10_000.0)
     cache.used(one)
     cache.added(60)
     assert one.exists()
@@ -42,9 +42,9 @@ def test_a_file_that_is_used_again_stays(runs):
 
 def test_what_was_asked_for_a_moment_ago_stays_even_over_the_bound(runs):
     files = [add(runs, f"one/objects/k/{number}", 60, 9_990) for number in range(3)]
-    Cache(runs, 100, clock=lambda: 10_000.0).added(60)
+    FileCache(runs, 100, clock=lambda: 10_000.0).added(60)
     assert all(file.exists() for file in files)
-    Cache(runs, 100, clock=lambda: 9_991.0 + IN_USE_SECONDS).added(60)
+    FileCache(runs, 100, clock=lambda: 9_991.0 + IN_USE_SECONDS).added(60)
     assert sum(file.exists() for file in files) == 1
 
 
@@ -53,13 +53,13 @@ def test_what_cannot_be_fetched_again_is_never_touched(runs):
         add(runs, f"one/{name}", 500, 1)
         for name in ("events.jsonl", "logs/w.log", "partial/x", "preparing/tokens", "run.lock")
     ]
-    Cache(runs, 100, clock=lambda: 10_000.0).added(1)
+    FileCache(runs, 100, clock=lambda: 10_000.0).added(1)
     assert all(file.exists() for file in kept)
 
 
 def test_the_folders_are_looked_through_now_and_then_and_not_for_every_file(runs, monkeypatch):
     looks = []
-    cache = Cache(runs, 1000, clock=lambda: 10_000.0)
+    cache = FileCache(runs, 1000, clock=lambda: 10_000.0)
     monkeypatch.setattr(cache, "_files", lambda: looks.append(1) or iter(()))
     for _ in range(100):
         cache.added(10)

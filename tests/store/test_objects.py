@@ -58,9 +58,9 @@ def test_what_a_killed_writer_left_is_swept_and_nothing_else(objects, tmp_path):
     receipt = objects.write_bytes("k", "bin", b"kept")
     (tmp_path / "partial").mkdir(exist_ok=True)
     (tmp_path / "partial" / "half").write_bytes(b"ha")
-    objects.sweep()
+    objects.delete_partial_writes()
     assert files(tmp_path) == [tmp_path / receipt.name]
-    objects.sweep()
+    objects.delete_partial_writes()
 
 
 def fail_with(number):
@@ -175,7 +175,7 @@ def test_only_live_contributions_and_snapshots_are_kept_and_other_objects_stay(o
         folder = tmp_path / "snapshots" / "modular" / "0000" / f"000001-{attempt}"
         folder.mkdir(parents=True)
         (folder / "state").write_bytes(b"state")
-    objects.keep_only({live.name, "snapshots/modular/0000/000001-2"})
+    objects.delete_unreferenced({live.name, "snapshots/modular/0000/000001-2"})
     assert [str(file.relative_to(tmp_path)) for file in files(tmp_path)] == sorted(
         [module.name, live.name, "snapshots/modular/0000/000001-2/state"]
     )

@@ -86,7 +86,7 @@ def test_many_who_wait_tell_it_once(store, caplog):
 
 
 def test_a_store_that_stays_away_is_a_sentence(store, bucket, monkeypatch):
-    monkeypatch.setattr(remote_file, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(remote_file, "RETRY_FOR_SECONDS", 0.05)
     with bucket.proxy.gone(), pytest.raises(StoreUnreachable, match=r"s3://.*is safe"):
         store.here.write_bytes("k", "bin", CONTENT)
     assert store.content(receipt_of()) is None
@@ -217,7 +217,7 @@ def test_what_was_left_half_fetched_is_swept_when_nobody_can_be_at_it(store):
         (partial / name).write_bytes(b"half")
     for name in ("old", "folder"):
         os.utime(partial / name, (1, 1))
-    store.here.sweep()
+    store.here.delete_partial_writes()
     assert [file.name for file in partial.iterdir()] == ["fresh"]
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.data.corpus import Corpus
-from dipaco.data.shard_tokens import ShardTokens, name_of
+from dipaco.data.shard_tokens import ShardTokens, shard_tokens_digest
 from dipaco.receipt import Receipt
 from dipaco.runs.run import create_or_open, open_run
 from dipaco.store.address import Address
-from dipaco.store.layout import remote_name, tokens_folder
+from dipaco.store.layout import remote_name, shard_tokens_folder
 from dipaco.workers.row_plans import batches_for
 from tests.workers.conftest import CONFIG, worker_of
 from tests.workers.test_recovery import (  # noqa: F401
@@ -54,7 +54,7 @@ def elsewhere(routed, programs, monkeypatch, tmp_path):
 
 
 def token_files(run):
-    """(of the corpus, gathered) that are on this machine."""
+    """(of the corpus, of shards) that are on this machine."""
     root = run.layout.root
     return sorted(root.glob("corpus/tokens*")), sorted(root.glob("tokens/*/tokens*"))
 
@@ -64,18 +64,18 @@ def test_a_path_reads_its_shard_from_files_of_its_own(elsewhere):
     arm = run.plan.arm(MODULAR)
     batches = batches_for(run, arm, 1, 0)
     one = batches.at(0)
-    of_corpus, gathered = token_files(run)
+    of_corpus, of_shards = token_files(run)
     assert not of_corpus
-    assert len(gathered) == 1
-    (shard,) = run._gathered.values()
+    assert len(of_shards) == 1
+    (shard,) = run._shard_tokens.values()
     assert isinstance(shard, ShardTokens)
 
     # Spoiled, they are no loss: the corpus has the same tokens, and gives the same batch.
-    run._gathered.clear()
-    name = gathered[0].relative_to(run.layout.root).as_posix()
+    run._shard_tokens.clear()
+    name = of_shards[0].relative_to(run.layout.root).as_posix()
     whole = run.objects.remote.read(name)
     run.objects.remote.write(name, b"spoiled")
-    gathered[0].unlink()
+    of_shards[0].unlink()
     again = batches_for(run, arm, 1, 0)
     assert again.fingerprint == batches.fingerprint
     for field, values in again.at(0).items():
@@ -84,7 +84,7 @@ def test_a_path_reads_its_shard_from_files_of_its_own(elsewhere):
     run.objects.remote.write(name, whole)
 
 
-def test_what_is_validated_on_is_gathered_as_well(elsewhere):
+def test_documents_for_validation_have_shard_tokens_as_well(elsewhere):
     run = elsewhere
     valid = np.sort(run.corpus.documents("valid"))
     found = run.tokens_of(valid)
@@ -94,10 +94,10 @@ def test_what_is_validated_on_is_gathered_as_well(elsewhere):
         np.testing.assert_array_equal(one, other)
 
 
-def test_documents_that_nobody_gathered_are_read_from_the_corpus(elsewhere):
+def test_documents_without_shard_tokens_are_read_from_the_corpus(elsewhere):
     run = elsewhere
     documents = np.arange(3)
-    name = tokens_folder(name_of(run.corpus.digest, documents))
+    name = shard_tokens_folder(shard_tokens_digest(run.corpus.digest, documents))
     assert not run.objects.remote.names(name)
     assert isinstance(run.tokens_of(documents), Corpus)
     assert len(run.tokens_of(documents).tokens(documents)) == 3

@@ -12,7 +12,7 @@ from dipaco.config import MODULAR
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.pack import load_plan
-from dipaco.data.shard_tokens import gather, name_of
+from dipaco.data.shard_tokens import shard_tokens_digest, write_shard_tokens
 from dipaco.data.shards import Shard, build_shard, domain_table, hold_out
 from dipaco.receipt import Receipt
 from dipaco.routing.calibration import is_near
@@ -21,7 +21,7 @@ from dipaco.routing.labels import best_paths
 from dipaco.routing.router import Router, fit_router, load, save
 from dipaco.runs.routing import features_of, route_documents
 from dipaco.runs.run import Run
-from dipaco.store.layout import tokens_folder
+from dipaco.store.layout import shard_tokens_folder
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.errors import EmptyHoldOut
 from dipaco.workers.row_plans import save_row_plan
@@ -44,8 +44,8 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
     table = domain_table(corpus, shards)
     if run.address.url is not None and is_first:
         for documents in (*(shard.plan.documents for shard in shards), *held_out, valid):
-            name = tokens_folder(name_of(corpus.digest, documents))
-            run.objects.write_folder(name, functools.partial(gather, corpus, documents))
+            name = shard_tokens_folder(shard_tokens_digest(corpus.digest, documents))
+            run.objects.write_folder(name, functools.partial(write_shard_tokens, corpus, documents))
     index = {
         "plans": [save_row_plan(run, shard.plan) for shard in shards],
         "documents": [len(shard.documents) for shard in shards],

@@ -74,7 +74,7 @@ def check_folder(folder: Path, name: str) -> None:
         content = (folder / DIGESTS).read_bytes()
     except OSError as error:
         raise ObjectDamaged(file=folder, name=name, problem=f"`{DIGESTS}`: {error}") from error
-    for file, digest, num_bytes in listed(content, folder, name):
+    for file, digest, num_bytes in parse_listing(content, folder, name):
         try:
             check_file(folder / file, Receipt(name, digest, num_bytes))
         except ObjectMissing as error:
@@ -84,7 +84,7 @@ def check_folder(folder: Path, name: str) -> None:
             raise ObjectDamaged(file=folder, name=name, problem=problem) from error
 
 
-def listed(content: bytes, folder: Path | str, name: str) -> list[Receipt]:
+def parse_listing(content: bytes, folder: Path | str, name: str) -> list[Receipt]:
     """What the list of a folder lists. Raises `ObjectDamaged`."""
     try:
         files = [Receipt(str(file), str(digest), int(n)) for file, digest, n in json.loads(content)]
