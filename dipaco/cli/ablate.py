@@ -17,10 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.cli.config import add_set
 from dipaco.cli.errors import NotForSweeps, RowsFailed, SweepNeedsFolder
-from dipaco.cli.runs import add_run
-from dipaco.cli.signals import on_sigterm
+from dipaco.cli.options import add_run, add_set
 from dipaco.errors import BadSetting
 from dipaco.sweeps.folder import (
     alone_at,
@@ -29,6 +27,7 @@ from dipaco.sweeps.folder import (
     put_changed_aside,
     rows_of,
 )
+from dipaco.workers.signals import on_sigterm
 
 if TYPE_CHECKING:
     from dipaco.evaluation.tables import ReportRow

@@ -6,6 +6,8 @@ dipaco config show configs/quickstart.py --set inner.steps=50
 import argparse
 from pathlib import Path
 
+from dipaco.cli.options import add_set
+
 HELP = "show a config's settings"
 
 
@@ -15,18 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("config", type=Path, metavar="CONFIG", help="a file with a function `run()`")
     show.add_argument("--json", action="store_true", help="the settings as JSON")
     add_set(show)
-
-
-def add_set(parser: argparse.ArgumentParser) -> None:
-    """`--set NAME=VALUE`, as often as wanted."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="NAME=VALUE",
-        help="change a setting, e.g. inner.steps=50; may be given again and again",
-    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from dipaco.cli.releases import add_release, check_path, find_release
+from dipaco.cli.options import add_release, check_path, find_release
 
 HELP = "perplexity of your own documents"
 

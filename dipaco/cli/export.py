@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.cli.releases import add_release, check_path, find_release
+from dipaco.cli.options import add_release, check_path, find_release
 
 if TYPE_CHECKING:
     from dipaco.control.release import Release

@@ -11,7 +11,7 @@ import argparse
 import sys
 import time
 
-from dipaco.cli.releases import add_release, check_path, find_release
+from dipaco.cli.options import add_release, check_path, find_release
 
 HELP = "continue a prompt"
 

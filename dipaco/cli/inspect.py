@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dipaco.cli.errors import UnknownImageFormat
-from dipaco.cli.runs import add_run
+from dipaco.cli.options import add_run
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,11 +21,8 @@ cluster, helps the same run.
 import argparse
 from typing import TYPE_CHECKING
 
-from dipaco.cli.beginning import add_beginning, begun, leave_devices_alone
-from dipaco.cli.bounds import check_count, option_of
-from dipaco.cli.fraction import check_memory_fraction
-from dipaco.cli.names import name_of
-from dipaco.cli.orders import stopped_in_order
+from dipaco.cli.options import add_run_start, check_count, check_memory_fraction, name_of, option_of
+from dipaco.cli.run_commands import stop_message
 from dipaco.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -37,7 +34,7 @@ HELP = "do a run with many workers, here or on a Ray cluster"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_beginning(parser)
+    add_run_start(parser)
     add = parser.add_argument
     add("--engine", choices=("local", "ray"), default="local", help="default: local")
     add("--address", metavar="A", help="of the Ray cluster; default: that of this machine")
@@ -62,13 +59,22 @@ def run(options: argparse.Namespace) -> int:
 
     config = load_config(options.config, options.overrides)
     _check_counts(options)
-    leave_devices_alone()
+    from dipaco.launch.devices import use_cpu_only
+
+    use_cpu_only()
 
     from dipaco.cli.console import print_results, title_of
-    from dipaco.cli.supervising import supervise
+    from dipaco.launch.supervisor import supervise
+    from dipaco.workers.process import begun_run
 
     name = name_of(options.name)
-    with begun(options, config) as (opened, is_new):
+    with begun_run(
+        options.run,
+        config,
+        options.database,
+        init_from=options.init_from,
+        start_from=options.start_from,
+    ) as (opened, is_new):
         if not opened.ledger.unfinished():
             print_results(opened)
             return 0
@@ -78,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"launcher {name}: {options.workers} workers on {options.engine}", flush=True)
         crews = _crews(opened, options, name)
         if not supervise(opened, engine, crews, name, tensorboard=options.tensorboard):
-            print(stopped_in_order(opened.ledger))
+            print(stop_message(opened.ledger))
             return 0
         print_results(opened)
     return 0
@@ -101,7 +107,7 @@ def _check_counts(options: argparse.Namespace) -> None:
         expected = (
             "a number: here the hosts of a worker are one machine, and must not share devices"
         )
-        raise BadSetting(name="--devices-per-worker", value=None, expected=expected)
+        raise BadSetting(name="--devices-per-worker", value="left out", expected=expected)
     check_memory_fraction(options.memory_fraction)
 
 

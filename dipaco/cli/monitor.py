@@ -10,9 +10,8 @@ after the last worker.
 
 import argparse
 
-from dipaco.cli.metrics import add_metrics, counted
-from dipaco.cli.orders import stopped_in_order
-from dipaco.cli.runs import add_run
+from dipaco.cli.options import add_metrics, add_run, with_metrics
+from dipaco.cli.run_commands import stop_message
 
 HELP = "watch over the workers of a run"
 LOOK_SECONDS = 1.0
@@ -34,12 +33,12 @@ def run(options: argparse.Namespace) -> int:
     with reading(options.run) as run:
         log = Several(Lines(sys.stdout), JsonLines(run.layout.events, clock=time.time))
         monitor = Monitor(run.ledger)
-        with log, counted(run, options, None):
+        with log, with_metrics(run, options, None):
             while run.ledger.unfinished():
                 for event in monitor.look():
                     log.write(event)
                 if monitor.is_alone and run.ledger.orders().order == "drain":
-                    print(stopped_in_order(run.ledger))
+                    print(stop_message(run.ledger))
                     break
                 time.sleep(LOOK_SECONDS)
     return 0

@@ -1,23 +1,30 @@
-"""The roles of processes that share a run, one verb each; `dipaco train --workers` and `launch`
-start them by these very command lines.
+"""The verbs of the processes that share a run: `worker`, `executor`, `evaluator`, `pretrain`.
+
+`dipaco train --workers` and `dipaco launch` start them with these same command lines.
 """
 
 import argparse
 from collections.abc import Collection
 
-from dipaco.cli.bounds import check_lease
-from dipaco.cli.metrics import add_metrics, counted
-from dipaco.cli.names import name_of
-from dipaco.cli.orders import stopped_in_order
-from dipaco.cli.runs import add_run
+from dipaco.cli.options import (
+    add_database,
+    add_hosts,
+    add_metrics,
+    add_run,
+    check_lease,
+    name_of,
+    with_metrics,
+)
+from dipaco.cli.run_commands import stop_message
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import FIRST_KINDS, PRIORITY, Kind
 from dipaco.workers.errors import BadHosts
 
 _COMMON = """
-Any number may be started and stopped at any time, here or wherever the run's folder or bucket and
-its database can be reached. SIGTERM: the phase in hand is saved part-way, and the next worker goes
-on from that step. SIGKILL, power: the lease of what it did ends, and another does it again.
+Any number may be started and stopped at any time, on every machine that reaches the run's folder or
+bucket and its database. SIGTERM: the current phase is saved part-way, and the next worker continues
+from that step. SIGKILL, power loss: the lease of its task expires, and another worker does the task
+again.
 """
 
 
@@ -34,13 +41,15 @@ class RoleVerb:
         add_run(parser)
         add_database(parser)
         add_metrics(parser)
-        parser.add_argument("--name", help="in the roster; else host and process number")
+        parser.add_argument(
+            "--name", help="among the run's workers (default: host and process number)"
+        )
         parser.add_argument(
             "--lease-seconds",
             type=float,
             default=LEASE_SECONDS,
             metavar="S",
-            help=f"how long it may be silent before its task is another's "
+            help="how long it may go without a heartbeat before its task is given to another "
             f"(default: {LEASE_SECONDS:.0f})",
         )
         if self._name == "worker":
@@ -53,78 +62,45 @@ class RoleVerb:
 
         from dipaco.caches import cache_folder
         from dipaco.cli.console import ConsoleReporter
-        from dipaco.cli.working import dying_together, work
         from dipaco.runs.programs import keep_compiled
-        from dipaco.runs.run import open_run, taking_part
+        from dipaco.runs.run import open_run
         from dipaco.workers.hosts import Meeting, meet
-        from dipaco.workers.loop import follow, recover
+        from dipaco.workers.loop import follow
+        from dipaco.workers.process import exit_with_other_hosts, joined_run, work
 
-        asked = vars(options)
+        given = vars(options)
         meeting = Meeting(
-            asked.get("hosts", 1), asked.get("host_index", 0), asked.get("coordinator")
+            given.get("hosts", 1), given.get("host_index", 0), given.get("coordinator")
         )
         meeting.check()
         check_lease(options.lease_seconds)
         name = name_of(options.name)
-        run = open_run(options.run, options.database)  # before a lock is put there
+        run = open_run(options.run, options.database)  # raises before a lock file is made
         is_synchronous = run.config.outer.synchronous
         run.ledger.close()
         if meeting.hosts > 1 and is_synchronous:
             raise BadHosts(problem="`outer.synchronous` steps all paths in one process of one host")
         hosts = meet(meeting)
         keep_compiled(cache_folder() / "compiled")
-        with taking_part(options.run) as part:
-            run = open_run(options.run, options.database)
-            try:
-                if part.is_alone:
-                    recover(run)
-                part.let_others_in()
-                with dying_together(hosts):
-                    if not hosts.is_first:
-                        follow(run, hosts)
-                        return 0
-                    with (
-                        ConsoleReporter(run) as console,
-                        counted(run, options, console) as callbacks,
-                    ):
-                        is_finished = work(
-                            run,
-                            name,
-                            callbacks,
-                            kinds=self._kinds,
-                            lease_seconds=options.lease_seconds,
-                            hosts=hosts,
-                        )
-                    if not is_finished:
-                        print(stopped_in_order(run.ledger))
-            finally:
-                run.ledger.close()
+        with joined_run(options.run, options.database) as run, exit_with_other_hosts(hosts):
+            if not hosts.is_first:
+                follow(run, hosts)
+                return 0
+            with ConsoleReporter(run) as console, with_metrics(run, options, console) as callbacks:
+                is_finished = work(
+                    run,
+                    name,
+                    callbacks,
+                    kinds=self._kinds,
+                    lease_seconds=options.lease_seconds,
+                    hosts=hosts,
+                )
+            if not is_finished:
+                print(stop_message(run.ledger))
         return 0
 
 
-def add_hosts(parser: argparse.ArgumentParser) -> None:
-    """The options of a worker that is one program over several machines."""
-    parser.add_argument(
-        "--hosts", type=int, default=1, metavar="H", help="machines of this one worker (default: 1)"
-    )
-    parser.add_argument(
-        "--host-index", type=int, default=0, metavar="I", help="which of them this is: 0 to H-1"
-    )
-    parser.add_argument(
-        "--coordinator", metavar="HOST:PORT", help="of the first host, where they meet"
-    )
-
-
-def add_database(parser: argparse.ArgumentParser) -> None:
-    """The option `--database`."""
-    parser.add_argument(
-        "--database",
-        metavar="URL",
-        help="postgresql://HOST/NAME, or env:VARIABLE with such a URL; else SQLite in the folder",
-    )
-
-
-WORKER = RoleVerb("worker", "does whatever is due", tuple(PRIORITY))
+WORKER = RoleVerb("worker", "does any task that is due", tuple(PRIORITY))
 EXECUTOR = RoleVerb("executor", "steps modules when their contributions are in", ("outer",))
 EVALUATOR = RoleVerb(
     "evaluator",

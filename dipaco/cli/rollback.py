@@ -12,7 +12,7 @@ an earlier phase, with fresh AdamW states: dipaco train --from RUN@PHASE.
 
 import argparse
 
-from dipaco.cli.runs import add_run
+from dipaco.cli.options import add_run
 
 HELP = "go back to an earlier phase of a run"
 

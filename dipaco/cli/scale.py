@@ -9,8 +9,7 @@ Workers that are too many save the phase in hand part-way, and leave.
 
 import argparse
 
-from dipaco.cli.bounds import check_count
-from dipaco.cli.runs import add_run
+from dipaco.cli.options import add_run, check_count
 
 HELP = "how many workers each launcher should keep"
 

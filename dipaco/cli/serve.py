@@ -20,9 +20,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.cli.bounds import DAY_SECONDS, LAST_PORT, check_between, option_of
-from dipaco.cli.fraction import check_memory_fraction
-from dipaco.cli.releases import add_release, find_release
+from dipaco.cli.options import (
+    DAY_SECONDS,
+    LAST_PORT,
+    add_release,
+    check_between,
+    check_memory_fraction,
+    find_release,
+    option_of,
+)
 from dipaco.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -161,12 +167,12 @@ def _engine(options: argparse.Namespace) -> "Callable[[EngineSpec], ServingEngin
     scale = _scale(options.replicas or "1..8")
     check_memory_fraction(options.memory_fraction)
 
-    from dipaco.cli.beginning import leave_devices_alone
+    from dipaco.launch.devices import use_cpu_only
     from dipaco.launch.ray import WorkerResources
     from dipaco.serving.service import tell_operator
     from dipaco.serving_cluster.ray_replicas import opened
 
-    leave_devices_alone()  # they are the replicas'; routing takes a moment of a CPU
+    use_cpu_only()  # they are the replicas'; routing takes a moment of a CPU
     shape = WorkerResources(None, options.cpus_per_replica or 1, options.memory_fraction)
     return opened(options.address, scale, shape, tell_operator)
 

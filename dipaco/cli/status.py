@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from dipaco.cli.runs import add_run
+from dipaco.cli.options import add_run
 
 HELP = "how far a run is"
 WATCH_SECONDS = 2.0

@@ -12,6 +12,7 @@ accelerator. Start two, and either may die. `dipaco status --run RUN` shows the 
 
 import argparse
 import asyncio
+import functools
 import importlib.util
 import signal
 import time
@@ -19,20 +20,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dipaco.cli.bounds import DAY_SECONDS, check_between, check_lease
-from dipaco.cli.config import add_set
-from dipaco.cli.errors import NoSuchCredential, PathNeeded, TransportMismatch
-from dipaco.cli.names import name_of
-from dipaco.cli.orders import stopped_in_order
-from dipaco.cli.roles import add_database
-from dipaco.cli.runs import add_run
-from dipaco.cli.say import say
+from dipaco.cli.errors import NoSuchCredential, TransportMismatch, PathNeeded
+from dipaco.cli.options import (
+    DAY_SECONDS,
+    add_database,
+    add_run,
+    add_set,
+    check_between,
+    check_lease,
+    name_of,
+)
+from dipaco.cli.run_commands import stop_message
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.errors import BadSetting, ExtraMissing, NoSuchPath
 
 if TYPE_CHECKING:
     from dipaco.runs.run import Run
     from dipaco.swarm.network.credentials import Authority, Credential
+
+say = functools.partial(print, flush=True)
 
 HELP = "train a path by volunteers' machines: start, token, revoke, join, aux"
 LISTEN = "/ip4/0.0.0.0/tcp/0"
@@ -144,12 +150,12 @@ def _start(options: argparse.Namespace) -> int:
 
     from dipaco.caches import cache_folder
     from dipaco.cli.console import ConsoleReporter, print_results
-    from dipaco.cli.working import work
     from dipaco.config import MODULAR
     from dipaco.runs.programs import keep_compiled
     from dipaco.runs.run import create_or_open, taking_part
     from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
     from dipaco.workers.loop import recover
+    from dipaco.workers.process import work
     from dipaco.workers.registration import wait_until_free
 
     keep_compiled(cache_folder() / "compiled")
@@ -189,7 +195,7 @@ def _start(options: argparse.Namespace) -> int:
                 if is_finished:
                     print_results(opened)
                 else:
-                    print(stopped_in_order(opened.ledger))
+                    print(stop_message(opened.ledger))
             finally:
                 backbone.close(is_finished=is_finished)
         finally:

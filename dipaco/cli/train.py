@@ -23,11 +23,8 @@ numbers. A run that is finished prints its table again.
 import argparse
 from typing import TYPE_CHECKING
 
-from dipaco.cli.beginning import add_beginning, begun, leave_devices_alone
-from dipaco.cli.bounds import check_count
-from dipaco.cli.metrics import add_metrics, counted
-from dipaco.cli.names import name_of
-from dipaco.cli.orders import stopped_in_order
+from dipaco.cli.options import add_metrics, add_run_start, check_count, name_of, with_metrics
+from dipaco.cli.run_commands import stop_message
 
 if TYPE_CHECKING:
     from dipaco.runs.run import Run
@@ -36,7 +33,7 @@ HELP = "do a run, or go on with one"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_beginning(parser)
+    add_run_start(parser)
     parser.add_argument(
         "--workers",
         type=int,
@@ -59,18 +56,26 @@ def run(options: argparse.Namespace) -> int:
 
     from dipaco.caches import cache_folder
     from dipaco.cli.console import print_results
+    from dipaco.launch.devices import use_cpu_only
     from dipaco.runs.programs import keep_compiled
+    from dipaco.workers.process import begun_run
 
     check_count("--workers", options.workers, 1)
     is_alone = options.workers == 1
     if is_alone:
         keep_compiled(cache_folder() / "compiled")
     else:
-        leave_devices_alone()
-    with begun(options, config) as (opened, is_new):
+        use_cpu_only()
+    with begun_run(
+        options.run,
+        config,
+        options.database,
+        init_from=options.init_from,
+        start_from=options.start_from,
+    ) as (opened, is_new):
         do = _alone if is_alone else _with_workers
         if not do(opened, options, is_new):
-            print(stopped_in_order(opened.ledger))
+            print(stop_message(opened.ledger))
             return 0
         print_results(opened)
     return 0
@@ -79,11 +84,11 @@ def run(options: argparse.Namespace) -> int:
 def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
     """In this process; False where it was told to stop."""
     from dipaco.cli.console import ConsoleReporter
-    from dipaco.cli.working import work
+    from dipaco.workers.process import work
 
     with ConsoleReporter(opened, tensorboard=options.tensorboard) as console:
         console.greet(is_new=is_new)
-        with counted(opened, options, console) as callbacks:
+        with with_metrics(opened, options, console) as callbacks:
             return work(opened, name_of(None), callbacks)
 
 
@@ -92,10 +97,9 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
     import os
 
     from dipaco.cli.console import title_of
-    from dipaco.cli.supervising import supervise
     from dipaco.launch.local import LocalEngine
     from dipaco.launch.process_spec import ProcessSpec
-    from dipaco.launch.supervisor import WorkerGroup
+    from dipaco.launch.supervisor import WorkerGroup, supervise
 
     if is_new:
         print(title_of(opened.config), flush=True)
@@ -103,5 +107,5 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
         ProcessSpec("worker", str(options.run)), f"local-{os.getpid()}", options.workers
     )
     engine = LocalEngine(opened.layout.log)
-    with counted(opened, options, None):
+    with with_metrics(opened, options, None):
         return supervise(opened, engine, [crew], name_of(None), tensorboard=options.tensorboard)

@@ -10,9 +10,8 @@ it was; killed by force, told to drain, until another `upgrade`, or `resume`.
 
 import argparse
 
-from dipaco.cli.bounds import DAY_SECONDS, check_between
-from dipaco.cli.runs import add_run
-from dipaco.cli.signals import on_sigterm
+from dipaco.cli.options import DAY_SECONDS, add_run, check_between
+from dipaco.workers.signals import on_sigterm
 
 HELP = "make a run one of this version of the program"
 

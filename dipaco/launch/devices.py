@@ -103,3 +103,10 @@ def fake_cpus(count: int, environment: Mapping[str, str] = os.environ) -> dict[s
     flags = environment.get("XLA_FLAGS", "").split()
     flags = [flag for flag in flags if not flag.startswith(FAKE_DEVICES)]
     return {"XLA_FLAGS": " ".join([*flags, f"{FAKE_DEVICES}={count}"])}
+
+
+def use_cpu_only() -> None:
+    """For a process that only starts others: JAX takes the memory of every device it sees."""
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")

@@ -15,8 +15,11 @@ from dipaco.control.ledger import Ledger
 from dipaco.errors import DipacoError
 from dipaco.launch.engine import Command, Ended, Engine
 from dipaco.launch.errors import WorkersEnded
+from dipaco.launch.event_tailer import EventTailer
 from dipaco.observe.events import Event
+from dipaco.runs.run import Run
 from dipaco.workers.errors import NameTaken
+from dipaco.workers.signals import on_sigterm
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0  # to save a phase part-way
@@ -154,3 +157,26 @@ class Supervisor:
 
     def _say_goodbye(self, ended: Ended, reason: str) -> None:
         self._tell(Event("worker_let_go", {"worker": ended.name, "reason": reason}))
+
+
+def supervise(
+    opened: Run,
+    engine: Engine,
+    groups: Sequence[WorkerGroup],
+    launcher: str,
+    *,
+    tensorboard: bool = False,
+) -> bool:
+    """Keeps workers until the run is finished (True) or this process is asked to stop (False), and
+    prints their events meanwhile. All workers have left when it returns.
+
+    Raises:
+      WorkersEnded: a worker ended because of something that a person must put right.
+    """
+    with EventTailer(opened, tensorboard=tensorboard) as tailer:
+        supervisor = Supervisor(engine, groups, opened.ledger, tailer.tell, launcher)
+        with on_sigterm(supervisor.end):
+            try:
+                return supervisor.keep_until_finished(tailer.look)
+            finally:
+                supervisor.stop()

@@ -1,0 +1,197 @@
+"""Options that several verbs have, and the checks of their values.
+
+Nothing here loads JAX or NumPy: `--help` and a typing error answer at once.
+"""
+
+import argparse
+import contextlib
+import os
+import socket
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dipaco.control.names import check_name
+from dipaco.errors import BadSetting
+from dipaco.store.address import Address
+
+if TYPE_CHECKING:
+    from dipaco.control.release import Release
+    from dipaco.runs.run import Run
+
+DAY_SECONDS = 86400.0
+MAX_PROCESSES = 10_000  # a larger number is a typing error
+LAST_PORT = 65535
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """`--run`, as an `Address`."""
+    parser.add_argument(
+        "--run",
+        type=Address.parse,
+        required=True,
+        metavar="RUN",
+        help="the run's folder, or s3://BUCKET/NAME, gs://BUCKET/NAME",
+    )
+
+
+def add_run_start(parser: argparse.ArgumentParser) -> None:
+    """What `train` and `launch` share: CONFIG, `--run`, the model to start from, `--database`,
+    `--tensorboard`, `--set`.
+    """
+    parser.add_argument(
+        "config", type=Path, metavar="CONFIG", help="a file with a function `run()`"
+    )
+    add_run(parser)
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        "--init-from",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="a Hugging Face checkpoint to start from",
+    )
+    start.add_argument(
+        "--from",
+        dest="start_from",
+        metavar="DIR@PHASE",
+        help="another run to start from: its modules, base model, router and tokenizer",
+    )
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="also write TensorBoard event files"
+    )
+    add_database(parser)
+    add_set(parser)
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """`--set NAME=VALUE`, as often as wanted."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="NAME=VALUE",
+        help="change a setting, e.g. inner.steps=50; may be given several times",
+    )
+
+
+def add_database(parser: argparse.ArgumentParser) -> None:
+    """`--database`."""
+    parser.add_argument(
+        "--database",
+        metavar="URL",
+        help="postgresql://HOST/NAME, or env:VARIABLE with such a URL; else SQLite in the folder",
+    )
+
+
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+    """The options of a worker that is one program over several machines."""
+    parser.add_argument(
+        "--hosts", type=int, default=1, metavar="H", help="machines of this one worker (default: 1)"
+    )
+    parser.add_argument(
+        "--host-index", type=int, default=0, metavar="I", help="which of them this is: 0 to H-1"
+    )
+    parser.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="address of the first host, where all connect"
+    )
+
+
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    """`--metrics-port` and `--metrics-host`."""
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve Prometheus metrics there: GET /metrics (extra `metrics`)",
+    )
+    parser.add_argument(
+        "--metrics-host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address to listen on for metrics (default: 127.0.0.1, this machine only)",
+    )
+
+
+@contextlib.contextmanager
+def with_metrics(run: "Run", options: argparse.Namespace, callbacks: Any) -> Generator[Any]:
+    """`callbacks`, joined by metrics if `--metrics-port` is given."""
+    if options.metrics_port is None:
+        yield callbacks
+        return
+    from dipaco.observe.metrics import Both, served
+
+    check_count("--metrics-port", options.metrics_port, 0, LAST_PORT)
+    with served(options.metrics_port, run.open_ledger, options.metrics_host) as metrics:
+        yield Both(callbacks, metrics)
+
+
+def add_release(parser: argparse.ArgumentParser, phase: str = "--phase") -> None:
+    """`--run`, `--arm` and `--phase`; `phase` gives the last another name."""
+    add_run(parser)
+    parser.add_argument(
+        "--arm",
+        default="modular",
+        help="modular (the default), dense, dense_equal_tokens or base",
+    )
+    parser.add_argument(
+        phase,
+        dest="phase",
+        metavar="PHASE",
+        type=int,
+        default=None,
+        help="the release of this phase (default: the newest)",
+    )
+
+
+def find_release(opened: "Run", options: argparse.Namespace) -> "Release":
+    """The release that the options name. Raises `NoSuchArm`, `NotAvailable`."""
+    from dipaco.cli.errors import NoSuchArm
+
+    known = [arm.name for arm in (opened.plan.base, *opened.plan.arms)]
+    if options.arm not in known:
+        raise NoSuchArm(arm=options.arm, known=", ".join(known))
+    return opened.ledger.release(options.arm, options.phase)
+
+
+def check_path(path: int | None, release: "Release") -> None:
+    """Raises `NoSuchPath`."""
+    from dipaco.errors import NoSuchPath
+
+    if path is not None and not 0 <= path < len(release.paths):
+        raise NoSuchPath(path=path, last=len(release.paths) - 1)
+
+
+def name_of(given: str | None) -> str:
+    """The value of `--name`, else host and process number. Raises `BadName`."""
+    return f"{socket.gethostname()}-{os.getpid()}" if given is None else check_name(given)
+
+
+def option_of(name: str) -> str:
+    """`path_bytes` -> `--path-bytes`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def check_between(option: str, value: float | None, least: float, most: float) -> None:
+    """Raises `BadSetting`. None (the option was left out) passes, NaN does not."""
+    if value is not None and not least <= value <= most:
+        raise BadSetting(name=option, value=value, expected=f"{least:g} to {most:g}")
+
+
+def check_count(option: str, value: int | None, least: int, most: int = MAX_PROCESSES) -> None:
+    """Raises `BadSetting`. None (the option was left out) passes."""
+    if value is not None and not least <= value <= most:
+        raise BadSetting(name=option, value=value, expected=f"{least} to {most}")
+
+
+def check_lease(seconds: float) -> None:
+    """Raises `BadSetting`: `--lease-seconds` is too short to renew, or longer than a day."""
+    check_between("--lease-seconds", seconds, 1.0, DAY_SECONDS)
+
+
+def check_memory_fraction(fraction: float | None) -> None:
+    """Raises `BadSetting`: `--memory-fraction` is no share of a GPU's memory."""
+    if fraction is not None and not 0 < fraction <= 1:
+        raise BadSetting(
+            name="--memory-fraction", value=fraction, expected="above 0, and at most 1"
+        )

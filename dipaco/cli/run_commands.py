@@ -1,0 +1,59 @@
+"""`pause`, `resume`, `drain`: commands to all workers of a run, written into its ledger.
+
+Every worker reads them within a quarter of a lease.
+"""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from dipaco.cli.options import add_run
+
+if TYPE_CHECKING:
+    from dipaco.control.ledger import Ledger
+
+
+class CommandVerb:
+    """A verb that writes a run command into the ledger."""
+
+    def __init__(self, verb: str, command: str, does: str, more: str):
+        self._command, self._does = command, does
+        self.HELP = f"all workers of a run: {does}"
+        self.__doc__ = f"Tell all workers of a run: {does}.\n\n  dipaco {verb} --run DIR\n\n{more}"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add_run(parser)
+
+    def run(self, options: argparse.Namespace) -> int:
+        from dipaco.runs.run import reading
+
+        with reading(options.run) as run:
+            run.ledger.order(self._command)
+            workers = [member for member in run.ledger.members.list() if member.state == "here"]
+        print(f"Recorded. Workers here: {len(workers)}. Each will {self._does}.")
+        return 0
+
+
+PAUSE = CommandVerb(
+    "pause",
+    "pause",
+    "finish its current task, take no other, and wait",
+    "`dipaco resume` lets them continue.",
+)
+RESUME = CommandVerb("resume", "run", "continue", "After `pause` or `drain`.")
+DRAIN = CommandVerb(
+    "drain",
+    "drain",
+    "save its current phase part-way, and leave",
+    "Workers that start afterwards leave again at once, until `dipaco resume`.",
+)
+
+
+def stop_message(ledger: "Ledger") -> str:
+    """How to continue a run whose process ended before the run did."""
+    command = ledger.orders().order
+    if command == "run":
+        return "Stopped in order. The same command goes on from here."
+    return (
+        f"Stopped in order. The run was told to {command}: `dipaco resume` first, then the same "
+        "command."
+    )

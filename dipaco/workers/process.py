@@ -1,0 +1,161 @@
+"""One process that works on a run: it opens the run, registers, renews its leases, handles signals.
+
+`train`, `launch`, the worker verbs and `swarm start` all take part in a run through this file.
+"""
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Collection, Generator
+from pathlib import Path
+from typing import Protocol
+
+from dipaco.config import RunConfig
+from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
+from dipaco.control.tasks import Kind
+from dipaco.errors import DipacoError
+from dipaco.inner.phase_runner import PhaseRunner
+from dipaco.runs.programs import machine
+from dipaco.runs.run import Run, create_or_open, has_begun, open_run, taking_part
+from dipaco.store.address import Address
+from dipaco.workers.heartbeat import LeaseRenewer
+from dipaco.workers.hosts import ALONE, Alone, Hosts
+from dipaco.workers.loop import Callbacks, Worker, recover
+from dipaco.workers.origin import check_origin, from_checkpoint, from_run
+from dipaco.workers.registration import join
+from dipaco.workers.signals import on_sigterm
+from dipaco.workers.tasks.prepare import restore_corpus
+
+
+class ProcessCallbacks(Callbacks, Protocol):
+    """`Callbacks`, with what a process reports before its loop begins."""
+
+    def compare_machines(self, then: str, now: str) -> None: ...
+
+
+@contextlib.contextmanager
+def begun_run(
+    address: Address,
+    config: RunConfig,
+    database: str | None = None,
+    *,
+    init_from: Path | None = None,
+    start_from: str | None = None,
+) -> Generator[tuple[Run, bool]]:
+    """Begins a run or opens the one that is there, and holds its folder's lock meanwhile.
+
+    Args:
+      address: the run's folder or URL.
+      config: what to run.
+      database: where a new run keeps its facts; None = in the folder.
+      init_from: a Hugging Face checkpoint that a new run starts from.
+      start_from: `DIR@PHASE` of another run that a new run starts from.
+
+    Yields:
+      (the run, whether it was begun just now).
+
+    Raises:
+      RunBusy, RunBegunOtherwise, CannotStartFrom, and what `create_or_open` raises.
+    """
+    with taking_part(address) as part:
+        given = None
+        # A run that has begun holds what it started from; the origin may be gone.
+        if not has_begun(address, config):
+            if init_from is not None:
+                given = from_checkpoint(config, address, init_from)
+            elif start_from is not None:
+                given = from_run(config, address, start_from)
+        opened, is_new = create_or_open(address, config, given, database)
+        try:
+            check_origin(opened, init_from, start_from)
+            if part.is_alone:
+                recover(opened)
+            part.let_others_in()
+            yield opened, is_new
+        finally:
+            opened.ledger.close()
+
+
+@contextlib.contextmanager
+def joined_run(address: Address, database: str | None = None) -> Generator[Run]:
+    """Opens a run that has begun, and holds its folder's lock meanwhile. Raises as `open_run`."""
+    with taking_part(address) as part:
+        opened = open_run(address, database)
+        try:
+            if part.is_alone:
+                recover(opened)
+            part.let_others_in()
+            yield opened
+        finally:
+            opened.ledger.close()
+
+
+def work(
+    run: Run,
+    name: str,
+    callbacks: ProcessCallbacks,
+    *,
+    kinds: Collection[Kind] = ALL_KINDS,
+    lease_seconds: float = LEASE_SECONDS,
+    run_elsewhere: PhaseRunner | None = None,
+    hosts: Hosts = ALONE,
+    on_ctrl_c: bool = False,
+) -> bool:
+    """Works until the run is finished (True) or the process is asked to stop (False).
+
+    SIGTERM asks it to stop, and with `on_ctrl_c` so does the first Ctrl-C; a phase that has begun
+    is saved part-way. The other hosts of this worker then end as well.
+
+    Raises:
+      NameTaken: another worker of this name is working on the run.
+    """
+    members = run.ledger.members
+    join(members, name, machine(), functools.partial(print, flush=True))
+    run.ledger.queue.give_back_of_namesake(name)
+    with LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer:
+        if "train" in kinds:
+            callbacks.compare_machines(run.ledger.remember("machine", machine()), machine())
+        restore_corpus(run, callbacks.prepared)
+        worker = Worker(
+            run,
+            name,
+            callbacks,
+            renewer,
+            kinds=kinds,
+            lease_seconds=lease_seconds,
+            run_elsewhere=run_elsewhere,
+            hosts=hosts,
+        )
+        with on_sigterm(worker.stop, on_ctrl_c=on_ctrl_c):
+            is_finished = worker.run_until_finished()
+        members.leave(name)
+    hosts.tell(None)
+    return is_finished
+
+
+@contextlib.contextmanager
+def exit_with_other_hosts(hosts: Hosts) -> Generator[None]:
+    """For one host of several: a failure ends this process at once, without waiting for the others
+    at JAX's shutdown barrier. JAX ends them once it misses this one.
+    """
+    if isinstance(hosts, Alone):
+        yield
+        return
+    if hosts.is_first:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # except while `work` handles it
+    else:
+        signal.signal(signal.SIGTERM, hosts.leave)
+        signal.signal(signal.SIGINT, hosts.leave)
+    try:
+        yield
+        hosts.part()
+    except BaseException as error:
+        if isinstance(error, DipacoError):
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(error.exit_code if isinstance(error, DipacoError) else 1)
