@@ -7,6 +7,10 @@ class FileRefused(DipacoError):
     """{file}: {problem}. Check the name, and who may read and write there."""
 
 
+class OptionMissing(DipacoError):
+    """`{option}` is left out. Expected {expected}."""
+
+
 class BadKeyFile(DipacoError):
     """The file of API keys {file} cannot be used: {problem}. Give one key a line."""
 

@@ -21,9 +21,9 @@ cluster, helps the same run.
 import argparse
 from typing import TYPE_CHECKING
 
+from dipaco.cli.errors import OptionMissing
 from dipaco.cli.options import add_run_start, check_count, check_memory_fraction, name_of, option_of
 from dipaco.cli.run_commands import stop_message
-from dipaco.errors import BadSetting
 
 if TYPE_CHECKING:
     from dipaco.launch.engine import Engine
@@ -107,7 +107,7 @@ def _check_counts(options: argparse.Namespace) -> None:
         expected = (
             "a number: here the hosts of a worker are one machine, and must not share devices"
         )
-        raise BadSetting(name="--devices-per-worker", value="left out", expected=expected)
+        raise OptionMissing(option="--devices-per-worker", expected=expected)
     check_memory_fraction(options.memory_fraction)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dipaco.cli.errors import NoSuchCredential, TransportMismatch, PathNeeded
+from dipaco.cli.errors import NoSuchCredential, PathNeeded, TransportMismatch
 from dipaco.cli.options import (
     DAY_SECONDS,
     add_database,
