@@ -31,7 +31,9 @@ from dipaco.model.config import ModelConfig, num_parameters
 from dipaco.model.huggingface import export_checkpoint
 from dipaco.model.inference import prepare
 from dipaco.model.spec import initialise
-from dipaco.serving.loop import Finish, Loop, LoopLimits, Request
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.loop import Loop
+from dipaco.serving.decoding.stream import Finish, GenerationRequest
 
 PROMPT = 16
 TIE = 1e-4
@@ -49,7 +51,9 @@ class Ours:
     def generate(self, prompts: np.ndarray, new_tokens: int) -> np.ndarray:
         """As `Theirs.generate`."""
         streams = [
-            self.loop.submit(Request(prompt_ids=tuple(prompt), path=0, max_new_tokens=new_tokens))
+            self.loop.submit(
+                GenerationRequest(prompt_ids=tuple(prompt), path=0, max_new_tokens=new_tokens)
+            )
             for prompt in prompts.tolist()
         ]
         while self.loop.run_once():

@@ -46,8 +46,8 @@ from dipaco.model.config import ModelConfig, flops_per_token, num_parameters
 from dipaco.model.inference import prepare
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
-from dipaco.serving.decoding.decode import advance, make_pool, take
-from dipaco.serving.decoding.sampling import SamplingSettings, per_row
+from dipaco.serving.decoding.decode import decode_block, gather_rows, make_pool
+from dipaco.serving.decoding.sampling import SamplingSettings, stack_settings
 
 PAPER = ModelConfig(
     vocab_size=32_000,
@@ -299,17 +299,17 @@ def bench_decode(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
     ratios = {}
     for rows in arguments.decode_rows:
         pool, numbers = make_pool(model, rows), jnp.arange(rows)
-        taken = take(pool, numbers, slots)
+        taken = gather_rows(pool, numbers, slots)
         kept = sum(leaf.nbytes for leaf in jax.tree.leaves(taken))
         history, lengths = jnp.zeros((rows, slots), jnp.int32), jnp.full(rows, slots // 2)
-        greedy = per_row([SamplingSettings(temperature=0.0)] * rows)
+        greedy = stack_settings([SamplingSettings(temperature=0.0)] * rows)
         uniforms = jnp.zeros((steps, rows))
 
         def work(
             history=history, lengths=lengths, greedy=greedy, uniforms=uniforms, numbers=numbers
         ):
             nonlocal pool, taken
-            made, pool, taken = advance(
+            made, pool, taken = decode_block(
                 model, prepared, pool, taken, numbers, history, lengths, greedy, uniforms, False
             )
             return made

@@ -177,7 +177,7 @@ def routing_seconds(folder: Path) -> Generator[tuple[int, dict[int, float], floa
 
     from dipaco.model.inference import prepare
     from dipaco.runs.run import reading
-    from dipaco.serving.decoding.decode import make_pool, read
+    from dipaco.serving.decoding.decode import make_pool, prefill
     from dipaco.serving.dispatch import Dispatcher
 
     with reading(folder) as run, ThreadPoolExecutor(max(ROUTED_AT_ONCE)) as threads:
@@ -189,11 +189,11 @@ def routing_seconds(folder: Path) -> Generator[tuple[int, dict[int, float], floa
         pool = make_pool(config, 1)
 
         def route(prompts: np.ndarray) -> None:
-            list(threads.map(lambda prompt: dispatcher.ask(prompt, release), prompts))
+            list(threads.map(lambda prompt: dispatcher.route(prompt, release), prompts))
 
         for length in ROUTED:
             routing = {number: [] for number in ROUTED_AT_ONCE}
-            prefill = []
+            prefill_seconds = []
             rng = np.random.default_rng(length)
             for _ in range(30):
                 for number in ROUTED_AT_ONCE:
@@ -201,11 +201,11 @@ def routing_seconds(folder: Path) -> Generator[tuple[int, dict[int, float], floa
                     routing[number].append(seconds(lambda: route(prompts)) / number)  # noqa: B023
                 started = time.perf_counter()
                 pool = jax.block_until_ready(
-                    read(config, prepared, pool, prompts[:1], np.zeros(1, np.int32))
+                    prefill(config, prepared, pool, prompts[:1], np.zeros(1, np.int32))
                 )
-                prefill.append(time.perf_counter() - started)
+                prefill_seconds.append(time.perf_counter() - started)
             medians = {number: statistics.median(all_[5:]) for number, all_ in routing.items()}
-            yield length, medians, statistics.median(prefill[5:])
+            yield length, medians, statistics.median(prefill_seconds[5:])
 
 
 def main() -> None:

@@ -33,7 +33,8 @@ from dipaco.data.token_files import TokenWriter
 from dipaco.evaluation import plots
 from dipaco.model import huggingface
 from dipaco.runs import programs
-from dipaco.serving import dispatch, loop
+from dipaco.serving import dispatch
+from dipaco.serving.decoding import loop
 from dipaco.store import objects
 from dipaco.store.objects import Objects
 from dipaco.sweeps import jobs as crew

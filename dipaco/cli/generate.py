@@ -58,8 +58,9 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.errors import BadSetting
     from dipaco.runs.programs import keep_compiled
     from dipaco.runs.run import reading
+    from dipaco.serving.decoding.generate import generate
+    from dipaco.serving.decoding.loop import check_fits
     from dipaco.serving.dispatch import dispatch
-    from dipaco.serving.loop import check_fits, generate
 
     if options.max_tokens < 1:
         raise BadSetting(name="--max-tokens", value=options.max_tokens, expected="1 or more")

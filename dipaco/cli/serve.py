@@ -33,7 +33,7 @@ from dipaco.errors import BadSetting
 
 if TYPE_CHECKING:
     from dipaco.serving.engine import EngineSpec, ServingEngine
-    from dipaco.serving_cluster.ray_replicas import Scale
+    from dipaco.serving_cluster.ray_replicas import ReplicaRange
 
 HELP = "serve a run over HTTP"
 
@@ -112,22 +112,24 @@ def run(options: argparse.Namespace) -> int:
     keys = _keys(options.api_key_file)
     most_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
-    with reading(options.run) as opened:  # before all that takes time: what cannot be is said now
-        find_release(opened, options)
-        tokenizer_file = opened.corpus.tokenizer_file
-        given = opened.config.data.tokenizer
+    with reading(
+        options.run
+    ) as join_cluster:  # before all that takes time: what cannot be is said now
+        find_release(join_cluster, options)
+        tokenizer_file = join_cluster.corpus.tokenizer_file
+        given = join_cluster.config.data.tokenizer
 
     from dipaco.caches import cache_folder
     from dipaco.runs.programs import keep_compiled
+    from dipaco.serving.decoding.limits import LoopLimits
     from dipaco.serving.http.app import HttpSettings, make_app
-    from dipaco.serving.http.chat import Chat, find_template
+    from dipaco.serving.http.chat_template import ChatTemplate, find_template
     from dipaco.serving.http.metrics import Metrics
     from dipaco.serving.http.server import listen, serve
-    from dipaco.serving.loop import LoopLimits
     from dipaco.serving.service import Service, ServiceSettings
 
     template = options.chat_template or (find_template(Path(given)) if given else None)
-    chat = Chat(template, tokenizer_file) if template else None
+    chat = ChatTemplate(template, tokenizer_file) if template else None
     http = HttpSettings(api_keys=keys, most_body_bytes=most_body_bytes, chat=chat)
     settings = ServiceSettings(
         arm=options.arm,
@@ -169,15 +171,15 @@ def _engine(options: argparse.Namespace) -> "Callable[[EngineSpec], ServingEngin
 
     from dipaco.launch.devices import use_cpu_only
     from dipaco.launch.ray import WorkerResources
-    from dipaco.serving.service import tell_operator
-    from dipaco.serving_cluster.ray_replicas import opened
+    from dipaco.serving.service import print_notice
+    from dipaco.serving_cluster.ray_replicas import join_cluster
 
     use_cpu_only()  # they are the replicas'; routing takes a moment of a CPU
     shape = WorkerResources(None, options.cpus_per_replica or 1, options.memory_fraction)
-    return opened(options.address, scale, shape, tell_operator)
+    return join_cluster(options.address, scale, shape, print_notice)
 
 
-def _scale(text: str) -> "Scale":
+def _scale(text: str) -> "ReplicaRange":
     """`1..8` -> at least 1, at most 8. Raises `BadSetting`."""
     from dipaco.errors import BadSetting
 
@@ -189,9 +191,9 @@ def _scale(text: str) -> "Scale":
             value=text,
             expected="a number, or MIN..MAX with MIN at least 1, as in 1..8",
         )
-    from dipaco.serving_cluster.ray_replicas import Scale
+    from dipaco.serving_cluster.ray_replicas import ReplicaRange
 
-    return Scale(least, most)
+    return ReplicaRange(least, most)
 
 
 def _at_least_one(options: argparse.Namespace, *names: str) -> None:

@@ -21,14 +21,14 @@ from dipaco.routing.features import document_features
 from dipaco.routing.router import Router
 from dipaco.runs.routing import prefixes_of, router_of
 from dipaco.runs.run import Run
-from dipaco.serving.decoding.decode import fitting
+from dipaco.serving.decoding.decode import smallest_fitting
 from dipaco.serving.micro_batcher import MicroBatcher
 
 MOST_REMEMBERED = 4096  # prefixes: prompts of one application often begin alike
 READ_TOGETHER = (1, 2, 4)  # prefixes: per prompt, four cost 0.65 of what one costs (eight, 0.6)
 
 
-class Choice(NamedTuple):
+class PathChoice(NamedTuple):
     """A path, the modules it is made of, and every path's score (higher is better; None: nobody
     asked the router).
     """
@@ -62,36 +62,36 @@ class Dispatcher:
     def __init__(self, run: Run, release: Release):
         self._run = run
         self._routers: dict[str, Router] = {}  # by digest: an alternation brings a new one
-        self.learn(run, release)
+        self.add_release(run, release)
         # On one device, whatever mesh the run was trained on; the head has no say in it.
         config, parts = run.config.model, run.base_parts()
         below_head = {name: parts[name] for name in ("embed", *block_names(config))}
         self._hidden = functools.partial(hidden_states, config, prepare(config, below_head))
-        self._together = MicroBatcher(self._features, READ_TOGETHER[-1])
-        self._ask = functools.lru_cache(MOST_REMEMBERED)(self._ask_anew)
+        self._batcher = MicroBatcher(self._features, READ_TOGETHER[-1])
+        self._route_cached = functools.lru_cache(MOST_REMEMBERED)(self._route_uncached)
 
     def warm_up(self) -> None:
         """Compiles for every number of prompts that it reads together."""
         for number in READ_TOGETHER:
             self._features([np.zeros(1, np.int32)] * number)
 
-    def learn(self, run: Run, release: Release) -> None:
+    def add_release(self, run: Run, release: Release) -> None:
         """From now on it can be asked about this release, too; `run` is opened by this thread."""
         self._routers[release.companions["router"]] = router_of(run, release)
 
-    def ask(self, prompt: np.ndarray, release: Release) -> tuple[int, np.ndarray]:
+    def route(self, prompt: np.ndarray, release: Release) -> tuple[int, np.ndarray]:
         """The path of a prompt (int32 [tokens]), and every path's score, float32 [P]."""
         prefix = np.asarray(prompt, np.int32)[: self._run.config.routing.prefix_tokens]
-        return self._ask(prefix.tobytes(), release.companions["router"])
+        return self._route_cached(prefix.tobytes(), release.companions["router"])
 
-    def _ask_anew(self, prefix: bytes, router: str) -> tuple[int, np.ndarray]:
-        features_D = self._together.ask(np.frombuffer(prefix, np.int32))
+    def _route_uncached(self, prefix: bytes, router: str) -> tuple[int, np.ndarray]:
+        features_D = self._batcher.compute(np.frombuffer(prefix, np.int32))
         (scores,) = self._routers[router].scores(features_D[None])
         return int(np.argmax(scores)), scores  # `assign` would compute them once more
 
     def _features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
         """float32 [N, D] of so many prefixes, int32 [tokens] each."""
-        number = fitting(READ_TOGETHER, len(prefixes))
+        number = smallest_fitting(READ_TOGETHER, len(prefixes))
         return document_features(self._hidden, *prefixes_of(self._run, prefixes), batch_size=number)
 
 
@@ -112,7 +112,7 @@ def dispatch(
     prompt: np.ndarray,
     path: int | None = None,
     dispatcher: Dispatcher | None = None,
-) -> Choice:
+) -> PathChoice:
     """Routes one prompt to a path of a release.
 
     Args:
@@ -129,5 +129,5 @@ def dispatch(
     if path is None and len(release.paths) == 1:
         path = 0
     if path is None:
-        path, scores = (dispatcher or Dispatcher(run, release)).ask(prompt, release)
-    return Choice(path, tuple(release.paths[path]), scores)
+        path, scores = (dispatcher or Dispatcher(run, release)).route(prompt, release)
+    return PathChoice(path, tuple(release.paths[path]), scores)

@@ -23,12 +23,12 @@ from dipaco.model.inference import prepare
 from dipaco.model.spec import describe
 from dipaco.receipt import Receipt
 from dipaco.serving.decoding.decode import make_pool
-from dipaco.serving.limits import LoopLimits
-from dipaco.serving.loop import Loop
-from dipaco.serving.meter import LoopStats
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.loop import Loop
+from dipaco.serving.decoding.meter import LoopStats
+from dipaco.serving.decoding.stream import GenerationRequest, OnToken, Stream
 from dipaco.serving.path_cache import CacheStats, Modules, Parts, PathCache
-from dipaco.serving.releases import ReleaseHealth, Served
-from dipaco.serving.stream import OnToken, Request, Stream
+from dipaco.serving.releases import ReleaseHealth, ServedRelease
 from dipaco.store.address import Address
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
@@ -71,7 +71,7 @@ class TokenLoop(Protocol):
     @property
     def is_alive(self) -> bool: ...
 
-    def submit(self, request: Request, on_token: OnToken | None = None) -> Stream: ...
+    def submit(self, request: GenerationRequest, on_token: OnToken | None = None) -> Stream: ...
 
     def stats(self) -> LoopStats: ...
 
@@ -87,7 +87,7 @@ class ServingEngine(Protocol):
     @property
     def loop(self) -> TokenLoop: ...
 
-    def start(self, served: Served | None = None) -> None:
+    def start(self, served: ServedRelease | None = None) -> None:
         """Makes everything ready.
 
         Args:
@@ -110,7 +110,7 @@ class InProcessEngine:
         self.cache = PathCache(self._load, max_bytes, brief.on_cold)
         self.loop = Loop(brief.model, self._parts_of, limits=brief.limits)
 
-    def start(self, served: Served | None = None) -> None:
+    def start(self, served: ServedRelease | None = None) -> None:
         """Compiles everything, then starts the loop.
 
         Args:
@@ -126,7 +126,7 @@ class InProcessEngine:
             self._warm_up(served)
         self.loop.run()
 
-    def _warm_up(self, served: Served) -> None:
+    def _warm_up(self, served: ServedRelease) -> None:
         for path in range(served.num_paths):
             try:
                 with self.cache.pin(served.modules_of(path)) as parts:

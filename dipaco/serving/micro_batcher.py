@@ -25,7 +25,7 @@ class MicroBatcher(Generic[Question, Answer]):
         self._asked: deque[tuple[Question, Future[Answer]]] = deque()
         self._turn = threading.Lock()
 
-    def ask(self, question: Question) -> Answer:
+    def compute(self, question: Question) -> Answer:
         """Raises what `answer` raises for the batch that the question was in."""
         mine: Future[Answer] = Future()
         self._asked.append((question, mine))

@@ -23,7 +23,7 @@ from dipaco.store.objects import Objects
 RETRY_SECONDS = 30.0  # a module that could not be read is tried again after that
 
 
-class Served:
+class ServedRelease:
     """A release as it is served: named by its digest, its paths as receipts."""
 
     def __init__(self, release: Release):
@@ -55,27 +55,27 @@ def _few(paths: Sequence[int]) -> str:
     return ", ".join(map(str, paths[:8])) + (f" and {len(paths) - 8} more" * (len(paths) > 8))
 
 
-class Releases:
+class ServedReleases:
     """The release of an arm that is served now, and those that running requests began in."""
 
     def __init__(self, first: Release):
-        self._alive: weakref.WeakValueDictionary[str, Served] = weakref.WeakValueDictionary()
+        self._alive: weakref.WeakValueDictionary[str, ServedRelease] = weakref.WeakValueDictionary()
         self.swap(first)
 
     def swap(self, release: Release) -> None:
         """New requests get this one from now on."""
-        served = Served(release)
+        served = ServedRelease(release)
         self._alive[served.digest] = served
         self.now = served
 
-    def of(self, digest: str) -> Served:
+    def of(self, digest: str) -> ServedRelease:
         """The release that a running request began in: whoever waits for it holds it."""
         return self._alive[digest]
 
 
 def check_is_one_set(run: Run, release: Release) -> None:
-    """Raises `ReleaseInconsistent` unless the release is made for this run's router and tokenizer, and
-    of the modules that the topology asks for.
+    """Raises `ReleaseInconsistent` unless the release was made with this run's router and tokenizer
+    and has the modules of the topology.
     """
 
     def refuse(problem: str) -> None:
@@ -169,9 +169,9 @@ class ReleaseFollower:
     def __init__(
         self,
         folder: Path | Address,
-        releases: Releases,
+        releases: ServedReleases,
         health: ReleaseHealth,
-        prepare: Callable[[Run, Served], None],
+        prepare: Callable[[Run, ServedRelease], None],
         say: Callable[[str], None],
         glance: Callable[[Run], object] = lambda run: None,
     ):
@@ -196,7 +196,7 @@ class ReleaseFollower:
                 return self._refuse(newest, str(error))
             if problems := read_all(run.objects, newest, self._health):
                 return self._refuse(newest, next(iter(problems.values())))
-            self._prepare(run, Served(newest))
+            self._prepare(run, ServedRelease(newest))
         self._releases.swap(newest)
         self._say(f"serving the release of `{newest.arm}` at phase {newest.phase} from now on")
         return True

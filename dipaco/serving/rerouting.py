@@ -20,7 +20,7 @@ from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.inference import prepare
 from dipaco.routing import token_router as within
 from dipaco.runs.run import Run
-from dipaco.serving.decoding.decode import buckets, fitting
+from dipaco.serving.decoding.decode import buckets, smallest_fitting
 from dipaco.serving.dispatch import hidden_states
 from dipaco.store.tensors import load_tree
 
@@ -44,11 +44,11 @@ class Rerouter:
     def warm_up(self) -> None:
         """Compiles for texts of every length."""
         for size in self._sizes:
-            self.ask(np.zeros(size, np.int32))
+            self.next_path(np.zeros(size, np.int32))
 
-    def ask(self, text: np.ndarray) -> int:
+    def next_path(self, text: np.ndarray) -> int:
         """The path that goes on after a text, int32 [tokens]; at least one, at most the context."""
-        tokens_1T = np.zeros((1, fitting(self._sizes, len(text))), np.int32)
+        tokens_1T = np.zeros((1, smallest_fitting(self._sizes, len(text))), np.int32)
         tokens_1T[0, : len(text)] = text
         return int(_choose(self._config, self._params, tokens_1T, np.int32(len(text) - 1)))
 
@@ -62,7 +62,7 @@ def _choose(
     return jnp.argmax(within.path_logits(hidden_of, params, tokens_1T)[0, last])
 
 
-def rerouter_of(run: Run, release: Release) -> Rerouter | None:
+def load_rerouter(run: Run, release: Release) -> Rerouter | None:
     """The router that was trained for re-routing between the paths of a release, if there is one.
 
     Raises:

@@ -17,18 +17,18 @@ from dipaco.config import MODULAR
 from dipaco.data.tokenizer import PADDING
 from dipaco.errors import DipacoError
 from dipaco.runs.run import Run, open_run
-from dipaco.serving.dispatch import Choice, Dispatcher, dispatch
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.dispatch import Dispatcher, PathChoice, dispatch
 from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine
-from dipaco.serving.limits import LoopLimits
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import (
     ReleaseFollower,
     ReleaseHealth,
-    Releases,
-    Served,
+    ServedRelease,
+    ServedReleases,
     check_is_one_set,
 )
-from dipaco.serving.rerouting import Rerouter, rerouter_of
+from dipaco.serving.rerouting import Rerouter, load_rerouter
 from dipaco.serving.text import token_bytes
 from dipaco.store.address import Address
 
@@ -45,14 +45,14 @@ class ServiceSettings:
     limits: LoopLimits = LoopLimits()
 
 
-class Again(NamedTuple):
+class Rerouted(NamedTuple):
     """A path that was chosen anew."""
 
     path: int
     tokens_read: int  # by the router
 
 
-def tell_operator(sentence: str) -> None:
+def print_notice(sentence: str) -> None:
     """One line on the terminal."""
     print(sentence, file=sys.stderr, flush=True)
 
@@ -64,7 +64,7 @@ class Service:
         self,
         folder: Path | Address,
         settings: ServiceSettings | None = None,
-        say: Callable[[str], None] = tell_operator,
+        say: Callable[[str], None] = print_notice,
         on_cold: Callable[[float], object] = lambda seconds: None,
         engine: Callable[[EngineSpec], ServingEngine] = InProcessEngine,
     ):
@@ -109,7 +109,7 @@ class Service:
         self.stop_ids = frozenset({self.tokenizer.library.token_to_id(PADDING)} - {None})
         self._dispatcher = Dispatcher(run, release) if len(release.paths) > 1 else None
 
-        self.releases, self.health = Releases(release), ReleaseHealth(self._tell_of_module)
+        self.releases, self.health = ServedReleases(release), ReleaseHealth(self._tell_of_module)
         self.engine = engine(
             EngineSpec(
                 address=run.address,
@@ -172,20 +172,22 @@ class Service:
         """Whether tokens can be made at all."""
         return self.loop.is_alive
 
-    def choose(self, served: Served, prompt: np.ndarray, path: int | None = None) -> Choice:
+    def choose(
+        self, served: ServedRelease, prompt: np.ndarray, path: int | None = None
+    ) -> PathChoice:
         """Which path takes a prompt (int32 [tokens]). Raises `NoSuchPath`."""
         if path is not None:
             served.modules_of(path)
         return dispatch(self.run, served.release, prompt, path, self._dispatcher)
 
-    def choose_again(self, served: Served, text: np.ndarray) -> Again:
+    def reroute(self, served: ServedRelease, text: np.ndarray) -> Rerouted:
         """Which path goes on with a text (int32 [tokens], prompt and what was made of it)."""
         if rerouter := self._rerouters.get(served.digest):
-            return Again(rerouter.ask(text), len(text))
+            return Rerouted(rerouter.next_path(text), len(text))
         latest = text[-self.prefix_tokens :]
-        return Again(self.choose(served, latest).path, len(latest))
+        return Rerouted(self.choose(served, latest).path, len(latest))
 
-    def problem_of(self, served: Served, path: int) -> str | None:
+    def problem_of(self, served: ServedRelease, path: int) -> str | None:
         """Why a path cannot be served, as far as is known."""
         return self.health.problem_of(served.modules_of(path))
 
@@ -198,7 +200,7 @@ class Service:
         served = self.releases.now
         if self.settings.reroute_every is None or served.digest in self._rerouters:
             return
-        if rerouter := rerouter_of(run, served.release):
+        if rerouter := load_rerouter(run, served.release):
             if self.loop.is_alive:
                 rerouter.warm_up()
             self._rerouters = {served.digest: rerouter}
@@ -206,13 +208,13 @@ class Service:
     def _modules_of(self, release: str, path: int) -> Modules:
         return self.releases.of(release).modules_of(path)
 
-    def _read_ahead(self, run: Run, newer: Served) -> None:
+    def _read_ahead(self, run: Run, newer: ServedRelease) -> None:
         """Reads the router of a newer release, and those of its paths that are in use now, as far
         as there is room.
         """
         now = self.releases.now
         if self._dispatcher is not None:
-            self._dispatcher.learn(run, newer.release)
+            self._dispatcher.add_release(run, newer.release)
         with contextlib.suppress(DipacoError):
             for path in range(now.num_paths):
                 if self.cache.holds(now.modules_of(path)):

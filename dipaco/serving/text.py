@@ -6,10 +6,13 @@ string. What comes out, joined, is what decoding all tokens at once and cutting 
 """
 
 import codecs
+import collections
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from dipaco.data.tokenizer import Tokenizer
+from dipaco.serving.decoding.stream import Token
 
 
 def token_bytes(tokenizer: Tokenizer) -> tuple[bytes, ...]:
@@ -116,3 +119,78 @@ def shown(some: bytes) -> str:
         return some.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in some)
+
+
+class WrittenToken(NamedTuple):
+    """A token that stands in the text."""
+
+    text: bytes
+    logprob: float | None
+    top: tuple[tuple[bytes, float], ...]  # the likeliest, best first
+    offset: int  # letters of the text before it, or before the one that it is a part of
+
+
+class TextPiece(NamedTuple):
+    """What can be shown now."""
+
+    text: str
+    tokens: list[WrittenToken]
+
+
+class TextWriter:
+    """One text that grows.
+
+    Args:
+      token_bytes: the bytes of every token id.
+      stops: strings that end the text; they are left out.
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str] = ()):
+        self._token_bytes = token_bytes
+        self._characters, self._stops = Characters(), StopStrings(stops)
+        self._num_read = self._num_shown = 0  # letters
+        self._held: collections.deque[WrittenToken] = collections.deque()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop string has come."""
+        return self._stops.is_met
+
+    def echo(self, text: str, tokens: Iterable[Token]) -> TextPiece:
+        """The prompt itself, which no stop string ends; to be called first."""
+        characters, offset, written = Characters(), 0, []
+        for token in tokens:
+            some = self._token_bytes[token.id]
+            written.append(self._written(token, offset + characters.is_broken_by(some)))
+            offset += len(characters.add(some))
+        self._num_read = self._num_shown = len(text)
+        return TextPiece(text, written)
+
+    def add(self, token: Token) -> TextPiece:
+        """One token more."""
+        some = self._token_bytes[token.id]
+        offset = self._num_read + self._characters.is_broken_by(some)
+        self._held.append(self._written(token, offset))
+        return self._show(self._characters.add(some))
+
+    def end(self) -> TextPiece:
+        """What was held back, when nothing more comes."""
+        piece = self._show(self._characters.end())
+        if self.is_stopped:
+            return piece
+        rest = list(self._held)
+        self._held.clear()
+        return TextPiece(piece.text + self._stops.end(), piece.tokens + rest)
+
+    def _show(self, text: str) -> TextPiece:
+        self._num_read += len(text)
+        sure = self._stops.add(text)
+        self._num_shown += len(sure)
+        shown = []
+        while self._held and self._held[0].offset < self._num_shown:
+            shown.append(self._held.popleft())
+        return TextPiece(sure, shown)
+
+    def _written(self, token: Token, offset: int) -> WrittenToken:
+        top = tuple((self._token_bytes[other], logprob) for other, logprob in token.top)
+        return WrittenToken(self._token_bytes[token.id], token.logprob, top, offset)

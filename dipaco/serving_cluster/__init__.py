@@ -1,1 +1,1 @@
-"""Serving by many processes: replicas of the serving loop on a Ray cluster, and the door before them."""
+"""Serving by many processes: replicas of the serving loop on Ray, behind one front end."""

@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 from dipaco.errors import ExtraMissing
 from dipaco.launch.process_spec import variables_for
 from dipaco.launch.ray import WorkerResources, join, kind_of_devices
+from dipaco.serving.decoding.stream import GenerationRequest
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import PathCacheTooSmall
 from dipaco.serving.path_cache import Modules
-from dipaco.serving.releases import Served
-from dipaco.serving.stream import Request
+from dipaco.serving.releases import ServedRelease
 from dipaco.serving_cluster.errors import ReplicasFailed
-from dipaco.serving_cluster.remote_loop import Lost, RemoteCache, RemoteLoop
-from dipaco.serving_cluster.replica import Order, Replica, ReplicaUpdate
+from dipaco.serving_cluster.remote_loop import RemoteCache, RemoteLoop, ReplicaUnavailable
+from dipaco.serving_cluster.replica import Replica, ReplicaSpec, ReplicaUpdate
 
 try:
     import ray
@@ -53,7 +53,7 @@ TOLD_SECONDS = 30.0  # between words about replicas that have no place yet
 GRACE_SECONDS = 60.0  # for a replica that is to go, to finish what it has
 
 
-class Scale(NamedTuple):
+class ReplicaRange(NamedTuple):
     """How many replicas."""
 
     least: int
@@ -65,7 +65,7 @@ class Scale(NamedTuple):
 class RayReplica(Replica):
     """A replica in an actor of Ray Serve."""
 
-    def __init__(self, order: Order, owner: str):
+    def __init__(self, order: ReplicaSpec, owner: str):
         from dipaco.caches import cache_folder
         from dipaco.runs.programs import keep_compiled
 
@@ -89,7 +89,7 @@ class RayReplica(Replica):
 
 
 class RayReplicas:
-    """An engine whose loops are replicas on a cluster. Use `opened` to make one.
+    """An engine whose loops are replicas on a cluster. Use `join_cluster` to make one.
 
     Args:
       brief: the run.
@@ -101,7 +101,7 @@ class RayReplicas:
     def __init__(
         self,
         brief: EngineSpec,
-        scale: Scale,
+        scale: ReplicaRange,
         shape: WorkerResources,
         say: Callable[[str], None],
     ):
@@ -121,7 +121,7 @@ class RayReplicas:
     def loop(self) -> RemoteLoop:
         return self._loop
 
-    def start(self, served: Served | None = None) -> None:
+    def start(self, served: ServedRelease | None = None) -> None:
         """Starts as many replicas as there are at least, and waits for them.
 
         Raises:
@@ -160,12 +160,12 @@ class RayReplicas:
             time.sleep(0.2)
         self._loop.replicas_are(look.num_running)
 
-    def _look(self) -> "_Look":
+    def _look(self) -> "_ReplicaStatus":
         app = ray.serve.status().applications[self._name]
         paths = app.deployments.get(DEPLOYMENT)
         number = paths.replica_states.get("RUNNING", 0) if paths else 0
         message = (paths.message if paths else "") or app.message
-        return _Look(number, app.status == "DEPLOY_FAILED", message)
+        return _ReplicaStatus(number, app.status == "DEPLOY_FAILED", message)
 
     def _deployment(self) -> Any:
         limits, kind = self._brief.limits, kind_of_devices()
@@ -201,11 +201,13 @@ class RayReplicas:
             "graceful_shutdown_timeout_s": GRACE_SECONDS,
             "graceful_shutdown_wait_loop_s": 0.5,
         }
-        order = Order(run, self._brief.model, limits, self._brief.path_bytes)
+        order = ReplicaSpec(run, self._brief.model, limits, self._brief.path_bytes)
         deployment: Any = ray.serve.deployment(RayReplica)
         return deployment.options(**options).bind(order, self._name)
 
-    async def _ask(self, request: Request, modules: Modules) -> AsyncGenerator[ReplicaUpdate]:
+    async def _ask(
+        self, request: GenerationRequest, modules: Modules
+    ) -> AsyncGenerator[ReplicaUpdate]:
         handle = self._handle.options(multiplexed_model_id=str(request.path))
         pieces = handle.remote(request, modules)
         is_over = False
@@ -214,7 +216,7 @@ class RayReplicas:
                 yield told
             is_over = True
         except (ray.exceptions.RayError, RayServeException) as error:
-            raise Lost from error
+            raise ReplicaUnavailable from error
         finally:
             if not is_over:
                 pieces.cancel()
@@ -224,7 +226,7 @@ class RayReplicas:
             with contextlib.suppress(RayServeException, ray.exceptions.RayError, KeyError):
                 self._loop.replicas_are(self._look().num_running)
 
-    def _check_fits(self, served: Served, max_bytes: int) -> None:
+    def _check_fits(self, served: ServedRelease, max_bytes: int) -> None:
         sizes = [
             sum(receipt.num_bytes for receipt in served.modules_of(path).values())
             for path in range(served.num_paths)
@@ -247,7 +249,7 @@ class RayReplicas:
         # left goes with the process.
 
 
-class _Look(NamedTuple):
+class _ReplicaStatus(NamedTuple):
     """What Ray Serve says of the replicas."""
 
     num_running: int
@@ -267,8 +269,8 @@ class _OwnedLoop(RemoteLoop):
         self._close()
 
 
-def opened(
-    address: str | None, scale: Scale, shape: WorkerResources, say: Callable[[str], None]
+def join_cluster(
+    address: str | None, scale: ReplicaRange, shape: WorkerResources, say: Callable[[str], None]
 ) -> Callable[[EngineSpec], RayReplicas]:
     """Joins a cluster; what a service makes its engine with, see `RayReplicas`. To be called before
     JAX is asked anything: a cluster of this machine's own is forked.

@@ -14,13 +14,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from dipaco.serving.decoding.loop import check_fits
+from dipaco.serving.decoding.meter import LoopMeter, LoopStats
+from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
+from dipaco.serving.decoding.waiting_requests import PathKey, key_of
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import LoopStopping, NoReplica, QueueFull, ReplicaLost
-from dipaco.serving.loop import check_fits
-from dipaco.serving.meter import LoopMeter, LoopStats
 from dipaco.serving.path_cache import CacheStats, Modules
-from dipaco.serving.stream import Finish, OnToken, Request, Stream
-from dipaco.serving.waiting_requests import PathKey, key_of
 from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
@@ -29,11 +29,11 @@ AGAIN_SECONDS = 0.2  # before the next of them is asked
 NOBODY_SECONDS = 60.0  # without a replica, before those who wait are told so
 LOOK_SECONDS = 1.0  # between looks at that
 
-# Answers a request; closing it frees what the request holds. Raises `Lost`.
-Ask = Callable[[Request, Modules], AsyncGenerator[ReplicaUpdate]]
+# Answers a request; closing it frees what the request holds. Raises `ReplicaUnavailable`.
+Ask = Callable[[GenerationRequest, Modules], AsyncGenerator[ReplicaUpdate]]
 
 
-class Lost(Exception):
+class ReplicaUnavailable(Exception):
     """Whoever answered is gone, or stops answering."""
 
 
@@ -41,7 +41,10 @@ class RemoteStream(Stream):
     """A stream whose listener's leaving is heard at once."""
 
     def __init__(
-        self, request: Request, on_token: OnToken | None, on_cancel: Callable[[Stream], None]
+        self,
+        request: GenerationRequest,
+        on_token: OnToken | None,
+        on_cancel: Callable[[Stream], None],
     ):
         super().__init__(request, on_token)
         self._on_cancel = on_cancel
@@ -51,7 +54,7 @@ class RemoteStream(Stream):
         self._on_cancel(self)
 
 
-class _Followed:
+class _RemoteRequest:
     """A request that is being answered elsewhere."""
 
     def __init__(self, stream: RemoteStream, modules: Modules):
@@ -80,7 +83,7 @@ class RemoteLoop:
         self.num_lost = 0  # times that a request had to go on elsewhere
         self._heard_seconds = time.monotonic()  # when there was a replica
         self._meter = LoopMeter()
-        self._followed: dict[Stream, _Followed] = {}  # of the thread below, but for its length
+        self._followed: dict[Stream, _RemoteRequest] = {}  # of the thread below, but for its length
         self._lock = threading.Lock()
         self._num_inside = 0
         self._is_stopping = False
@@ -106,7 +109,7 @@ class RemoteLoop:
         if number:
             self._heard_seconds = time.monotonic()
 
-    def submit(self, request: Request, on_token: OnToken | None = None) -> Stream:
+    def submit(self, request: GenerationRequest, on_token: OnToken | None = None) -> Stream:
         """As `Loop.submit`.
 
         Raises:
@@ -125,7 +128,7 @@ class RemoteLoop:
                 raise QueueFull(waiting=inside, retry_after_seconds=seconds)
             self._num_inside += 1
         stream = RemoteStream(request, on_token, self._has_left)
-        self._events.call_soon_threadsafe(self._begin, _Followed(stream, modules))
+        self._events.call_soon_threadsafe(self._begin, _RemoteRequest(stream, modules))
         return stream
 
     def stats(self) -> LoopStats:
@@ -184,7 +187,7 @@ class RemoteLoop:
         self._events.run_until_complete(self._events.shutdown_asyncgens())
         self._events.close()
 
-    def _begin(self, followed: _Followed) -> None:
+    def _begin(self, followed: _RemoteRequest) -> None:
         self._followed[followed.stream] = followed
         followed.task = self._events.create_task(self._follow(followed))
         followed.task.add_done_callback(lambda task: self._is_over(followed, task))
@@ -194,7 +197,7 @@ class RemoteLoop:
             followed.last = followed.last or finish
             followed.task.cancel()
 
-    def _is_over(self, followed: _Followed, task: asyncio.Task[Finish]) -> None:
+    def _is_over(self, followed: _RemoteRequest, task: asyncio.Task[Finish]) -> None:
         finish = followed.last
         if not task.cancelled():
             error = task.exception()
@@ -226,27 +229,27 @@ class RemoteLoop:
                 for stream in list(self._followed):
                     self._end(stream, Finish("error", NoReplica(seconds=NOBODY_SECONDS)))
 
-    async def _follow(self, followed: _Followed) -> Finish:
+    async def _follow(self, followed: _RemoteRequest) -> Finish:
         """Asks replica after replica until one has told the end."""
         for _ in range(TRIES):
             if end := self._end_of(followed):  # the one that was lost had made the last token
                 return end
             try:
                 return await self._asked(followed)
-            except Lost:
+            except ReplicaUnavailable:
                 self.num_lost += 1
                 await asyncio.sleep(AGAIN_SECONDS)
         return Finish("error", ReplicaLost(tries=TRIES))
 
-    async def _asked(self, followed: _Followed) -> Finish:
+    async def _asked(self, followed: _RemoteRequest) -> Finish:
         pieces = self._ask(_rest(followed), followed.modules)
         async with contextlib.aclosing(pieces):
             async for told in pieces:
                 if finish := self._hear(followed, told):
                     return finish
-        raise Lost
+        raise ReplicaUnavailable
 
-    def _hear(self, followed: _Followed, told: ReplicaUpdate) -> Finish | None:
+    def _hear(self, followed: _RemoteRequest, told: ReplicaUpdate) -> Finish | None:
         if told.picture is not None:
             self.pictures[told.picture.replica] = told.picture
             for seconds in told.picture.cold_seconds:
@@ -264,21 +267,21 @@ class RemoteLoop:
             stream.put(item)
         return None
 
-    def _understood(self, followed: _Followed, finish: Finish) -> Finish:
-        """The end, unless it is the replica's own. Raises `Lost`."""
+    def _understood(self, followed: _RemoteRequest, finish: Finish) -> Finish:
+        """The end, unless it is the replica's own. Raises `ReplicaUnavailable`."""
         match finish.error:
             case LoopStopping() | QueueFull():
-                raise Lost
+                raise ReplicaUnavailable
             case ObjectMissing() | ObjectDamaged() as error:
                 name = error.values.get("name")
                 for receipt in followed.modules.values():
                     if receipt.name == name:
                         self._brief.health.is_broken(receipt.digest, str(error))
         if finish.reason == "cancelled":
-            raise Lost
+            raise ReplicaUnavailable
         return finish
 
-    def _end_of(self, followed: _Followed) -> Finish | None:
+    def _end_of(self, followed: _RemoteRequest) -> Finish | None:
         request, made = followed.stream.request, followed.made
         if made and made[-1] in request.stop_ids:
             return Finish("stop")
@@ -308,7 +311,7 @@ class RemoteCache(NamedTuple):
         return CacheStats(*map(sum, zip(*stats, strict=True))) if stats else CacheStats(*[0] * 7)
 
 
-def _rest(followed: _Followed) -> Request:
+def _rest(followed: _RemoteRequest) -> GenerationRequest:
     """What is still wanted."""
     request, made = followed.stream.request, followed.made
     if not made:

@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 from dipaco.errors import DipacoError
 from dipaco.model.config import ModelConfig
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.meter import LoopStats
+from dipaco.serving.decoding.stream import Finish, GenerationRequest, Token
+from dipaco.serving.decoding.waiting_requests import PathKey
 from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.event_bridge import EventBridge
-from dipaco.serving.limits import LoopLimits
-from dipaco.serving.loop import Finish, Request, Token
-from dipaco.serving.meter import LoopStats
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import CacheStats, Modules
 from dipaco.serving.releases import ReleaseHealth
-from dipaco.serving.waiting_requests import PathKey
 from dipaco.serving_cluster.errors import ReplicaError, RunFolderNotVisible
 from dipaco.store.address import Address
 
@@ -46,7 +46,7 @@ class ReplicaUpdate(NamedTuple):
     picture: ReplicaStats | None = None  # with the last
 
 
-class Order(NamedTuple):
+class ReplicaSpec(NamedTuple):
     """What a replica is told when it starts."""
 
     run: str  # folder or URL
@@ -55,7 +55,7 @@ class Order(NamedTuple):
     path_bytes: int | None  # None = half of what is free
 
 
-class _Wanted:
+class _PathModules:
     """The modules of a path, while a request wants them."""
 
     def __init__(self, modules: Modules):
@@ -74,12 +74,14 @@ class Replica:
       RunFolderNotVisible: it cannot see the run's files.
     """
 
-    def __init__(self, order: Order, name: str, machine: str):
+    def __init__(self, order: ReplicaSpec, name: str, machine: str):
         self.name = name
         address = Address.parse(order.run)
         if address.url is None and not address.folder.is_dir():
             raise RunFolderNotVisible(machine=machine, folder=address.folder)
-        self._wanted: weakref.WeakValueDictionary[PathKey, _Wanted] = weakref.WeakValueDictionary()
+        self._wanted: weakref.WeakValueDictionary[PathKey, _PathModules] = (
+            weakref.WeakValueDictionary()
+        )
         self._cold_seconds: collections.deque[float] = collections.deque(maxlen=1000)
         self._engine = InProcessEngine(
             EngineSpec(
@@ -101,7 +103,9 @@ class Replica:
         """Whether it can make tokens."""
         return self._engine.loop.is_alive
 
-    async def generate(self, request: Request, modules: Modules) -> AsyncGenerator[ReplicaUpdate]:
+    async def generate(
+        self, request: GenerationRequest, modules: Modules
+    ) -> AsyncGenerator[ReplicaUpdate]:
         """Answers one request; whoever stops listening frees its row.
 
         Args:
@@ -119,9 +123,11 @@ class Replica:
         except Exception as error:
             yield self._last([Finish("error", self._broke(error))])
 
-    async def _made(self, request: Request, modules: Modules) -> AsyncGenerator[ReplicaUpdate]:
+    async def _made(
+        self, request: GenerationRequest, modules: Modules
+    ) -> AsyncGenerator[ReplicaUpdate]:
         key = request.release, request.path
-        wanted = self._wanted.setdefault(key, _Wanted(modules))
+        wanted = self._wanted.setdefault(key, _PathModules(modules))
         feed: EventBridge[Token | Finish] = EventBridge()
         async with self._room.holding(wanted.modules):
             stream = self._engine.loop.submit(request, _holding(wanted, feed.put))
@@ -159,11 +165,11 @@ class Replica:
 
 
 def _holding(
-    wanted: _Wanted, put: Callable[[Token | Finish], None]
+    wanted: _PathModules, put: Callable[[Token | Finish], None]
 ) -> Callable[[Token | Finish], None]:
     """`put`, which keeps the modules known as long as the loop's stream does."""
 
-    def told(item: Token | Finish, wanted: _Wanted = wanted) -> None:
+    def told(item: Token | Finish, wanted: _PathModules = wanted) -> None:
         put(item)
 
     return told

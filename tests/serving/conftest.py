@@ -11,7 +11,7 @@ from dipaco.data.toy import toy_documents
 @pytest.fixture(scope="session")
 def limits():
     """Few rows, and the same in all tests: what is compiled once serves them all."""
-    from dipaco.serving.loop import LoopLimits
+    from dipaco.serving.decoding.limits import LoopLimits
 
     return LoopLimits(rows=8, rows_per_path=4, waiting=32)
 

@@ -6,7 +6,7 @@ import pytest
 
 from dipaco.model.inference import prepare
 from dipaco.model.lm import forward
-from dipaco.serving.decoding.decode import buckets, fitting, make_pool, score
+from dipaco.serving.decoding.decode import buckets, make_pool, score, smallest_fitting
 from tests.support.serving_rig import CONFIG, lively
 
 
@@ -18,7 +18,7 @@ def test_buckets_are_powers_of_two_up_to_the_largest():
 
 @pytest.mark.parametrize(("needed", "size"), [(1, 32), (32, 32), (33, 64), (65, 100), (200, 100)])
 def test_the_smallest_bucket_that_fits_is_taken_and_at_last_the_largest(needed, size):
-    assert fitting((32, 64, 100), needed) == size
+    assert smallest_fitting((32, 64, 100), needed) == size
 
 
 def test_a_pool_has_a_spare_row_and_a_slot_for_every_token_of_the_context():

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.serving import path_admission as room
-from dipaco.serving.http.admission import Admission
+from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.app import make_app
 from dipaco.serving.service import Service, ServiceSettings
 
@@ -67,7 +67,7 @@ def test_one_request_may_need_more_paths_than_fit(tight, prompts):
 
 def test_a_busy_path_lets_another_in_when_it_has_waited_long(tight, monkeypatch):
     monkeypatch.setattr(room, "PATIENCE_SECONDS", 0.05)
-    door, served = Admission(tight), tight.releases.now
+    door, served = RequestAdmission(tight), tight.releases.now
 
     async def crowd():
         is_over = False
@@ -95,7 +95,7 @@ def test_a_busy_path_lets_another_in_when_it_has_waited_long(tight, monkeypatch)
 
 
 def test_whoever_leaves_while_a_path_is_read_leaves_no_pin_behind(tight):
-    door = Admission(tight)
+    door = RequestAdmission(tight)
     served = tight.releases.now
 
     async def leave():

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from dipaco.model import lm
+from dipaco.serving.decoding.generate import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.decoding.stream import Finish, Stream
+from dipaco.serving.decoding.waiting_requests import WaitingRequests
 from dipaco.serving.errors import ContextTooLong, LoopStopping, NoRoomForPath, QueueFull
-from dipaco.serving.loop import Finish, Stream, generate
-from dipaco.serving.waiting_requests import WaitingRequests
 from dipaco.store.errors import ObjectMissing
 from tests.support.serving_rig import (
     CONFIG,
@@ -297,12 +298,12 @@ def test_a_path_without_room_waits_until_another_is_done():
     assert len(ids(second)) == 4
 
 
-@pytest.mark.parametrize("where", ["pool.advance", "loop.luck"])
+@pytest.mark.parametrize("where", ["cache_pool.decode_block", "loop.uniforms"])
 def test_after_a_failure_of_the_device_the_next_request_is_served(monkeypatch, where):
     loop = make_loop()
     stream = loop.submit(request())
     with monkeypatch.context() as patch:
-        patch.setattr(f"dipaco.serving.{where}", lambda *_, **__: 1 / 0)
+        patch.setattr(f"dipaco.serving.decoding.{where}", lambda *_, **__: 1 / 0)
         assert loop.run_once()
     _, finish = read(stream)
     assert isinstance(finish.error, ZeroDivisionError)

@@ -33,11 +33,11 @@ def asked_at_once():
     def ask(questions, most=4):
         slow = Slow()
         together = MicroBatcher(slow, most)
-        first = threads.submit(together.ask, questions[0])
+        first = threads.submit(together.compute, questions[0])
         assert slow.has_begun.wait(30)
         others = []
         for number, question in enumerate(questions[1:], 1):
-            others.append(threads.submit(together.ask, question))
+            others.append(threads.submit(together.compute, question))
             until = time.monotonic() + 30
             while len(together._asked) < number:
                 assert time.monotonic() < until
@@ -49,7 +49,7 @@ def asked_at_once():
 
 
 def test_who_asks_alone_is_answered_alone():
-    assert MicroBatcher(lambda questions: [len(questions)], 4).ask("?") == 1
+    assert MicroBatcher(lambda questions: [len(questions)], 4).compute("?") == 1
 
 
 def test_what_comes_during_a_batch_makes_the_next_one_in_the_order_of_asking(asked_at_once):

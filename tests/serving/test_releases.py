@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dipaco.control.errors import NotAvailable
+from dipaco.serving.decoding.stream import Finish, GenerationRequest
 from dipaco.serving.errors import ReleaseInconsistent
-from dipaco.serving.loop import Finish, Request
-from dipaco.serving.releases import ReleaseHealth, Releases, check_is_one_set
+from dipaco.serving.releases import ReleaseHealth, ServedReleases, check_is_one_set
 from dipaco.serving.service import Service, ServiceSettings
 
 
@@ -32,7 +32,9 @@ def begin(service, path=0, tokens=6):
     served = service.releases.now
     keep_alive = lambda item, served=served: told.append(item)  # noqa: E731
     service.loop.submit(
-        Request(prompt_ids=(5, 6, 7), path=path, release=served.digest, max_new_tokens=tokens),
+        GenerationRequest(
+            prompt_ids=(5, 6, 7), path=path, release=served.digest, max_new_tokens=tokens
+        ),
         keep_alive,
     )
     return told
@@ -183,7 +185,7 @@ def test_what_was_broken_is_tried_again_after_a_while(service):
 
 def test_a_release_is_known_while_somebody_holds_it(service):
     release = service.releases.now.release
-    releases = Releases(release)
+    releases = ServedReleases(release)
     held = releases.now
     releases.swap(release._replace(phase=9))
     assert releases.of(held.digest) is held

@@ -16,7 +16,7 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 from dipaco.data.first_tokens import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.model.lm import forward
-from dipaco.serving.service import Again, Service, ServiceSettings
+from dipaco.serving.service import Rerouted, Service, ServiceSettings
 from dipaco.store.tensors import load_tree
 from dipaco.workers.tasks import reroute as rerouter
 
@@ -107,7 +107,7 @@ def test_asking_for_texts_of_any_length_compiles_nothing_after_the_warm_up(rerou
         router.warm_up()
         before = rerouting._choose._cache_size()
         for size in (1, 31, 63, 64):
-            assert router.ask(np.arange(size, dtype=np.int32)) in range(4)
+            assert router.next_path(np.arange(size, dtype=np.int32)) in range(4)
         assert rerouting._choose._cache_size() == before
 
 
@@ -120,7 +120,7 @@ def test_a_release_that_it_was_not_trained_for_is_re_routed_by_the_document_rout
     with Service(rerouted, older, say=said.append) as service:
         service.start()
         served = service.releases.now
-        again = service.choose_again(served, text)
+        again = service.reroute(served, text)
         assert again == (service.choose(served, text[-32:]).path, 32)
     assert any("re-routed by the document router" in sentence for sentence in said)
 
@@ -142,10 +142,10 @@ def test_a_router_that_comes_after_its_release_is_found(rerouted, settings, tmp_
     text = np.arange(50, dtype=np.int32)
     with Service(folder, settings, say=lambda _: None) as service:
         served = service.releases.now
-        assert service.choose_again(served, text).tokens_read == 32
+        assert service.reroute(served, text).tokens_read == 32
         in_ledger(f"INSERT INTO stages VALUES ({', '.join('?' * len(row))})", *row)
         assert not service.follower.look()  # no newer release
-        assert service.choose_again(served, text).tokens_read == 50
+        assert service.reroute(served, text).tokens_read == 50
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -162,7 +162,7 @@ def test_a_text_whose_next_path_is_not_whole_stays_where_it_is(
     with Service(folder, settings, say=lambda _: None) as service:
         service.start()
         # All texts begin on path 0, and are sent to path 3.
-        monkeypatch.setattr(service, "choose_again", lambda *_: Again(3, 1))
+        monkeypatch.setattr(service, "reroute", lambda *_: Rerouted(3, 1))
         release = service.releases.now.release
         (folder / release.objects[release.paths[3]["late/0001"]].name).unlink()
         if is_known:

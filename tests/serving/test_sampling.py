@@ -10,7 +10,7 @@ from dipaco.serving.decoding.sampling import (
     choose,
     likeliest,
     log_probabilities,
-    per_row,
+    stack_settings,
     uniforms,
 )
 
@@ -22,7 +22,7 @@ draw = jax.jit(choose)
 
 def _shares(history=NOTHING_SEEN, **settings):
     """How often each token is drawn, by as many rows as there are draws."""
-    rows = per_row([SamplingSettings(**{"temperature": 1.0, **settings})] * NUM_DRAWS)
+    rows = stack_settings([SamplingSettings(**{"temperature": 1.0, **settings})] * NUM_DRAWS)
     logits_VB = np.repeat(LOGITS[:, None], NUM_DRAWS, axis=1)
     tokens = draw(logits_VB, rows, uniforms(0, NUM_DRAWS), *history)
     return np.bincount(tokens, minlength=4) / NUM_DRAWS
@@ -68,7 +68,7 @@ def test_each_row_is_drawn_by_its_own_settings():
     settings = [SamplingSettings(), SamplingSettings(temperature=1.0, top_k=2)] * 500
     logits_VB = np.repeat(LOGITS[:, None], 1000, axis=1)
     history = np.zeros((1000, 1), np.int32), np.zeros(1000, np.int32)
-    tokens = np.asarray(draw(logits_VB, per_row(settings), uniforms(1, 1000), *history))
+    tokens = np.asarray(draw(logits_VB, stack_settings(settings), uniforms(1, 1000), *history))
     assert set(tokens[::2]) == {1}
     assert set(tokens[1::2]) == {1, 3}
 
@@ -88,7 +88,7 @@ def test_a_cut_over_many_tokens_keeps_what_sorting_keeps():
     ]
     history = np.zeros((64, 1), np.int32), np.zeros(64, np.int32)
     drawn = np.array(
-        [draw(logits_VB, per_row(settings), uniforms(s, 64), *history) for s in range(40)]
+        [draw(logits_VB, stack_settings(settings), uniforms(s, 64), *history) for s in range(40)]
     )
     for row, asked in enumerate(settings):
         order = np.argsort(-logits_VB[:, row], kind="stable")[: asked.top_k or None]

@@ -71,8 +71,8 @@ def expected(tiny):
     """The text of each path, as one process gives it."""
     from starlette.testclient import TestClient
 
+    from dipaco.serving.decoding.limits import LoopLimits
     from dipaco.serving.http.app import make_app
-    from dipaco.serving.loop import LoopLimits
     from dipaco.serving.service import Service, ServiceSettings
 
     settings = ServiceSettings(limits=LoopLimits(rows=8, rows_per_path=4, waiting=32))
@@ -243,12 +243,12 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(dipaco, tiny):
 
 
 def test_a_replica_that_does_not_see_the_run_says_so(tmp_path):
-    from dipaco.serving.limits import LoopLimits
+    from dipaco.serving.decoding.limits import LoopLimits
     from dipaco.serving_cluster.errors import RunFolderNotVisible
-    from dipaco.serving_cluster.replica import Order, Replica
+    from dipaco.serving_cluster.replica import Replica, ReplicaSpec
     from tests.support.serving_rig import CONFIG
 
-    order = Order(str(tmp_path / "nothing"), CONFIG, LoopLimits(), None)
+    order = ReplicaSpec(str(tmp_path / "nothing"), CONFIG, LoopLimits(), None)
     with pytest.raises(RunFolderNotVisible, match="The machine x does not see"):
         Replica(order, "one", "The machine x")
 

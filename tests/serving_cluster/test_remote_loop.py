@@ -8,15 +8,15 @@ import time
 import pytest
 
 from dipaco.receipt import Receipt
+from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.decoding.stream import Finish, Token
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import ContextTooLong, LoopStopping, NoReplica, QueueFull, ReplicaLost
 from dipaco.serving.event_bridge import EventBridge
-from dipaco.serving.limits import LoopLimits
 from dipaco.serving.releases import ReleaseHealth
-from dipaco.serving.stream import Finish, Token
 from dipaco.serving_cluster import remote_loop as elsewhere
-from dipaco.serving_cluster.remote_loop import Lost, RemoteCache, RemoteLoop
+from dipaco.serving_cluster.remote_loop import RemoteCache, RemoteLoop, ReplicaUnavailable
 from dipaco.serving_cluster.replica import ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import ModuleId
@@ -84,7 +84,7 @@ def asking(loop, dies_after=()):
             while True:
                 for item in await feed.take():
                     if dies is not None and told == dies:
-                        raise Lost
+                        raise ReplicaUnavailable
                     yield ReplicaUpdate([item], stream.prompt_logprobs if not told else None)
                     told += isinstance(item, Token)
                     if isinstance(item, Finish):

@@ -10,7 +10,9 @@ import numpy as np
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import prepare
 from dipaco.model.spec import describe
-from dipaco.serving.loop import Finish, Loop, LoopLimits, Request, Stream, Token
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.loop import Loop
+from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
 
 CONFIG = ModelConfig(
     vocab_size=64,
@@ -44,8 +46,10 @@ def make_loop(parts_of=lambda release, path: contextlib.nullcontext(prepared(pat
     return Loop(CONFIG, parts_of, limits=dataclasses.replace(few, **limits))
 
 
-def request(prompt=(5, 9, 2), path=0, max_new_tokens=10, **more) -> Request:
-    return Request(prompt_ids=tuple(prompt), path=path, max_new_tokens=max_new_tokens, **more)
+def request(prompt=(5, 9, 2), path=0, max_new_tokens=10, **more) -> GenerationRequest:
+    return GenerationRequest(
+        prompt_ids=tuple(prompt), path=path, max_new_tokens=max_new_tokens, **more
+    )
 
 
 def turn(loop: Loop) -> None:

@@ -228,10 +228,10 @@ def test_a_server_asks_the_router_of_the_release_that_it_serves(alternated):
     run, prompt = alternated, np.arange(40, dtype=np.int32)
     releases = [run.ledger.release(MODULAR, phase) for phase in (1, 3)]
     dispatcher = Dispatcher(run, releases[0])
-    dispatcher.learn(run, releases[1])
+    dispatcher.add_release(run, releases[1])
     told = []
     for release in releases:
-        path, scores = dispatcher.ask(prompt, release)
+        path, scores = dispatcher.route(prompt, release)
         (expected,) = router_of(run, release).scores(features(run, *prefixes_of(run, [prompt])))
         np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
         assert path == scores.argmax()
@@ -245,9 +245,9 @@ def test_prompts_that_come_together_are_routed_as_each_alone(alternated):
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 200, rng.integers(1, 60)).astype(np.int32) for _ in range(24)]
     alone, together = Dispatcher(run, release), Dispatcher(run, release)
-    expected = [alone.ask(prompt, release) for prompt in prompts]
+    expected = [alone.route(prompt, release) for prompt in prompts]
     with ThreadPoolExecutor(8) as threads:
-        told = list(threads.map(lambda prompt: together.ask(prompt, release), prompts))
+        told = list(threads.map(lambda prompt: together.route(prompt, release), prompts))
     for (path, scores), (other_path, other_scores) in zip(told, expected, strict=True):
         np.testing.assert_allclose(scores, other_scores, rtol=1e-4, atol=1e-4)
         assert path == other_path == scores.argmax()

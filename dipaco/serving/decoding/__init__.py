@@ -1,1 +1,1 @@
-"""Decoding on the device: the cache of keys and values, batches of rows, blocks of tokens, sampling."""
+"""From a request to its tokens on one device: the loop, its queue, its cache, its programs."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.decode import DecodeBlock
-from dipaco.serving.decoding.sampling import SamplingSettings, per_row
-from dipaco.serving.stream import Finish, Stream, Token
+from dipaco.serving.decoding.sampling import SamplingSettings, stack_settings
+from dipaco.serving.decoding.stream import Finish, Stream, Token
 
 
 @dataclasses.dataclass
@@ -74,7 +74,7 @@ def block_inputs(
         "rows_B": np.array([row.place for row in rows] + [spare] * num_spare, np.int32),
         "history_BS": history_BS,
         "lengths_B": np.array([len(row.tokens) for row in rows] + [1] * num_spare, np.int32),
-        "settings": per_row(sampling),
+        "settings": stack_settings(sampling),
         "uniforms_nB": uniforms_nB,
         "wants_logprobs": np.array(any(row.num_logprobs is not None for row in requests)),
     }

@@ -16,18 +16,18 @@ from dipaco.model.spec import Parts
 from dipaco.serving.decoding.batch import Batch, BatchRow, block_inputs, tokens_of
 from dipaco.serving.decoding.decode import (
     DecodeBlock,
-    advance,
     buckets,
     copy_row,
-    fitting,
+    decode_block,
+    gather_rows,
     make_pool,
-    read,
+    prefill,
     score,
-    take,
+    smallest_fitting,
 )
-from dipaco.serving.limits import LoopLimits
-from dipaco.serving.stream import Token
-from dipaco.serving.waiting_requests import PathKey
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.stream import Token
+from dipaco.serving.decoding.waiting_requests import PathKey
 
 READ_TOGETHER = (8, 1)  # prompts of one path that one program reads
 SMALLEST_PROMPT = 16  # tokens; the smallest bucket of prompts
@@ -35,7 +35,7 @@ SMALLEST_PROMPT = 16  # tokens; the smallest bucket of prompts
 Held = tuple[PathKey, tuple[int, ...]]  # a path, and the tokens it has read at a place
 
 
-class Entry(NamedTuple):
+class RowAssignment(NamedTuple):
     """What a new request needs before its first block."""
 
     place: int
@@ -65,19 +65,19 @@ class CachePool:
     def num_free(self) -> int:
         return len(self._free)
 
-    def enter(self, path: PathKey, prompt_ids: Sequence[int]) -> Entry:
+    def enter(self, path: PathKey, prompt_ids: Sequence[int]) -> RowAssignment:
         """A place for a request. All but the last token of its prompt must be in the cache."""
         held = path, tuple(prompt_ids[:-1])
         source = self._places.get(held)
         if source in self._free:
             self._free.remove(source)
-            return Entry(source, source)
+            return RowAssignment(source, source)
         place = self._free.pop(0)
         if (former := self._held.pop(place, None)) and self._places.get(former) == place:
             del self._places[former]
         self._held[place] = held
         self._places.setdefault(held, place)
-        return Entry(place, source if held[1] else place)
+        return RowAssignment(place, source if held[1] else place)
 
     def leave(self, place: int) -> None:
         """The request at this place is done."""
@@ -85,9 +85,9 @@ class CachePool:
 
     def size_of_prompt(self, prompt_ids: Sequence[int]) -> int:
         """Tokens that reading it costs, padding included."""
-        return fitting(self._prompt_sizes, len(prompt_ids) - 1)
+        return smallest_fitting(self._prompt_sizes, len(prompt_ids) - 1)
 
-    def read(self, prepared: Parts, rows: Sequence[BatchRow]) -> None:
+    def prefill(self, prepared: Parts, rows: Sequence[BatchRow]) -> None:
         """Reads the prompts of some rows of one path, equal sizes together."""
         by_size: dict[int, list[BatchRow]] = {}
         for row in rows:
@@ -101,7 +101,7 @@ class CachePool:
                     tokens_BT[index, : len(row.tokens) - 1] = row.tokens[:-1]
                 self._read(prepared, tokens_BT, [row.place for row in together])
 
-    def copy(self, entry: Entry) -> None:
+    def copy(self, entry: RowAssignment) -> None:
         """Puts what a request needs to its place, from where it is."""
         assert entry.source is not None
         if entry.source != entry.place:
@@ -120,8 +120,8 @@ class CachePool:
         longest = max(len(row.tokens) for row in batch.rows)
         return self._make_block(
             batch,
-            fitting(self._row_sizes, len(batch.rows)),
-            fitting(self._slot_sizes, longest - 1 + self.limits.steps_per_block),
+            smallest_fitting(self._row_sizes, len(batch.rows)),
+            smallest_fitting(self._slot_sizes, longest - 1 + self.limits.steps_per_block),
         )
 
     def warm_up(self, prepared: Parts) -> None:
@@ -152,7 +152,7 @@ class CachePool:
     def _read(self, prepared: Parts, tokens_BT: np.ndarray, places: Sequence[int]) -> None:
         self._begin(prepared)
         places_B = np.array(places, np.int32)
-        self._cache = read(self.config, prepared, self._cache, tokens_BT, places_B)
+        self._cache = prefill(self.config, prepared, self._cache, tokens_BT, places_B)
 
     def _copy(self, source: int, target: int) -> None:
         self._cache = copy_row(self._cache, np.int32(source), np.int32(target))
@@ -163,9 +163,9 @@ class CachePool:
         taken_for = inputs["rows_B"].tolist(), slots
         if batch.taken_for != taken_for:
             batch.taken = None  # before what replaces it is made: memory
-            batch.taken = take(self._cache, inputs["rows_B"], slots)
+            batch.taken = gather_rows(self._cache, inputs["rows_B"], slots)
             batch.taken_for = taken_for
-        made, self._cache, batch.taken = advance(
+        made, self._cache, batch.taken = decode_block(
             self.config,
             batch.prepared,
             self._cache,

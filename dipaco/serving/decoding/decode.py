@@ -6,8 +6,8 @@ the pool; what it needs besides (tokens, lengths, settings) is small and comes f
 time, so nothing but the pool lives on the device. Shapes are fixed: rows and slots come in
 *buckets*, and whatever the load, a few programs serve it.
 
-Prompts: `read` fills the pool and computes no logits, for it leaves out a prompt's last token. That
-one begins the first block of `advance`, like every token after it, so sampling is in one place.
+`prefill` fills the pool and computes no logits: it leaves out a prompt's last token. That token
+begins the first block of `decode_block`, like every token after it, so sampling is in one place.
 """
 
 import functools
@@ -45,7 +45,7 @@ def buckets(smallest: int, largest: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def fitting(sizes: Sequence[int], needed: int) -> int:
+def smallest_fitting(sizes: Sequence[int], needed: int) -> int:
     """The smallest bucket that holds `needed`, or the largest there is."""
     return next((size for size in sizes if size >= needed), sizes[-1])
 
@@ -61,7 +61,7 @@ def make_pool(config: ModelConfig, rows: int) -> dict[str, Any]:
 
 
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("pool",))
-def read(
+def prefill(
     config: ModelConfig, prepared: Parts, pool: Blocks, tokens_BT: jax.Array, rows_B: jax.Array
 ) -> Blocks:
     """Fills the first T slots of some rows of the pool with tokens; padding behind does no harm."""
@@ -79,7 +79,7 @@ def copy_row(pool: Blocks, source: jax.Array, target: jax.Array) -> Blocks:
 
 
 @functools.partial(jax.jit, static_argnames=("slots",))
-def take(pool: Blocks, rows_B: jax.Array, slots: int) -> Blocks:
+def gather_rows(pool: Blocks, rows_B: jax.Array, slots: int) -> Blocks:
     """The first slots of some rows, side by side [B, G, slots, K]."""
 
     def row(pooled, index):
@@ -90,7 +90,7 @@ def take(pool: Blocks, rows_B: jax.Array, slots: int) -> Blocks:
 
 
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("pool", "taken"))
-def advance(
+def decode_block(
     config: ModelConfig,
     prepared: Parts,
     pool: Blocks,
@@ -110,9 +110,9 @@ def advance(
       config: sizes.
       prepared: parameters of the path, from `inference.prepare`.
       pool: the cache of all requests.
-      taken: what `take` gave for these rows, and as many slots as are needed: a row's last token
-        is written at `lengths_B + n - 2`. Rows that run over their end make nothing good
-        and harm nobody else.
+      taken: what `gather_rows` returned for these rows, with as many slots as are needed: a row's
+        last token is written at `lengths_B + n - 2`. A row that runs over its end makes nothing
+        useful and changes no other row.
       rows_B: which rows of the pool they are.
       history_BS: int32, each row's tokens so far, prompt included; the last one is not in the
         cache yet.
@@ -154,9 +154,9 @@ def advance(
 
 @functools.partial(jax.jit, static_argnames=("config",))
 def score(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> DecodeBlock:
-    """How likely each token of a prompt was: `DecodeBlock` with n = T and B = 1, entry t about token t.
+    """Log-probabilities of a prompt's tokens: `DecodeBlock` with n = T, B = 1, entry t for token t.
 
-    The first token follows nothing, and its entry means nothing.
+    The first token has no predecessor, so its entry is meaningless.
     """
     blocks = empty_cache(config, *tokens_1T.shape)
     blocks.pop("length")

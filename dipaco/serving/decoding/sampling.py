@@ -54,7 +54,7 @@ class RowSettings(NamedTuple):
     penalty_B: np.ndarray
 
 
-def per_row(settings: Sequence[SamplingSettings]) -> RowSettings:
+def stack_settings(settings: Sequence[SamplingSettings]) -> RowSettings:
     """The settings of rows, side by side."""
 
     def floats(field):

@@ -4,13 +4,13 @@ import contextlib
 from collections.abc import AsyncGenerator, Generator
 
 from dipaco.serving.errors import QueueFull
-from dipaco.serving.http.refusals import Refusal
+from dipaco.serving.http.errors import ApiError
 from dipaco.serving.path_admission import PathAdmission
-from dipaco.serving.releases import Served
+from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 
 
-class Admission:
+class RequestAdmission:
     """One for all requests of a service; used in the event loop only."""
 
     def __init__(self, service: Service):
@@ -20,12 +20,12 @@ class Admission:
 
     @contextlib.contextmanager
     def inside(self, num_choices: int) -> Generator[None]:
-        """Counts the choices of a request while it lasts. Raises `QueueFull`, and `Refusal` where
+        """Counts the choices of a request while it lasts. Raises `QueueFull`, and `ApiError` where
         there will never be room for so many.
         """
         if num_choices > (most := self._service.loop.capacity):
             problem = f"{num_choices} choices are more than the {most} that this server takes"
-            raise Refusal(
+            raise ApiError(
                 400, f"{problem} at once. Ask for fewer, or in several requests.", param="n"
             )
         if self.num_inside + num_choices > most:
@@ -37,7 +37,7 @@ class Admission:
             self.num_inside -= num_choices
 
     @contextlib.asynccontextmanager
-    async def holding(self, served: Served, path: int) -> AsyncGenerator[None]:
+    async def holding(self, served: ServedRelease, path: int) -> AsyncGenerator[None]:
         """Keeps a path in memory; waits until there is room for it.
 
         Raises:
@@ -45,6 +45,6 @@ class Admission:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: one that shows now.
         """
         if problem := self._service.problem_of(served, path):
-            raise Refusal(503, problem, param="path", code="path_not_whole")
+            raise ApiError(503, problem, param="path", code="path_not_whole")
         async with self._room.holding(served.modules_of(path)):
             yield

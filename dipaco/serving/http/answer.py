@@ -20,16 +20,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.dispatch import Choice
+from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
+from dipaco.serving.dispatch import PathChoice
 from dipaco.serving.errors import LoopStopping, QueueFull
 from dipaco.serving.event_bridge import EventBridge
-from dipaco.serving.http.admission import Admission
+from dipaco.serving.http.admission import RequestAdmission
+from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.metrics import Metrics
-from dipaco.serving.http.refusals import Refusal
-from dipaco.serving.http.text_writer import Piece, TextWriter, Written
-from dipaco.serving.loop import Finish, Request, Stream, Token
-from dipaco.serving.releases import Served
+from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
+from dipaco.serving.text import TextPiece, TextWriter, WrittenToken
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 QUEUE_AGAIN_SECONDS = 0.05  # between tries of a choice that moves while the queue is full
@@ -40,7 +40,7 @@ class Prompt(NamedTuple):
 
     text: str
     ids: tuple[int, ...]
-    choice: Choice
+    choice: PathChoice
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class AnswerEvent(NamedTuple):
     index: int
     path: int
     text: str
-    tokens: list[Written]
+    tokens: list[WrittenToken]
     finish_reason: Literal["stop", "length"] | None
 
 
@@ -103,9 +103,9 @@ class Answer:
     def __init__(
         self,
         service: Service,
-        admission: Admission,
+        admission: RequestAdmission,
         metrics: Metrics,
-        served: Served,
+        served: ServedRelease,
         prompts: list[Prompt],
         wish: GenerationParams,
     ):
@@ -189,7 +189,7 @@ class Answer:
         async with contextlib.AsyncExitStack() as held:
             try:
                 await held.enter_async_context(self._admission.holding(self.served, choice.path))
-            except (Refusal, ObjectMissing, ObjectDamaged):
+            except (ApiError, ObjectMissing, ObjectDamaged):
                 if choice.left_path is None:
                     raise
                 choice.path = choice.left_path
@@ -210,7 +210,7 @@ class Answer:
     def _submit(self, choice: _Choice) -> Stream:
         wish = self._wish
         return self._service.loop.submit(
-            Request(
+            GenerationRequest(
                 prompt_ids=choice.ids,
                 path=choice.path,
                 release=self.served.digest,
@@ -244,7 +244,7 @@ class Answer:
     async def _route_anew(self, choice: _Choice) -> None:
         """Moves a choice to the path that should go on with it."""
         text = np.array(choice.ids, np.int32)
-        chosen = await asyncio.to_thread(self._service.choose_again, self.served, text)
+        chosen = await asyncio.to_thread(self._service.reroute, self.served, text)
         self._metrics.reroute_choices.inc()
         self._metrics.reroute_router_tokens.inc(chosen.tokens_read)
         is_whole = self._service.problem_of(self.served, chosen.path) is None
@@ -265,7 +265,7 @@ class Answer:
         text, tokens = echo.text + piece.text, echo.tokens + piece.tokens
         return AnswerEvent(choice.index, choice.path, text, tokens, reason)
 
-    def _hear_end(self, choice: _Choice, item: Token | Finish) -> Piece:
+    def _hear_end(self, choice: _Choice, item: Token | Finish) -> TextPiece:
         if isinstance(item, Token):
             if not self.completion_tokens:
                 self._metrics.first_token.observe(time.monotonic() - self._started)
@@ -273,7 +273,7 @@ class Answer:
                 self.completion_tokens += 1
                 choice.made.append(item.id)
             if item.id in self._wish.stop_ids or not self._wish.max_new_tokens:
-                return Piece("", [])
+                return TextPiece("", [])
             return choice.writer.add(item)
         if item.reason == "error":
             assert item.error is not None
@@ -282,10 +282,10 @@ class Answer:
             raise LoopStopping()
         return choice.writer.end()
 
-    def _echo(self, choice: _Choice) -> Piece:
+    def _echo(self, choice: _Choice) -> TextPiece:
         """The prompt, before the first token."""
         if choice.is_echoed or not self._wish.has_echo:
-            return Piece("", [])
+            return TextPiece("", [])
         choice.is_echoed = True
         logprobs = choice.stream.prompt_logprobs if choice.stream else None
         return choice.writer.echo(choice.prompt.text, logprobs or ())

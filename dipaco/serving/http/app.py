@@ -13,37 +13,37 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route as At
+from starlette.routing import Route
 
 from dipaco.model.config import num_parameters, part_parameters
 from dipaco.serving.errors import LoopStopping
 from dipaco.serving.http import openapi
-from dipaco.serving.http.admission import Admission
+from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.answer import Answer
-from dipaco.serving.http.bodies import read_body
-from dipaco.serving.http.chat import Chat
-from dipaco.serving.http.delivery import HungUp, streamed, whole
-from dipaco.serving.http.formats import AnswerFormat, ChatFormat, CompletionFormat
+from dipaco.serving.http.chat_template import ChatTemplate
+from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.protocol import (
     ChatRequest,
     CompletionRequest,
     HealthReply,
     LevelCard,
-    Model,
     ModelCard,
-    Models,
-    Route,
+    ModelEntry,
+    ModelList,
+    PathScore,
     RouteRequest,
-    Score,
+    RouteResponse,
 )
-from dipaco.serving.http.refusals import Refusal, refusal_of
 from dipaco.serving.http.requests import (
     ParsedRequest,
     encode,
-    understand_chat,
-    understand_completion,
+    parse_chat,
+    parse_completion,
+    read_body,
 )
+from dipaco.serving.http.responses import AnswerFormat, ChatFormat, CompletionFormat
+from dipaco.serving.http.streaming import ClientHungUp, streamed, whole
 from dipaco.serving.service import Service
 
 JSON = "application/json"
@@ -63,7 +63,7 @@ class HttpSettings:
 
     api_keys: tuple[str, ...] = ()  # one of them must come with each request; () = nobody is asked
     most_body_bytes: int = 4 << 20  # of one request
-    chat: Chat | None = None  # None = the tokenizer has no template
+    chat: ChatTemplate | None = None  # None = the tokenizer has no template
 
 
 def make_app(
@@ -78,7 +78,7 @@ class _Application:
 
     def __init__(self, service: Service, metrics: Metrics, settings: HttpSettings):
         self._service, self._metrics, self._settings = service, metrics, settings
-        self._admission = Admission(service)
+        self._admission = RequestAdmission(service)
         metrics.watch(service)
         self._keys = [key.encode() for key in settings.api_keys]
         self._began = int(time.time())
@@ -100,7 +100,7 @@ class _Application:
         ]
         self.starlette = Starlette(
             routes=[
-                At(path, self._guarded(path, answer, needs_key), methods=[method])
+                Route(path, self._guarded(path, answer, needs_key), methods=[method])
                 for path, method, answer, needs_key in routes
             ],
             exception_handlers={HTTPException: self._no_route},
@@ -119,7 +119,7 @@ class _Application:
                 if needs_key:
                     self._check_key(request)
                 response = await answer(request)
-            except HungUp:
+            except ClientHungUp:
                 self._metrics.hang_ups.inc()
                 response = Response(status_code=LEFT)
             except Exception as error:
@@ -132,14 +132,14 @@ class _Application:
         return guarded
 
     def _check_key(self, request: Request) -> None:
-        """Raises `Refusal`. Takes as long for a wrong key as for a right one."""
+        """Raises `ApiError`. Takes as long for a wrong key as for a right one."""
         if not self._keys:
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         given = key.strip(" \t").encode("latin-1")  # as headers come: byte for byte
         matches = [hmac.compare_digest(given, known) for known in self._keys]
         if scheme.lower() != "bearer" or not any(matches):
-            raise Refusal(
+            raise ApiError(
                 401,
                 "Incorrect API key provided. Send one that is known: `Authorization: Bearer KEY`.",
                 code="invalid_api_key",
@@ -151,7 +151,7 @@ class _Application:
             404: f"There is nothing at {request.url.path[:200]}. See /openapi.json.",
             405: f"{request.method} is not for {request.url.path[:200]}. See /openapi.json.",
         }.get(error.status_code, error.detail)
-        response = _refused(Refusal(error.status_code, what))
+        response = _refused(ApiError(error.status_code, what))
         response.headers.update(error.headers or {})
         self._metrics.answers.labels("other", error.status_code).inc()
         return response
@@ -160,13 +160,13 @@ class _Application:
 
     async def _completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.most_body_bytes, CompletionRequest)
-        asked = await self._timed(understand_completion, self._service, body)
+        asked = await self._timed(parse_completion, self._service, body)
         shape = CompletionFormat(self._service.name, asked.served.digest, body.logprobs)
         return await self._answered(request, body, asked, shape)
 
     async def _chat_completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.most_body_bytes, ChatRequest)
-        asked = await self._timed(understand_chat, self._service, self._settings.chat, body)
+        asked = await self._timed(parse_chat, self._service, self._settings.chat, body)
         shape = ChatFormat(self._service.name, asked.served.digest, bool(body.logprobs))
         return await self._answered(request, body, asked, shape)
 
@@ -198,7 +198,7 @@ class _Application:
         body = await read_body(request, self._settings.most_body_bytes, RouteRequest)
         return _json(await asyncio.to_thread(self._routed, body))
 
-    def _routed(self, body: RouteRequest) -> Route:
+    def _routed(self, body: RouteRequest) -> RouteResponse:
         started = time.monotonic()
         served = self._service.releases.now
         ids = encode(self._service, body.prompt)
@@ -206,8 +206,8 @@ class _Application:
         scores = None
         if choice.scores is not None:
             best = np.argsort(-choice.scores, kind="stable").tolist()
-            scores = [Score(path=path, score=float(choice.scores[path])) for path in best]
-        return Route(
+            scores = [PathScore(path=path, score=float(choice.scores[path])) for path in best]
+        return RouteResponse(
             path=choice.path,
             modules=list(choice.modules),
             scores=scores,
@@ -218,12 +218,12 @@ class _Application:
         )
 
     async def _models(self, request: Request) -> Response:
-        return _json(Models(object="list", data=[self._described()]))
+        return _json(ModelList(object="list", data=[self._described()]))
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name != self._service.name:
-            raise Refusal(
+            raise ApiError(
                 404,
                 f"The model `{name[:100]}` does not exist. This server has `{self._service.name}`.",
                 param="model",
@@ -231,11 +231,11 @@ class _Application:
             )
         return _json(self._described())
 
-    def _described(self) -> Model:
+    def _described(self) -> ModelEntry:
         service, served = self._service, self._service.releases.now
         topology, per_part = service.topology, part_parameters(service.model)
         total = sum(per_part[part] for m in topology.modules for part in topology.parts_of(m))
-        return Model(
+        return ModelEntry(
             id=service.name,
             object="model",
             created=self._began,
@@ -294,5 +294,5 @@ def _json(content: msgspec.Struct, status: int = 200) -> Response:
 
 
 def _refused(error: Exception) -> Response:
-    refusal = refusal_of(error)
+    refusal = api_error_of(error)
     return Response(refusal.body(), refusal.status, refusal.headers, media_type=JSON)

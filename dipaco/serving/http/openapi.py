@@ -32,11 +32,11 @@ POSTS: dict[str, tuple[str, type, type]] = {
     "/v1/route": (
         "Which path takes a prompt, and the router's scores.",
         protocol.RouteRequest,
-        protocol.Route,
+        protocol.RouteResponse,
     ),
 }
 GETS: dict[str, tuple[str, type]] = {
-    "/v1/models": ("The model that is served, its levels and modules.", protocol.Models),
+    "/v1/models": ("The model that is served, its levels and modules.", protocol.ModelList),
     "/healthz": ("Whether the process is alive.", protocol.HealthReply),
     "/readyz": ("Whether it takes requests.", protocol.HealthReply),
 }
@@ -45,7 +45,7 @@ GETS: dict[str, tuple[str, type]] = {
 def document(has_keys: bool) -> dict[str, Any]:
     """OpenAPI 3.1, as JSON values."""
     types = [type_ for _, *types in (*POSTS.values(), *GETS.values()) for type_ in types]
-    types += [protocol.Failure, protocol.ChatChunk]
+    types += [protocol.ErrorResponse, protocol.ChatChunk]
     found, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}"
     )
@@ -55,7 +55,7 @@ def document(has_keys: bool) -> dict[str, Any]:
         return {"application/json": {"schema": schemas[type_]}}
 
     refused = {
-        status: {"description": said, "content": content(protocol.Failure)}
+        status: {"description": said, "content": content(protocol.ErrorResponse)}
         for status, said in REFUSED.items()
     }
     paths: dict[str, Any] = {}

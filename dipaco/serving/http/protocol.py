@@ -21,8 +21,8 @@ Logprobs = Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 Stops = Annotated[list[Stop], Meta(max_length=MOST_STOPS)]
-Nothing = Annotated[float, Meta(ge=0, le=0)]  # a penalty that we do not have
-Empty = Annotated[dict[str, float], Meta(max_length=0)]
+ZeroPenalty = Annotated[float, Meta(ge=0, le=0)]  # a penalty that we do not have
+EmptyBias = Annotated[dict[str, float], Meta(max_length=0)]
 
 
 class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +31,7 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool = False
 
 
-class Sampling(Struct, kw_only=True, forbid_unknown_fields=True):
+class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """What both kinds of request share."""
 
     model: str
@@ -46,13 +46,13 @@ class Sampling(Struct, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None  # taken, and not looked at
-    presence_penalty: Nothing | None = None
-    frequency_penalty: Nothing | None = None
-    logit_bias: Empty | None = None
+    presence_penalty: ZeroPenalty | None = None
+    frequency_penalty: ZeroPenalty | None = None
+    logit_bias: EmptyBias | None = None
     path: Index | None = None  # take this path, whatever the router says
 
 
-class CompletionRequest(Sampling):
+class CompletionRequest(CommonRequest):
     """POST /v1/completions."""
 
     # One or several prompts, each a text or token ids.
@@ -79,7 +79,7 @@ class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     name: str | None = None
 
 
-class ChatRequest(Sampling):
+class ChatRequest(CommonRequest):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
@@ -106,7 +106,7 @@ class Usage(Struct, kw_only=True):
     total_tokens: int
 
 
-class TextLogprobs(Struct, kw_only=True):
+class CompletionLogprobs(Struct, kw_only=True):
     """The tokens of a completion's text, side by side; in nats."""
 
     tokens: list[str]
@@ -115,12 +115,12 @@ class TextLogprobs(Struct, kw_only=True):
     text_offset: list[int]
 
 
-class TextChoice(Struct, kw_only=True):
+class CompletionChoice(Struct, kw_only=True):
     """One continuation of one prompt."""
 
     index: int
     text: str
-    logprobs: TextLogprobs | None
+    logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"] | None
     path: int
 
@@ -133,7 +133,7 @@ class Completion(Struct, kw_only=True):
     created: int
     model: str
     system_fingerprint: str  # digest of the release
-    choices: list[TextChoice]
+    choices: list[CompletionChoice]
     usage: Usage | None = None
 
 
@@ -157,7 +157,7 @@ class ChatLogprobs(Struct, kw_only=True):
     content: list[TokenLogprob]
 
 
-class Said(Struct, kw_only=True, omit_defaults=True):
+class AssistantMessage(Struct, kw_only=True, omit_defaults=True):
     """A message, or what a stream adds to it."""
 
     role: Literal["assistant"] | None = None
@@ -168,7 +168,7 @@ class ChatChoice(Struct, kw_only=True):
     """One answer to the conversation."""
 
     index: int
-    message: Said
+    message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"] | None
     path: int
@@ -186,11 +186,11 @@ class ChatCompletion(Struct, kw_only=True):
     usage: Usage
 
 
-class ChatDelta(Struct, kw_only=True):
+class ChatChunkChoice(Struct, kw_only=True):
     """What a stream adds to one choice."""
 
     index: int
-    delta: Said
+    delta: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"] | None
     path: int | None  # null before it is known
@@ -204,23 +204,25 @@ class ChatChunk(Struct, kw_only=True):
     created: int
     model: str
     system_fingerprint: str
-    choices: list[ChatDelta]
+    choices: list[ChatChunkChoice]
     usage: Usage | None = None
 
 
-class Score(Struct, kw_only=True):
+class PathScore(Struct, kw_only=True):
     """What the router thinks of one path; higher is better."""
 
     path: int
     score: float
 
 
-class Route(Struct, kw_only=True):
+class RouteResponse(Struct, kw_only=True):
     """An answer of /v1/route."""
 
     path: int
     modules: list[str]
-    scores: list[Score] | None  # the best first; null: there is one path, nobody asked the router
+    scores: (
+        list[PathScore] | None
+    )  # the best first; null: there is one path, nobody asked the router
     prompt_tokens: int
     routed_tokens: int  # of them the router looked at
     release: str
@@ -250,7 +252,7 @@ class ModelCard(Struct, kw_only=True):
     levels: list[LevelCard]
 
 
-class Model(Struct, kw_only=True):
+class ModelEntry(Struct, kw_only=True):
     """An entry of /v1/models."""
 
     id: str
@@ -260,14 +262,14 @@ class Model(Struct, kw_only=True):
     dipaco: ModelCard
 
 
-class Models(Struct, kw_only=True):
+class ModelList(Struct, kw_only=True):
     """An answer of /v1/models."""
 
     object: str
-    data: list[Model]
+    data: list[ModelEntry]
 
 
-class Problem(Struct, kw_only=True):
+class ErrorDetail(Struct, kw_only=True):
     """What is wrong, and with which field."""
 
     message: str
@@ -276,10 +278,10 @@ class Problem(Struct, kw_only=True):
     code: str | None
 
 
-class Failure(Struct, kw_only=True):
+class ErrorResponse(Struct, kw_only=True):
     """Every answer that is an error."""
 
-    error: Problem
+    error: ErrorDetail
 
 
 class HealthReply(Struct, kw_only=True):

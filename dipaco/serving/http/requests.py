@@ -3,25 +3,29 @@
 Everything here takes a moment of processor time and none of the event loop: it runs in a thread.
 """
 
+import asyncio
+import re
 import secrets
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
+import msgspec
 import numpy as np
+from starlette.requests import ClientDisconnect, Request
 
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import ContextTooLong
 from dipaco.serving.http.answer import GenerationParams, Prompt
-from dipaco.serving.http.chat import Chat
+from dipaco.serving.http.chat_template import ChatTemplate
+from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import (
     MOST_CHOICES,
     ChatMessage,
     ChatRequest,
+    CommonRequest,
     CompletionRequest,
-    Sampling,
 )
-from dipaco.serving.http.refusals import Refusal
-from dipaco.serving.releases import Served
+from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 
 DEFAULT_TOKENS = 16  # of a completion, as OpenAI
@@ -31,13 +35,13 @@ LEAST_TOP_P = 1e-6  # 0 means the likeliest token alone: it is always kept
 class ParsedRequest(NamedTuple):
     """A request, understood."""
 
-    served: Served
+    served: ServedRelease
     prompts: list[Prompt]
     wish: GenerationParams
 
 
-def understand_completion(service: Service, body: CompletionRequest) -> ParsedRequest:
-    """Raises `Refusal`, `ContextTooLong`, `NoSuchPath`."""
+def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest:
+    """Raises `ApiError`, `ContextTooLong`, `NoSuchPath`."""
     n = _common(service, body)
     if body.best_of is not None and body.best_of != n:
         _refuse("best_of", f"`best_of` is {body.best_of} and `n` is {n}. Leave `best_of` out.")
@@ -58,11 +62,11 @@ def understand_completion(service: Service, body: CompletionRequest) -> ParsedRe
     return ParsedRequest(served, [_prompt(service, served, one, body.path) for one in given], wish)
 
 
-def understand_chat(service: Service, chat: Chat | None, body: ChatRequest) -> ParsedRequest:
-    """Raises `Refusal`, `ContextTooLong`, `NoSuchPath`."""
+def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -> ParsedRequest:
+    """Raises `ApiError`, `ContextTooLong`, `NoSuchPath`."""
     n = _common(service, body)
     if chat is None:
-        raise Refusal(
+        raise ApiError(
             400,
             "This model's tokenizer has no chat template. Use /v1/completions, or start the server "
             "with `--chat-template FILE`.",
@@ -87,7 +91,7 @@ def understand_chat(service: Service, chat: Chat | None, body: ChatRequest) -> P
 
 
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
-    """The ids of one prompt, int32. Raises `Refusal`, `ContextTooLong`."""
+    """The ids of one prompt, int32. Raises `ApiError`, `ContextTooLong`."""
     if isinstance(given, str):
         _check_may_fit(service, given)
         (ids,) = service.tokenizer.encode([given])
@@ -101,10 +105,10 @@ def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
     return ids
 
 
-def _common(service: Service, body: Sampling) -> int:
+def _common(service: Service, body: CommonRequest) -> int:
     """Checks what both kinds share; returns n."""
     if body.model != service.name:
-        raise Refusal(
+        raise ApiError(
             404,
             f"The model `{body.model[:100]}` does not exist. This server has `{service.name}`.",
             param="model",
@@ -115,7 +119,7 @@ def _common(service: Service, body: Sampling) -> int:
     return body.n or 1
 
 
-def _wish(body: Sampling, n: int) -> dict:
+def _wish(body: CommonRequest, n: int) -> dict:
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     top_p = 1.0 if body.top_p is None else max(body.top_p, LEAST_TOP_P)
     return {
@@ -144,14 +148,16 @@ def _several(prompt: str | list) -> list[str | list[int]]:
     return [prompt] if kinds == {int} else prompt
 
 
-def _prompt(service: Service, served: Served, given: str | list[int], path: int | None) -> Prompt:
+def _prompt(
+    service: Service, served: ServedRelease, given: str | list[int], path: int | None
+) -> Prompt:
     ids = encode(service, given)
     text = given if isinstance(given, str) else service.tokenizer.decode(given)
     return _routed(service, served, text, ids, path)
 
 
 def _routed(
-    service: Service, served: Served, text: str, ids: np.ndarray, path: int | None
+    service: Service, served: ServedRelease, text: str, ids: np.ndarray, path: int | None
 ) -> Prompt:
     if not len(ids):
         _refuse("messages", "The conversation is empty. Give at least one token.")
@@ -185,4 +191,81 @@ def _as_template_reads(message: ChatMessage) -> dict[str, str]:
 
 
 def _refuse(param: str, message: str) -> NoReturn:
-    raise Refusal(400, message, param=param, code="invalid_value")
+    raise ApiError(400, message, param=param, code="invalid_value")
+
+
+# --- bytes -> a request
+
+Body = TypeVar("Body")
+BODY_SECONDS = 20.0  # for a body to come; who is slower would hold up a server that is told to end
+
+
+async def read_body(request: Request, most_bytes: int, kind: type[Body]) -> Body:
+    """The body as a `kind`.
+
+    Raises:
+      Refusal: it is too large (413), not sent as JSON (415), or not such a request (400).
+    """
+    sent_as = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    # A page of another site can send a form unasked, but JSON only if we allowed it (we do not).
+    if sent_as != "application/json":
+        raise ApiError(
+            415,
+            f"The body was sent as `{sent_as[:100]}`. Send JSON: `Content-Type: application/json`.",
+        )
+    return decode(await _read(request, most_bytes), kind)
+
+
+def decode(content: bytes, kind: type[Body]) -> Body:
+    """Raises `ApiError` in OpenAI's words."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        raise _said_plainly(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise ApiError(400, "The body is not UTF-8. Encode it as UTF-8.") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ApiError(
+            400,
+            f"We could not parse the JSON body of your request: {error}. Check it as JSON.",
+        ) from error
+
+
+async def _read(request: Request, most_bytes: int) -> bytes:
+    content = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > most_bytes:
+                    raise ApiError(
+                        413,
+                        f"The body is larger than {most_bytes:,} bytes. Send less at once.",
+                        code="body_too_large",
+                    )
+    except TimeoutError as error:
+        problem = f"The body was not whole after {BODY_SECONDS:.0f} s. Send it again, faster."
+        raise ApiError(408, problem, code="body_too_slow") from error
+    except ClientDisconnect as error:
+        raise ApiError(400, "The connection was closed before the body was whole.") from error
+    return bytes(content)
+
+
+def _said_plainly(problem: str) -> ApiError:
+    """msgspec's "Expected `int`, got `str` - at `$.max_tokens`", as OpenAI would say it."""
+    what, _, where = problem.partition(" - at `$")
+    param = where.rstrip("`").lstrip(".") or None
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL):
+        name = f"{param}.{unknown[1]}" if param else unknown[1]
+        message = f"Unrecognized request argument supplied: {name}. Leave it out."
+        return ApiError(400, message, param=name, code="unknown_parameter")
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
+        name = f"{param}.{missing[1]}" if param else missing[1]
+        message = f"You must provide a `{name}` parameter."
+        return ApiError(400, message, param=name, code="missing_required_parameter")
+    if param in ("presence_penalty", "frequency_penalty"):
+        message = f"`{param}` is not supported. Leave it out; `repetition_penalty` is."
+        return ApiError(400, message, param=param, code="invalid_value")
+    if param is None:
+        return ApiError(400, f"The body is not such a request: {what}.")
+    return ApiError(400, f"Invalid value for `{param}`: {what}.", param=param, code="invalid_value")

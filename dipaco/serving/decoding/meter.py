@@ -5,7 +5,7 @@ import math
 import time
 from typing import NamedTuple
 
-from dipaco.serving.waiting_requests import PathKey
+from dipaco.serving.decoding.waiting_requests import PathKey
 
 RECENT = 100  # requests and turns that rates are taken over
 

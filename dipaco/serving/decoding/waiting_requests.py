@@ -7,7 +7,7 @@ waiting. Not thread-safe: the loop holds its lock.
 import collections
 from collections.abc import Iterator, Mapping
 
-from dipaco.serving.stream import Stream
+from dipaco.serving.decoding.stream import Stream
 
 PathKey = tuple[str, int]  # (release, path)
 

@@ -10,20 +10,20 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from dipaco.serving.http.answer import Answer, AnswerEvent
-from dipaco.serving.http.formats import END, AnswerFormat, event_bytes, usage_of
-from dipaco.serving.http.refusals import refusal_of
+from dipaco.serving.http.errors import api_error_of
+from dipaco.serving.http.responses import END, AnswerFormat, event_bytes, usage_of
 
 # A proxy must pass each event on, and keep none.
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 Value = TypeVar("Value")
 
 
-class HungUp(Exception):
+class ClientHungUp(Exception):
     """The client has left."""
 
 
 async def whole(request: Request, answer: Answer, shape: AnswerFormat) -> msgspec.Struct:
-    """All choices, when they are over. Raises `HungUp`, and what ended a choice."""
+    """All choices, when they are over. Raises `ClientHungUp`, and what ended a choice."""
     try:
         choices = await _while_connected(request, _gathered(answer.events()))
         return shape.whole(choices, usage_of(answer))
@@ -89,7 +89,7 @@ async def _written(
         async for some in events:
             yield event_bytes(shape.chunk(some))
     except Exception as error:
-        yield b"data: " + refusal_of(error).body() + b"\n\n"
+        yield b"data: " + api_error_of(error).body() + b"\n\n"
         return
     if has_usage:
         yield event_bytes(shape.closing(usage_of(answer)))
@@ -118,13 +118,13 @@ async def _next(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
 
 
 async def _while_connected(request: Request, wanted: Coroutine[Any, Any, Value]) -> Value:
-    """What is wanted, unless the client leaves first. Raises `HungUp`."""
+    """What is wanted, unless the client leaves first. Raises `ClientHungUp`."""
     making = asyncio.create_task(wanted)
     leaving = asyncio.create_task(_has_left(request))
     try:
         await asyncio.wait({making, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not making.done():
-            raise HungUp()
+            raise ClientHungUp()
         return making.result()
     finally:
         making.cancel()

@@ -8,21 +8,20 @@ import msgspec
 
 from dipaco.serving.http.answer import Answer, AnswerEvent
 from dipaco.serving.http.protocol import (
+    AssistantMessage,
     ChatChoice,
     ChatChunk,
+    ChatChunkChoice,
     ChatCompletion,
-    ChatDelta,
     ChatLogprobs,
     Completion,
-    Said,
-    TextChoice,
-    TextLogprobs,
+    CompletionChoice,
+    CompletionLogprobs,
     TokenLogprob,
     TopLogprob,
     Usage,
 )
-from dipaco.serving.http.text_writer import Written
-from dipaco.serving.text import shown
+from dipaco.serving.text import WrittenToken, shown
 
 END = b"data: [DONE]\n\n"
 
@@ -58,8 +57,8 @@ class CompletionFormat:
     def closing(self, usage: Usage) -> Completion:
         return self.whole([], usage)
 
-    def _choice(self, event: AnswerEvent) -> TextChoice:
-        return TextChoice(
+    def _choice(self, event: AnswerEvent) -> CompletionChoice:
+        return CompletionChoice(
             index=event.index,
             text=event.text,
             logprobs=self._logprobs(event.tokens),
@@ -67,11 +66,11 @@ class CompletionFormat:
             path=event.path,
         )
 
-    def _logprobs(self, tokens: list[Written]) -> TextLogprobs | None:
+    def _logprobs(self, tokens: list[WrittenToken]) -> CompletionLogprobs | None:
         if self._num_logprobs is None:
             return None
         tops = [_tops(token) for token in tokens] if self._num_logprobs else None
-        return TextLogprobs(
+        return CompletionLogprobs(
             tokens=[shown(token.text) for token in tokens],
             token_logprobs=[token.logprob for token in tokens],
             top_logprobs=tops,
@@ -79,7 +78,7 @@ class CompletionFormat:
         )
 
 
-def _tops(token: Written) -> dict[str, float] | None:
+def _tops(token: WrittenToken) -> dict[str, float] | None:
     """The likeliest and, as OpenAI does it, the token itself; None for a prompt's first."""
     if token.logprob is None:
         return None
@@ -96,10 +95,10 @@ class ChatFormat:
 
     def opening(self, num_choices: int) -> ChatChunk:
         """Who speaks."""
-        said = Said(role="assistant", content="")
+        said = AssistantMessage(role="assistant", content="")
         return self._chunk(
             [
-                ChatDelta(index=i, delta=said, logprobs=None, finish_reason=None, path=None)
+                ChatChunkChoice(index=i, delta=said, logprobs=None, finish_reason=None, path=None)
                 for i in range(num_choices)
             ]
         )
@@ -107,9 +106,11 @@ class ChatFormat:
     def chunk(self, events: list[AnswerEvent]) -> ChatChunk:
         return self._chunk(
             [
-                ChatDelta(
+                ChatChunkChoice(
                     index=event.index,
-                    delta=Said(content=event.text) if event.text else Said(),
+                    delta=AssistantMessage(content=event.text)
+                    if event.text
+                    else AssistantMessage(),
                     logprobs=self._logprobs(event.tokens),
                     finish_reason=event.finish_reason,
                     path=event.path,
@@ -122,7 +123,7 @@ class ChatFormat:
         told = [
             ChatChoice(
                 index=event.index,
-                message=Said(role="assistant", content=event.text),
+                message=AssistantMessage(role="assistant", content=event.text),
                 logprobs=self._logprobs(event.tokens),
                 finish_reason=event.finish_reason,
                 path=event.path,
@@ -136,10 +137,10 @@ class ChatFormat:
         chunk.usage = usage
         return chunk
 
-    def _chunk(self, deltas: list[ChatDelta]) -> ChatChunk:
+    def _chunk(self, deltas: list[ChatChunkChoice]) -> ChatChunk:
         return ChatChunk(object="chat.completion.chunk", choices=deltas, **self._head)
 
-    def _logprobs(self, tokens: list[Written]) -> ChatLogprobs | None:
+    def _logprobs(self, tokens: list[WrittenToken]) -> ChatLogprobs | None:
         if not self._has_logprobs:
             return None
         return ChatLogprobs(

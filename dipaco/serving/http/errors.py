@@ -13,14 +13,14 @@ from dipaco.serving.errors import (
     QueueFull,
     ReplicaLost,
 )
-from dipaco.serving.http.protocol import Failure, Problem
+from dipaco.serving.http.protocol import ErrorDetail, ErrorResponse
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 INVALID = "invalid_request_error"
 log = logging.getLogger(__name__)
 
 
-class Refusal(Exception):
+class ApiError(Exception):
     """An answer that is an error.
 
     Args:
@@ -44,7 +44,7 @@ class Refusal(Exception):
         self.status = status
         kind = INVALID if status < 500 else "server_error"
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, kind)
-        self.problem = Problem(message=message, type=kind, param=param, code=code)
+        self.problem = ErrorDetail(message=message, type=kind, param=param, code=code)
         self.headers: dict[str, str] = {}
         if retry_after_seconds is not None:
             self.headers["Retry-After"] = str(retry_after_seconds)
@@ -52,32 +52,32 @@ class Refusal(Exception):
             self.headers["WWW-Authenticate"] = "Bearer"
 
     def body(self) -> bytes:
-        return msgspec.json.encode(Failure(error=self.problem))
+        return msgspec.json.encode(ErrorResponse(error=self.problem))
 
 
-def refusal_of(error: Exception) -> Refusal:
+def api_error_of(error: Exception) -> ApiError:
     """What an error of the house comes to; one that is not meant for people is an internal one."""
     match error:
-        case Refusal():
+        case ApiError():
             return error
         case QueueFull():
             seconds = int(str(error.values["retry_after_seconds"]))
-            return Refusal(429, str(error), code="queue_full", retry_after_seconds=seconds)
+            return ApiError(429, str(error), code="queue_full", retry_after_seconds=seconds)
         case LoopStopping():
-            return Refusal(503, str(error), code="stopping", retry_after_seconds=5)
+            return ApiError(503, str(error), code="stopping", retry_after_seconds=5)
         case NoReplica() | ReplicaLost():
-            return Refusal(503, str(error), code="no_replica", retry_after_seconds=5)
+            return ApiError(503, str(error), code="no_replica", retry_after_seconds=5)
         case ObjectMissing() | ObjectDamaged():
-            return Refusal(503, str(error), param="path", code="path_not_whole")
+            return ApiError(503, str(error), param="path", code="path_not_whole")
         case PathCacheTooSmall():
-            return Refusal(503, str(error), param="path", code="path_too_large")
+            return ApiError(503, str(error), param="path", code="path_too_large")
         case ContextTooLong():
-            return Refusal(400, str(error), param="prompt", code="context_length_exceeded")
+            return ApiError(400, str(error), param="prompt", code="context_length_exceeded")
         case NoSuchPath():
-            return Refusal(400, str(error), param="path", code="no_such_path")
+            return ApiError(400, str(error), param="path", code="no_such_path")
         case BadSetting():
-            return Refusal(400, str(error), param=str(error.values["name"]))
+            return ApiError(400, str(error), param=str(error.values["name"]))
         case DipacoError():
-            return Refusal(500, str(error))
+            return ApiError(500, str(error))
     log.error("an answer failed", exc_info=error)
-    return Refusal(500, "Something went wrong inside; it stands in the server's log.")
+    return ApiError(500, "Something went wrong inside; it stands in the server's log.")

@@ -13,28 +13,24 @@ jax 0.10, two cores), and stacking needs the parameters of each path twice.
 
 import contextlib
 import math
-import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import jax
 
 from dipaco.model.config import ModelConfig
-from dipaco.model.inference import prepare
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.batch import Batch, BatchRow, only_tokens, tokens_of
-from dipaco.serving.decoding.cache_pool import CachePool, Entry
-from dipaco.serving.decoding.decode import DecodeBlock, buckets, fitting
-from dipaco.serving.decoding.sampling import SamplingSettings, uniforms
+from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment
+from dipaco.serving.decoding.decode import DecodeBlock
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.meter import LoopMeter, LoopStats
+from dipaco.serving.decoding.sampling import uniforms
+from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
+from dipaco.serving.decoding.waiting_requests import PathKey, WaitingRequests, key_of
 from dipaco.serving.errors import ContextTooLong, LoopStopping, NoRoomForPath, QueueFull
-from dipaco.serving.limits import LoopLimits
-from dipaco.serving.meter import LoopMeter, LoopStats
-from dipaco.serving.stream import Finish, OnToken, Request, Stream, Token
-from dipaco.serving.waiting_requests import PathKey, WaitingRequests, key_of
-
-__all__ = ["Finish", "Loop", "LoopLimits", "LoopStats", "Request", "Stream", "Token", "generate"]
 
 
 class Loop:
@@ -70,7 +66,7 @@ class Loop:
 
     # --- any thread ---------------------------------------------------------------------------
 
-    def submit(self, request: Request, on_token: OnToken | None = None) -> Stream:
+    def submit(self, request: GenerationRequest, on_token: OnToken | None = None) -> Stream:
         """Puts a request in the queue.
 
         Args:
@@ -181,7 +177,7 @@ class Loop:
 
     def _admit(self) -> bool:
         """Gives rows to who waits, as far as there are any, and reads their prompts."""
-        new: list[tuple[Batch, BatchRow, Entry]] = []
+        new: list[tuple[Batch, BatchRow, RowAssignment]] = []
         blocked: set[PathKey] = set()
         left = self.limits.prompt_tokens_per_turn
         while left > 0 and self._pool.num_free:
@@ -216,7 +212,7 @@ class Loop:
             self._batches[key] = Batch(pinned.enter_context(self._parts_of(*key)), pinned)
         return self._batches[key]
 
-    def _enter(self, batch: Batch, stream: Stream) -> tuple[BatchRow, Entry]:
+    def _enter(self, batch: Batch, stream: Stream) -> tuple[BatchRow, RowAssignment]:
         request = stream.request
         entry = self._pool.enter(key_of(stream), request.prompt_ids)
         most_tokens = len(request.prompt_ids) + request.max_new_tokens
@@ -226,12 +222,12 @@ class Loop:
         batch.enter(row)
         return row, entry
 
-    def _read(self, new: Sequence[tuple[Batch, BatchRow, Entry]]) -> None:
+    def _read(self, new: Sequence[tuple[Batch, BatchRow, RowAssignment]]) -> None:
         """Puts the prompts of new rows into the cache."""
         started, num_tokens = time.monotonic(), 0
         for batch in {id(batch): batch for batch, _, _ in new}.values():
             rows = [row for owner, row, entry in new if owner is batch and entry.source is None]
-            self._pool.read(batch.prepared, rows)
+            self._pool.prefill(batch.prepared, rows)
             num_tokens += sum(len(row.tokens) - 1 for row in rows)
         for batch, row, entry in new:
             # After all reading: what is copied may have been read for another of the new rows.
@@ -294,70 +290,6 @@ class Loop:
         """Lets go of paths that nobody needs any more."""
         for key in [key for key, batch in self._batches.items() if not batch.rows]:
             self._batches.pop(key).close()
-
-
-def generate(
-    config: ModelConfig,
-    parts: Parts,
-    prompt_ids: Sequence[int],
-    *,
-    max_new_tokens: int,
-    sampling: SamplingSettings,
-    seed: int,
-) -> Iterator[int]:
-    """The tokens that follow a prompt, by a loop of its own: each block as soon as it is there.
-
-    Ends after `max_new_tokens`, or earlier when prompt and continuation fill the context.
-
-    Args:
-      config: sizes.
-      parts: the parameters of one path, as they are trained.
-      prompt_ids: at least one token.
-      max_new_tokens: how many to make at most.
-      sampling: how they are drawn.
-      seed: of the draws.
-
-    Raises:
-      ContextTooLong: the prompt is empty or fills the context. Raised by the call itself, before a
-        token is asked for.
-    """
-    check_fits(config, prompt_ids)
-    if max_new_tokens < 1:
-        return iter(())
-    needed = len(prompt_ids) + max_new_tokens + LoopLimits.steps_per_block
-    # One size of everything: there is nobody to share a program with.
-    limits = LoopLimits(
-        rows=1,
-        rows_per_path=1,
-        smallest_slots=fitting(buckets(32, config.max_length), needed),
-        prompt_tokens_per_turn=config.max_length,
-    )
-    prepared = prepare(config, parts)
-    loop = Loop(config, lambda *_: contextlib.nullcontext(prepared), limits=limits)
-    stream = loop.submit(
-        Request(
-            prompt_ids=tuple(prompt_ids),
-            path=0,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            seed=seed,
-        )
-    )
-    return _tokens(loop, stream)
-
-
-def _tokens(loop: Loop, stream: Stream) -> Generator[int]:
-    while True:
-        try:
-            item = stream.get(timeout_seconds=0)
-        except queue.Empty:
-            loop.run_once()
-            continue
-        if isinstance(item, Finish):
-            if item.error is not None:
-                raise item.error
-            return
-        yield item.id
 
 
 def check_fits(config: ModelConfig, prompt_ids: Sequence[int]) -> None:

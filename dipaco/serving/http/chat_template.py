@@ -15,7 +15,7 @@ import numpy as np
 from dipaco.data.tokenizer import load_tokenizer
 from dipaco.errors import ExtraMissing
 from dipaco.serving.errors import BadChatTemplate
-from dipaco.serving.http.refusals import Refusal
+from dipaco.serving.http.errors import ApiError
 
 FILES = ("chat_template.jinja", "tokenizer_config.json")  # beside a tokenizer.json, in this order
 
@@ -29,7 +29,7 @@ def find_template(tokenizer_file: Path) -> Path | None:
     return None
 
 
-class Chat:
+class ChatTemplate:
     """A template, and the tokenizer as it reads templates.
 
     Raises:
@@ -68,7 +68,7 @@ class Chat:
         return frozenset({self._tokenizer.library.token_to_id(self._special("eos_token"))} - {None})
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt. Raises `Refusal` where the template does not take these messages."""
+        """The prompt. Raises `ApiError` where the template does not take these messages."""
         try:
             text = self._template.render(
                 messages=messages,
@@ -81,7 +81,7 @@ class Chat:
         except Exception as error:  # a stranger's program: it may fail in any way
             why = str(error) or type(error).__name__
             problem = f"The chat template does not take these messages: {why}."
-            raise Refusal(400, problem, param="messages") from error
+            raise ApiError(400, problem, param="messages") from error
         return text
 
     def encode(self, text: str) -> np.ndarray:

@@ -10,7 +10,7 @@ from dipaco.serving.decoding.sampling import SamplingSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Request:
+class GenerationRequest:
     """One continuation that somebody waits for."""
 
     prompt_ids: tuple[int, ...]
@@ -47,7 +47,7 @@ OnToken = Callable[[Token | Finish], None]
 class Stream:
     """What comes of one request: tokens, then a `Finish`. Any thread may read and cancel."""
 
-    def __init__(self, request: Request, on_token: OnToken | None = None):
+    def __init__(self, request: GenerationRequest, on_token: OnToken | None = None):
         self.request = request
         self.prompt_logprobs: list[Token] | None = None  # there before the first token
         self.submitted_seconds = time.monotonic()

@@ -7,8 +7,8 @@ import pytest
 from dipaco.model.config import ModelConfig
 from dipaco.model.huggingface import export_checkpoint
 from dipaco.model.spec import describe
+from dipaco.serving.decoding.generate import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.loop import generate
 
 
 @pytest.mark.parametrize("qk_norm", [False, True], ids=["llama", "qwen3"])

@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from dipaco.serving.errors import BadChatTemplate
-from dipaco.serving.http import bodies
+from dipaco.serving.http import requests
 from dipaco.serving.http.app import HttpSettings, make_app
-from dipaco.serving.http.chat import Chat, find_template
+from dipaco.serving.http.chat_template import ChatTemplate, find_template
+from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import CompletionRequest
-from dipaco.serving.http.refusals import Refusal
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.store.errors import ObjectDamaged
 
@@ -352,7 +352,7 @@ TEMPLATE = """\
 def talking(service, tmp_path):
     """A client of a server that has a template."""
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
-    chat = Chat(tmp_path / "chat_template.jinja", service.tokenizer.file)
+    chat = ChatTemplate(tmp_path / "chat_template.jinja", service.tokenizer.file)
     with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
         yield client
 
@@ -405,14 +405,14 @@ def test_a_wrong_conversation_is_refused(talking, change, param):
 )
 def test_a_template_that_fails_is_a_sentence(service, tmp_path, template, problem):
     (tmp_path / "odd.jinja").write_text(template)
-    chat = Chat(tmp_path / "odd.jinja", service.tokenizer.file)
+    chat = ChatTemplate(tmp_path / "odd.jinja", service.tokenizer.file)
     with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
         told = client.post("/v1/chat/completions", json=TALK)
         assert problem in refused(told, 400, "messages")
 
 
 def test_a_long_conversation_is_refused_before_it_is_made_into_tokens(talking, monkeypatch):
-    monkeypatch.setattr(Chat, "encode", lambda *_: 1 / 0)
+    monkeypatch.setattr(ChatTemplate, "encode", lambda *_: 1 / 0)
     long = {"messages": [{"role": "user", "content": "z " * 100_000}]}
     told = talking.post("/v1/chat/completions", json=TALK | long)
     assert "at least" in refused(told, 400, "prompt")
@@ -423,7 +423,7 @@ def test_a_file_that_is_no_template_is_refused_at_the_start(service, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("{}")
     for name in ("none.jinja", "broken.jinja", "tokenizer_config.json"):
         with pytest.raises(BadChatTemplate, match=name):
-            Chat(tmp_path / name, service.tokenizer.file)
+            ChatTemplate(tmp_path / name, service.tokenizer.file)
     assert find_template(tmp_path / "tokenizer.json") is None
     (tmp_path / "fine.jinja").write_text("a")
     for content in (
@@ -435,7 +435,7 @@ def test_a_file_that_is_no_template_is_refused_at_the_start(service, tmp_path):
     ):
         (tmp_path / "tokenizer_config.json").write_text(content)
         with pytest.raises(BadChatTemplate, match=r"tokenizer_config\.json"):
-            Chat(tmp_path / "fine.jinja", service.tokenizer.file)
+            ChatTemplate(tmp_path / "fine.jinja", service.tokenizer.file)
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "a"}')
     assert find_template(tmp_path / "tokenizer.json").name == "tokenizer_config.json"
 
@@ -446,13 +446,13 @@ def test_without_a_template_there_is_no_chat(client):
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(requests, "BODY_SECONDS", 0.05)
 
     async def nothing():
         await asyncio.sleep(60)
 
     headers = [(b"content-type", b"application/json")]
     slow = Request({"type": "http", "headers": headers}, nothing)
-    with pytest.raises(Refusal, match="not whole after") as refusal:
-        asyncio.run(bodies.read_body(slow, 1000, CompletionRequest))
+    with pytest.raises(ApiError, match="not whole after") as refusal:
+        asyncio.run(requests.read_body(slow, 1000, CompletionRequest))
     assert refusal.value.status == 408

@@ -1,0 +1,78 @@
+"""The tokens that follow one prompt on one path, one after another: a loop without company."""
+
+import contextlib
+import queue
+from collections.abc import Generator, Iterator, Sequence
+
+from dipaco.model.config import ModelConfig
+from dipaco.model.inference import prepare
+from dipaco.model.spec import Parts
+from dipaco.serving.decoding.decode import buckets, smallest_fitting
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.loop import Loop, check_fits
+from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream
+
+
+def generate(
+    config: ModelConfig,
+    parts: Parts,
+    prompt_ids: Sequence[int],
+    *,
+    max_new_tokens: int,
+    sampling: SamplingSettings,
+    seed: int,
+) -> Iterator[int]:
+    """The tokens that follow a prompt, by a loop of its own: each block as soon as it is there.
+
+    Ends after `max_new_tokens`, or earlier when prompt and continuation fill the context.
+
+    Args:
+      config: sizes.
+      parts: the parameters of one path, as they are trained.
+      prompt_ids: at least one token.
+      max_new_tokens: how many to make at most.
+      sampling: how they are drawn.
+      seed: of the draws.
+
+    Raises:
+      ContextTooLong: the prompt is empty or fills the context. Raised by the call itself, before a
+        token is asked for.
+    """
+    check_fits(config, prompt_ids)
+    if max_new_tokens < 1:
+        return iter(())
+    needed = len(prompt_ids) + max_new_tokens + LoopLimits.steps_per_block
+    # One size of everything: there is nobody to share a program with.
+    limits = LoopLimits(
+        rows=1,
+        rows_per_path=1,
+        smallest_slots=smallest_fitting(buckets(32, config.max_length), needed),
+        prompt_tokens_per_turn=config.max_length,
+    )
+    prepared = prepare(config, parts)
+    loop = Loop(config, lambda *_: contextlib.nullcontext(prepared), limits=limits)
+    stream = loop.submit(
+        GenerationRequest(
+            prompt_ids=tuple(prompt_ids),
+            path=0,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            seed=seed,
+        )
+    )
+    return _tokens(loop, stream)
+
+
+def _tokens(loop: Loop, stream: Stream) -> Generator[int]:
+    while True:
+        try:
+            item = stream.get(timeout_seconds=0)
+        except queue.Empty:
+            loop.run_once()
+            continue
+        if isinstance(item, Finish):
+            if item.error is not None:
+                raise item.error
+            return
+        yield item.id
