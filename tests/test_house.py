@@ -1,5 +1,5 @@
 """The house stays a house: rooms import strictly lower storeys, and the heavy libraries stay where
-they belong. `STOREYS` is the table of the README's map.
+they belong. `STOREYS` is the map of the front page.
 """
 
 import ast
@@ -81,6 +81,18 @@ def _that_run(tree: ast.AST) -> Iterator[ast.AST]:
 def rooms_imported(file: Path) -> set[str]:
     names = [name.split(".") for name in imports(file)]
     return {name[1] for name in names if name[0] == "dipaco" and len(name) > 1}
+
+
+def test_the_map_of_the_front_page_shows_these_storeys():
+    """Lines of a code block: number, rooms, and after a `#` what they do; the highest first."""
+    page = (HOUSE.parent / "README.md").read_text()
+    lines = re.findall(r"^(?:    )? ?(\d+)  (\w[^#\n]*)", page, re.MULTILINE)
+    shown = [(int(number), set(rooms.split())) for number, rooms in lines]
+    assert shown == list(enumerate(STOREYS))[::-1]
+
+
+def test_every_room_of_the_storeys_is_there():
+    assert {room_of(file) for file in FILES} - {""} == STOREY_OF.keys()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(HOUSE)))

@@ -1,0 +1,246 @@
+"""The pages say what is there: commands parse, files and links exist, each verb has one home.
+
+A verb is *described* where a heading or the first cell of a table row begins with it in code, as in
+"| `dipaco drain --run RUN` | ...". Code blocks and other mentions are free.
+"""
+
+import argparse
+import itertools
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dipaco.cli.main import parser
+from dipaco.overrides import load_config, settings
+
+ROOT = Path(__file__).parent.parent
+FRONT_PAGE = ROOT / "README.md"
+ROOMS = ("dipaco", "configs", "tests", "tools")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *itertools.chain(*((ROOT / room).rglob("*.md") for room in ROOMS))]
+)
+MOST_WORDS = 1200
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+def code_blocks(text: str) -> Iterator[str]:
+    """Fenced blocks, and lines indented by four after an empty one."""
+    yield from (block.partition("\n")[2].removesuffix("```") for block in FENCED.findall(text))
+    rest = FENCED.sub("", text)
+    yield from re.findall(r"(?<=\n\n)(?:(?:    .*)?\n)+", rest + "\n")
+
+
+def inline_code(text: str) -> list[str]:
+    rest = re.sub(r"(?<=\n\n)(?:(?:    .*)?\n)+", "\n", FENCED.sub("", text))
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", rest)]
+
+
+def block_lines(text: str) -> Iterator[str]:
+    for block in code_blocks(text):
+        yield from block.replace("\\\n", " ").splitlines()
+
+
+def commands(line: str) -> Iterator[list[str]]:
+    """The commands of a line, in words: without comment, variables, `do`, and what is behind a
+    pipe. `[--json]` is given both with and without; `pause | resume` is two commands.
+    """
+    line = re.sub(r"(^|\s)#\s.*", "", line)
+    either = re.search(r"\b(\w+(?: \| \w+)+)(?= --)", line)
+    for choice in either[1].split(" | ") if either else [""]:
+        one = line.replace(either[1], choice) if either else line
+        for form in {re.sub(r"\[(--[^]]*)\]", r"\1", one), re.sub(r"\[--[^]]*\]", "", one)}:
+            try:
+                lexer = shlex.shlex(form, posix=True, punctuation_chars=";&|")
+                lexer.whitespace_split, lexer.commenters = True, ""
+                words = list(lexer)
+            except ValueError:  # not a command: a quotation mark that stands by itself
+                continue
+            for is_end, group in itertools.groupby(words, lambda word: set(word) <= set(";&|")):
+                command = list(group)
+                while command and (command[0] == "do" or re.match(r"\w+=", command[0])):
+                    command = command[1:]
+                if not is_end and command:
+                    yield command
+
+
+def commands_of(lines: Iterable[str], program: str) -> Iterator[list[str]]:
+    """What follows the name of a program, where it is the first word."""
+    for line in lines:
+        for word, *rest in commands(line):
+            if word.rpartition("/")[2] == program:
+                yield rest
+
+
+class Unparsed(Exception):
+    pass
+
+
+def strict_parser() -> argparse.ArgumentParser:
+    """The command line's own parser, which raises where the other would end the process."""
+
+    def strict(each: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        def refuse(message: str) -> None:
+            raise Unparsed(message)
+
+        each.error = refuse  # ty: ignore[invalid-assignment]
+        for verb in children(each).values():
+            strict(verb)
+        return each
+
+    return strict(parser())
+
+
+def children(each: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Verbs of a parser."""
+    found = [a for a in each._actions if isinstance(a, argparse._SubParsersAction)]
+    return dict(found[0].choices) if found else {}
+
+
+def verbs() -> list[str]:
+    """`train`, ..., and those of `swarm` and `config` with theirs."""
+    return [
+        f"{name} {below}".strip()
+        for name, verb in children(parser()).items()
+        for below in children(verb) or [""]
+    ]
+
+
+def bad_commands(page: Path, text: str) -> Iterator[str]:
+    """A capital letter stands for a number; a mention may leave out what is required."""
+    strict = strict_parser()
+    for lines, is_mention in ((block_lines(text), False), (inline_code(text), True)):
+        for words in commands_of(lines, "dipaco"):
+            numbered = [re.sub(r"^[A-Z]$", "1", word) for word in words if word != "--help"]
+            try:
+                strict.parse_args(numbered)
+            except Unparsed as problem:
+                if not (is_mention and "arguments are required" in str(problem)):
+                    yield f"`dipaco {shlex.join(words)}`: {problem}"
+
+
+def bad_files(page: Path, text: str) -> Iterator[str]:
+    """Files of this repository that code names: from the root, the house or the page's folder."""
+    named = {
+        word
+        for line in (*block_lines(text), *inline_code(text))
+        for word in re.findall(r"(?<![\w/.*~-])[\w./*-]+", line)
+        if re.match(rf"({'|'.join(ROOMS)})/", word) or re.search(r"\w\.(py|sql)$", word)
+    }
+    for name in sorted(named):
+        folders = (ROOT, ROOT / "dipaco", page.parent)
+        if not any(any(folder.glob(name.rstrip("/."))) for folder in folders):
+            yield f"`{name}` is not there"
+
+
+def bad_tools(page: Path, text: str) -> Iterator[str]:
+    """Options of `python tools/...` that no tool reads, and pages that run what is not there."""
+    for tool, *words in commands_of([*block_lines(text), *inline_code(text)], "python"):
+        sources = [ROOT / tool, *(ROOT / "tools").glob("*/*.py")]
+        if not tool.startswith("tools/") or not sources[0].is_file():
+            continue
+        known = "".join(source.read_text() for source in sources)
+        for option in (word for word in words if word.startswith("--")):
+            if f'"{option}"' not in known:
+                yield f"`python {tool}` has no option `{option}`"
+
+
+def anchors(text: str) -> set[str]:
+    """What a `#` of a link may name, as GitHub makes it of headings."""
+    counts: Counter[str] = Counter()
+    found = set()
+    for heading in re.findall(r"^#+ +(.*)$", FENCED.sub("", text), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        found.add(f"{slug}-{counts[slug]}" if counts[slug] else slug)
+        counts[slug] += 1
+    return found
+
+
+def bad_links(page: Path, text: str) -> Iterator[str]:
+    rest = re.sub(r"`[^`]*`", lambda span: span[0].replace("](", "] ("), FENCED.sub("", text))
+    for target in re.findall(r"\]\(([^)\s]+)\)", rest):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if file != page and not file.exists():
+            yield f"the link {target} leads nowhere"
+        elif anchor and anchor not in anchors(text if file == page else file.read_text()):
+            yield f"{name or 'this page'} has no heading #{anchor}"
+
+
+def described(text: str) -> list[str]:
+    """Verbs that a page describes; `config show` and the like by two words."""
+    lines = re.findall(r"^(?:#+|\|) *`dipaco ([^`]+)`", FENCED.sub("", text), re.MULTILINE)
+    known = sorted(verbs(), key=len, reverse=True)
+    return [
+        next((verb for verb in known if f"{line} ".startswith(f"{verb} ")), line) for line in lines
+    ]
+
+
+RULES: dict[str, Callable[[Path, str], Iterator[str]]] = {
+    "every command parses": bad_commands,
+    "every file is there": bad_files,
+    "every tool has the options": bad_tools,
+    "every link leads somewhere": bad_links,
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("rule", RULES)
+def test_on_every_page(rule, page):
+    assert list(RULES[rule](page, page.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "problem"),
+    [
+        ("every command parses", "Say `dipaco drain`, or `dipaco dance --run RUN`.", "dance"),
+        ("every command parses", "\n\n    dipaco pause | rest --run RUN      # both\n", "rest"),
+        ("every command parses", "```\nA=1 x/dipaco train C --run R [--fast]\n```", "--fast"),
+        ("every file is there", "Read `dipaco/trees.py` and `outer/gradients.py`.", "gradients"),
+        ("every file is there", "\n\n    pytest tests/outer tests/inter\n", "tests/inter"),
+        ("every tool has the options", "`python tools/race.py T --plod F`", "--plod"),
+        ("every link leads somewhere", "[this](../dipaco/trees.py) ![that](no.png)", "no.png"),
+        ("every link leads somewhere", "# `a` and B\n[it](#a-and-b) [not](#a-or-b)", "#a-or-b"),
+    ],
+)
+def test_a_page_that_breaks_a_rule_is_seen(rule, text, problem):
+    (found,) = RULES[rule](ROOT / "tests" / "README.md", text)
+    assert problem in found
+
+
+def test_the_front_page_is_short():
+    assert len(FRONT_PAGE.read_text().split()) <= MOST_WORDS
+
+
+def test_the_front_page_leads_to_every_other():
+    links = re.findall(r"\]\(([^)#\s]+\.md)", FRONT_PAGE.read_text())
+    assert {(ROOT / link).resolve() for link in links} == set(PAGES) - {FRONT_PAGE}
+
+
+def test_each_verb_is_described_once():
+    homes = [verb for page in PAGES for verb in described(page.read_text())]
+    assert sorted(homes) == sorted(verbs())
+
+
+def test_what_describes_a_verb_is_a_heading_or_a_row():
+    text = (
+        "# `dipaco swarm join A`\n| `dipaco drain` | x |\n`dipaco scale`\n```\n# `dipaco x`\n```\n"
+    )
+    assert described(text) == ["swarm join", "drain"]
+
+
+def test_every_setting_is_on_the_page_of_settings():
+    page = (ROOT / "configs" / "README.md").read_text()
+    named = {name for span in inline_code(page) for name in re.findall(r"^[\w.]+$", span)}
+    assert settings(load_config(ROOT / "configs" / "toy.py")).keys() - named == {"topology.levels"}
+
+
+def test_every_tool_is_in_the_table_of_tools():
+    page = (ROOT / "tools" / "README.md").read_text()
+    shown = re.findall(r"^\| `(\w+\.py)` \|", page, re.MULTILINE)
+    assert sorted(shown) == sorted(file.name for file in (ROOT / "tools").glob("*.py"))
