@@ -64,7 +64,7 @@ class ConsoleReporter:
         if then != now:
             self._tell(Event("machine_changed", {"then": then, "now": now}, "warning"))
 
-    def began(self, claim: Claim) -> None:
+    def task_started(self, claim: Claim) -> None:
         self._began_seconds = time.monotonic()
         done = None  # by others as well; it takes a look at the ledger
         if self._began_seconds - self._counted_seconds > SECONDS_BETWEEN_COUNTS:
@@ -72,7 +72,7 @@ class ConsoleReporter:
             done, _ = progress_of(self._run, with_partway=True)
         self._bar.begin(str(claim.task), done_steps=done)
 
-    def prepared(self, progress: PrepareProgress) -> None:
+    def prepare_progressed(self, progress: PrepareProgress) -> None:
         if progress.message:
             self._say(progress.message)
         elif time.monotonic() - self._said_seconds > SECONDS_BETWEEN_MESSAGES:
@@ -80,22 +80,22 @@ class ConsoleReporter:
             of = f" of {progress.total / 1e6:.1f}" if progress.total else ""
             self._say(f"{progress.stage}: {progress.done / 1e6:.1f}{of} MB")
 
-    def stepped(self, claim: Claim, loss: float, tokens: int) -> None:
+    def step_taken(self, claim: Claim, loss: float, tokens: int) -> None:
         self._bar.advance(1, tokens=tokens, loss=loss)
 
-    def lost(self, claim: Claim) -> None:
+    def claim_lost(self, claim: Claim) -> None:
         self._tell(Event("claim_lost", {"task": str(claim.task)}, "warning"))
 
     def paused(self) -> None:
         self._tell(Event("told_to_wait", {"order": "pause"}))
 
-    def released_with_snapshot(self, claim: Claim, step: int) -> None:
+    def task_released(self, claim: Claim, step: int) -> None:
         self._tell(Event("handed_on", {"task": str(claim.task), "step": step}))
 
-    def mended(self, claim: Claim, error: DipacoError) -> None:
+    def task_postponed(self, claim: Claim, error: DipacoError) -> None:
         self._tell(Event("mended", {"task": str(claim.task), "problem": str(error)}, "warning"))
 
-    def finished(self, claim: Claim, facts: list[Fact]) -> None:
+    def task_finished(self, claim: Claim, facts: list[Fact]) -> None:
         for fact in facts:
             match fact:
                 case StageDone(stage="prepare"):

@@ -52,16 +52,16 @@ class WorkMetrics:
         self._bytes = counter("bytes", "Exchanged with other machines, recorded.", "kind")
         self._leases_lost = counter("leases_lost", "Tasks that another had by then.")
 
-    def began(self, claim: Claim) -> None:
+    def task_started(self, claim: Claim) -> None:
         self._began_seconds = self._now()
 
-    def prepared(self, progress: object) -> None:
+    def prepare_progressed(self, progress: object) -> None:
         pass
 
-    def stepped(self, claim: Claim, loss: float, tokens: int) -> None:
+    def step_taken(self, claim: Claim, loss: float, tokens: int) -> None:
         self._tokens.inc(tokens)
 
-    def finished(self, claim: Claim, facts: list[Fact]) -> None:
+    def task_finished(self, claim: Claim, facts: list[Fact]) -> None:
         self._ended(claim, "finished")
         for fact in facts:
             if isinstance(fact, PathTrained):
@@ -71,14 +71,14 @@ class WorkMetrics:
             if isinstance(fact, ModuleReady):
                 self._bytes.labels("modules_written").inc(fact.parameters.num_bytes)
 
-    def lost(self, claim: Claim) -> None:
+    def claim_lost(self, claim: Claim) -> None:
         self._ended(claim, "lost")
         self._leases_lost.inc()
 
-    def released_with_snapshot(self, claim: Claim, step: int) -> None:
+    def task_released(self, claim: Claim, step: int) -> None:
         self._ended(claim, "handed_on")
 
-    def mended(self, claim: Claim, error: DipacoError) -> None:
+    def task_postponed(self, claim: Claim, error: DipacoError) -> None:
         self._ended(claim, "mended")
 
     def _ended(self, claim: Claim, outcome: str) -> None:

@@ -9,16 +9,15 @@ import contextlib
 import random
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from dipaco.control.ledger import PartialSnapshot
 from dipaco.control.queue import ALL_KINDS, LATE_FACTOR, LEASE_SECONDS
 from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind
-from dipaco.data.prepare import PrepareProgress
 from dipaco.errors import ClaimLost, DipacoError
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.workers.callbacks import Callbacks, NullCallbacks
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
 from dipaco.workers.garbage_collection import superseded, sweep_after, sweep_all
 from dipaco.workers.heartbeat import LeaseRenewer
@@ -45,46 +44,6 @@ from dipaco.workers.tasks.train_synchronous import train_together
 DONE_BY_ONE = ("prepare", "outer", "evaluate", "report")  # the first of the hosts of a worker
 ON_ONE_HOST = ("reroute",)  # left to workers that have only one, an evaluator for instance
 SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.02, 1.0  # between two looks for a task
-
-
-class Callbacks(Protocol):
-    """Is told what the loop does; decides nothing."""
-
-    def began(self, claim: Claim) -> None: ...
-
-    def prepared(self, progress: PrepareProgress) -> None: ...
-
-    def stepped(self, claim: Claim, loss: float, tokens: int) -> None: ...
-
-    def finished(self, claim: Claim, facts: list[Fact]) -> None: ...
-
-    def lost(self, claim: Claim) -> None: ...
-
-    def released_with_snapshot(self, claim: Claim, step: int) -> None: ...
-
-    def paused(self) -> None: ...
-
-    def mended(self, claim: Claim, error: DipacoError) -> None: ...
-
-
-class NullCallbacks:
-    """A watcher who tells nobody."""
-
-    def began(self, claim: Claim) -> None: ...
-
-    def prepared(self, progress: PrepareProgress) -> None: ...
-
-    def stepped(self, claim: Claim, loss: float, tokens: int) -> None: ...
-
-    def finished(self, claim: Claim, facts: list[Fact]) -> None: ...
-
-    def lost(self, claim: Claim) -> None: ...
-
-    def released_with_snapshot(self, claim: Claim, step: int) -> None: ...
-
-    def paused(self) -> None: ...
-
-    def mended(self, claim: Claim, error: DipacoError) -> None: ...
 
 
 class Worker:
@@ -203,10 +162,10 @@ class Worker:
         """One task, or several paths in one program."""
         run, (first, *others) = self._run, claims
         try:
-            self._callbacks.began(first)
+            self._callbacks.task_started(first)
             should_stop = self._should_stop_doing(claims)
             if others:
-                facts_of = train_stacked(run, claims, self._callbacks.stepped, should_stop)
+                facts_of = train_stacked(run, claims, self._callbacks.step_taken, should_stop)
             else:
                 elsewhere, hosts = self._run_elsewhere, self._hosts
                 facts_of = [do(run, first, self._callbacks, should_stop, elsewhere, hosts)]
@@ -235,9 +194,9 @@ class Worker:
         try:
             self._run.ledger.finish(self._run.plan, claim, facts)
         except ClaimLost:
-            self._callbacks.lost(claim)
+            self._callbacks.claim_lost(claim)
             return
-        self._callbacks.finished(claim, facts)
+        self._callbacks.task_finished(claim, facts)
         sweep_after(self._run, claim, partial_snapshot)
 
     def _lose(self, claims: list[Claim]) -> None:
@@ -246,7 +205,7 @@ class Worker:
             if self._still_holds(claim):
                 self._give_back([claim])
             else:
-                self._callbacks.lost(claim)
+                self._callbacks.claim_lost(claim)
 
     def _give_back(self, claims: list[Claim]) -> None:
         for claim in claims:
@@ -258,9 +217,9 @@ class Worker:
         try:
             self._run.ledger.release_with_snapshot(claim, partial_snapshot)
         except ClaimLost:
-            self._callbacks.lost(claim)
+            self._callbacks.claim_lost(claim)
             return
-        self._callbacks.released_with_snapshot(claim, partial_snapshot.step)
+        self._callbacks.task_released(claim, partial_snapshot.step)
         for name in old_names:
             self._run.objects.delete(name)
 
@@ -273,13 +232,13 @@ class Worker:
         try:
             mend(self._run, claim, error)
         except ClaimLost:
-            self._callbacks.lost(claim)
+            self._callbacks.claim_lost(claim)
         except BaseException:
             with contextlib.suppress(DipacoError):
                 self._run.ledger.queue.give_back(claim)
             raise
         else:
-            self._callbacks.mended(claim, error)
+            self._callbacks.task_postponed(claim, error)
 
     def _should_stop_doing(self, claims: list[Claim]) -> Callable[[], bool]:
         def should_stop() -> bool:
@@ -309,7 +268,7 @@ def do(
     """
 
     def on_step(loss: float, tokens: int) -> None:
-        callbacks.stepped(claim, loss, tokens)
+        callbacks.step_taken(claim, loss, tokens)
 
     def train_path() -> list[Fact]:
         if run.plan.arm(claim.task.arm).is_synchronous:
@@ -319,7 +278,7 @@ def do(
         return train(run, claim, on_step, telling(should_stop, hosts), hosts)
 
     kinds: dict[str, Callable[[], list[Fact]]] = {
-        "prepare": lambda: prepare_corpus(run, claim, callbacks.prepared),
+        "prepare": lambda: prepare_corpus(run, claim, callbacks.prepare_progressed),
         "pretrain": train_path,
         "route": lambda: hosts.together(lambda: route(run, claim, is_first=hosts.is_first)),
         "train": train_path,

@@ -21,9 +21,10 @@ from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.programs import machine
 from dipaco.runs.run import Run, create_or_open, has_begun, open_run, taking_part
 from dipaco.store.address import Address
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import ALONE, Alone, Hosts
-from dipaco.workers.loop import Callbacks, Worker, recover
+from dipaco.workers.loop import Worker, recover
 from dipaco.workers.origin import check_origin, from_checkpoint, from_run
 from dipaco.workers.registration import join
 from dipaco.workers.signals import on_sigterm
@@ -118,7 +119,7 @@ def work(
     with LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer:
         if "train" in kinds:
             callbacks.compare_machines(run.ledger.remember("machine", machine()), machine())
-        restore_corpus(run, callbacks.prepared)
+        restore_corpus(run, callbacks.prepare_progressed)
         worker = Worker(
             run,
             name,

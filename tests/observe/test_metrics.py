@@ -27,14 +27,14 @@ def test_a_worker_counts_tasks_by_kind_and_outcome_and_the_time_in_them():
     def value(name, **labels):
         return registry.get_sample_value(f"dipaco_worker_{name}_total", labels)
 
-    metrics.began(TRAIN)
-    metrics.stepped(TRAIN, 2.0, 512)
-    metrics.stepped(TRAIN, 1.9, 512)
+    metrics.task_started(TRAIN)
+    metrics.step_taken(TRAIN, 2.0, 512)
+    metrics.step_taken(TRAIN, 1.9, 512)
     now[0] += 30
-    metrics.finished(TRAIN, [trained("modular", 2, 0), arrival("early/0001", 0, 2)])
-    metrics.began(TRAIN)
+    metrics.task_finished(TRAIN, [trained("modular", 2, 0), arrival("early/0001", 0, 2)])
+    metrics.task_started(TRAIN)
     now[0] += 5
-    metrics.lost(TRAIN)
+    metrics.claim_lost(TRAIN)
     assert value("tasks", kind="train", outcome="finished") == 1
     assert value("tasks", kind="train", outcome="lost") == 1
     assert value("task_seconds", kind="train") == 35
@@ -74,7 +74,7 @@ def free_port():
 def test_whoever_asks_hears_how_the_run_stands_now(half_done, tmp_path):
     port = free_port()
     with served(port, lambda: Ledger(tmp_path / "ledger.sqlite")) as metrics:
-        metrics.stepped(TRAIN, 2.0, 64)
+        metrics.step_taken(TRAIN, 2.0, 64)
         heard = read(port)
         assert heard["dipaco_worker_tokens_total",] == 64
         assert heard["dipaco_run_tasks", "claimed", "modular", "outer"] == 1
@@ -106,13 +106,13 @@ def test_both_are_told_each_of_what_it_knows():
     heard = []
 
     class Narrator:
-        def lost(self, claim):
+        def claim_lost(self, claim):
             heard.append(claim)
 
         def compare_machines(self, then, now):
             heard.append((then, now))
 
     both = Both(Narrator(), WorkMetrics(CollectorRegistry()))
-    both.lost(TRAIN)
+    both.claim_lost(TRAIN)
     both.compare_machines("a", "b")
     assert heard == [TRAIN, ("a", "b")]

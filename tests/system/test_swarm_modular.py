@@ -19,9 +19,10 @@ from dipaco.swarm.network.credentials import Authority
 from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
 from dipaco.swarm.roles.session import SessionConfig, run_session
 from dipaco.swarm.training.compute import GroupSettings
+from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
-from tests.workers.conftest import CONFIG, Silent
+from tests.workers.conftest import CONFIG
 
 CONFIG = dataclasses.replace(CONFIG, phases=2)
 PATH = 1
@@ -29,7 +30,7 @@ PATH = 1
 
 def worker_of(run, name, **settings):
     run.ledger.members.join(name, host="here", pid=1, machine="one", version="0")
-    return Worker(run, name, Silent(), LeaseRenewer(run.open_ledger, name, 60.0), **settings)
+    return Worker(run, name, NullCallbacks(), LeaseRenewer(run.open_ledger, name, 60.0), **settings)
 
 
 def finish(run, *workers):

@@ -11,6 +11,7 @@ from dipaco.model.config import part_names
 from dipaco.runs.programs import Programs
 from dipaco.runs.run import create_or_open
 from dipaco.topology import PER_PATH, Level, Topology
+from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
 from tests.support.tiny_run import TOY
@@ -42,19 +43,6 @@ CONFIG = dataclasses.replace(
     evaluation=EvaluationSettings(every_phases=3),
     baselines=(),
 )
-
-
-class Silent:
-    """A watcher who says nothing."""
-
-    def began(self, claim): ...
-    def prepared(self, progress): ...
-    def stepped(self, claim, loss, tokens): ...
-    def finished(self, claim, facts): ...
-    def lost(self, claim): ...
-    def released_with_snapshot(self, claim, step): ...
-    def paused(self): ...
-    def mended(self, claim, error): ...
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +86,7 @@ def work_until(run, phase):
 def worker_of(run, name="test", callbacks=None, **more):
     """A worker whose heart is not started: its leases last as long as the test."""
     return Worker(
-        run, name, callbacks or Silent(), LeaseRenewer(run.open_ledger, name, 60.0), **more
+        run, name, callbacks or NullCallbacks(), LeaseRenewer(run.open_ledger, name, 60.0), **more
     )
 
 

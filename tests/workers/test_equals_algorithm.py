@@ -15,12 +15,13 @@ from dipaco.errors import ClaimLost
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.compress import codec
 from dipaco.topology import Topology
+from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused, SnapshotOfOtherData
 from dipaco.workers.loop import do
 from dipaco.workers.row_plans import batches_for
 from dipaco.workers.tasks.outer import step_module
 from dipaco.workers.tasks.train import train
-from tests.workers.conftest import CONFIG, SHARINGS, Silent, never, work_until
+from tests.workers.conftest import CONFIG, SHARINGS, never, work_until
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def claim_of(run, kind):
         assert claim is not None
         if claim.task.kind == kind:
             return claim
-        run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+        run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
 
 
 def without_clock(facts):

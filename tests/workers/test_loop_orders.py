@@ -1,9 +1,10 @@
 """Orders that a worker hears while it waits."""
 
-from tests.workers.conftest import CONFIG, Silent, worker_of
+from dipaco.workers.callbacks import NullCallbacks
+from tests.workers.conftest import CONFIG, worker_of
 
 
-class Told(Silent):
+class Told(NullCallbacks):
     def __init__(self):
         self.pauses = 0
 

@@ -16,12 +16,13 @@ from dipaco.config import MODULAR
 from dipaco.control.quorums import Taken
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import Topology
+from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused
 from dipaco.workers.garbage_collection import sweep_after
 from dipaco.workers.loop import do
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.tasks import outer as executor
-from tests.workers.conftest import CONFIG, SHARINGS, Silent, never, work_until, worker_of
+from tests.workers.conftest import CONFIG, SHARINGS, never, work_until, worker_of
 from tests.workers.test_recovery import digests_of, finish, put, with_leaf
 
 TOOL = Path(__file__).parents[2] / "tools" / "replay.py"
@@ -61,7 +62,7 @@ def work_with_late_paths(run, is_late):
             held.append(claim)
             continue
         claim = claim or held.pop(0)
-        run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+        run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
         sweep_after(run, claim, [])
 
 
@@ -149,7 +150,7 @@ def test_a_step_that_was_killed_takes_the_same_again_though_more_have_come(
         elif claim.task.kind == "outer" and len(run.ledger.arrivals(*of(claim))) == 1:
             step = claim
         else:
-            run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+            run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
 
     def killed(*_, **__):
         raise Killed
@@ -157,9 +158,9 @@ def test_a_step_that_was_killed_takes_the_same_again_though_more_have_come(
     with monkeypatch.context() as patch:
         patch.setattr(executor, "save_tree", killed)
         with pytest.raises(Killed):
-            do(run, step, Silent(), never)
+            do(run, step, NullCallbacks(), never)
     for claim in held:
-        run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+        run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
     assert len(run.ledger.arrivals(*of(step))) == 2
     run.ledger.queue.give_back(step)
     finish(run)
@@ -209,9 +210,9 @@ def finish_phase_without_path_0(run):
         elif claim.task.phase == 1 and claim.task.kind == "train" and claim.task.arm == MODULAR:
             run.ledger.queue.give_back(claim)
         else:
-            run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+            run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
     assert held is not None
-    run.ledger.finish(run.plan, held, do(run, held, Silent(), never))
+    run.ledger.finish(run.plan, held, do(run, held, NullCallbacks(), never))
 
 
 def test_going_back_to_where_a_path_was_late_ends_in_a_replay_as_well(begin, replay):
@@ -271,6 +272,6 @@ def test_workers_end_the_grace_by_themselves(begin):
     while len(run.ledger.modules_at(MODULAR, 1)) < 4:
         assert first.run_once()
     assert slow.task.phase == 0
-    run.ledger.finish(run.plan, slow, do(run, slow, Silent(), never))
+    run.ledger.finish(run.plan, slow, do(run, slow, NullCallbacks(), never))
     finish(run)
     assert (slow.task.path, 0) in {(each.path, each.phase) for each in late_ones(run)}

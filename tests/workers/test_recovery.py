@@ -15,24 +15,25 @@ from dipaco.control.facts import record
 from dipaco.runs.run import create_or_open
 from dipaco.store.errors import ObjectMissing
 from dipaco.store.tensors import load_tree, save_tree
+from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
-from tests.workers.conftest import CONFIG, Silent, work_until, worker_of
+from tests.workers.conftest import CONFIG, work_until, worker_of
 
 
-class Noting(Silent):
+class Noting(NullCallbacks):
     """Remembers what was mended, handed on and lost."""
 
     def __init__(self):
         self.redos, self.hands, self.losses = [], [], []
 
-    def mended(self, claim, error):
+    def task_postponed(self, claim, error):
         self.redos.append((claim.task, type(error).__name__))
 
-    def released_with_snapshot(self, claim, step):
+    def task_released(self, claim, step):
         self.hands.append((claim.task, step))
 
-    def lost(self, claim):
+    def claim_lost(self, claim):
         self.losses.append(claim.task)
 
 
@@ -228,7 +229,7 @@ def test_a_phase_that_is_stopped_part_way_goes_on_from_that_step(
         while is_stopped and any(task["kind"] == "train" for task in run.ledger.unfinished()):
             told = Noting()
             worker = Worker(run, "hasty", told, LeaseRenewer(run.open_ledger, "hasty", 60.0))
-            told.stepped = lambda claim, loss, tokens, worker=worker: worker.stop()
+            told.step_taken = lambda claim, loss, tokens, worker=worker: worker.stop()
             worker.run_until_finished()
             steps += [step for _, step in told.hands]
         finish(run)
@@ -259,7 +260,7 @@ def test_with_a_codec_stops_part_way_and_a_scale_that_is_no_number_change_nothin
             work_until_claimed(run, "train", 1)
             told = Noting()
             worker = Worker(run, "hasty", told, LeaseRenewer(run.open_ledger, "hasty", 60.0))
-            told.stepped = lambda claim, loss, tokens, worker=worker: worker.stop()
+            told.step_taken = lambda claim, loss, tokens, worker=worker: worker.stop()
             worker.run_until_finished()
             assert told.hands
             work_until_claimed(run, "outer", 1)

@@ -204,19 +204,21 @@ def test_a_worker_that_is_stopped_on_the_way_hands_the_router_on(begin, monkeypa
     run, before = begin(REROUTED), []
     worker = worker_of(run)
 
-    def stepped(claim, loss, tokens):
+    def step_taken(claim, loss, tokens):
         if claim.task.kind == "reroute":
             before.append(loss)
             if len(before) == 7:
                 worker.stop()
 
-    monkeypatch.setattr(worker._callbacks, "stepped", stepped)
+    monkeypatch.setattr(worker._callbacks, "step_taken", step_taken)
     while not worker._should_stop and worker.run_once():
         pass
     partial_snapshot = run.ledger.partial_snapshot("", 0, 0)
     assert 7 <= partial_snapshot.step == len(before) < REROUTED.reroute.steps
     another, after = worker_of(run), []
-    monkeypatch.setattr(another._callbacks, "stepped", lambda _, loss, tokens: after.append(loss))
+    monkeypatch.setattr(
+        another._callbacks, "step_taken", lambda _, loss, tokens: after.append(loss)
+    )
     while another.run_once():
         pass
     assert not run.ledger.unfinished()

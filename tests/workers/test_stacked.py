@@ -8,10 +8,11 @@ import pytest
 
 from dipaco.control.tasks import PathTrained
 from dipaco.runs.run import create_or_open
+from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker, do
 from dipaco.workers.tasks.train import Preempted, stacks_of, train, train_stacked
-from tests.workers.conftest import CONFIG, Silent, never, work_until
+from tests.workers.conftest import CONFIG, never, work_until
 
 
 def without_clock(facts):
@@ -31,7 +32,7 @@ def claims_of_phase(run, phase):
         claims += run.ledger.queue.claim_stack("test", limit=4)
         if claims[-1].task.kind != "train":
             claim = claims.pop()
-            run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+            run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
     assert {claim.task.phase for claim in claims} == {phase}
     return claims
 
@@ -85,8 +86,8 @@ def test_a_worker_claims_as_many_paths_as_the_config_says_and_the_run_is_the_sam
     together.config = dataclasses.replace(together.config, inner=stacked)
     sizes = []
 
-    class Counting(Silent):
-        def began(self, claim):
+    class Counting(NullCallbacks):
+        def task_started(self, claim):
             sizes.append(sum(held.worker == "many" for held in together.ledger.queue.held()))
 
     worker = Worker(together, "many", Counting(), LeaseRenewer(together.open_ledger, "many", 60.0))

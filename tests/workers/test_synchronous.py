@@ -15,6 +15,7 @@ from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.config import OuterSettings
 from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import Level, Topology
+from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import SnapshotOfOtherData
 from dipaco.workers.loop import do
 from dipaco.workers.row_plans import batches_for
@@ -24,7 +25,6 @@ from tests.workers.conftest import (
     CONFIG,
     EVERYTHING,
     SHARINGS,
-    Silent,
     never,
     work_until,
     worker_of,
@@ -48,7 +48,7 @@ def claim_train(run, phase):
             assert claim.task.subject == "0"
             if claim.task.phase == phase:
                 return claim
-        run.ledger.finish(run.plan, claim, do(run, claim, Silent(), never))
+        run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
 
 
 def quiet(loss, tokens): ...

@@ -1,0 +1,52 @@
+"""The events of a worker's loop, and who may listen to them: a console, metrics, a test."""
+
+from typing import Protocol
+
+from dipaco.control.tasks import Claim, Fact
+from dipaco.data.prepare import PrepareProgress
+from dipaco.errors import DipacoError
+
+
+class Callbacks(Protocol):
+    """One method per event; none of them decides anything."""
+
+    def task_started(self, claim: Claim) -> None: ...
+
+    def prepare_progressed(self, progress: PrepareProgress) -> None: ...
+
+    def step_taken(self, claim: Claim, loss: float, tokens: int) -> None: ...
+
+    def task_finished(self, claim: Claim, facts: list[Fact]) -> None:
+        """Its facts are recorded."""
+
+    def claim_lost(self, claim: Claim) -> None:
+        """Another worker has the task; nothing of this attempt counts."""
+
+    def task_released(self, claim: Claim, step: int) -> None:
+        """Stopped after `step` and saved; the next worker goes on from there."""
+
+    def task_postponed(self, claim: Claim, error: DipacoError) -> None:
+        """An input was missing or wrong and is computed again; the task is ready again after it."""
+
+    def paused(self) -> None:
+        """The run is paused; no task is claimed."""
+
+
+class NullCallbacks:
+    """Listens to nothing."""
+
+    def task_started(self, claim: Claim) -> None: ...
+
+    def prepare_progressed(self, progress: PrepareProgress) -> None: ...
+
+    def step_taken(self, claim: Claim, loss: float, tokens: int) -> None: ...
+
+    def task_finished(self, claim: Claim, facts: list[Fact]) -> None: ...
+
+    def claim_lost(self, claim: Claim) -> None: ...
+
+    def task_released(self, claim: Claim, step: int) -> None: ...
+
+    def task_postponed(self, claim: Claim, error: DipacoError) -> None: ...
+
+    def paused(self) -> None: ...
