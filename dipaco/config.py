@@ -1,9 +1,8 @@
-"""`RunConfig`: the rooms' settings side by side, the checks that cross rooms, and the plan of the
-run that they describe.
+"""`RunConfig`: the settings of all rooms, the checks across them, and the plan of the run.
 
-Configs are files of Python with a function `run() -> RunConfig`; a variant is a small edit of
-another (`dataclasses.replace`). No JAX here: `dipaco config show` and a wrong `--set` answer at
-once.
+A config is a Python file with a function `run() -> RunConfig`; a variant is a small edit of another
+(`dataclasses.replace`). No JAX here, so that `dipaco config show` and a wrong `--set` answer
+immediately.
 """
 
 import dataclasses
@@ -32,30 +31,30 @@ class BaseSettings:
     """The dense model that all modules start from, and that the router's features come from."""
 
     steps: int = 24_000  # DiPaCo section 4; 0 = start from scratch, with features of a random model
-    steps_per_phase: int = 1000  # saved that often
+    steps_per_phase: int = 1000  # saved after every so many steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
     """How releases are evaluated."""
 
-    every_phases: int = 1  # the last phase is evaluated always
+    every_phases: int = 1  # the last phase is always evaluated
     max_documents: int | None = None  # of the validation split; None = all
-    batch_size: int = 64  # documents scored at once; changes no result beyond rounding
+    batch_size: int = 64  # documents scored at once; changes results by rounding only
     best_path: bool = True  # the last release is scored under every path, for the oracle row
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Everything that decides the result of a run. Two runs of equal configs on like machines
-    are equal bit for bit, but for those of `outer.quorum`, where it matters who is late.
+    """Everything that the result of a run depends on. Two runs of equal configs on machines of one
+    kind are equal bit for bit, except with `outer.quorum`, where timing matters.
     """
 
     name: str
     model: ModelConfig
     topology: Topology
     phases: int  # T, outer steps
-    seed: int = 0  # of parameters, row order and k-means; the corpus does not depend on it
+    seed: int = 0  # of parameters, row order and k-means; not of the corpus
     data: DataConfig = DataConfig()
     base: BaseSettings = BaseSettings()
     routing: RoutingConfig = RoutingConfig()
@@ -119,15 +118,15 @@ class RunConfig:
             )
 
     def _check_synchronous(self) -> None:
-        """What speaks of contributions, or of paths that go their own way, has no meaning there."""
-        together = {
+        """Refuses settings of contributions, or of single paths, beside `outer.synchronous`."""
+        without_meaning = {
             "outer.path_share": self.outer.path_share != 1,
             "outer.codec": self.outer.codec != "none",
             "outer.quorum": self.outer.quorum != 1,
             "routing.alternations": bool(self.routing.alternations),
             "inner.hold_out": self.inner.hold_out > 0,
         }
-        for name, is_set in together.items():
+        for name, is_set in without_meaning.items():
             if self.outer.synchronous and is_set:
                 raise SettingsDisagree(
                     problem=f"`outer.synchronous` is on, and so is `{name}`; paths that step "
@@ -135,7 +134,7 @@ class RunConfig:
                 )
 
     def _check_paths(self) -> None:
-        """Settings that speak of paths and phases, against how many there are."""
+        """Checks settings that count paths and phases against the topology and `phases`."""
         routing, num_paths = self.routing, self.num_paths
         if routing.overlap > num_paths:
             raise SettingsDisagree(

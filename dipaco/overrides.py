@@ -1,5 +1,5 @@
-"""`--set inner.steps=50`: settings by name, checked against the type of the field, and config
-files as functions: `run()` for one run, `sweep()` for the rows of an ablation.
+"""Config files and `--set`: `run()` gives a config, `sweep()` the rows of an ablation, and
+`--set inner.steps=50` changes a setting by name, checked against the type of its field.
 """
 
 import ast
@@ -71,7 +71,7 @@ def load_sweep(file: Path, overrides: Sequence[str] = ()) -> dict[str, RunConfig
         if re.search(r"_best_path$|_every_\d+$", name):
             raise BadSweep(
                 file=file,
-                problem=f"its row `{name}` is called as the table calls what belongs to a row "
+                problem=f"its row `{name}` has a name that the table gives to results of a row "
                 "(NAME_best_path, NAME_every_16). Rename it",
             )
         other = folders.setdefault(row_folder(name), name)
@@ -87,7 +87,7 @@ def load_sweep(file: Path, overrides: Sequence[str] = ()) -> dict[str, RunConfig
 
 
 def row_folder(name: str) -> str:
-    """The folder of a row; equal on file systems that know no capitals."""
+    """The folder of a row, in lower case: some file systems ignore case."""
     return name.strip().replace(" ", "_").lower()
 
 
@@ -95,14 +95,16 @@ def _override_row(file: Path, name: str, config: RunConfig, overrides: Sequence[
     try:
         return override(config, overrides)
     except DipacoError as error:
-        if isinstance(error, (UnknownSetting, BadOverride)):  # of the command, not of a row
+        if isinstance(
+            error, (UnknownSetting, BadOverride)
+        ):  # a mistake of the command line, not of a row
             raise
         problem = str(error).rstrip(".")
         raise BadSweep(file=file, problem=f"its row `{name}`: {problem}") from error
 
 
 def _keys_written_twice(file: Path) -> list[str]:
-    """Names that stand twice in one `{...}` of the file: Python drops the first in silence."""
+    """Names written twice in one `{...}` of the file: Python keeps the last without a word."""
     twice = []
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Dict):
@@ -116,7 +118,7 @@ def _keys_written_twice(file: Path) -> list[str]:
 
 
 def _call(file: Path, function: str, kind: str) -> Any:
-    """What a function of a config file returns."""
+    """Runs the config file; returns what `function()` returns."""
     if not file.is_file():
         raise BadConfigFile(file=file, problem="there is no such file")
     try:
@@ -133,14 +135,14 @@ def _call(file: Path, function: str, kind: str) -> Any:
 
 
 def _folders_of(file: Path) -> tuple[Path, ...]:
-    """Where a config file finds others: beside itself and, for a sweep in `ablations`, above."""
+    """Where a config file imports others from: its folder and, in `ablations`, the one above."""
     folder = file.resolve().parent
     return (folder, folder.parent) if folder.name == "ablations" else (folder,)
 
 
 @contextlib.contextmanager
 def _importing_from(*folders: Path) -> Generator[None]:
-    """Modules of `folders` can be imported meanwhile, and are forgotten afterwards."""
+    """Puts `folders` on the import path inside the block; forgets their modules afterwards."""
     before = set(sys.modules)
     sys.path[:0] = map(str, folders)
     try:
@@ -155,8 +157,8 @@ def _importing_from(*folders: Path) -> Generator[None]:
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """The config with `NAME=VALUE` settings changed, all at once, so that settings that must
-    agree can change together.
+    """The config with `NAME=VALUE` settings changed, all at once, so that settings that must agree can
+    change together.
     """
     tree = dataclasses.asdict(config)
     for text in overrides:

@@ -1,17 +1,17 @@
 """Routing: which path a document belongs to, decided from its first tokens.
 
-The room turns hidden states into one *feature* vector a document (`features`), puts features on a
-common footing (`normalise`), groups documents by k-means (`kmeans`) or by k-means on each part of
-the vector (`product`), and bounds how many documents a path may get by putting a price on the
-crowded ones (`capacity`). What comes out is a `Router` (`router`): a small value with a version,
-saved and loaded as bytes, that scores and assigns documents one at a time or a million at a time
-with the same answer.
+The room turns hidden states into one *feature* vector per document (`features`), normalises them
+(`normalise`), groups documents by k-means (`kmeans`) or by k-means on each part of the vector
+(`product`), and bounds the documents of a path by prices (`capacity`). The result is a `Router`
+(`router`): a small value with a version, saved and loaded as bytes, that assigns one document or a
+million with the same answers.
 
-A second kind of router is a classifier (`discriminative`), fitted to which path predicts a document
-best (`labels`), with a bias that gives every path its share (`calibration`).
+A second kind of router is a classifier (`discriminative`) of the path that predicts a document best
+(`labels`), with a bias that gives every path its share (`calibration`). `token_router` chooses the
+path again within a document.
 
 Nouns: *feature* (one float vector a document), *centre*, *cost* (squared distance of a document to
-a path), *price* (what a path adds to every cost, so that few enough documents choose it), *score*
+a path), *price* (added to every cost of a path, to bound its documents), *score*
 (minus cost minus price; the highest wins), *label* (the path that predicts a document best),
 *target share* (of the documents, for each path).
 

@@ -1,8 +1,7 @@
-"""Rows in blocks of one fixed shape: a document alone gets the very bits it gets in a batch.
+"""Rows in blocks of one fixed shape: a document alone gets the same bits as in a batch.
 
-A matrix product sums in an order that depends on the shape of its operands. A document at the
-border between two paths could then go one way in training and the other way when it is served
-alone. Blocks of one shape close that door.
+A matrix product sums in an order that depends on the shape of its operands. Without this, a
+document between two paths could take one in training and the other when it is served alone.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,8 @@
-"""Calibration: a bias for every path, so that each gets the share of the documents meant for it.
+"""Calibration: a bias for every path, so that each gets its target share of the documents.
 
-A classifier that is right most often gives rare paths less than their labels, and some nothing at
-all; a path without documents never learns. DiPaCo (arXiv 2403.10616) section 2.4 trains a bias
-after the classifier. Here it is found and not trained: biases under which every path is chosen by
-as many documents as it should are the prices of `capacity`, with bounds for each path.
+The most accurate classifier gives rare paths fewer documents than their labels, and some none; a
+path without documents never learns. DiPaCo (arXiv 2403.10616) section 2.4 trains a bias after the
+classifier. Here it is solved for: the biases are the prices of `capacity`, with bounds per path.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import numpy as np
 from dipaco.errors import BadSetting
 from dipaco.routing.capacity import balancing_prices
 
-TOLERANCE = 0.05  # of the target: how far a share may be from it where the classifier wants that
+TOLERANCE = 0.05  # largest difference of a share from its target, as a part of the target
 
 
 def target_share(
@@ -24,17 +23,17 @@ def target_share(
     floor: float,
     capacity: float | None,
 ) -> np.ndarray:
-    """The share of the documents that every path should get: float64 [P], summing to one.
+    """The target share of each path: float64 [P], summing to one.
 
     Args:
       label_N: [N] the best path of each document.
       num_paths: P.
-      given: the shares themselves (`routing.target_share`), or None: those of the labels, held
-        within `floor` and `capacity` over the mean share; no path is left empty.
+      given: the shares (`routing.target_share`), or None: those of the labels, bounded by `floor`
+        and `capacity` times the mean share; no path is left empty.
       floor, capacity: as in `RoutingConfig`.
 
     Raises:
-      BadSetting: not as many shares as paths, or a share that is no document.
+      BadSetting: not as many shares as paths, or a share of less than one document.
     """
     least = 1 / len(label_N)
     if given is not None:
@@ -56,7 +55,7 @@ def target_share(
     label_share_P = np.bincount(label_N, minlength=num_paths) / len(label_N)
     low = max(floor / num_paths, least)
     high = 1.0 if capacity is None else max(capacity / num_paths, low)
-    return _held_within(label_share_P, low, high)
+    return _bounded(label_share_P, low, high)
 
 
 def calibrate(logit_NP: np.ndarray, share_P: np.ndarray) -> np.ndarray:
@@ -64,7 +63,7 @@ def calibrate(logit_NP: np.ndarray, share_P: np.ndarray) -> np.ndarray:
 
     Args:
       logit_NP: [N, P] scores of N documents, higher for better paths.
-      share_P: [P] what each path should get; sums to one, each at least 1 / N.
+      share_P: [P] target shares; they sum to one, each at least 1 / N.
 
     Returns:
       float64 [P]; the highest is 0. Every path's share of these documents is within `TOLERANCE` of
@@ -73,7 +72,7 @@ def calibrate(logit_NP: np.ndarray, share_P: np.ndarray) -> np.ndarray:
     """
     count_P = share_P * len(logit_NP)
     slack_P = TOLERANCE * count_P
-    # Rounding is forgiven, or a target of exactly 8 documents could become 7.
+    # 1e-6 allows for rounding: without it a target of exactly 8 documents could become 7.
     least_P = np.floor(np.minimum(np.ceil(count_P - slack_P), count_P) + 1e-6)
     most_P = np.ceil(np.maximum(np.floor(count_P + slack_P), count_P) - 1e-6)
     least_P = np.maximum(least_P, 1).astype(np.int64)
@@ -82,13 +81,13 @@ def calibrate(logit_NP: np.ndarray, share_P: np.ndarray) -> np.ndarray:
 
 
 def is_near(count_P: np.ndarray, share_P: np.ndarray) -> bool:
-    """Whether documents are divided among the paths as they should be, within `TOLERANCE`."""
+    """Whether the shares of the documents meet their targets within `TOLERANCE`."""
     wanted_P = share_P * count_P.sum()
     return bool((abs(count_P - wanted_P) <= np.maximum(TOLERANCE * wanted_P, 1)).all())
 
 
-def _held_within(share_P: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Shares in proportion to these, each from `low` to `high`, that sum to one."""
+def _bounded(share_P: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Shares proportional to these, each bounded by `low` and `high`, that sum to one."""
     smallest, largest = 0.0, 1.0 / max(share_P[share_P > 0].min(), 1e-12)
     for _ in range(100):  # bisection; the sum rises with the factor
         factor = (smallest + largest) / 2
@@ -97,6 +96,6 @@ def _held_within(share_P: np.ndarray, low: float, high: float) -> np.ndarray:
         else:
             largest = factor
     held_P = np.clip(largest * share_P, low, high)
-    missing = 1 - held_P.sum()  # where the bound holds back all that have labels, the others get it
+    missing = 1 - held_P.sum()  # if all paths with labels are at their bound, the others get it
     room_P = (high - held_P) if missing > 0 else (held_P - low)
     return held_P + missing * room_P / max(room_P.sum(), 1e-12)

@@ -1,15 +1,15 @@
-"""Prices that keep paths neither crowded nor starved, by argmin(cost + price).
+"""Prices that balance the documents among paths, by argmin(cost + price).
 
 Dividing documents among paths at the least total cost, with a least and a largest number of
-documents a path, is a transport problem. The dual values of its bounds are prices: with them fixed
-each document chooses alone, so the rule that balanced the fitted documents also routes one document
-that comes by itself. The aim is SmallTalk LM's (arXiv 2410.03529); its own assignment needs all
-documents at once.
+documents a path, is a transport problem. The dual values of its bounds are prices: with fixed
+prices each document is assigned alone, so the rule that balanced the fitted documents also routes a
+single one. Balanced assignment is SmallTalk LM's (arXiv 2410.03529), which needs all documents at
+once.
 
 Three steps. Sinkhorn iterations with falling temperature (Cuturi 2013, with bounds in place of
-equalities) find prices that are nearly right. The few documents still too many or too few are moved
-along cheapest chains of paths (successive shortest paths, Ahuja, Magnanti and Orlin 1993, ch. 9).
-Then the prices are raised as little as makes every document's choice strict.
+equalities) find approximate prices. The remaining excess is moved along cheapest chains of paths
+(successive shortest paths, Ahuja, Magnanti and Orlin 1993, ch. 9). Then the prices are raised as
+little as needed to make every document's choice strict.
 """
 
 import itertools
@@ -31,13 +31,13 @@ def balancing_prices(cost_NP: np.ndarray, least: Bound, most: Bound) -> np.ndarr
 
     Args:
       cost_NP: [N, P] float64 cost of each document on each path; memory is a few times this.
-      least, most: documents of a path, of all alike or of each; over all paths, the least sum to
-        at most N and the most to at least N.
+      least, most: bounds on the documents of a path, one for all or [P]; over all paths, the least
+        sum to at most N and the most to at least N.
 
     Returns:
-      float64 [P], the lowest is 0; all are 0 where nearest paths keep the bounds by themselves.
-      Documents with the same costs choose the same path under any prices: where too many are alike,
-      the bounds are kept as nearly as that allows.
+      float64 [P], the lowest is 0; all are 0 where the nearest paths meet the bounds. Documents of
+      equal costs choose the same path under any prices: where too many are equal, the bounds are
+      met as nearly as possible.
     """
     num_documents, num_paths = cost_NP.shape
     least_P, most_P = (np.broadcast_to(bound, num_paths) for bound in (least, most))
@@ -65,7 +65,7 @@ def balancing_prices(cost_NP: np.ndarray, least: Bound, most: Bound) -> np.ndarr
 
 @jax.jit
 def _soft_prices(cost_NP, least_P, most_P, temperatures):
-    """Documents spread over paths by softmin; prices answer the log of excess or lack."""
+    """Documents are spread over paths by softmin; prices move by the log of the excess."""
 
     def update(price_P, temperature):
         share_NP = jax.nn.softmax(-(cost_NP + price_P[None, :]) / temperature, axis=1)
@@ -122,7 +122,7 @@ def _cheapest_chain(detour_PP: np.ndarray, givers: np.ndarray, takers: np.ndarra
     distance_P, before_P = np.where(givers, 0.0, np.inf), np.full(num_paths, -1)
     for _ in range(num_paths):
         through_PP = distance_P[:, None] + detour_PP
-        # Rounding could make a circle of no cost look like a gain, and the chain would never end.
+        # Rounding could make a cycle of zero cost look like a gain, and the chain would never end.
         is_better = through_PP.min(axis=0) < distance_P - 1e-9 * np.abs(through_PP.min(axis=0))
         if not is_better.any():
             break
@@ -138,19 +138,19 @@ def _strict_prices(detour_PP: np.ndarray, price_P: np.ndarray) -> np.ndarray:
     """Raises prices until every document prefers its own path by half the widest possible margin.
 
     A document of path a keeps to it when price_b >= price_a - detour_ab + margin for all b. Such
-    prices exist up to the margin that is the least mean of `detour` round any circle of paths (Karp
-    1978); it is zero where documents that are alike were parted.
+    prices exist up to the margin that is the least mean of `detour` round any cycle of paths (Karp
+    1978); it is zero where equal documents were separated.
     """
     num_paths = len(detour_PP)
     finite = detour_PP[np.isfinite(detour_PP)]
     cost_PP = np.where(np.isfinite(detour_PP), detour_PP, 2 * np.abs(finite).max())
-    np.fill_diagonal(cost_PP, 2 * np.abs(finite).max())  # staying is no circle
+    np.fill_diagonal(cost_PP, 2 * np.abs(finite).max())  # staying is no cycle
     walks = [np.zeros(num_paths)]  # walks[k][b]: the cheapest walk of k links that ends at b
     for _ in range(num_paths):
         walks.append((walks[-1][:, None] + cost_PP).min(axis=0))
     lengths = num_paths - np.arange(num_paths)
-    circle_mean = ((walks[-1] - np.array(walks[:-1])) / lengths[:, None]).max(axis=0).min()
-    margin = max(circle_mean, 0.0) / 2
+    cycle_mean = ((walks[-1] - np.array(walks[:-1])) / lengths[:, None]).max(axis=0).min()
+    margin = max(cycle_mean, 0.0) / 2
     for _ in range(num_paths):
         price_P = np.maximum(price_P, (price_P[:, None] - cost_PP + margin).max(axis=0))
     return price_P

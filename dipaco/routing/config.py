@@ -1,4 +1,4 @@
-"""How documents are routed: the settings, and which values they take."""
+"""Settings of routing and of re-routing."""
 
 import dataclasses
 import math
@@ -11,25 +11,25 @@ NORMALISATIONS = ("standardise", "l2", "standardise_l2", "none")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoutingConfig:
-    """Which router is fitted to the base model's features, and how crowded a path may get."""
+    """The router that is fitted to the base model's features, and bounds on the size of shards."""
 
-    kind: str = "kmeans"  # "kmeans": a centre a path; "product_kmeans": a centre a module
-    prefix_tokens: int = 32  # tokens a feature is the mean over; DiPaCo 2.4
-    normalise: str = "standardise"  # raw features send 4 in 5 documents down one path in small runs
-    # Bounds on the documents of a path, over the mean's. They hold for the router's own documents;
-    # others come near them.
+    kind: str = "kmeans"  # "kmeans": one centre per path; "product_kmeans": one per module
+    prefix_tokens: int = 32  # a feature is the mean over these; DiPaCo 2.4
+    normalise: str = "standardise"  # "none" sends 4 in 5 documents to one path in small runs
+    # Bounds on the documents of a path, as multiples of the mean. Exact for the router's own
+    # documents, about right for others.
     capacity: float | None = 1.25  # at most; None = no bound
-    floor: float = 0.5  # at least; 0 = a path may starve
-    restarts: int = 4  # seedings tried; the lowest objective is kept
-    iterations: int = 50  # rounds of assign and move at most, each restart
-    interleave_pca: bool = True  # deal principal axes out to the parts of a product in turn
-    overlap: int = 1  # a document trains its n best paths, and is evaluated by one; DiPaCo 2.4
-    # Discriminative routing, DiPaCo 2.4: after so many phases each, all paths are scored on the
-    # router's documents, the router is fitted again to which of them is best, and every document
-    # goes where it says. `()` = never.
+    floor: float = 0.5  # at least; 0 = a path may get none
+    restarts: int = 4  # seedings of k-means; the lowest objective is kept
+    iterations: int = 50  # at most, of each restart
+    interleave_pca: bool = True  # give each part of a product every n-th principal axis
+    overlap: int = 1  # a document trains its n best paths; it is evaluated by the best; DiPaCo 2.4
+    # Discriminative routing, DiPaCo 2.4: at the start of these phases every path is scored on the
+    # router's documents, the router is fitted to the best path of each, and all documents are
+    # routed by it. `()` = never.
     alternations: tuple[int, ...] = ()
-    # What share of the documents each path should get of that router; sums to one. None = what the
-    # labels say, within `floor` and `capacity`.
+    # The share of the documents that the discriminative router gives each path; sums to one.
+    # None = the share of the labels, within `floor` and `capacity`.
     target_share: tuple[float, ...] | None = None
     regularisation: float = 1e-2  # L2 on the weights of its logistic regression
 
@@ -70,18 +70,18 @@ class RoutingConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RerouteConfig:
-    """Re-routing while a document is read, at test time. DiPaCo section 2.4 and Table 3."""
+    """Re-routing within a document, at test time. DiPaCo section 2.4 and Table 3."""
 
-    # After how many tokens each the path is chosen anew; a row of the report for each number. The
-    # paper's are 16, 32, 64 and 128. `()` = never.
+    # The path is chosen again every so many tokens; one row of the report for each number. In the
+    # paper: 16, 32, 64 and 128. `()` = never.
     every: tuple[int, ...] = ()
-    # A target is the path that is best over so many tokens to come; None = to the document's end.
+    # The target is the best path over this many next tokens; None = to the document's end.
     window: int | None = None
     steps: int = 2000  # of fine-tuning the base model into a router; DiPaCo section 2.4
     batch_size: int = 64  # documents a step
     learning_rate: float = 1e-4  # peak; not stated in the paper
-    # This share of the router's documents does not train it; it is kept as it was when it did best
-    # on them. A few hundred documents are soon known by heart. 0 = the router of the last step.
+    # This share of the router's documents is held out; the router with the lowest loss on it is
+    # kept, since a few hundred documents are soon over-fitted. 0 = keep the last router.
     hold_out: float = 0.1
 
     def __post_init__(self):

@@ -1,13 +1,13 @@
 """Discriminative routing: a classifier from features to the path that predicts a document best.
 
 DiPaCo (arXiv 2403.10616) section 2.4. k-means groups documents that look alike to the base model;
-what matters is which *path* predicts them. So every path is scored on documents that train none,
-the best one is a document's label, and a multinomial logistic regression learns to tell it from the
+what matters is which *path* predicts them. So every path is scored on documents that train none;
+the best path is a document's label, and a multinomial logistic regression predicts it from the
 feature. A bias then gives every path its share (`calibration`).
 
-The regression is convex, so how it is solved does not matter; L-BFGS takes some dozen passes over
-all documents at once, and needs no learning rate. (SciPy's, with the gradient on the device:
-optax's takes seven seconds to compile.)
+The regression is convex, so any solver will do: L-BFGS takes a few dozen passes over all documents
+and needs no learning rate. SciPy's, with the gradient on the device: optax's takes seven seconds to
+compile.
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ from dipaco.routing.normalise import fit_normaliser
 from dipaco.routing.router import Router, check_features
 
 KIND = "discriminative"
-STEPS = 200  # of L-BFGS at most
-SETTLED = 1e-7  # share of the loss: a pass that lowers it by less is the last
+STEPS = 200  # of L-BFGS, at most
+SETTLED = 1e-7  # stop when a pass lowers the loss by a smaller share
 
 
 def fit_discriminative(
     config: RoutingConfig, features_ND: np.ndarray, label_N: np.ndarray, num_paths: int
 ) -> Router:
-    """Fits a router to which path is best on the documents that were set aside for it.
+    """Fits a router to the best path of each of its documents.
 
     Args:
       config: normalisation, regularisation, target share.
@@ -41,7 +41,7 @@ def fit_discriminative(
 
     Raises:
       TooFewRouterDocuments: fewer documents than paths.
-      BadSetting: a target share that these documents cannot give.
+      BadSetting: a target share that these documents cannot meet.
       BadFeatures: values that are not finite.
 
     Source: DiPaCo section 2.4.
@@ -53,7 +53,7 @@ def fit_discriminative(
 def fit_classifier(
     config: RoutingConfig, features_ND: np.ndarray, label_N: np.ndarray, num_paths: int
 ) -> Router:
-    """The first half of `fit_discriminative`: right most often, whatever share a path gets."""
+    """The first half of `fit_discriminative`: the classifier, without balanced shares."""
     check_features(features_ND, features_ND.shape[1])
     if len(features_ND) < num_paths:
         raise TooFewRouterDocuments(documents=len(features_ND), paths=num_paths)
@@ -72,7 +72,7 @@ def fit_classifier(
 def calibrated(
     classifier: Router, config: RoutingConfig, features_ND: np.ndarray, label_N: np.ndarray
 ) -> Router:
-    """The second half: the same with biases that give every path its share."""
+    """The second half: the classifier with biases that give every path its share."""
     share_P = target_share(
         label_N,
         classifier.num_paths,
@@ -80,7 +80,7 @@ def calibrated(
         floor=config.floor,
         capacity=config.capacity,
     )
-    # The shares are those of what the router itself will say, to the last bit.
+    # From the router's own costs, so that its assignments meet the shares exactly.
     moved_P = calibrate(-classifier.costs(features_ND), share_P)
     return dataclasses.replace(classifier, price_P=classifier.price_P - moved_P)
 
@@ -101,11 +101,11 @@ def logistic_regression(
 
     def loss(fitted):
         value, gradient = _loss(jnp.asarray(fitted.reshape(shape), jnp.float32), *documents)
-        # The bias of a class that is never right would fall for ever: it is held back as well, but
-        # so little that it hardly matters where there are labels.
-        held_back = regularisation * np.append(np.ones(shape[0] - 1), 1e-3)[:, None]
-        penalty = 0.5 * float((held_back * fitted.reshape(shape) ** 2).sum())
-        slope = np.asarray(gradient, np.float64) + held_back * fitted.reshape(shape)
+        # The bias of a class without labels would fall without end, so biases are regularised too:
+        # too little to matter where there are labels.
+        strength = regularisation * np.append(np.ones(shape[0] - 1), 1e-3)[:, None]
+        penalty = 0.5 * float((strength * fitted.reshape(shape) ** 2).sum())
+        slope = np.asarray(gradient, np.float64) + strength * fitted.reshape(shape)
         return float(value) + penalty, slope.ravel()
 
     options = {"maxiter": STEPS, "ftol": SETTLED}

@@ -1,7 +1,7 @@
 """One vector a document: the mean hidden state of its first tokens.
 
 DiPaCo (arXiv 2403.10616) section 2.4: g(document) is the mean over the first 32 tokens of the last
-block's output, taken from the *initial* model, so that features never move while the paths train.
+block's output, taken from the *initial* model, so that features stay fixed while the paths train.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def document_features(
     *,
     batch_size: int = 64,
 ) -> np.ndarray:
-    """Mean of the hidden states over the tokens a document has, at most T.
+    """Mean of the hidden states over the first T tokens of each document, or all if it is shorter.
 
     Args:
       hidden_fn: int32 [batch_size, T] -> hidden states [batch_size, T, D]. Must be causal, since
@@ -49,7 +49,7 @@ def document_features(
 
 @jax.jit
 def _masked_mean(hidden_BTD: jax.Array, lengths_B: jax.Array) -> jax.Array:
-    hidden_BTD = hidden_BTD.astype(jnp.float32)  # 32 bfloat16 terms lose three digits
+    hidden_BTD = hidden_BTD.astype(jnp.float32)  # a bfloat16 sum of 32 terms loses three digits
     num_tokens = hidden_BTD.shape[1]
     is_token_BT = jnp.arange(num_tokens)[None, :] < lengths_B[:, None]
     sum_BD = jnp.sum(jnp.where(is_token_BT[:, :, None], hidden_BTD, 0.0), axis=1)

@@ -1,8 +1,8 @@
 """Lloyd's k-means, on the device, a block of documents at a time.
 
 Seeding is k-means++ (Arthur and Vassilvitskii 2007). The largest array beside the documents is
-[BLOCK_ROWS, K]. A centre that lost all its documents is moved onto the document that is worst off,
-which can only lower the objective: without that, a path would be left with nothing to train on.
+[BLOCK_ROWS, K]. A centre without documents is moved onto the document farthest from its centre,
+which can only lower the objective: without that, a path would have nothing to train on.
 
 Axes: G blocks, B rows a block, N = G * B rows with padding, K clusters, D dimensions.
 """
@@ -20,14 +20,14 @@ BLOCK_ROWS = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clusters:
-    """Centres, and how the objective (the sum of squared distances) fell on the way."""
+    """Centres, and the objective (sum of squared distances) of every iteration."""
 
     centres_KD: np.ndarray  # float32
     objectives: tuple[float, ...]  # before each move and at the end; never rises
 
 
 def kmeans(x_ND: np.ndarray, num_clusters: int, *, seed: int, iterations: int = 50) -> Clusters:
-    """Centres that make the sum of squared distances of documents to their nearest centre small.
+    """Centres that minimise the sum of squared distances of documents to their nearest centre.
 
     Args:
       x_ND: [N, D] documents, N >= num_clusters.

@@ -1,7 +1,7 @@
-"""Labels: the path that predicts a document best, out of what each path says of it.
+"""Labels: the path under which a document is likeliest.
 
-DiPaCo (arXiv 2403.10616) section 2.4, discriminative routing. The scores of one path are looked at
-after those of another, so P paths need the memory of two.
+DiPaCo (arXiv 2403.10616) section 2.4, discriminative routing. Scores come one path at a time,
+so P paths need the memory of two.
 """
 
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ import numpy as np
 
 
 def best_paths(scores: Iterable[np.ndarray]) -> np.ndarray:
-    """The path under which each document is likeliest: argmax over paths of what is summed there.
+    """The path under which each document is likeliest: argmax over paths of its scores.
 
     Args:
       scores: for each path in turn, log-likelihoods in nats, all of one shape: [N] of N documents,
-        or [N, T] of what follows each of their tokens.
+        or [N, T] of the rest of the document after each token.
 
     Returns:
-      int32 of that shape. Of equal paths, the first.
+      int32 of that shape. Ties go to the first path.
     """
     best, label = None, None
     for path, score in enumerate(scores):

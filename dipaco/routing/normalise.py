@@ -1,12 +1,11 @@
-"""Features on a common footing: what k-means should not see is taken out first.
+"""Normalised features: scale and offset are removed before k-means.
 
 Hidden states of a language model have a few dimensions a hundred times larger than the rest;
-k-means on raw features sees only those, and sends most documents down one path. DiPaCo does not say
-what it did; the choice is a setting.
+k-means on raw features sees only those and sends most documents to one path. DiPaCo does not say
+what it did, so the choice is a setting.
 
-A product of k-means cuts the vector in parts. Parts of raw hidden states all tell the same story
-(every one of them knows the language), so a rotation to principal axes, dealt out to the parts in
-turn, makes the parts independent views.
+Product k-means cuts the vector in parts. Parts of raw hidden states are redundant (each of them
+encodes the language), so features are rotated to principal axes, which the parts take in turn.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ class Normaliser:
     rotation_DE: np.ndarray | None = None  # float32, orthonormal columns
 
     def apply(self, features_ND: np.ndarray) -> np.ndarray:
-        """Raw features [N, D] -> float64 [N, D]; the same bits for a row in whatever batch."""
+        """Raw features [N, D] -> float64 [N, D]; the bits of a row do not depend on its batch."""
         return in_blocks(self._apply_block, features_ND)
 
     def _apply_block(self, x_BD: np.ndarray) -> np.ndarray:
@@ -53,8 +52,7 @@ def fit_normaliser(
     mean_D, scale_D = np.zeros(num_dims), np.ones(num_dims)
     if normalise in ("standardise", "standardise_l2"):
         mean_D, deviation_D = x_ND.mean(axis=0), x_ND.std(axis=0)
-        # A dimension that never moves says nothing; dividing by its rounding noise would make it
-        # shout.
+        # A constant dimension is left as it is: dividing by its rounding noise would amplify it.
         scale_D = np.where(deviation_D > 1e-6 * np.abs(mean_D), deviation_D, 1.0)
     normaliser = Normaliser(
         mean_D=mean_D.astype(np.float32),

@@ -1,9 +1,9 @@
 """Product k-means: a k-means on each part of the vector, and a path for every combination.
 
-DiPaCo (arXiv 2403.10616) section 2.4: two levels of K modules want K x K paths; k-means on each
-half of the feature gives path (i, j) to a document nearest to centre i of the first half and centre
-j of the second. K + K centres then stand for K * K, and paths that share a module share a half.
-Plain k-means is the product of one part, so both are this file.
+DiPaCo (arXiv 2403.10616) section 2.4: two levels of K modules make K x K paths; with k-means on
+each half of the feature, path (i, j) takes the documents nearest to centre i of the first half and
+centre j of the second. K + K centres describe K * K paths, and paths that share a module
+share a half. Plain k-means is the product of one part, so both are this file.
 
 Under a capacity bound, assignment and centres alternate as in Lloyd, with `balancing_prices` on the
 *paths* each time.
@@ -19,7 +19,7 @@ from dipaco.routing.capacity import balancing_prices
 from dipaco.routing.kmeans import kmeans
 
 Centres = tuple[np.ndarray, ...]  # one float32 [K, D of the part] for each part of the vector
-SETTLED = 1e-4  # a round that lowers the objective by a smaller share is the last
+SETTLED = 1e-4  # stop when a round lowers the objective by a smaller share
 
 
 def path_costs(x_ND: np.ndarray, centres: Centres) -> np.ndarray:
@@ -45,10 +45,10 @@ def path_costs(x_ND: np.ndarray, centres: Centres) -> np.ndarray:
 
 
 def nearest_paths(x_ND: np.ndarray, centres: Centres) -> np.ndarray:
-    """The path of least cost of each document: int64 [N]. The nearest centre of each part by
-    itself, so that K + K distances stand for K * K; of equal ones, the first.
+    """The path of least cost of each document: int64 [N]. It is the nearest centre of each
+    part, so K + K distances are enough for K * K paths; ties go to the first.
 
-    With a price on every path there is no such short cut.
+    Only without prices: a price belongs to a path, not to a part.
     """
     ends = np.cumsum([centre_KD.shape[1] for centre_KD in centres])[:-1]
 
@@ -78,7 +78,7 @@ def fit_centres(
       x_ND: [N, D] normalised features.
       choices: centres in each part; the vector is cut in as many parts, of nearly equal size.
       floor, capacity, restarts, iterations: as in `RoutingConfig`.
-      seed: of all that is drawn.
+      seed: of every random draw.
 
     Returns:
       (centres, float64 [P] prices); P is the product of the choices.

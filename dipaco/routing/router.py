@@ -1,12 +1,11 @@
-"""The router: a value that says which paths a document should go to, best first.
+"""The router: a value that ranks the paths of a document.
 
-Two kinds of scores: of distances to centres (k-means), and linear ones (a classifier, fitted in
-`discriminative`). Both are set off against a price for each path.
+Scores are negative distances to centres (k-means) or linear (a classifier, fitted in
+`discriminative`), minus a price per path.
 
-What every router promises (the contract; `tests/routing/test_router.py` holds each kind to it):
-scores are higher for better paths; one document alone is assigned as it would be among others; the
-version is a digest of the values, so equal versions mean equal answers; and `load(save(router))` is
-that router, while bytes that changed on the way are refused.
+The contract of every router (`tests/routing/test_router.py`): scores are higher for better paths; a
+document is assigned alone as it is among others; the version is a digest of the values, so equal
+versions mean equal answers; `load(save(router))` is that router, and changed bytes are refused.
 """
 
 import dataclasses
@@ -46,7 +45,7 @@ class Router:
 
     @property
     def num_dims(self) -> int:
-        """Of the raw features it takes."""
+        """D of the raw features that it takes."""
         return len(self.normaliser.mean_D)
 
     @functools.cached_property
@@ -75,7 +74,7 @@ class Router:
                 value=num_choices,
                 expected=f"1 to {self.num_paths} paths",
             )
-        # Float64, and of paths at the same distance the first, everywhere.
+        # Float64; ties go to the first path.
         if num_choices == 1 and self.weight_DP is None and not self.price_P.any():
             check_features(features_ND, self.num_dims)
             path_N = nearest_paths(self.normaliser.apply(features_ND), self.centres)
@@ -99,14 +98,14 @@ class Router:
 def fit_router(
     config: RoutingConfig, features_ND: np.ndarray, choices: Sequence[int], seed: int
 ) -> Router:
-    """Fits a router to the documents that were set aside for it.
+    """Fits a router to its documents.
 
     Args:
       config: which kind, normalisation and capacity.
       features_ND: [N, D] raw features of the router's documents.
       choices: the number of experts of each choice level; paths are their product, in row-major
         order. Empty: one path.
-      seed: of all that is drawn.
+      seed: of every random draw.
 
     Raises:
       TooFewRouterDocuments: fewer documents than paths.
@@ -149,10 +148,10 @@ def save(router: Router) -> bytes:
 
 
 def load(data: bytes) -> Router:
-    """The router that `save` made these bytes of.
+    """The router that `save` made these bytes from.
 
     Raises:
-      DamagedRouter: the bytes are not such an object, or a single one of them changed.
+      DamagedRouter: the bytes are no router, or were changed.
     """
     try:
         tensors = safetensors.numpy.load(data)

@@ -1,10 +1,9 @@
-"""Routing within a document: after some tokens, which path should go on.
+"""Routing within a document: which path goes on after each token.
 
-DiPaCo (arXiv 2403.10616) section 2.4. The document router has seen a prefix and cannot know what
-comes; a path that is best for the whole is not the best for each piece. So a router is fine-tuned
-from the base model to say at *every* token which path will be likeliest over the rest of the
-document (or over a window of it). It is asked only where a chunk of W tokens ends, so one router
-serves every W.
+DiPaCo (arXiv 2403.10616) section 2.4. The document router sees a prefix only, and the best path of
+a whole document is not the best of each piece. So a router is fine-tuned from the base model to
+predict at *every* token which path is likeliest over the rest of the document (or a window of it).
+It is used where a chunk of W tokens ends, so one router serves every W.
 
 The room does not know the model: hidden states come in as a function of its parameters.
 
@@ -30,12 +29,12 @@ MOST_HELD_OUT = 1000
 def continuation_sums(
     log_likelihood_NT: np.ndarray, lengths_N: np.ndarray, window: int | None = None
 ) -> np.ndarray:
-    """What a path says of what follows each token: float64 [N, T], in nats.
+    """Log-likelihood of what follows each token, under one path: float64 [N, T], nats.
 
     Args:
       log_likelihood_NT: of token t given those before it.
       lengths_N: tokens of each document.
-      window: of so many tokens that follow, or as many as there are; None: to the end.
+      window: count only this many next tokens; None: all to the end.
     """
     num_tokens = log_likelihood_NT.shape[1]
     is_token_NT = np.arange(num_tokens) < lengths_N[:, None]
@@ -51,7 +50,7 @@ def continuation_sums(
 def targets(
     log_likelihoods: Iterable[np.ndarray], lengths_N: np.ndarray, window: int | None = None
 ) -> np.ndarray:
-    """The path that is likeliest over what follows each token: int32 [N, T].
+    """The likeliest path for what follows each token: int32 [N, T].
 
     Args:
       log_likelihoods: [N, T] under each path in turn; two are in memory at a time.
@@ -63,10 +62,10 @@ def targets(
 def split(
     num_documents: int, hold_out: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Documents that train the router, and those that say when it was at its best: int64 [N], [M].
+    """Documents that train the router, and those held out: int64 [N], [M].
 
-    A share above 0 gives each at least one document, where there are two, and the second at most
-    `MOST_HELD_OUT`: all of them are read many times over. 0 draws nothing.
+    A share above 0 gives both at least one document, if there are two, and holds out at most
+    `MOST_HELD_OUT`, since they are scored many times. 0 holds out nothing.
     """
     if not hold_out or num_documents < 2:
         return np.arange(num_documents), np.zeros(0, np.int64)
@@ -76,7 +75,7 @@ def split(
 
 
 def fresh(model: Any, num_dims: int, num_paths: int) -> dict[str, Any]:
-    """The router that training starts from: the base model, and a head that prefers no path."""
+    """The router before training: the base model, and a head of zeros."""
     head = {
         "weight": np.zeros((num_dims, num_paths), np.float32),
         "bias": np.zeros(num_paths, np.float32),
@@ -85,10 +84,10 @@ def fresh(model: Any, num_dims: int, num_paths: int) -> dict[str, Any]:
 
 
 def path_logits(hidden_of: HiddenOf, params: Params, tokens_BT: jax.Array) -> jax.Array:
-    """Scores of every path to go on after each token, float32 [B, T, P]; the highest wins.
+    """Scores of the paths after each token, float32 [B, T, P]; the highest wins.
 
-    Hidden states are brought to one length first: those of a language model have a few dimensions
-    that would drown the rest.
+    Hidden states are normalised to one length first: a few of their dimensions are far larger than
+    the rest.
     """
     x_BTD = hidden_of(params["model"], tokens_BT).astype(jnp.float32)
     mean_square_BT1 = jnp.mean(jnp.square(x_BTD), axis=-1, keepdims=True)
@@ -99,7 +98,7 @@ def path_logits(hidden_of: HiddenOf, params: Params, tokens_BT: jax.Array) -> ja
 def loss(
     hidden_of: HiddenOf, params: Params, batch: Mapping[str, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Summed cross-entropy with the targets, in nats, and how many there are; float32 scalars.
+    """Summed cross-entropy with the targets, in nats, and their number; float32 scalars.
 
     Args:
       hidden_of, params: the router.
