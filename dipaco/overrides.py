@@ -157,9 +157,7 @@ def _importing_from(*folders: Path) -> Generator[None]:
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """The config with `NAME=VALUE` settings changed, all at once, so that settings that must agree can
-    change together.
-    """
+    """The config with `NAME=VALUE` settings changed, all at once: some must change together."""
     tree = dataclasses.asdict(config)
     for text in overrides:
         name, equals, value = text.partition("=")
