@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dipaco.cli.main import parser
-from dipaco.overrides import load_config, settings
+from dipaco.overrides import load_config, load_sweep, settings
 
 ROOT = Path(__file__).parent.parent
 FRONT_PAGE = ROOT / "README.md"
@@ -23,6 +23,7 @@ ROOMS = ("dipaco", "configs", "tests", "tools")
 PAGES = sorted(
     [*ROOT.glob("*.md"), *itertools.chain(*((ROOT / room).rglob("*.md") for room in ROOMS))]
 )
+SWEEPS = sorted((ROOT / "configs" / "ablations").glob("*.py"))
 MOST_WORDS = 1200
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
@@ -148,6 +149,20 @@ def bad_tools(page: Path, text: str) -> Iterator[str]:
                 yield f"`python {tool}` has no option `{option}`"
 
 
+def bad_settings(page: Path, text: str) -> Iterator[str]:
+    """Settings by their whole name, and rows that a sweep is asked to run."""
+    known = settings(load_config(ROOT / "configs" / "toy.py"))
+    rooms = {name.partition(".")[0] for name in known if "." in name}
+    rows = {row for file in SWEEPS for row in load_sweep(file)}
+    for line in (*block_lines(text), *inline_code(text)):
+        for name in re.findall(r"(?<![\w/.-])[a-z]+\.[a-z_.0-9]+(?==|$)", line):
+            if name.partition(".")[0] in rooms and name not in known and "/" not in line:
+                yield f"`{name}` is not a setting"
+        for row in re.findall(r'"([^"]+)"', line.partition("--only ")[2]):
+            if row not in rows:
+                yield f"no sweep has a row `{row}`"
+
+
 def anchors(text: str) -> set[str]:
     """What a `#` of a link may name, as GitHub makes it of headings."""
     counts: Counter[str] = Counter()
@@ -185,6 +200,7 @@ RULES: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "every command parses": bad_commands,
     "every file is there": bad_files,
     "every tool has the options": bad_tools,
+    "every setting and row has that name": bad_settings,
     "every link leads somewhere": bad_links,
 }
 
@@ -204,6 +220,8 @@ def test_on_every_page(rule, page):
         ("every file is there", "Read `dipaco/trees.py` and `outer/gradients.py`.", "gradients"),
         ("every file is there", "\n\n    pytest tests/outer tests/inter\n", "tests/inter"),
         ("every tool has the options", "`python tools/race.py T --plod F`", "--plod"),
+        ("every setting and row has that name", "`inner.steps=3` or `inner.step=3`", "inner.step`"),
+        ("every setting and row has that name", '`--only "diloco 4" "diloco 3"`', "diloco 3"),
         ("every link leads somewhere", "[this](../dipaco/trees.py) ![that](no.png)", "no.png"),
         ("every link leads somewhere", "# `a` and B\n[it](#a-and-b) [not](#a-or-b)", "#a-or-b"),
     ],
