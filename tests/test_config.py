@@ -302,9 +302,14 @@ from dipaco.model.config import ModelConfig
 from dipaco.topology import Level, Topology
 def run():
     return RunConfig(
-        name="{name}", phases=200,
-        model=ModelConfig(vocab_size=2048, d_model=8, num_layers=1, num_heads=1, d_ff=8, max_length=128),
-        topology=Topology(levels=(Level(name="all", parts=("embed", "block_00", "final_norm", "head")),)),
+        name="{name}",
+        phases=200,
+        model=ModelConfig(
+            vocab_size=2048, d_model=8, num_layers=1, num_heads=1, d_ff=8, max_length=128
+        ),
+        topology=Topology(
+            levels=(Level(name="all", parts=("embed", "block_00", "final_norm", "head")),)
+        ),
     )
 """
 VARIANT = """

@@ -87,8 +87,8 @@ def _weighted_mean(gradients: Sequence[Any], alphas: Sequence[Any]) -> Any:
     return total
 
 
-# Compiled, one term at a time: XLA rounds `total + alpha * leaf` once where the processor can. A run
-# has these bits too; the terms in one program, or op by op, have others.
+# Compiled, one term at a time: XLA rounds `total + alpha * leaf` once where the processor can. Runs
+# have the same bits; all terms in one program, or op by op, have others.
 @jax.jit
 def _scaled(gradient: Any, alpha: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf * alpha, gradient)

@@ -21,7 +21,7 @@ from dipaco.topology import ModuleId, Topology, assemble, dissect
 
 # (phase, modules) -> documents of each path's new shard, or None where the shards stay.
 Alternate = Callable[[int, Modules], Sequence[int] | None]
-# (module, outer step) -> (phase, path) of the contributions that the step takes, in order of the sum
+# (module, outer step) -> (phase, path) of the contributions it takes, in the order of the sum
 Takes = Callable[[ModuleId, int], Sequence[tuple[int, int]]]
 
 

@@ -38,7 +38,7 @@ class DataConfig:
         demand(
             self.valid_fraction + self.router_fraction < 1,
             "router_fraction",
-            "less than 1 together with `data.valid_fraction`, so that documents to train on are left",
+            "below 1 together with `data.valid_fraction`, to leave documents to train on",
         )
         demand(self.max_document_bytes >= 64, "max_document_bytes", "at least 64")
         demand(self.processes >= 0, "processes", "0 or more")
