@@ -15,17 +15,10 @@ with each other, below 0 where they undo each other's work.
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dipaco.cli.errors import UnknownImageFormat
 from dipaco.cli.options import add_run
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from dipaco.control.quorums import Taken
-    from dipaco.control.tasks import StageDone
-    from dipaco.runs.run import Run
 
 HELP = "what each path was given, and how modules were moved"
 MOST_SHOWN_PHASES = 8
@@ -46,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dipaco.evaluation.inspection_plot import draw_inspection
     from dipaco.files import translate_os_errors
+    from dipaco.runs.inspection import inspection_of
     from dipaco.runs.run import reading
 
     if options.picture is not None and options.picture.suffix.lower() not in PICTURES:
@@ -62,109 +56,6 @@ def run(options: argparse.Namespace) -> int:
         _print(inspection)
         print(f"\nDrawn: {file}")
     return 0
-
-
-def inspection_of(opened: "Run") -> dict[str, Any]:
-    """Everything that `inspect` shows, as JSON values.
-
-    Raises:
-      NotAvailable: nothing has been routed.
-    """
-    from dipaco.config import MODULAR
-
-    opened.stage("route")
-    arm = opened.plan.arm(MODULAR)
-    routings = [stage for stage in opened.ledger.stages() if stage.stage == "route"]
-    routings.sort(key=lambda stage: stage.phase)
-    last = routings[-1].summary
-    documents = last["documents"]
-    taken = opened.ledger.quorums.taken(MODULAR)
-    return {
-        "name": opened.config.name,
-        "seed": opened.config.seed,
-        "paths": [
-            {
-                "path": path,
-                "documents": documents[path],
-                "share": documents[path] / sum(documents),
-                "validation_documents": last["valid"][path],
-                "domains": last["domains"][path],
-                "modules": [str(module) for module in arm.topology.modules_of(path)],
-            }
-            for path in range(arm.topology.num_paths)
-        ],
-        "routings": [
-            {
-                "phase": stage.phase,
-                "router": stage.artifacts["router"].digest,
-                **{
-                    name: value
-                    for name, value in stage.summary.items()
-                    if name != "domains"  # those of the last are above
-                },
-                **({} if stage is routings[0] else _agreement(opened, before, stage)),
-            }
-            for before, stage in zip([routings[0], *routings], routings, strict=False)
-        ],
-        "modules": {
-            str(module): {
-                "paths": list(arm.topology.paths_through(module)),
-                "steps": [
-                    {
-                        "phase": step.phase,
-                        "norm": step.gradient_norm,
-                        "norms": None
-                        if step.moves is None
-                        else {str(path): norm for path, norm in step.moves.norms.items()},
-                        "cosine": None if step.moves is None else step.moves.cosine,
-                        **_taken(taken.get((module, step.phase - 1))),
-                    }
-                    for step in steps
-                ],
-            }
-            for module, steps in opened.ledger.outer_steps(MODULAR).items()
-        },
-    }
-
-
-def _taken(taken: "list[Taken] | None") -> dict[str, list[int]]:
-    """Whose contributions a step took, where not all are waited for (`outer.quorum`)."""
-    if taken is None:
-        return {}
-    return {
-        "took": [each.path for each in taken if not each.is_late],
-        "took_late": [each.path for each in taken if each.is_late],
-    }
-
-
-def _agreement(opened: "Run", before: "StageDone", after: "StageDone") -> dict[str, float]:
-    """How many documents two routers send to the same path."""
-    import numpy as np
-
-    from dipaco.store.tensors import load_tree
-
-    old, new = (
-        load_tree(opened.objects, stage.artifacts["valid"])["paths"] for stage in (before, after)
-    )
-    shards = zip(_shards(opened, before), _shards(opened, after), strict=True)
-    stayed, total = 0, 0
-    for old_documents, new_documents in shards:
-        stayed += len(np.intersect1d(old_documents, new_documents))
-        total += len(new_documents)
-    return {
-        "same_path_validation": float(np.mean(old == new)),
-        "same_path_training": stayed / max(total, 1),
-    }
-
-
-def _shards(opened: "Run", stage: "StageDone") -> "list[np.ndarray]":
-    """The training documents of every path."""
-    from dipaco.data.pack import load_plan
-    from dipaco.receipt import Receipt
-
-    index = json.loads(opened.objects.read_bytes(stage.artifacts["shards"]))
-    files = [opened.objects.file(Receipt(*plan)) for plan in index["plans"]]
-    return [load_plan(Path(file)).documents for file in files]
 
 
 def _print(inspection: dict[str, Any]) -> None:

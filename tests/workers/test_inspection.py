@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from dipaco.cli.inspect import inspection_of
 from dipaco.config import MODULAR
 from dipaco.evaluation.inspection_plot import draw_inspection
+from dipaco.runs.inspection import inspection_of
 from dipaco.store.tensors import load_tree
 from tests.workers.conftest import CONFIG, work_until
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dipaco.cli.inspect import inspection_of
-from dipaco.cli.status import status_of
 from dipaco.config import MODULAR
 from dipaco.control.quorums import Taken
+from dipaco.runs.inspection import inspection_of
+from dipaco.runs.status import status_of
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import Topology
 from dipaco.workers.callbacks import NullCallbacks

@@ -1,0 +1,109 @@
+"""What each path was given and how its modules moved, for `dipaco inspect`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dipaco.config import MODULAR
+from dipaco.control.quorums import Taken
+from dipaco.control.tasks import StageDone
+from dipaco.data.pack import load_plan
+from dipaco.receipt import Receipt
+from dipaco.runs.run import Run
+from dipaco.store.tensors import load_tree
+
+
+def inspection_of(run: Run) -> dict[str, Any]:
+    """Everything that `dipaco inspect` shows, as JSON values.
+
+    Raises:
+      NotAvailable: nothing has been routed.
+    """
+    run.stage("route")
+    arm = run.plan.arm(MODULAR)
+    routings = [stage for stage in run.ledger.stages() if stage.stage == "route"]
+    routings.sort(key=lambda stage: stage.phase)
+    last = routings[-1].summary
+    documents = last["documents"]
+    taken = run.ledger.quorums.taken(MODULAR)
+    return {
+        "name": run.config.name,
+        "seed": run.config.seed,
+        "paths": [
+            {
+                "path": path,
+                "documents": documents[path],
+                "share": documents[path] / sum(documents),
+                "validation_documents": last["valid"][path],
+                "domains": last["domains"][path],
+                "modules": [str(module) for module in arm.topology.modules_of(path)],
+            }
+            for path in range(arm.topology.num_paths)
+        ],
+        "routings": [
+            {
+                "phase": stage.phase,
+                "router": stage.artifacts["router"].digest,
+                **{
+                    name: value
+                    for name, value in stage.summary.items()
+                    if name != "domains"  # those of the last are above
+                },
+                **({} if stage is routings[0] else _agreement(run, before, stage)),
+            }
+            for before, stage in zip([routings[0], *routings], routings, strict=False)
+        ],
+        "modules": {
+            str(module): {
+                "paths": list(arm.topology.paths_through(module)),
+                "steps": [
+                    {
+                        "phase": step.phase,
+                        "norm": step.gradient_norm,
+                        "norms": None
+                        if step.moves is None
+                        else {str(path): norm for path, norm in step.moves.norms.items()},
+                        "cosine": None if step.moves is None else step.moves.cosine,
+                        **_taken(taken.get((module, step.phase - 1))),
+                    }
+                    for step in steps
+                ],
+            }
+            for module, steps in run.ledger.outer_steps(MODULAR).items()
+        },
+    }
+
+
+def _taken(taken: list[Taken] | None) -> dict[str, list[int]]:
+    """The paths whose contributions a step took; nothing without a quorum (`outer.quorum`)."""
+    if taken is None:
+        return {}
+    return {
+        "took": [each.path for each in taken if not each.is_late],
+        "took_late": [each.path for each in taken if each.is_late],
+    }
+
+
+def _agreement(run: Run, before: StageDone, after: StageDone) -> dict[str, float]:
+    """The shares of documents that two routers send to the same path."""
+    old, new = (
+        load_tree(run.objects, stage.artifacts["valid"])["paths"] for stage in (before, after)
+    )
+    shards = zip(_shards(run, before), _shards(run, after), strict=True)
+    stayed, total = 0, 0
+    for old_documents, new_documents in shards:
+        stayed += len(np.intersect1d(old_documents, new_documents))
+        total += len(new_documents)
+    return {
+        "same_path_validation": float(np.mean(old == new)),
+        "same_path_training": stayed / max(total, 1),
+    }
+
+
+def _shards(run: Run, stage: StageDone) -> list[np.ndarray]:
+    """The training documents of every path."""
+    index = json.loads(run.objects.read_bytes(stage.artifacts["shards"]))
+    files = [run.objects.file(Receipt(*plan)) for plan in index["plans"]]
+    return [load_plan(Path(file)).documents for file in files]

@@ -1,0 +1,174 @@
+"""The status of a run, read from its ledger: what `dipaco status --json` prints."""
+
+from typing import Any
+
+from dipaco.config import MODULAR
+from dipaco.control.ledger import Ledger
+from dipaco.runs.run import Run
+
+# The order of the stages; kinds with the same number run side by side.
+STAGE = {
+    "prepare": 0,
+    "pretrain": 1,
+    "route": 2,
+    "train": 3,
+    "outer": 3,
+    "label": 3,
+    "check": 3,
+    "score": 3,
+    "evaluate": 3,
+    "reroute": 4,
+    "report": 5,
+}
+
+
+def status_of(run: Run) -> dict[str, Any]:
+    """Everything that `dipaco status` shows, as JSON values.
+
+    `modules` and `paths` are those of the modular arm; `arms` has those of every arm.
+    """
+    ledger, plan = run.ledger, run.plan
+    arms: dict[str, Any] = {
+        arm.name: {
+            "phases": arm.phases,
+            "steps": arm.total_steps,
+            "modules": {},
+            "paths": {},
+            "evaluations": [],
+        }
+        for arm in (plan.base, *plan.arms)
+    }
+    for arm, module, phase, digest in ledger.newest_modules():
+        arms[arm]["modules"][module] = {"phase": phase, "digest": digest}
+    for row in ledger.newest_trained():
+        arms[row["arm"]]["paths"][str(row["path"])] = {
+            "phase": row["phase"] + 1,
+            "step": row["step"],
+            "loss": row["loss"][0] if row["loss"] else None,
+            "tokens": row["tokens"],
+        }
+    for fact in ledger.evaluations():
+        arms[fact.arm]["evaluations"].append({"phase": fact.phase, "perplexity": fact.perplexity})
+    unfinished = ledger.unfinished()
+    counts = ledger.task_counts()
+    done = [kind for kind in STAGE if _is_done(kind, counts)]
+    return {
+        "name": run.config.name,
+        "seed": run.config.seed,
+        "finished": not unfinished and "report" in {stage.stage for stage in ledger.stages()},
+        "stages_done": done,
+        "stages": {
+            f"{stage.stage}@{stage.phase}" if stage.phase else stage.stage: {
+                "seconds": stage.seconds,
+                **stage.summary,
+            }
+            for stage in ledger.stages()
+        },
+        "modules": arms[MODULAR]["modules"],
+        "paths": arms[MODULAR]["paths"],
+        "arms": arms,
+        "tasks": {
+            f"{kind} {arm}".strip(): states for (kind, arm), states in sorted(counts.items())
+        },
+        "unfinished": unfinished,
+        **_status_of_work(run),
+    }
+
+
+def _status_of_work(run: Run) -> dict[str, Any]:
+    """Workers, machines, bytes, and what was refused or rolled back."""
+    ledger = run.ledger
+    held = {claim.worker: claim for claim in ledger.queue.held()}
+    machines = ledger.machines()
+    return {
+        "order": ledger.meta("order") or "run",
+        "workers": {
+            member.name: {
+                "state": member.state,
+                "host": member.host,
+                "machine": member.machine,
+                "task": str(held[member.name].task) if member.name in held else None,
+                "task_seconds": held[member.name].since_seconds if member.name in held else None,
+                "silent_seconds": member.silent_seconds,
+                "participation": member.participation,
+                "committed_tasks": member.committed_tasks,
+                "lost_tasks": member.lost_tasks,
+            }
+            for member in ledger.members.list()
+        },
+        "machines": machines,
+        "bits": _bits(run, machines),
+        "quorum": _quorum_of(run),
+        "refusals": ledger.redos.refusals(),
+        "swarms": ledger.swarms.statuses(),
+        "num_refusals": ledger.redos.num_refusals(),
+        "rollbacks": ledger.rollbacks.list(),
+        "bytes": ledger.bytes_by_kind(),
+        "goodput": goodput_of(ledger),
+    }
+
+
+def _bits(run: Run, machines: dict[str, int]) -> str:
+    """Whether the run gives the same bits when it is done again."""
+    if run.plan.arm(MODULAR).has_quorum:
+        return "not promised: with a quorum they depend on who is late"
+    if len(machines) <= 1:
+        return "the same on every worker: all are of one kind"
+    return "within a tolerance: workers of several kinds took part"
+
+
+def _quorum_of(run: Run) -> dict[str, Any] | None:
+    """The contributions that each module's newest step took, and every late one; None without a
+    quorum.
+
+    A contribution that is not late was taken by the step of its own phase.
+    """
+    arm, quorums = run.plan.arm(MODULAR), run.ledger.quorums
+    if not arm.has_quorum:
+        return None
+    late = quorums.late(MODULAR)
+    return {
+        "share": arm.quorum,
+        "grace_seconds": arm.grace_seconds,
+        "in_grace": [
+            {"module": str(at.module), "phase": at.phase, "seconds_left": at.seconds_left}
+            for at in quorums.waiting(MODULAR)
+        ],
+        "taken": quorums.num_taken(MODULAR),
+        "late": [
+            {"module": str(module), "phase": each.phase, "path": each.path, "step": step}
+            for (module, step), of_step in late.items()
+            for each in of_step
+        ],
+        "newest_steps": {
+            str(module): {
+                "step": step,
+                "paths": [each.path for each in of_step if not each.is_late],
+                "late_paths": [each.path for each in of_step if each.is_late],
+            }
+            for (module, step), of_step in quorums.newest(MODULAR).items()
+        },
+    }
+
+
+def goodput_of(ledger: Ledger) -> dict[str, float]:
+    """Tokens per second of all workers' time; only recorded work counts."""
+    members = ledger.members.list()
+    live = sum(member.live_seconds for member in members)
+    committed = sum(member.committed_seconds for member in members)
+    tokens = sum(ledger.tokens_by_arm().values())
+    return {
+        "tokens": tokens,
+        "worker_seconds": live,
+        "committed_seconds": committed,
+        "participation": min(1.0, committed / max(live, 1e-9)),
+        "tokens_per_worker_second": tokens / max(live, 1e-9),
+    }
+
+
+def _is_done(kind: str, counts: dict[tuple[str, str], Any]) -> bool:
+    """Whether all tasks of a kind are done, and no more can come: a later stage has begun."""
+    states = [set(by_state) for (of, _), by_state in counts.items() if of == kind]
+    is_last = kind == "report"
+    has_later = any(STAGE[of] > STAGE[kind] for of, _ in counts)
+    return bool(states) and all(state == {"done"} for state in states) and (has_later or is_last)
