@@ -57,7 +57,7 @@ class CorpusMissing(DipacoError):
 
 
 class NothingToScore(DipacoError):
-    """Documents: {documents}, and none goes on after the router's prefix, so there is nothing to
+    """Documents: {documents}, and none is longer than the router's prefix: there is nothing to
     predict. Give longer documents.
     """
 
@@ -90,11 +90,11 @@ class BadConfigFile(DipacoError):
 
 
 class LedgerDamaged(DipacoError):
-    """The ledger {file} cannot be read: {problem}. Restore it from a copy, or start a new run folder (a base model under `shared/` of a sweep is made again where its folder is removed)."""
+    """The ledger {file} cannot be read: {problem}. Restore it from a copy, or start a new run folder (for a base model under `shared/` of a sweep: remove its folder, and the sweep makes it again)."""
 
 
 class ClaimLost(DipacoError):
-    """Task `{task}` was given to somebody else, or is finished already. Nothing was recorded."""
+    """Task `{task}` was given to another worker, or is finished already. Nothing was recorded."""
 
 
 class DiskFull(DipacoError):
@@ -121,16 +121,16 @@ class RunBusy(DipacoError):
 
 class RunOfOtherVersion(DipacoError):
     """{folder} is a run of dipaco {found}; this is {here}. Nothing was changed.
-    Go on with version {found}; or `dipaco upgrade --run RUN` makes it one of {here}, for all its workers.
+    Continue with version {found}, or run `dipaco upgrade --run RUN`: it becomes a run of {here}, for all its workers.
     """
 
 
 class WorkersActive(DipacoError):
-    """{what} needs a run that nobody works on: {who}. `dipaco drain --run RUN` sends them away in order; then try again. Nothing was changed."""
+    """{what} needs a run without active workers: {who}. Stop them with `dipaco drain --run RUN`, then try again. Nothing was changed."""
 
 
 class Diverged(DipacoError):
-    """The loss became {loss} at step {step} of the phase; nothing of it was recorded. Lower `inner.learning_rate`."""
+    """The loss became {loss} at step {step} of the phase; nothing was recorded. Lower `inner.learning_rate`."""
 
 
 class BadSweep(DipacoError):

@@ -1,10 +1,10 @@
-"""Errors of this room: command lines that make no sense. The docstring of a class is its message."""
+"""Errors of this room: command lines that cannot be followed. The docstring of a class is its message."""
 
 from dipaco.errors import DipacoError
 
 
 class FileRefused(DipacoError):
-    """{file}: {problem}. Check the name, and who may read and write there."""
+    """{file}: {problem}. Check the name and the permissions."""
 
 
 class OptionMissing(DipacoError):
@@ -16,15 +16,15 @@ class BadKeyFile(DipacoError):
 
 
 class NoSuchCredential(DipacoError):
-    """Nobody has a pass in the name of {name}. There are passes for: {known}."""
+    """There is no pass for the name {name}. There are passes for: {known}."""
 
 
 class TransportMismatch(DipacoError):
-    """The swarm of this path is reached at {theirs}, and this backbone would listen on {ours}: its peers could not reach both. Give `--listen` with an address of that kind. If {worker} is dead, `--name {worker}` takes its place."""
+    """The swarm of this path is reached at {theirs}, and this backbone would listen on {ours}: peers could not reach both kinds of address. Give `--listen` an address of the first kind. If {worker} is dead, `--name {worker}` takes its place."""
 
 
 class PathNeeded(DipacoError):
-    """This run has {paths} paths, and a swarm is the workers of one: say which with --path 0 to {last}."""
+    """This run has {paths} paths, and a swarm trains one of them. Choose it with --path 0 to {last}."""
 
 
 class NoSuchArm(DipacoError):
@@ -32,7 +32,7 @@ class NoSuchArm(DipacoError):
 
 
 class UnknownImageFormat(DipacoError):
-    """`--picture {file}` does not end as a picture does. Give a file that ends in one of {known}."""
+    """`--picture {file}` is not the name of an image file. Expected a name that ends in one of {known}."""
 
 
 class NotForSweeps(DipacoError):
@@ -40,8 +40,8 @@ class NotForSweeps(DipacoError):
 
 
 class SweepNeedsFolder(DipacoError):
-    """A sweep is kept in a folder of this machine, and {given} is in a bucket. Give a folder; single rows can be run in a bucket with `dipaco train`."""
+    """A sweep needs a folder on this machine, and {given} is in a bucket. Give a folder; a single row can be run in a bucket with `dipaco train`."""
 
 
 class RowsFailed(DipacoError):
-    """{count} of the sweep's runs could not be finished: {problems} The others are whole; the same command goes on with what is left."""
+    """{count} of the sweep's runs could not be finished: {problems} The others are finished; the same command continues with the rest."""

@@ -10,11 +10,11 @@ class LedgerVersion(DipacoError):
 
 
 class LedgerOlder(DipacoError):
-    """The ledger {file} has schema version {found}, and this program works with {expected}. `dipaco upgrade --run RUN` brings it there, when the run's workers have left. Nothing was changed."""
+    """The ledger {file} has schema version {found}, and this program works with {expected}. Stop the run's workers and run `dipaco upgrade --run RUN`. Nothing was changed."""
 
 
 class BadDatabase(DipacoError):
-    """`{given}` is no database. Give postgresql://HOST/NAME, or env:VARIABLE with such a URL in it; leave it out for SQLite in the run's folder."""
+    """`{given}` is not a database. Expected postgresql://HOST/NAME, or env:VARIABLE for a variable that holds such a URL; without --database, the facts are in SQLite in the run's folder."""
 
 
 class PasswordOnCommandLine(DipacoError):
@@ -24,7 +24,7 @@ class PasswordOnCommandLine(DipacoError):
 
 
 class VariableMissing(DipacoError):
-    """The database is given as `env:{variable}`, and there is no environment variable `{variable}`. Set it to the URL, postgresql://USER:PASSWORD@HOST/NAME."""
+    """The database is given as `env:{variable}`, and the environment variable `{variable}` is not set. Set it to the URL, postgresql://USER:PASSWORD@HOST/NAME."""
 
 
 class DatabaseRefuses(DipacoError):
@@ -36,20 +36,20 @@ class DatabaseUnreachable(DipacoError):
 
 
 class BadName(DipacoError):
-    """`{name}` is no name. Take letters, digits, `-`, `_` and `.`, the first a letter or digit, 100 bytes at most."""
+    """`{name}` is not a valid name. Expected letters, digits, `-`, `_` and `.`, a letter or digit first, 100 bytes at most."""
 
 
 class NotReproduced(DipacoError):
-    """`{task}` was done again, since what it made was lost, and gave other bytes ({new}) than the first time ({known}): this machine, or its libraries, are of another kind. Do it where it was done first, or start again from an earlier phase with --from."""
+    """`{task}` was done again because its result was lost, and its new result ({new}) differs from the first ({known}): this machine or its libraries compute differently. Do it on a machine like the first, or start again from an earlier phase with --from."""
 
 
 class RecoveryFailed(DipacoError):
-    """`{task}` has been done again {times} times, and still {what} is not right: {reason} Look at the disk and the machines; the ledger holds what was recorded before."""
+    """`{task}` has been done again {times} times, and {what} is still wrong: {reason} Check the disk and the machines; what was recorded before is in the ledger."""
 
 
 class NotAvailable(DipacoError):
-    """This run has no {what} yet. `dipaco status --run DIR` shows how far it is; `dipaco train` takes it on."""
+    """This run has no {what} yet. `dipaco status --run DIR` shows how far it is; `dipaco train` continues it."""
 
 
 class NoSuchRelease(NotAvailable):
-    """This run has no release of `{arm}` at phase {phase}. There are those of these phases: {known}."""
+    """This run has no release of `{arm}` at phase {phase}. It has releases of phases: {known}."""

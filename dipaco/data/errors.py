@@ -12,7 +12,7 @@ class BadRecord(DipacoError):
 
 
 class MissingColumn(DipacoError):
-    """{file} has no column `{column}`; it has {found}. Say which with `?{option}=NAME`."""
+    """{file} has no column `{column}`; it has {found}. Choose one with `?{option}=NAME`."""
 
 
 class BadTokenizer(DipacoError):
@@ -24,7 +24,7 @@ class EmptyCorpus(DipacoError):
 
 
 class EmptySplit(DipacoError):
-    """No document of more than {prefix_tokens} tokens fell into the split `{split}`, out of {documents} documents in {groups} groups ({short} short). Add text, raise `data.{setting}`, or split by piece with `?group=piece`."""
+    """No document of more than {prefix_tokens} tokens fell into the split `{split}`, out of {documents} documents in {groups} groups ({short} are too short). Add text, raise `data.{setting}`, or split by piece with `?group=piece`."""
 
 
 class CorpusOfOtherSettings(DipacoError):
@@ -32,7 +32,7 @@ class CorpusOfOtherSettings(DipacoError):
 
 
 class CorpusDamaged(DipacoError):
-    """{file} is damaged: {problem}. Delete the folder {folder}; the command that began the run (`dipaco train`, for a row of a sweep `dipaco ablate`) prepares it anew."""
+    """{file} is damaged: {problem}. Delete the folder {folder}; the command that began the run (`dipaco train`, for a row of a sweep `dipaco ablate`) prepares it again."""
 
 
 class EmptyShard(DipacoError):

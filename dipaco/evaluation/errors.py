@@ -4,6 +4,4 @@ from dipaco.errors import DipacoError
 
 
 class BadReport(DipacoError):
-    """This is not a report that this version can read: {problem}. Make it again with
-    `dipaco train`.
-    """
+    """This version cannot read the report: {problem}. Make it again with `dipaco train`."""

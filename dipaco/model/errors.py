@@ -12,4 +12,4 @@ class BadCheckpoint(DipacoError):
 
 
 class CheckpointIncomplete(DipacoError):
-    """`{folder}` lacks {lost}. Remove the folder, and the same command makes it again."""
+    """`{folder}` lacks {lost}. Remove the folder and give the same command again."""

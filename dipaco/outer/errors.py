@@ -4,7 +4,7 @@ from dipaco.errors import DipacoError
 
 
 class StructureMismatch(DipacoError):
-    """{what} came back with other parts than it was given: {difference}."""
+    """{what} returned other parts than it was given: {difference}."""
 
 
 class BadEncoding(DipacoError):

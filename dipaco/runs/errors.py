@@ -1,10 +1,10 @@
-"""Errors of this room: runs that cannot be begun, opened or gone on with. The docstring of a class is its message."""
+"""Errors of this room: runs that cannot be begun, opened or continued. The docstring of a class is its message."""
 
 from dipaco.errors import DipacoError
 
 
 class DatabaseNeeded(DipacoError):
-    """The run {run} is in a bucket, where workers on any machine may take part; SQLite serves the processes of one. Say where its facts are: --database postgresql://HOST/NAME, or env:VARIABLE."""
+    """The run {run} is in a bucket, so its workers may be on any machine, and SQLite serves one machine only. Give it a database: --database postgresql://HOST/NAME, or env:VARIABLE."""
 
 
 class NoSuchRun(DipacoError):
@@ -12,18 +12,18 @@ class NoSuchRun(DipacoError):
 
 
 class ReleaseOfOtherRouter(DipacoError):
-    """The release of `{arm}` at phase {phase} belongs to another router than its paths were trained under.
+    """The release of `{arm}` at phase {phase} belongs to another router than its paths were trained with.
     Restore the run folder from one copy, or name a path with --path.
     """
 
 
 class FolderHoldsSweep(DipacoError):
-    """{folder} holds a sweep, not a run. Its runs are the folders {folder}/rows/NAME/SEED; `dipaco ablate` goes on with it."""
+    """{folder} holds a sweep, not a run. Its runs are the folders {folder}/rows/NAME/SEED; `dipaco ablate` continues it."""
 
 
 class RunOfOtherConfig(DipacoError):
     """{folder} holds a run of another config: {difference}. Nothing was changed.
-    Give the same config to go on with it, or another folder for a new run.
+    Give the same config to continue it, or another folder for a new run.
     """
 
 

@@ -24,7 +24,7 @@ class QueueFull(DipacoError):
 
 
 class LoopStopping(DipacoError):
-    """The server is stopping: it finishes what it has and takes nothing new. Try again when it is back."""
+    """The server is stopping: it finishes the requests that it has and takes no new ones. Try again later."""
 
 
 class PathCacheTooSmall(DipacoError):
@@ -32,7 +32,7 @@ class PathCacheTooSmall(DipacoError):
 
 
 class NoReplica(DipacoError):
-    """No replica of the serving loop has been there for {seconds:.0f} s. The cluster may have no room for one, or its machines are lost: look at `ray status`, and try again."""
+    """No replica of the serving loop has been alive for {seconds:.0f} s. The cluster may have no room for one, or its machines are lost: look at `ray status`, and try again."""
 
 
 class ReplicaLost(DipacoError):

@@ -4,7 +4,7 @@ from dipaco.errors import DipacoError
 
 
 class RunFolderNotVisible(DipacoError):
-    """{machine} does not see the run's folder {folder}, so its replicas can read no module. Put the run into a bucket, or into a folder that all machines of the cluster share."""
+    """{machine} cannot see the run's folder {folder}, so its replicas cannot read modules. Put the run into a bucket, or into a folder that all machines of the cluster share."""
 
 
 class ReplicasFailed(DipacoError):
@@ -12,4 +12,4 @@ class ReplicasFailed(DipacoError):
 
 
 class ReplicaError(DipacoError):
-    """Something went wrong inside a replica of the serving loop ({problem}); it stands in the log of {replica}."""
+    """A replica of the serving loop failed ({problem}). See the log of {replica}."""

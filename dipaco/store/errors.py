@@ -20,8 +20,8 @@ class StoreUnreachable(DipacoError):
 
 
 class StoreRefuses(DipacoError):
-    """The store {url} refuses: {problem}. Check the credentials in the environment (for S3, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and what they allow: reading, writing, deleting and listing."""
+    """The store {url} refuses: {problem}. Check the credentials in the environment (for S3, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY); they must allow reading, writing, deleting and listing."""
 
 
 class BucketMissing(DipacoError):
-    """There is no bucket for {url}. Make it, or check the name, the region (AWS_REGION) and the endpoint (AWS_ENDPOINT_URL)."""
+    """There is no bucket for {url}. Create it, or check the name, the region (AWS_REGION) and the endpoint (AWS_ENDPOINT_URL)."""

@@ -16,11 +16,11 @@ class BadMessage(DipacoError):
 
 
 class BadAddress(DipacoError):
-    """`{given}` is no address of a swarm. To join, give the line that `dipaco swarm start` printed: tcp://HOST:PORT, or /ip4/…/p2p/… To listen: tcp://HOST:PORT, or /ip4/HOST/tcp/PORT, ports to 65535."""
+    """`{given}` is not an address of a swarm. To join, give the line that `dipaco swarm start` printed: tcp://HOST:PORT, or /ip4/…/p2p/… To listen: tcp://HOST:PORT, or /ip4/HOST/tcp/PORT, ports to 65535."""
 
 
 class SwarmUnreachable(DipacoError):
-    """None of the backbones answers ({addresses}): {problem}. Check the address and your connection; the group goes on without you."""
+    """None of the backbones answers ({addresses}): {problem}. Check the address and your connection; the group continues without this machine."""
 
 
 class SwarmRefuses(DipacoError):

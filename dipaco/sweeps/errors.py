@@ -8,7 +8,7 @@ class SweepBusy(DipacoError):
 
 
 class BadSeeds(DipacoError):
-    """`--seeds {given}`: {problem}. Give whole numbers from 0 on with commas between them, each once, as in 0,1,2."""
+    """`--seeds {given}`: {problem}. Expected whole numbers from 0, each once, with commas between them, as in 0,1,2."""
 
 
 class NoSuchRow(DipacoError):
@@ -20,4 +20,4 @@ class SweepMismatch(DipacoError):
 
 
 class RowsChanged(DipacoError):
-    """{rows} of the sweep changed since it was run in {folder}: {difference}. Nothing was run or changed. `--redo NAME` runs such a row anew and keeps what was there under `replaced`; or give another folder, or undo the change."""
+    """{rows} of the sweep changed since it was run in {folder}: {difference}. Nothing was run or changed. `--redo NAME` runs such a row again and keeps the old run under `replaced`; or give another folder, or undo the change."""

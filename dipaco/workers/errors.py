@@ -4,13 +4,13 @@ from dipaco.errors import DipacoError
 
 
 class EmptyHoldOut(DipacoError):
-    """Path {path} has {documents} documents and none that is long enough to be held out for early stopping. Use fewer paths, longer documents, or `inner.hold_out=0`."""
+    """Path {path} has {documents} documents and none is long enough to be held out for early stopping. Use fewer paths, longer documents, or `inner.hold_out=0`."""
 
 
 class NameTaken(DipacoError):
-    """`{name}` is at work on this run already, as process {pid} on {host}. Give another `--name`, or end that one."""
+    """`{name}` is already a worker of this run, process {pid} on {host}. Give another `--name`, or end that process."""
 
-    exit_code = 3  # a launcher tries again later: that one may go
+    exit_code = 3  # a launcher tries again later: that worker may leave
 
 
 class CannotRollBack(DipacoError):
@@ -18,12 +18,12 @@ class CannotRollBack(DipacoError):
 
 
 class OptionTooLate(DipacoError):
-    """{folder} holds a run that began {how}; `{option}` comes too late. Nothing was changed.
-    Leave the option out to go on with it, or give another folder for a new run."""
+    """{folder} holds a run that began {how}; `{option}` can only be given at the beginning. Nothing was changed.
+    Leave the option out to continue the run, or give another folder for a new one."""
 
 
 class ContributionRefused(DipacoError):
-    """Path {path} contributed to {module} at phase {phase} what cannot be averaged: {reason} The path is trained again."""
+    """Path {path} made a contribution to {module} at phase {phase} that cannot be averaged: {reason} The path is trained again."""
 
 
 class ContributionMissing(DipacoError):
@@ -31,7 +31,7 @@ class ContributionMissing(DipacoError):
 
 
 class SnapshotOfOtherData(DipacoError):
-    """The snapshot of path {path} of `{arm}` counts its position in other data than this run has now.
+    """The snapshot of path {path} of `{arm}` belongs to other data than this run has now.
     Its corpus or shards were changed after it began: restore them, or start a new run folder.
     """
 

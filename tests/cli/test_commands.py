@@ -261,7 +261,7 @@ def test_drawn_text_depends_on_the_seed(dipaco, tiny):
         (["--prompt", "x", "--path", "-1"], "no path -1; paths are numbered 0 to 3."),
         (
             ["--prompt", "x", "--phase", "9"],
-            "no release of `modular` at phase 9. There are those of these phases: ",
+            "no release of `modular` at phase 9. It has releases of phases: ",
         ),
         (["--prompt", "x", "--arm", "dens"], "no arm `dens`. It has: base, modular, dense"),
     ],

@@ -15,8 +15,8 @@ START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((*START, "--name", "../../evil"), "`../../evil` is no name"),
-        ((*START, "--name", ""), "`` is no name"),
+        ((*START, "--name", "../../evil"), "`../../evil` is not a valid name"),
+        ((*START, "--name", ""), "`` is not a valid name"),
         ((*START, "--lease-seconds", "nan"), "`--lease-seconds` is nan. Expected 1 to 86400"),
         ((*START, "--lease-seconds", "-1"), "`--lease-seconds` is -1.0."),
         ((*START, "--save-seconds", "inf"), "`--save-seconds` is inf."),
@@ -44,7 +44,7 @@ def test_a_pass_of_odd_days_is_none(days, tiny, tmp_path, capsys):
 def test_a_pass_for_what_is_no_name_is_none(name, tiny, tmp_path, capsys):
     words = ["swarm", "token", "--run", str(tiny.folder), f"--name={name}"]
     assert main([*words, "--out", str(tmp_path / "a.pass")]) == 2
-    assert "is no name" in capsys.readouterr().err
+    assert "is not a valid name" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -100,7 +100,7 @@ def test_a_dead_one_gives_its_task_back_and_is_started_again_after_a_while(ledge
 
 
 def test_one_that_ended_with_a_sentence_ends_the_launch(watched):
-    with pytest.raises(WorkersEnded, match="Its last words: NoSuchRun: there is none"):
+    with pytest.raises(WorkersEnded, match="Its last output: NoSuchRun: there is none"):
         watched(
             [WorkerGroup(WORKER, "w", 1)],
             lambda engine: engine.die("w-0", 2, "NoSuchRun: there is none"),

@@ -41,7 +41,7 @@ def test_a_run_in_a_bucket_is_found_by_its_url_alone(bucket, postgresql_server, 
 
 def test_a_run_in_a_bucket_needs_a_server(bucket, machine):
     address = Address.parse(f"{bucket.url}/one")
-    with pytest.raises(DatabaseNeeded, match="SQLite serves the processes of one"):
+    with pytest.raises(DatabaseNeeded, match="SQLite serves one machine only"):
         create_or_open(address, CONFIG)
     with pytest.raises(NoSuchRun):
         open_run(address)

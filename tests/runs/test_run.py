@@ -65,7 +65,7 @@ def test_what_is_read_must_be_there(tmp_path):
             lambda: run.routing_of("modular", 0),
             lambda: run.ledger.release("modular"),
         ):
-            with pytest.raises(NotAvailable, match="`dipaco train` takes it on"):
+            with pytest.raises(NotAvailable, match="`dipaco train` continues it"):
                 read()
 
 

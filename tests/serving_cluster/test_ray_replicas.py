@@ -249,7 +249,7 @@ def test_a_replica_that_does_not_see_the_run_says_so(tmp_path):
     from tests.support.serving_rig import CONFIG
 
     order = ReplicaSpec(str(tmp_path / "nothing"), CONFIG, LoopLimits(), None)
-    with pytest.raises(RunFolderNotVisible, match="The machine x does not see"):
+    with pytest.raises(RunFolderNotVisible, match="The machine x cannot see"):
         Replica(order, "one", "The machine x")
 
 

@@ -268,7 +268,7 @@ def test_what_can_be_made_again_is_and_the_run_ends_as_if_nothing_had_happened(
 def test_a_corpus_that_was_damaged_is_made_again_as_the_message_says(dipaco, half, tiny, copy_of):
     run = copy_of(half)
     flip(TOKENS)(run.folder)
-    refused(dipaco("train", run.config, "--run", run.folder), "CorpusDamaged", "prepares it anew")
+    refused(dipaco("train", run.config, "--run", run.folder), "CorpusDamaged", "prepares it again")
     shutil.rmtree(run.folder / "corpus")
     ended = dipaco(
         "train", run.config, "--run", run.folder, fault=Fault("after record", "train", nth=2)
