@@ -40,14 +40,12 @@ def train(setting: dict[str, Any], rows: int, steps: int, layers: int) -> dict[s
     from dipaco.runs.allocator import keep_freed_memory
 
     keep_freed_memory()
-    sys.path[:0] = [str(HOME / "configs")]
-    import paper_2x4
-
     from dipaco.model.config import part_names
+    from dipaco.overrides import load_config
     from dipaco.runs.programs import Programs
     from dipaco.topology import Level, Topology
 
-    config = paper_2x4.run()
+    config = load_config(HOME / "configs" / "paper_2x4.py")
     model = dataclasses.replace(config.model, num_layers=layers, compute_dtype="float32")
     config = dataclasses.replace(
         config,
@@ -57,10 +55,10 @@ def train(setting: dict[str, Any], rows: int, steps: int, layers: int) -> dict[s
     )
     programs = Programs(config)
     state = programs.place(programs.initial_parts(), None, 0)
-    dice, shape = np.random.default_rng(0), (rows, config.data.length)
+    rng, shape = np.random.default_rng(0), (rows, config.data.length)
     losses, seconds = [], 0.0
     for _ in range(steps):
-        tokens = dice.integers(0, model.vocab_size, shape, np.int32)
+        tokens = rng.integers(0, model.vocab_size, shape, np.int32)
         positions = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
         batch = {"tokens": tokens, "segments": np.ones_like(tokens), "positions": positions}
         began = time.perf_counter()

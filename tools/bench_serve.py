@@ -44,29 +44,29 @@ ROUTED = (128, 512, 1024)  # lengths of prompts
 ROUTED_AT_ONCE = (1, 8)  # of them
 CANDIDATES = 160  # prompts, of which those are taken that go on
 TIE = 1e-4
+HOME = Path(__file__).parents[1]
 CONFIG = '''
-"""Two by two paths of 8.39 M parameters, hardly trained."""
+"""The quickstart with paths of 8.39 M parameters, hardly trained."""
 
-from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
-from dipaco.data.config import DataConfig
+import dataclasses
+from pathlib import Path
+
+from dipaco.config import BaseSettings, EvaluationSettings
 from dipaco.inner.config import InnerSettings
-from dipaco.model.config import ModelConfig
-from dipaco.topology import Level, Topology, blocks
+from dipaco.overrides import load_config
+from dipaco.routing.config import RoutingConfig
+
+QUICKSTART = load_config(Path({configs!r}) / "quickstart.py")
+SIZES = {{"vocab_size": 8192, "d_model": 256, "d_ff": 1024, "max_length": 256}}
 
 
-def run() -> RunConfig:
-    return RunConfig(
+def run():
+    return dataclasses.replace(
+        QUICKSTART,
         name="bench",
-        model=ModelConfig(
-            vocab_size=8192, d_model=256, num_layers=4, num_heads=4, d_ff=1024, max_length=256
-        ),
-        topology=Topology(
-            levels=(
-                Level(name="early", parts=("embed", *blocks(0, 1)), experts=2),
-                Level(name="late", parts=(*blocks(2, 3), "final_norm", "head"), experts=2),
-            )
-        ),
-        data=DataConfig(vocab_size=8192, length=256, max_document_bytes=2048),
+        model=dataclasses.replace(QUICKSTART.model, **SIZES),
+        data=dataclasses.replace(QUICKSTART.data, vocab_size=8192, length=256),
+        routing=RoutingConfig(),
         base=BaseSettings(steps=2, steps_per_phase=2),
         phases=1,
         inner=InnerSettings(steps=2, batch_size=4, learning_rate=1e-3, warmup_steps=1),
@@ -87,7 +87,7 @@ def make_run(folder: Path) -> None:
     """Trains the run of `CONFIG` in a folder, if it is not there."""
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "bench.py"
-        config.write_text(CONFIG)
+        config.write_text(CONFIG.format(configs=str(HOME / "configs")))
         command = [sys.executable, "-m", "dipaco.cli.main", "train", config, "--run", folder]
         subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr)
 

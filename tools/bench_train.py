@@ -37,7 +37,6 @@ import numpy as np
 from support.paired_ratio import median_and_interval
 
 HOME = Path(__file__).parents[1]
-sys.path[:0] = [str(HOME / "configs")]
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 8192,
@@ -57,13 +56,12 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-3}
 
 def config_of(dtype: str) -> Any:
     """The quickstart with the model of this comparison, all of it on one path."""
-    import quickstart
-
     from dipaco.model.config import ModelConfig, part_names
+    from dipaco.overrides import load_config
     from dipaco.routing.config import RoutingConfig
     from dipaco.topology import Level, Topology
 
-    config = quickstart.run()
+    config = load_config(HOME / "configs" / "quickstart.py")
     model = ModelConfig(**SHAPE, compute_dtype=dtype)
     return dataclasses.replace(
         config,

@@ -28,41 +28,35 @@ from dipaco.runs.run import reading
 
 PATHS = 4
 LOOK_SECONDS = 0.1
-CONFIG = '''"""2x2 paths on the toy corpus, a phase of a path takes some seconds."""
+HOME = Path(__file__).parents[1]
+CONFIG = '''"""The toy run with a larger model: a phase of a path takes some seconds."""
 
-from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
-from dipaco.data.config import DataConfig
-from dipaco.inner.config import InnerSettings
-from dipaco.model.config import ModelConfig
-from dipaco.topology import Level, Topology
+import dataclasses
+from pathlib import Path
+
+from dipaco.config import BaseSettings
+from dipaco.overrides import load_config
+
+TOY = load_config(Path({configs!r}) / "toy.py")
+QUICKSTART = load_config(Path({configs!r}) / "quickstart.py")
 
 
-def run() -> RunConfig:
-    return RunConfig(
+def run():
+    return dataclasses.replace(
+        TOY,
         name="workers",
-        model=ModelConfig(
-            vocab_size=2048, d_model=128, num_layers=4, num_heads=4, d_ff=384, max_length=128
-        ),
-        topology=Topology(
-            levels=(
-                Level(name="early", parts=("embed", "block_00", "block_01"), experts=2),
-                Level(
-                    name="late", parts=("block_02", "block_03", "final_norm", "head"), experts=2
-                ),
-            )
-        ),
-        data=DataConfig(
+        model=dataclasses.replace(QUICKSTART.model, d_model=128, d_ff=384),
+        topology=QUICKSTART.topology,
+        data=dataclasses.replace(
+            TOY.data,
             sources=("toy:?clusters=4&documents=800&words=120",),
             vocab_size=2048,
             length=128,
-            valid_fraction=0.1,
-            router_fraction=0.2,
-            processes=1,
         ),
         base=BaseSettings(steps=2, steps_per_phase=2),
         phases={phases},
-        inner=InnerSettings(steps={steps}, batch_size=16, learning_rate=1e-3, warmup_steps=1),
-        evaluation=EvaluationSettings(batch_size=16, every_phases={phases}, best_path=False),
+        inner=dataclasses.replace(TOY.inner, steps={steps}, batch_size=16, learning_rate=1e-3),
+        evaluation=dataclasses.replace(TOY.evaluation, every_phases={phases}, best_path=False),
         baselines=(),
     )
 '''
@@ -72,7 +66,9 @@ def main() -> None:
     options = parse()
     with tempfile.TemporaryDirectory(prefix="workers-") as folder:
         config = Path(folder, "config.py")
-        config.write_text(CONFIG.format(phases=options.phases, steps=options.steps))
+        config.write_text(
+            CONFIG.format(configs=str(HOME / "configs"), phases=options.phases, steps=options.steps)
+        )
         train(config, Path(folder, "warm"), 1, 1, "--set", "phases=1", "--set", "inner.steps=2")
         pairs = []
         for number in range(options.pairs):
@@ -156,7 +152,7 @@ def ends_of_phases(events: Path) -> dict[int, list[float]]:
     ends: dict[int, list[float]] = {}
     for line in events.read_text().splitlines(keepends=True) if events.exists() else ():
         if not line.endswith("\n"):
-            break  # somebody is writing it
+            break  # it is being written
         event = json.loads(line)
         if event["event"] == "path_trained" and event["arm"] == MODULAR:
             ends.setdefault(event["phase"], []).append(event["time"])

@@ -22,17 +22,15 @@ TENTHS = 10
 
 def losses_in(precision: str, corpus_folder: Path, steps: int) -> np.ndarray:
     """float32 [steps]: the loss of each step of a fresh path, nats."""
-    sys.path[:0] = [str(HOME / "configs")]
-    import quickstart
-
     from dipaco.data.corpus import Corpus
     from dipaco.data.pipeline import Batches
     from dipaco.data.shards import build_shard
     from dipaco.inner.optimizer import learning_rates
     from dipaco.inner.phase import run_phase
+    from dipaco.overrides import load_config
     from dipaco.runs.programs import Programs
 
-    config = quickstart.run()
+    config = load_config(HOME / "configs" / "quickstart.py")
     model = dataclasses.replace(config.model, compute_dtype=precision)
     programs = Programs(dataclasses.replace(config, model=model))
     corpus = Corpus.open(corpus_folder)

@@ -1,12 +1,13 @@
-"""Runs a `dipaco` command line in a process that does what it is told to, against all rules.
+"""Runs a `dipaco` command line in a process that breaks a rule when it is told to.
 
     python tools/misbehave.py '{"orders": "FOLDER/worker-3"}' worker --run DIR --name worker-3
 
-Wrapped round functions of `dipaco` here; the product has no hooks for any of it.
+Functions of `dipaco` are wrapped here; the product has no hooks for any of it.
 
-- Contributions that are wrong: when there is a file `FOLDER/worker-3.order` with the name of a lie,
-  the next contribution is that lie, and `FOLDER/worker-3.told` says so once it is recorded.
-- Death at a named point (`tools/driver.py`): `"fault": {"where": ..., "marker": ...}`.
+- Wrong contributions: when a file `FOLDER/worker-3.order` names a corruption, the next contribution
+  is corrupted so, and `FOLDER/worker-3.done` says so once it is recorded.
+- Death at a named point (`support/fault_points.py`): `"fault": {"where": ..., ...}` and
+  `"marker": FILE`.
 - A sign of life of a monitor: `"looked": FILE` is there once it has looked at the run.
 - Another version of the program: `"version": "0.0.0"`.
 """
@@ -17,8 +18,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import driver
 import numpy as np
+from storms.corruptions import CORRUPTIONS, TWICE
+from support.fault_points import Fault, install, wrap
 
 import dipaco
 import dipaco.cli.main
@@ -27,52 +29,41 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.tasks import Contribution
 from dipaco.errors import ClaimLost
 from dipaco.workers.monitor import Monitor
-from dipaco.workers.tasks import train as trainer
-
-# The lie -> what `status` must say of it.
-CORRUPTIONS = {
-    "NaN": "holds a NaN or an infinity",
-    "infinity": "holds a NaN or an infinity",
-    "wrong shape": "expected float32",
-    "wrong type": "expected float32",
-    "other run's": "started from other parameters",
-    "stale": "started from other parameters",
-}
-TWICE = "recorded twice"  # refused on the spot: there is nothing to make again
+from dipaco.workers.tasks import train
 
 
-class Orders:
-    """What this process is told to do, in files that somebody else writes."""
+class OrderFile:
+    """Which corruption another process wants, and what became of it."""
 
     def __init__(self, place: Path):
         self._order = place.with_name(f"{place.name}.order")
-        self._told = place.with_name(f"{place.name}.told")
+        self._done = place.with_name(f"{place.name}.done")
 
-    def take(self, *lies: str) -> str | None:
-        """The lie that is wanted now, if it is one of these; wanted no more."""
-        if not self._order.exists() or (lie := self._order.read_text()) not in lies:
+    def take(self, *corruptions: str) -> str | None:
+        """The corruption that is wanted now, if it is one of these; it is wanted no more."""
+        if not self._order.exists() or (wanted := self._order.read_text()) not in corruptions:
             return None
         self._order.unlink()
-        return lie
+        return wanted
 
-    def done(self, what: str) -> None:
-        with self._told.open("a") as told:
-            print(what, file=told)
+    def done(self, corruption: str) -> None:
+        with self._done.open("a") as file:
+            print(corruption, file=file)
 
 
-def lie_when_told(orders: Orders) -> None:
+def corrupt_on_order(orders: OrderFile) -> None:
     """Wraps what sends contributions, and what records them."""
-    finish_training, finish = trainer._finish, Ledger.finish
-    sent: list[str] = []  # lies that are not recorded yet
+    finish_training, finish = train._finish, Ledger.finish
+    sent: list[str] = []  # corruptions that are not recorded yet
 
     def finished(run: Any, begun: Any, *rest: Any) -> list[Any]:
         facts = finish_training(run, begun, *rest)
         phase = begun.claim.task.phase
-        possible = [lie for lie in CORRUPTIONS if lie != "stale" or phase > 0]
+        possible = [each for each in CORRUPTIONS if each != "stale" or phase > 0]
         for at, fact in enumerate(facts):
-            if isinstance(fact, Contribution) and (lie := orders.take(*possible)) is not None:
-                facts[at] = false_arrival(run, fact, lie)
-                sent.append(lie)
+            if isinstance(fact, Contribution) and (wanted := orders.take(*possible)) is not None:
+                facts[at] = corrupted(run, fact, wanted)
+                sent.append(wanted)
         return facts
 
     def recorded(ledger: Ledger, plan: Any, claim: Any, facts: Any) -> list[Any]:
@@ -90,39 +81,40 @@ def lie_when_told(orders: Orders) -> None:
                 orders.done(TWICE)
         return due
 
-    trainer._finish = finished  # ty: ignore[invalid-assignment]
+    train._finish = finished  # ty: ignore[invalid-assignment]
     Ledger.finish = recorded  # ty: ignore[invalid-assignment]
 
 
-def false_arrival(run: Any, arrival: Contribution, lie: str) -> Contribution:
+def corrupted(run: Any, contribution: Contribution, corruption: str) -> Contribution:
     """The contribution, but for one thing."""
-    if lie == "other run's":
-        return dataclasses.replace(arrival, base_digest="0" * len(arrival.base_digest))
-    if lie == "stale":
-        before = run.ledger.module(arrival.arm, arrival.module, arrival.phase - 1)
-        return dataclasses.replace(arrival, base_digest=before.parameters.digest)
-    message = dict(trees.flatten(trainer.load_tree(run.objects, arrival.message)))
+    if corruption == "other run's":
+        return dataclasses.replace(contribution, base_digest="0" * len(contribution.base_digest))
+    arm, module, phase = contribution.arm, contribution.module, contribution.phase
+    if corruption == "stale":
+        before = run.ledger.module(arm, module, phase - 1)
+        return dataclasses.replace(contribution, base_digest=before.parameters.digest)
+    message = dict(trees.flatten(train.load_tree(run.objects, contribution.message)))
     name = min(message)
     leaf = np.array(message[name])
-    if lie in ("NaN", "infinity"):
-        leaf.reshape(-1)[0] = np.nan if lie == "NaN" else np.inf
-    message[name] = {"wrong shape": leaf[:-1], "wrong type": leaf.astype(np.float64)}.get(lie, leaf)
-    kind = f"messages/{arrival.arm}/{arrival.module}/{arrival.phase:06d}"
-    receipt = trainer.save_tree(run.objects, kind, trees.unflatten(message))
-    return dataclasses.replace(arrival, message=receipt)
+    if corruption in ("NaN", "infinity"):
+        leaf.reshape(-1)[0] = np.nan if corruption == "NaN" else np.inf
+    others = {"wrong shape": leaf[:-1], "wrong type": leaf.astype(np.float64)}
+    message[name] = others.get(corruption, leaf)
+    kind = f"messages/{arm}/{module}/{phase:06d}"
+    receipt = train.save_tree(run.objects, kind, trees.unflatten(message))
+    return dataclasses.replace(contribution, message=receipt)
 
 
 def main() -> int:
-    asked: dict[str, Any] = json.loads(sys.argv[1])
-    if "version" in asked:
-        dipaco.__version__ = asked["version"]
-    if "orders" in asked:
-        lie_when_told(Orders(Path(asked["orders"])))
-    if "looked" in asked:
-        driver.wrap(Monitor, "look", after=lambda _: Path(asked["looked"]).touch())
-    if "fault" in asked:
-        fault: dict[str, Any] = asked["fault"]
-        driver.Fault(**{**fault, "marker": Path(fault["marker"])}).put_in()
+    request: dict[str, Any] = json.loads(sys.argv[1])
+    if "version" in request:
+        dipaco.__version__ = request["version"]
+    if "orders" in request:
+        corrupt_on_order(OrderFile(Path(request["orders"])))
+    if "looked" in request:
+        wrap(Monitor, "look", after=lambda _: Path(request["looked"]).touch())
+    if "fault" in request:
+        install(Fault(**request["fault"]), marker=Path(request["marker"]))
     return dipaco.cli.main.main(sys.argv[2:])
 
 

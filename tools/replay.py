@@ -1,10 +1,10 @@
-"""A finished run once more, by `algorithm/variants.py`: in one process, in memory, without tasks, ledger or
-store. Every module at every phase must come out the same, bit for bit.
+"""Does a finished run once more by `algorithm/variants.py`: in one process and in memory, without
+tasks, ledger or store. Every module at every phase must come out the same, bit for bit.
 
-    python tools/replay.py --run runs/tiny
+    python tools/replay.py --run runs/quickstart
 
-What depends on luck is taken from the records: with a quorum (`outer.quorum`), which contributions
-each outer step took; with alternations, the shards that each phase had. Everything else is done
+What depends on timing is taken from the records: with a quorum (`outer.quorum`), the contributions
+that each outer step took; with alternations, the shards of each phase. Everything else is done
 again, so it takes as long as the training did on one worker, and needs a machine of the same kind
 and a run that keeps its modules (`retention.modules`).
 The last line is one JSON object.

@@ -1,5 +1,5 @@
-"""A storm: a real training by real processes that are killed, stopped and lied to; the result must
-be, bit for bit, that of a run in which nothing happened.
+"""A storm: a real training by real processes that are killed, stopped and sent wrong data. The
+result must be, bit for bit, that of a run in which nothing happened.
 
     python tools/storm.py --minutes 1
     python tools/storm.py --minutes 10 --workers 4 --kill-every 60 --database postgresql://HOST/NAME
@@ -13,17 +13,18 @@ be, bit for bit, that of a run in which nothing happened.
         what one kill in two minutes costs
 
 First the fault-free run, by as many workers; then the same run again in the storm. Faults come in
-turn, each once and then at random (`storm_faults.py`; those of one run are listed with `--list`).
-One worker at a time also dies by itself at a named point: claim, inner steps, snapshot, between
-save and record, inside record, before sweep, ... A fault counts only when it is proved: the process
-is gone, the file was changed, the answer was given. A false contribution must be refused, and
+turn, each once and then at random (`storms/faults.py`; `--list` names those of one run). One worker
+at a time also dies by itself at a named point: claim, inner steps, snapshot, between save and
+record, inside record, before sweep, ... A fault counts only when it is proved: the process is gone,
+the file was changed, the answer was given. A corrupted contribution must be refused, and
 `dipaco status --json` must say why.
 
 Then a checker that knows nothing of the scheduler compares what was recorded with the plan: the
 digest of every module at every phase, every path's every phase once and with the right rows, and
-every module made of exactly its paths' contributions. With a quorum, who is late is luck, and there
-is no fault-free run to compare with: the run is done once more by `algorithm/variants.py`, with what each
-step is recorded to have taken (`replay.py`).
+every module made of exactly its paths' contributions. With a quorum, which paths are late depends
+on timing, so no fault-free run is comparable: the run is done once more by
+`algorithm/variants.py`, with the contributions that each step is recorded to have taken
+(`replay.py`).
 
 `goodput` is tokens committed per second of training, over that of the fault-free run; start-up of
 processes and lease waits are in it, announced outages of the store and the database are not (they
@@ -41,10 +42,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from misbehave import CORRUPTIONS
 from replay import differences
-from storms import checker as storm_checker
-from storms import faults as storm_faults
+from storms import checker, faults
+from storms.corruptions import CORRUPTIONS
 from storms.fleet import Fleet
 from storms.places import Places, places
 from support import wall_clock
@@ -54,43 +54,32 @@ from dipaco.config import MODULAR
 from dipaco.overrides import load_config
 from dipaco.runs.run import Run
 
-CONFIG = '''"""K x K paths on the toy corpus, for a storm."""
+TOY = Path(__file__).parents[1] / "configs" / "toy.py"
+CONFIG = '''"""The toy run with K x K paths, wider and longer, for a storm."""
 
-from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
-from dipaco.data.config import DataConfig
-from dipaco.inner.config import InnerSettings
-from dipaco.model.config import ModelConfig
-from dipaco.outer.config import OuterSettings
-from dipaco.topology import Level, Topology
+import dataclasses
+from pathlib import Path
+
+from dipaco.overrides import load_config
+from dipaco.topology import Topology
+
+TOY = load_config(Path({toy!r}))
 
 
-def run() -> RunConfig:
-    return RunConfig(
+def run():
+    levels = [dataclasses.replace(level, experts={experts}) for level in TOY.topology.levels]
+    return dataclasses.replace(
+        TOY,
         name="storm",
-        model=ModelConfig(
-            vocab_size=300, d_model={d_model}, num_layers=2, num_heads=2, d_ff={d_ff}, max_length=64
+        model=dataclasses.replace(TOY.model, d_model={d_model}, d_ff={d_ff}),
+        topology=Topology(levels=tuple(levels)),
+        data=dataclasses.replace(
+            TOY.data, sources=("toy:?clusters={paths}&documents={documents}&words=60",)
         ),
-        topology=Topology(
-            levels=(
-                Level(name="early", parts=("embed", "block_00"), experts={experts}),
-                Level(
-                    name="late", parts=("block_01", "final_norm", "head"), experts={experts}
-                ),
-            )
-        ),
-        data=DataConfig(
-            sources=("toy:?clusters={paths}&documents={documents}&words=60",),
-            vocab_size=300,
-            length=64,
-            valid_fraction=0.1,
-            router_fraction=0.2,
-            processes=1,
-        ),
-        base=BaseSettings(steps=4, steps_per_phase=2),
         phases={phases},
-        inner=InnerSettings(steps={steps}, batch_size=16, learning_rate=3e-3, warmup_steps=1),
-        outer=OuterSettings(quorum={quorum}, grace_seconds={grace_seconds}),
-        evaluation=EvaluationSettings(batch_size=16, every_phases={phases}),
+        inner=dataclasses.replace(TOY.inner, steps={steps}, batch_size=16),
+        outer=dataclasses.replace(TOY.outer, quorum={quorum}, grace_seconds={grace_seconds}),
+        evaluation=dataclasses.replace(TOY.evaluation, every_phases={phases}),
         baselines=(),
     )
 '''
@@ -105,30 +94,30 @@ def main() -> None:
         file = at.folder / "config.py"
         file.write_text(
             CONFIG.format(
-                phases=options.phases, steps=options.steps, d_model=options.width,
+                toy=str(TOY), phases=options.phases, steps=options.steps, d_model=options.width,
                 d_ff=3 * options.width // 2, quorum=options.quorum,
                 grace_seconds=options.grace_seconds, experts=options.experts,
                 paths=options.experts**2, documents=100 * options.experts**2,
             )
         )  # fmt: skip
-        print(brew(options, file, at))
+        print(run_both(options, file, at))
 
 
-def brew(options: argparse.Namespace, file: Path, at: Places) -> str:
-    """The runs, one after the other, and what came of them."""
+def run_both(options: argparse.Namespace, file: Path, at: Places) -> str:
+    """The run without faults and the run in the storm; their comparison as text."""
     config, clock = load_config(file, []), wall_clock.build(at.folder)
     if clock is None:
         print("There is no C compiler here: wall clocks do not jump.")
     storm = Fleet("storm", config, file, at, options, clock)
     if options.list:
-        return "\n".join(storm_faults.names_of(storm))
+        return "\n".join(faults.names_of(storm))
     only = None if options.only is None else [name.strip() for name in options.only.split(",")]
-    faults = storm_faults.storm(storm, random.Random(options.seed), only)
-    calm, calm_seconds = None, None
+    of_storm = faults.sequence(storm, random.Random(options.seed), only)
+    undisturbed, undisturbed_seconds = None, None
     if options.quorum == 1:
-        calm = Fleet("calm", config, file, at, options, None)
-        calm_seconds = calm.work(faults=None)
-    return report(calm, storm, calm_seconds, storm.work(faults))
+        undisturbed = Fleet("undisturbed", config, file, at, options, None)
+        undisturbed_seconds = undisturbed.work(faults=None)
+    return report(undisturbed, storm, undisturbed_seconds, storm.work(of_storm))
 
 
 def parse() -> argparse.Namespace:
@@ -141,7 +130,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--kill-every", type=float, default=6.0, metavar="S", help="a fault every S"
     )
-    parser.add_argument("--faults", type=int, help="at most so many; then the wind drops")
+    parser.add_argument("--faults", type=int, help="at most so many faults")
     parser.add_argument("--only", metavar="NAMES", help="these faults, separated by commas")
     parser.add_argument("--list", action="store_true", help="the faults that there are; no run")
     parser.add_argument(
@@ -173,65 +162,72 @@ def parse() -> argparse.Namespace:
 
 
 def report(
-    calm: Fleet | None, storm: Fleet, calm_seconds: float | None, storm_seconds: float
+    undisturbed: Fleet | None,
+    storm: Fleet,
+    undisturbed_seconds: float | None,
+    storm_seconds: float,
 ) -> str:
     """What a person reads; the last line is JSON."""
     with closing(storm.open()) as here:
-        is_equal = is_as_it_should_be(calm, here)
-        lost, twice = storm_checker.rows_lost_and_twice(here)
+        is_equal = has_expected_bits(undisturbed, here)
+        lost, twice = checker.rows_lost_and_twice(here)
         tokens = here.ledger.training_totals(MODULAR)["tokens"]
         members = here.ledger.members.list()
         refusals = here.ledger.redos.num_refusals()
         late = sum(map(len, here.ledger.quorums.late(MODULAR).values()))
-    unsaid = lies_unsaid(storm)
+    unexplained = corruptions_without_a_reason(storm)
     live = sum(member.live_seconds for member in members)
     committed = sum(member.committed_seconds for member in members)
     trained_seconds = max(storm_seconds - storm.outage_seconds, 1e-9)
+    calm_seconds, goodput, beside = None, None, ""
+    if undisturbed_seconds is not None:
+        calm_seconds = round(undisturbed_seconds, 1)
+        goodput = round(undisturbed_seconds / trained_seconds, 3)
+        beside = f"without faults {undisturbed_seconds:.0f} s; "
     answer: dict[str, Any] = {
         "digest_equal": is_equal,
-        "goodput": None if calm_seconds is None else round(calm_seconds / trained_seconds, 3),
+        "goodput": goodput,
         "participation": round(committed / max(live, 1e-9), 3),
         "faults": dict(storm.faults),
         "documents_lost": lost,
         "documents_twice": twice,
         "refusals": refusals,
-        "lies_refused": len(storm.lies) - len(unsaid),
-        "lies_unsaid": unsaid,
+        "lies_refused": len(storm.corruptions) - len(unexplained),
+        "lies_unsaid": unexplained,
         "late": late,
         "tokens": tokens,
-        "calm_seconds": None if calm_seconds is None else round(calm_seconds, 1),
+        "calm_seconds": calm_seconds,
         "storm_seconds": round(storm_seconds, 1),
         "outage_seconds": round(storm.outage_seconds, 1),
     }
     lines = [f"{number:4} x {name}" for name, number in sorted(storm.faults.items())]
     lines.append(
-        f"{storm.faults.total()} faults in {storm_seconds:.0f} s; "
-        + ("" if calm_seconds is None else f"calm {calm_seconds:.0f} s; ")
-        + f"{len(members)} workers came and went; {refusals} objects were made again"
+        f"{storm.faults.total()} faults in {storm_seconds:.0f} s; {beside}"
+        f"{len(members)} workers came and went; {refusals} objects were made again"
     )
     return "\n".join([*lines, json.dumps(answer)])
 
 
-def is_as_it_should_be(calm: Fleet | None, here: Run) -> bool:
-    """The bits of the calm or, where there is none, of Algorithm 1."""
-    if calm is None:
+def has_expected_bits(undisturbed: Fleet | None, here: Run) -> bool:
+    """Those of the undisturbed run or, where there is none, of Algorithm 1."""
+    if undisturbed is None:
         return not differences(here)
-    with closing(calm.open()) as there:
-        return storm_checker.digests(there) == storm_checker.digests(here)
+    with closing(undisturbed.open()) as there:
+        return checker.digests(there) == checker.digests(here)
 
 
-def lies_unsaid(storm: Fleet) -> list[str]:
-    """The false contributions of which `dipaco status --json` does not say why they were refused,
-    one for each.
+def corruptions_without_a_reason(storm: Fleet) -> list[str]:
+    """The corrupted contributions for which `dipaco status --json` names no refusal, one for
+    each.
     """
     words = [*storm.command("status")[:4], "--run", str(storm.address), "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=dict(os.environ))
     reasons = [refusal["reason"] for refusal in json.loads(done.stdout)["refusals"]]
-    unsaid = []
-    for lie in storm.lies:
-        said = next((reason for reason in reasons if CORRUPTIONS[lie] in reason), None)
-        reasons.remove(said) if said is not None else unsaid.append(lie)
-    return unsaid
+    unexplained = []
+    for corruption in storm.corruptions:
+        found = next((reason for reason in reasons if CORRUPTIONS[corruption] in reason), None)
+        reasons.remove(found) if found is not None else unexplained.append(corruption)
+    return unexplained
 
 
 @contextlib.contextmanager

@@ -18,24 +18,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.fault_points import Fault
 
 from dipaco.overrides import load_config
 
 HOME = Path(__file__).parents[2]
-DRIVER = HOME / "tools" / "driver.py"
+FORK_SERVER = HOME / "tools" / "fork_server.py"
 
 TOY_FILE = HOME / "configs" / "toy.py"
 CONFIG = TOY_FILE.read_text()
 TOY = load_config(TOY_FILE)
-
-
-class Fault(NamedTuple):
-    """Die at the nth passing of a named point (`tools/driver.py`) of a task of this kind."""
-
-    where: str
-    kind: str | None = None
-    nth: int = 1
-    number: int = signal.SIGKILL
 
 
 class Ended(NamedTuple):
@@ -89,16 +81,16 @@ def dipaco(tmp_path_factory, command_cache) -> Iterator[Command]:
         "XLA_FLAGS": "",
         "PYTHONPATH": str(HOME),
     }
-    driver = subprocess.Popen(
-        [sys.executable, str(DRIVER)],
+    server = subprocess.Popen(
+        [sys.executable, str(FORK_SERVER)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
         text=True,
     )
-    assert driver.stdin
-    assert driver.stdout
-    ask, answers = driver.stdin, driver.stdout
+    assert server.stdin
+    assert server.stdout
+    ask, answers = server.stdin, server.stdout
 
     def command(*arguments: object, fault: Fault | None = None, **request: Any) -> Ended:
         place = folder / uuid.uuid4().hex
@@ -114,7 +106,7 @@ def dipaco(tmp_path_factory, command_cache) -> Iterator[Command]:
     finally:
         ask.close()
         answers.close()
-        driver.wait(timeout=30)
+        server.wait(timeout=30)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ from dipaco.receipt import Receipt
 from dipaco.store.objects import Objects
 from tests.support.tiny_run import Fault, facts, report
 
-# Points of system/driver.py, in the order in which a run meets them. Killed unless it says Ctrl-C.
+# Points of tools/support/fault_points.py, in the order in which a run meets them. SIGKILL, unless
+# it says Ctrl-C.
 CTRL_C = {"number": signal.SIGINT}
 FAULTS = [
     Fault("before begin"),

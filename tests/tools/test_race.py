@@ -1,20 +1,8 @@
-"""`tools/race.py`: the best rate of everybody, who is first, and where the lead changes."""
+"""`tools/race.py`: the best rate of every row, which is first, and where the lead changes."""
 
-import importlib.util
-from pathlib import Path
-
-import pytest
+import race
 
 from dipaco.sweeps.table import SweepRow
-
-
-@pytest.fixture(scope="module")
-def race():
-    file = Path(__file__).parents[2] / "tools" / "race.py"
-    spec = importlib.util.spec_from_file_location("race", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def row(name, *perplexities):
@@ -49,14 +37,14 @@ ROWS = (
 )
 
 
-def test_everybody_comes_with_its_best_rate_at_every_budget(race):
+def test_every_row_has_its_best_rate_at_every_budget():
     curves = race.best(ROWS, rate=0.003, phases=10)
     assert curves["dense 1x"] == {10: (48.0, 0.006, 2), 2: (70.0, 6e-05, 1)}
     assert curves["flat 4"] == {2: (75.0, 0.003, 1), 10: (40.0, 0.003, 1)}
     assert set(curves) == {"dense 1x", "dense size 2x", "flat 4"}
 
 
-def test_only_seeds_that_all_have_count(race):
+def test_only_seeds_that_all_rows_have_count():
     rows = (row("dense 1x", 50.0, 54.0), row("flat 4", 51.0, 49.0))
     curves = race.best(rows, rate=0.003, phases=10)
     assert (curves["dense 1x"][10].perplexity, curves["flat 4"][10].perplexity) == (52.0, 50.0)
@@ -64,7 +52,7 @@ def test_only_seeds_that_all_have_count(race):
     assert (curves["dense 1x"][10].perplexity, curves["flat 4"][10].perplexity) == (50.0, 51.0)
 
 
-def test_it_says_who_is_first_and_where_the_lead_changes(race):
+def test_it_says_which_row_is_first_and_where_the_lead_changes():
     curves = race.best(ROWS, rate=0.003, phases=10)
     lines = race.race("equal steps", curves, ("dense 1x", "flat 4"))
     assert lines[0] == "| equal steps | 2 phases | 10 phases |"
@@ -77,7 +65,7 @@ def test_it_says_who_is_first_and_where_the_lead_changes(race):
     )
 
 
-def test_a_larger_model_that_is_hardly_better_is_not_in_that_regime(race):
+def test_a_larger_model_that_is_hardly_better_is_not_in_that_regime():
     curves = race.best(ROWS, rate=0.003, phases=10)
     told = "- 10 phases: dense size 2x is +2.1% better than dense 1x: not in that regime"
     assert race.regimes(curves) == [told]
@@ -85,7 +73,7 @@ def test_a_larger_model_that_is_hardly_better_is_not_in_that_regime(race):
     assert race.regimes(better) == ["- 10 phases: dense size 2x is +10.4% better than dense 1x"]
 
 
-def test_who_has_not_run_is_named(race, tmp_path):
+def test_a_row_that_has_not_run_is_named(tmp_path):
     curves = race.best(ROWS, rate=0.003, phases=10)
     (line,) = race.race("equal steps", curves, ("dense 1x", "2x2"))
     assert line == "equal steps: no budget at which all of them have run. Missing: 2x2"

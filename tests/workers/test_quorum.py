@@ -3,12 +3,11 @@ Algorithm 1 makes of the contributions that each step is recorded to have taken.
 """
 
 import dataclasses
-import importlib.util
 import itertools
 import random
-from pathlib import Path
 
 import pytest
+import replay
 
 from dipaco.config import MODULAR
 from dipaco.control.quorums import Taken
@@ -25,18 +24,7 @@ from dipaco.workers.tasks import outer as executor
 from tests.workers.conftest import CONFIG, SHARINGS, never, work_until, worker_of
 from tests.workers.test_recovery import digests_of, finish, put, with_leaf
 
-TOOL = Path(__file__).parents[2] / "tools" / "replay.py"
 PHASES = 3
-
-
-@pytest.fixture(scope="module")
-def replay():
-    spec = importlib.util.spec_from_file_location("replay", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def with_quorum(sharing="2x2", *, steps=2, early=0.0, alternations=(), **outer):
@@ -86,7 +74,7 @@ def with_dice(task):
     ],
     ids=str,
 )
-def test_a_run_with_late_paths_is_algorithm_1_with_what_each_step_took(begin, replay, settings):
+def test_a_run_with_late_paths_is_algorithm_1_with_what_each_step_took(begin, settings):
     run = begin(with_quorum(**settings))
     work_with_late_paths(run, with_dice)
     assert late_ones(run), "nobody was late"
@@ -106,7 +94,7 @@ def test_a_run_with_late_paths_is_algorithm_1_with_what_each_step_took(begin, re
     assert replay.differences(run) == []
 
 
-def test_the_replay_sees_another_order_and_another_step(begin, replay, monkeypatch):
+def test_the_replay_sees_another_order_and_another_step(begin, monkeypatch):
     run = begin(with_quorum())
     work_with_late_paths(run, with_dice)
     real = run.ledger.quorums.taken(MODULAR)
@@ -137,9 +125,7 @@ class Killed(BaseException):
     """As a process that is no more."""
 
 
-def test_a_step_that_was_killed_takes_the_same_again_though_more_have_come(
-    begin, replay, monkeypatch
-):
+def test_a_step_that_was_killed_takes_the_same_again_though_more_have_come(begin, monkeypatch):
     run = begin(with_quorum())
     held, step = [], None
     while step is None:
@@ -175,7 +161,7 @@ def of(claim):
     return MODULAR, claim.task.module, claim.task.phase
 
 
-def test_a_late_contribution_that_is_wrong_is_refused_and_made_again(begin, replay):
+def test_a_late_contribution_that_is_wrong_is_refused_and_made_again(begin):
     run = begin(with_quorum())
     finish_phase_without_path_0(run)
     late = [
@@ -215,7 +201,7 @@ def finish_phase_without_path_0(run):
     run.ledger.finish(run.plan, held, do(run, held, NullCallbacks(), never))
 
 
-def test_going_back_to_where_a_path_was_late_ends_in_a_replay_as_well(begin, replay):
+def test_going_back_to_where_a_path_was_late_ends_in_a_replay_as_well(begin):
     config = with_quorum()
     keep = dataclasses.replace(config.retention, snapshots=None, contributions=None)
     run = begin(dataclasses.replace(config, retention=keep))

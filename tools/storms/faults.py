@@ -1,6 +1,5 @@
-"""What a storm does to a run. Each fault is done to something that is there, and says whether it
-really happened: the process is gone, the file was changed, the answer was given, the sentence was
-said.
+"""What a storm does to a run. Each fault hits something that exists and reports whether it really
+happened: the process is gone, the file was changed, the answer was given, the sentence was said.
 """
 
 import itertools
@@ -13,14 +12,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from misbehave import CORRUPTIONS, TWICE
-from storms.fleet import Fault, Fleet
+from storms.corruptions import CORRUPTIONS, TWICE
+from storms.fleet import Fleet, StormFault
+from support.fault_points import Fault
 
 from dipaco.config import MODULAR
 from dipaco.control.queue import HeldClaim
 from dipaco.runs.run import Run
 
-HOURS_OFF = (26, -26)  # a wall clock that somebody has set to another day
+HOURS_OFF = (26, -26)  # a wall clock that is set to another day
 PATIENCE_SECONDS = 30.0  # for a process to do what it was told
 
 
@@ -29,44 +29,44 @@ def names_of(fleet: Fleet) -> list[str]:
     return [name for name, _ in _all(fleet, random.Random(0))]
 
 
-def storm(fleet: Fleet, dice: random.Random, only: list[str] | None) -> Iterator[Fault]:
-    """Each fault once, then by dice; `only` those whose names are given, in that order."""
-    faults = dict(_all(fleet, dice))
+def sequence(fleet: Fleet, rng: random.Random, only: list[str] | None) -> Iterator[StormFault]:
+    """Each fault once, then at random; `only` those whose names are given, in that order."""
+    faults = dict(_all(fleet, rng))
     order = list(faults) if only is None else only
     if unknown := [name for name in order if name not in faults]:
         raise SystemExit(f"No such faults here: {unknown}. There are: {', '.join(faults)}")
     again = [name for name in order if name not in ONCE]
-    by_dice = (dice.choice(again) for _ in itertools.count()) if again else iter(())
-    return ((name, faults[name]) for name in itertools.chain(order, by_dice))
+    at_random = (rng.choice(again) for _ in itertools.count()) if again else iter(())
+    return ((name, faults[name]) for name in itertools.chain(order, at_random))
 
 
 # What takes longer than a phase is done once.
 ONCE = ("SIGKILL of all at once", "two launchers", "another config", "another version")
 
 
-def _all(fleet: Fleet, dice: random.Random) -> list[Fault]:
+def _all(fleet: Fleet, rng: random.Random) -> list[StormFault]:
     places, seconds = fleet.places, fleet.options.outage_seconds
     executor = ["executor", "--lease-seconds", str(fleet.options.lease_seconds)]
-    faults: list[Fault] = [
-        ("SIGKILL", partial(_signal, fleet, dice, signal.SIGKILL)),
-        ("flipped byte", partial(_spoil, fleet, dice, _flip)),
-        ("contribution: NaN", partial(_lie, fleet, dice, "NaN")),
-        ("SIGTERM", partial(_signal, fleet, dice, signal.SIGTERM)),
-        ("deleted object", partial(_spoil, fleet, dice, lambda content: None)),
-        ("SIGSTOP past the lease", partial(_stop_past_lease, fleet, dice)),
+    faults: list[StormFault] = [
+        ("SIGKILL", partial(_signal, fleet, rng, signal.SIGKILL)),
+        ("flipped byte", partial(_spoil, fleet, rng, _flip)),
+        ("contribution: NaN", partial(_corrupt, fleet, rng, "NaN")),
+        ("SIGTERM", partial(_signal, fleet, rng, signal.SIGTERM)),
+        ("deleted object", partial(_spoil, fleet, rng, lambda content: None)),
+        ("SIGSTOP past the lease", partial(_stop_past_lease, fleet, rng)),
         *(
-            [("wall clock jumps", partial(_jump, fleet, dice, itertools.cycle(HOURS_OFF)))]
+            [("wall clock jumps", partial(_jump, fleet, rng, itertools.cycle(HOURS_OFF)))]
             if fleet.has_clocks
             else []
         ),
-        ("cut object", partial(_spoil, fleet, dice, lambda content: content[:-7])),
+        ("cut object", partial(_spoil, fleet, rng, lambda content: content[:-7])),
         ("deleted newest snapshot", partial(_delete_snapshot, fleet)),
         ("another config", partial(_other_config, fleet)),
         ("another version", partial(_other_version, fleet)),
         *(
-            (f"contribution: {lie}", partial(_lie, fleet, dice, lie))
-            for lie in (*CORRUPTIONS, TWICE)
-            if lie != "NaN"
+            (f"contribution: {each}", partial(_corrupt, fleet, rng, each))
+            for each in (*CORRUPTIONS, TWICE)
+            if each != "NaN"
         ),
         ("SIGKILL of an executor", _Victim(fleet, executor, _dies_in_a_step)),
         ("SIGKILL of the monitor", _Victim(fleet, ["monitor"], _says_that_it_looks)),
@@ -95,23 +95,23 @@ def _held(fleet: Fleet, run: Run) -> list[HeldClaim]:
     return [held for held in run.ledger.queue.held() if held.worker in fleet.processes]
 
 
-def _signal(fleet: Fleet, dice: random.Random, number: int, run: Run) -> bool:
+def _signal(fleet: Fleet, rng: random.Random, number: int, run: Run) -> bool:
     """To a worker in the middle of a task."""
     held = _held(fleet, run)
     if not held:
         return False
-    process = fleet.processes[dice.choice(held).worker]
+    process = fleet.processes[rng.choice(held).worker]
     process.send_signal(number)
     process.wait(timeout=60)
     return process.returncode == (-number if number == signal.SIGKILL else 0)
 
 
 class _Victim:
-    """A process of another role, which comes when its turn is, and is killed at its work.
+    """A process of another role, started when its turn comes and killed at its work.
 
     Args:
-      words: its role, `executor` or `monitor`, and how it is told to be.
-      orders: for `misbehave.py`; told a file that is to be there when the process may die.
+      words: its role, `executor` or `monitor`, and its options.
+      orders: marker file -> request for `misbehave.py`; the process is killed once the file exists.
     """
 
     def __init__(self, fleet: Fleet, words: list[str], orders: Callable[[Path], dict[str, object]]):
@@ -137,9 +137,8 @@ class _Victim:
 
 
 def _dies_in_a_step(marker: Path) -> dict[str, object]:
-    """Of an executor: all arrivals are read, and nothing is saved."""
-    point = {"where": "before save", "kind": "outer", "nth": 1, "number": int(signal.SIGKILL)}
-    return {"fault": {**point, "marker": str(marker)}}
+    """Of an executor: all contributions are read, and nothing is saved."""
+    return {"fault": Fault("before save", "outer")._asdict(), "marker": str(marker)}
 
 
 def _says_that_it_looks(marker: Path) -> dict[str, object]:
@@ -152,12 +151,12 @@ def _kill_all(fleet: Fleet, run: Run) -> bool:
     return all(process.wait() == -signal.SIGKILL for process in fleet.processes.values())
 
 
-def _stop_past_lease(fleet: Fleet, dice: random.Random, run: Run) -> bool:
+def _stop_past_lease(fleet: Fleet, rng: random.Random, run: Run) -> bool:
     """A worker that holds a task is silent for two leases; others take it over meanwhile."""
     held = _held(fleet, run)
     if not held:
         return False
-    stopped = dice.choice(held)
+    stopped = rng.choice(held)
     process = fleet.processes[stopped.worker]
     process.send_signal(signal.SIGSTOP)
     until = time.monotonic() + 2 * fleet.options.lease_seconds
@@ -169,9 +168,9 @@ def _stop_past_lease(fleet: Fleet, dice: random.Random, run: Run) -> bool:
     return (stopped.worker, stopped.attempt, stopped.task) not in still
 
 
-def _jump(fleet: Fleet, dice: random.Random, hours: Iterator[int], run: Run) -> bool:
-    """The wall clock of a worker is another day's from now on; it keeps the task that it holds for
-    a lease and a half, or has finished it by itself.
+def _jump(fleet: Fleet, rng: random.Random, hours: Iterator[int], run: Run) -> bool:
+    """A worker's wall clock jumps by more than a day; the worker must keep the task that it holds
+    for a lease and a half, or finish it by itself.
     """
     held = [
         each
@@ -180,9 +179,9 @@ def _jump(fleet: Fleet, dice: random.Random, hours: Iterator[int], run: Run) -> 
     ]
     if not held:
         return False
-    one = dice.choice(held)
+    one = rng.choice(held)
     process, clock = fleet.processes[one.worker], fleet.clocks[one.worker]
-    told, lost = clock.told, _lost_tasks(run, one.worker)
+    wrong_before, lost = clock.wrong_readings, _lost_tasks(run, one.worker)
     clock.jump(next(hours) * 3600)
     until = time.monotonic() + 1.5 * fleet.options.lease_seconds
     while time.monotonic() < until:
@@ -192,7 +191,7 @@ def _jump(fleet: Fleet, dice: random.Random, hours: Iterator[int], run: Run) -> 
         return False
     if _lost_tasks(run, one.worker) > lost:
         raise SystemExit(f"{one.worker} lost a lease because its wall clock jumped")
-    return clock.told > told
+    return clock.wrong_readings > wrong_before
 
 
 def _lost_tasks(run: Run, worker: str) -> int:
@@ -200,9 +199,7 @@ def _lost_tasks(run: Run, worker: str) -> int:
 
 
 def _two_launchers(fleet: Fleet, run: Run) -> bool:
-    """Both do tasks of the run, unless one says why it cannot; then one is killed, and the other
-    told to leave.
-    """
+    """Both do tasks of the run; then one is killed, and the other is asked to leave."""
     names = [f"launcher-{n}-{time.monotonic_ns()}" for n in range(2)]
     launchers = []
     for number, name in enumerate(names):
@@ -225,7 +222,7 @@ def _two_launchers(fleet: Fleet, run: Run) -> bool:
 
 
 def _other_config(fleet: Fleet, run: Run) -> bool:
-    """Whoever comes with another config is refused with a sentence."""
+    """A worker that brings another config is refused with a sentence."""
     config = str(fleet.config_file)
     words = fleet.command("train", config, "--set", "outer.learning_rate=0.5")
     return _is_refused(fleet, words, "RunOfOtherConfig")
@@ -247,34 +244,34 @@ def _is_refused(fleet: Fleet, words: list[str], error: str) -> bool:
 # --- contributions ----------------------------------------------------------------------------
 
 
-def _lie(fleet: Fleet, dice: random.Random, lie: str, run: Run) -> bool:
-    """A worker that is in the middle of a phase contributes this in the end."""
+def _corrupt(fleet: Fleet, rng: random.Random, corruption: str, run: Run) -> bool:
+    """A worker in the middle of a phase ends it with this corrupted contribution."""
     held = [
         each.worker
         for each in _held(fleet, run)
         if each.task.kind == "train"
         and each.task.arm == MODULAR
         and not fleet.is_doomed(each.worker)
-        and (lie != "stale" or each.task.phase > 0)
+        and (corruption != "stale" or each.task.phase > 0)
     ]
     if not held:
         return False
-    worker = dice.choice(held)
-    order, told = (fleet.folder / f"{worker}.{suffix}" for suffix in ("order", "told"))
-    said = f"{told.read_text() if told.exists() else ''}{lie}\n"
+    worker = rng.choice(held)
+    order, done = (fleet.folder / f"{worker}.{suffix}" for suffix in ("order", "done"))
+    expected = f"{done.read_text() if done.exists() else ''}{corruption}\n"
     refused = run.ledger.redos.num_refusals()
-    order.write_text(lie)
+    order.write_text(corruption)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (told.exists() and told.read_text() == said):
+    while not (done.exists() and done.read_text() == expected):
         if time.monotonic() > deadline or fleet.processes[worker].poll() is not None:
             order.unlink(missing_ok=True)
             return False
         time.sleep(0.05)
-    if lie == TWICE:
+    if corruption == TWICE:
         return True
-    fleet.lies.append(lie)
+    fleet.corruptions.append(corruption)
     while run.ledger.redos.num_refusals() == refused and time.monotonic() < deadline:
-        time.sleep(0.05)  # that it was refused is looked for in the end
+        time.sleep(0.05)  # whether it was refused is checked at the end of the storm
     return True
 
 
@@ -282,7 +279,7 @@ def _lie(fleet: Fleet, dice: random.Random, lie: str, run: Run) -> bool:
 
 
 def _spoil(
-    fleet: Fleet, dice: random.Random, spoil: Callable[[bytes], bytes | None], run: Run
+    fleet: Fleet, rng: random.Random, spoil: Callable[[bytes], bytes | None], run: Run
 ) -> bool:
     """A contribution that is still to be averaged, or a module that paths are to start from."""
     arm, names = run.plan.arm(MODULAR), []
@@ -293,7 +290,7 @@ def _spoil(
             names += [arrival.message.name for arrival in arrivals]
             if not arrivals and module in run.ledger.modules_at(MODULAR, phase):
                 names.append(run.ledger.module(MODULAR, module, phase).parameters.name)
-    name = dice.choice(sorted(names)) if names else None
+    name = rng.choice(sorted(names)) if names else None
     before = None if name is None else fleet.content(name)
     if name is None or before is None:
         return False

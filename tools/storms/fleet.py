@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from storms.places import Places
+from support.fault_points import Fault
 from support.wall_clock import WallClock
 
 from dipaco.config import RunConfig
@@ -24,7 +25,7 @@ from dipaco.runs.run import Run, create_or_open, open_run
 from dipaco.store.address import Address
 
 MISBEHAVE = Path(__file__).parents[1] / "misbehave.py"
-# Points of tools/driver.py, and the kind of task in which they are passed.
+# Points of support/fault_points.py, and the kind of task in which they are passed.
 NAMED_POINTS = (
     ("after claim", "train"),
     ("inside steps", "train"),
@@ -38,9 +39,9 @@ NAMED_POINTS = (
     ("before record", "outer"),
     ("before sweep", "outer"),
 )
-MOST_WAITING = 3  # faults; the next is not drawn before one of them has found its moment
-# A fault: its name, and what does it and says whether it really happened (False: not yet).
-Fault = tuple[str, Callable[[Run], bool]]
+MOST_WAITING = 3  # faults; the next is not drawn before one of them has happened
+# A fault: its name, and what does it and returns whether it really happened (False: not yet).
+StormFault = tuple[str, Callable[[Run], bool]]
 
 
 class InTurn:
@@ -51,9 +52,9 @@ class InTurn:
       most: at most so many are done; None = any number.
     """
 
-    def __init__(self, faults: Iterator[Fault], most: int | None):
+    def __init__(self, faults: Iterator[StormFault], most: int | None):
         self._faults = itertools.islice(faults, most)
-        self._waiting: list[Fault] = []
+        self._waiting: list[StormFault] = []
 
     def next_of(self, run: Run) -> str | None:
         """The name of the fault that was done just now; None where none found its moment."""
@@ -94,7 +95,7 @@ class Fleet:
         run, _ = create_or_open(self.address, config, None, places.database)
         run.ledger.close()
         self.faults: Counter[str] = Counter()
-        self.lies: list[str] = []  # what `status` must speak of in the end
+        self.corruptions: list[str] = []  # what `status` must give as reasons in the end
         self.outage_seconds = 0.0  # announced ones, of the store or the database
         self.processes: dict[str, subprocess.Popen] = {}
         self.clocks: dict[str, WallClock] = {}
@@ -105,7 +106,7 @@ class Fleet:
     def open(self) -> Run:
         return open_run(self.address, self.places.database)
 
-    def work(self, faults: Iterator[Fault] | None) -> float:
+    def work(self, faults: Iterator[StormFault] | None) -> float:
         """Seconds of training, until the run is finished."""
         run = self.open()
         began: float | None = None
@@ -138,7 +139,7 @@ class Fleet:
         return [sys.executable, "-m", "dipaco.cli.main", verb, *arguments, *at]
 
     def misbehaving(self, orders: dict[str, object], *command: str) -> list[str]:
-        """The same command line in a process that does what `orders` say."""
+        """The same command line in a process that does what the request `orders` says."""
         return [sys.executable, str(MISBEHAVE), json.dumps(orders), *command[3:]]
 
     def _count(self, name: str, seconds: float) -> None:
@@ -179,10 +180,8 @@ class Fleet:
             if self.options.named_points and not is_over and number % workers == workers - 1:
                 where, kind = NAMED_POINTS[(number // workers) % len(NAMED_POINTS)]
                 self._markers[name] = self.folder / f"{name}.fired"
-                orders["fault"] = {
-                    "where": where, "kind": kind, "nth": 1, "number": int(signal.SIGKILL),
-                    "marker": str(self._markers[name]),
-                }  # fmt: skip
+                orders["fault"] = Fault(where, kind)._asdict()
+                orders["marker"] = str(self._markers[name])
             words = self.misbehaving(orders, *words)
             if self._clock is not None:
                 self.clocks[name] = WallClock(self._clock, self.folder / f"{name}.clock")
@@ -190,7 +189,7 @@ class Fleet:
         self.processes[name] = self._spawn(name, words, variables)
 
     def start_beside(self, name: str, words: list[str], machine: int = 0) -> subprocess.Popen:
-        """A process that is no worker, and that nobody starts again; it ends with the storm."""
+        """A process that is no worker and is not started again; it ends with the storm."""
         process = self._spawn(name, words, {**os.environ, **self.places.machine(machine)})
         self._beside.append(process)
         return process
@@ -218,7 +217,7 @@ class Fleet:
         return file.read_bytes() if file.exists() else None
 
     def replace(self, name: str, content: bytes | None) -> None:
-        """Of an object, behind everybody's back; None = it is gone."""
+        """Of an object, behind the workers' backs; None = it is gone."""
         if (remote := self.address.remote) is not None:
             remote.delete(name) if content is None else remote.write(name, content)
             self._forget_copies(name)

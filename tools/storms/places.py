@@ -1,5 +1,5 @@
-"""Where the runs of a storm are: in folders with SQLite, or in a bucket with PostgreSQL. Servers
-that the storm is to have for itself are started here, end with it, and fail when they are told to.
+"""Where the runs of a storm are: in folders with SQLite, or in a bucket with PostgreSQL. Servers of
+the storm's own are started here, end with it, and fail on request.
 """
 
 import argparse
@@ -91,9 +91,9 @@ def places(options: argparse.Namespace, folder: Path) -> Generator[Places]:
             stack.enter_context(_environment(AWS_ENDPOINT_URL=proxy.url, **keys))
             bucket = f"s3://{store.new_bucket()}"
         if bucket is not None:
-            for machine in ("onlooker", *range(options.workers)):
+            for machine in ("observer", *range(options.workers)):
                 isolated_cache(folder / f"machine-{machine}")
-            stack.enter_context(_environment(DIPACO_CACHE=str(folder / "machine-onlooker")))
+            stack.enter_context(_environment(DIPACO_CACHE=str(folder / "machine-observer")))
         yield Places(folder, bucket, database, server, proxy)
 
 

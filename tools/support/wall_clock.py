@@ -1,9 +1,9 @@
 """A wall clock that jumps, for one process and what it starts: `clock_gettime(CLOCK_REALTIME)`,
-`gettimeofday` and `time` of the C library say something else, whoever in the process asks.
+`gettimeofday` and `time` of the C library return another time to all that the process runs.
 
 The library is compiled here, by the machine's C compiler, and put before the C library's own
 (`LD_PRELOAD`). How far the clock is off stands in a file that the process maps; it may be changed
-at any time, and counts there how often somebody was told a time that is off.
+at any time, and counts there how often a wrong time was read.
 """
 
 import os
@@ -23,7 +23,7 @@ SOURCE = r"""
 #include <time.h>
 #include <unistd.h>
 
-struct off { volatile int64_t seconds; volatile uint64_t told; };
+struct off { volatile int64_t seconds; volatile uint64_t wrong_readings; };
 static struct off none, *off = &none;
 
 __attribute__((constructor)) static void map_file(void) {
@@ -37,7 +37,7 @@ __attribute__((constructor)) static void map_file(void) {
 
 static int64_t seconds_off(void) {
   int64_t seconds = off->seconds;
-  if (seconds) __sync_fetch_and_add(&off->told, 1);
+  if (seconds) __sync_fetch_and_add(&off->wrong_readings, 1);
   return seconds;
 }
 
@@ -101,6 +101,6 @@ class WallClock:
             os.close(file)
 
     @property
-    def told(self) -> int:
-        """How often somebody was told a time that is off."""
+    def wrong_readings(self) -> int:
+        """How often a wrong time was read."""
         return struct.unpack("Q", self._file.read_bytes()[8:16])[0]

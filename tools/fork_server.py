@@ -1,0 +1,133 @@
+"""Runs `dipaco` command lines, each in a process of its own, and kills it where it is told to.
+
+    python tools/fork_server.py      one JSON request a line in, one JSON answer a line out
+
+A process that has imported everything and computed nothing forks one child for each command line:
+a real process with its own exit code, streams and death, without the three seconds of imports.
+Faults are at the named points of `support/fault_points.py`.
+"""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint
+from support.fault_points import Fault, install, wrap
+
+import dipaco.cli.console
+import dipaco.cli.main
+import dipaco.workers.loop
+from dipaco.data import prepare
+from dipaco.data.packages import domains
+from dipaco.evaluation import plots
+from dipaco.model import huggingface
+from dipaco.runs import programs
+from dipaco.serving import dispatch
+from dipaco.serving.decoding import loop
+from dipaco.sweeps import jobs
+from dipaco.workers import origin
+from dipaco.workers.tasks import report
+
+LOADED_BEFORE_THE_FORK = (
+    *(orbax.checkpoint, prepare, domains, plots, huggingface, dispatch, loop, jobs, origin, report),
+)
+
+
+def keep_all_compiled() -> None:
+    """Even what compiles fast is kept, in the cache of the tests: it is made again fifty times."""
+    update = lambda _: jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # noqa: E731
+    wrap(programs, "keep_compiled", after=update)
+
+
+class Forked:
+    """What the product asks of `subprocess.Popen` for a process of its own command line; forked."""
+
+    def __init__(self, command: list[str], *, stdin: int, stdout: Any, stderr: Any, **_: Any):
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid:
+            return
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.dup2(stdout.fileno(), 1)
+        os.dup2(stderr.fileno(), 2)
+        os.closerange(3, 1024)  # locks of the parent among them
+        code = 1
+        try:
+            code = dipaco.cli.main.main(command[command.index("dipaco.cli.main") + 1 :])
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            process, status = os.waitpid(self.pid, os.WNOHANG)
+            if process:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (timeout or 60.0)
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("forked", timeout or 60.0)
+            time.sleep(0.02)
+        assert self.returncode is not None
+        return self.returncode
+
+    def terminate(self) -> None:
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        if self.poll() is None:  # what has ended is not asked again, as there
+            os.kill(self.pid, number)
+
+
+def child(request: dict[str, Any], folder: Path) -> None:
+    """Becomes the process of one command line; ends it."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+    os.environ.update(request.get("environment", {}))
+    if limit := request.get("file_bytes"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    if fault := request.get("fault"):
+        install(Fault(**fault), marker=folder / "fired")
+    keep_all_compiled()
+    if request.get("forks"):  # its own processes as well
+        subprocess.Popen = Forked  # ty: ignore[invalid-assignment]
+    sys.exit(dipaco.cli.main.main(request["arguments"]))
+
+
+def main() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        folder = Path(request["folder"])
+        process = os.fork()
+        if not process:
+            return child(request, folder)
+        _, status = os.waitpid(process, 0)
+        answer = {
+            "code": os.waitstatus_to_exitcode(status),
+            **{name: (folder / name).read_text() for name in ("out", "err")},
+            "fired": (folder / "fired").read_text() if (folder / "fired").exists() else None,
+        }
+        print(json.dumps(answer), flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main()

@@ -1,0 +1,128 @@
+"""Named points of a task at which a process kills or interrupts itself: after claim, inside steps,
+before save, inside record, ...
+
+They exist by wrapping functions of `dipaco` in the process that is to die; the product has no hooks
+for them.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Fault(NamedTuple):
+    """A signal that a process sends itself.
+
+    Args:
+      where: the named point.
+      kind: of the task that is being done; None = any.
+      nth: it is sent when the point is passed for the nth time.
+      number: of the signal.
+    """
+
+    where: str
+    kind: str | None = None
+    nth: int = 1
+    number: int = signal.SIGKILL
+
+
+def install(fault: Fault, marker: Path) -> None:
+    """Names all points in this process and sends the signal at one of them.
+
+    Args:
+      marker: file that gets `WHERE KIND` just before the signal is sent.
+    """
+    # Loaded here, since tests and storms import the record and none of this.
+    import orbax.checkpoint
+
+    from dipaco import files
+    from dipaco.control.ledger import Ledger
+    from dipaco.control.queue import Queue
+    from dipaco.control.sqlite import SQLite
+    from dipaco.data import prepare, staging
+    from dipaco.data.token_files import TokenWriter
+    from dipaco.store import objects
+    from dipaco.store.objects import Objects
+    from dipaco.sweeps import jobs
+    from dipaco.workers.tasks import report, train
+
+    point = _Counter(fault, marker)
+    at: Callable[[str], Callable[[], None]] = lambda where: lambda: point.passed(where)  # noqa: E731
+    after: Callable[[str], Callable[[Any], None]] = lambda where: lambda _: point.passed(where)  # noqa: E731
+
+    wrap(Ledger, "start", before=at("before begin"))
+    wrap(Queue, "claim_stack", after=point.claimed)
+    wrap(Ledger, "finish", before=point.begins_to_record, after=point.has_recorded)
+    wrap(SQLite, "change", after=point.changed)
+    wrap(Objects, "write", before=at("before save"))
+    wrap(Objects, "delete", before=at("before sweep"))
+    for room in (objects, files):  # of an object, and of `write_atomically`
+        wrap(room, "install_file", before=at("inside save"))
+    wrap(train, "save_snapshot", before=at("before save"))
+    wrap(report, "write_atomically", after=after("inside save"))
+    # Orbax writes in the background: when `save` returns, the snapshot is not there yet.
+    wrap(orbax.checkpoint.StandardCheckpointer, "save", after=after("inside snapshot"))
+    wrap(jobs.LocalEngine, "start", after=after("after start"))
+    wrap(staging, "write_arrays", before=at("inside staging"))
+    wrap(TokenWriter, "write", after=after("inside tokens"))
+    wrap(prepare, "_finish", before=at("before manifest"))
+    wrap(prepare.shutil, "rmtree", before=at("after manifest"))
+    run_phase: Any = train.run_phase
+
+    def watched(*arguments, on_step, **settings):
+        def stepped(step, loss):
+            on_step(step, loss)
+            point.passed("inside steps")
+
+        return run_phase(*arguments, on_step=stepped, **settings)
+
+    vars(train)["run_phase"] = watched
+
+
+class _Counter:
+    """Counts how often the point of a fault is passed; the process gets the signal at the nth."""
+
+    def __init__(self, fault: Fault, marker: Path):
+        self._fault, self._marker, self._left = fault, marker, fault.nth
+        self._doing: str | None = None  # the kind of the task that is being done
+        self._is_recording = False
+
+    def passed(self, where: str) -> None:
+        """Called at every point; does not come back from a SIGKILL."""
+        if where != self._fault.where or self._fault.kind not in (None, self._doing):
+            return
+        self._left -= 1
+        if self._left == 0:
+            self._marker.write_text(f"{where} {self._doing}")
+            os.kill(os.getpid(), self._fault.number)
+
+    def claimed(self, claims: Any) -> None:
+        self._doing = claims[0].task.kind if claims else None
+        self.passed("after claim")
+
+    def begins_to_record(self) -> None:
+        self._is_recording = True
+        self.passed("before record")
+
+    def has_recorded(self, _: Any) -> None:
+        self._is_recording = False
+        self.passed("after record")
+
+    def changed(self, _: Any) -> None:
+        if self._is_recording:
+            self.passed("inside record")
+
+
+def wrap(owner: Any, name: str, before=lambda: None, after=lambda result: None) -> None:
+    """Puts a function before and after another."""
+    inner = getattr(owner, name)
+
+    def wrapped(*arguments, **settings):
+        before()
+        result = inner(*arguments, **settings)
+        after(result)
+        return result
+
+    setattr(owner, name, wrapped)
