@@ -299,8 +299,8 @@ def bench_decode(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
     ratios = {}
     for rows in arguments.decode_rows:
         pool, numbers = make_pool(model, rows), jnp.arange(rows)
-        taken = gather_rows(pool, numbers, slots)
-        kept = sum(leaf.nbytes for leaf in jax.tree.leaves(taken))
+        gathered = gather_rows(pool, numbers, slots)
+        kept = sum(leaf.nbytes for leaf in jax.tree.leaves(gathered))
         history, lengths = jnp.zeros((rows, slots), jnp.int32), jnp.full(rows, slots // 2)
         greedy = stack_settings([SamplingSettings(temperature=0.0)] * rows)
         uniforms = jnp.zeros((steps, rows))
@@ -308,9 +308,9 @@ def bench_decode(arguments: argparse.Namespace, peak: Peak) -> dict[str, Any]:
         def work(
             history=history, lengths=lengths, greedy=greedy, uniforms=uniforms, numbers=numbers
         ):
-            nonlocal pool, taken
-            made, pool, taken = decode_block(
-                model, prepared, pool, taken, numbers, history, lengths, greedy, uniforms, False
+            nonlocal pool, gathered
+            made, pool, gathered = decode_block(
+                model, prepared, pool, gathered, numbers, history, lengths, greedy, uniforms, False
             )
             return made
 

@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     check_between("--port", options.port, 0, LAST_PORT)
     check_between("--drain-seconds", options.drain_seconds, 0, DAY_SECONDS)
     keys = _keys(options.api_key_file)
-    most_body_bytes = _bytes("--body-bytes", options.body_bytes)
+    max_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
     with reading(
         options.run
@@ -130,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
 
     template = options.chat_template or (find_template(Path(given)) if given else None)
     chat = ChatTemplate(template, tokenizer_file) if template else None
-    http = HttpSettings(api_keys=keys, most_body_bytes=most_body_bytes, chat=chat)
+    http = HttpSettings(api_keys=keys, max_body_bytes=max_body_bytes, chat=chat)
     settings = ServiceSettings(
         arm=options.arm,
         phase=options.phase,

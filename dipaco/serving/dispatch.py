@@ -24,7 +24,7 @@ from dipaco.runs.run import Run
 from dipaco.serving.decoding.decode import smallest_fitting
 from dipaco.serving.micro_batcher import MicroBatcher
 
-MOST_REMEMBERED = 4096  # prefixes: prompts of one application often begin alike
+MAX_CACHED_PREFIXES = 4096  # prefixes: prompts of one application often begin alike
 READ_TOGETHER = (1, 2, 4)  # prefixes: per prompt, four cost 0.65 of what one costs (eight, 0.6)
 
 
@@ -68,7 +68,7 @@ class Dispatcher:
         below_head = {name: parts[name] for name in ("embed", *block_names(config))}
         self._hidden = functools.partial(hidden_states, config, prepare(config, below_head))
         self._batcher = MicroBatcher(self._features, READ_TOGETHER[-1])
-        self._route_cached = functools.lru_cache(MOST_REMEMBERED)(self._route_uncached)
+        self._route_cached = functools.lru_cache(MAX_CACHED_PREFIXES)(self._route_uncached)
 
     def warm_up(self) -> None:
         """Compiles for every number of prompts that it reads together."""

@@ -57,7 +57,7 @@ class PathStore(Protocol):
 
     def pin(self, modules: Modules) -> AbstractContextManager[object]: ...
 
-    def holds(self, modules: Modules) -> bool: ...
+    def contains(self, modules: Modules) -> bool: ...
 
     def stats(self) -> CacheStats: ...
 
@@ -102,13 +102,13 @@ class ServingEngine(Protocol):
 class InProcessEngine:
     """Paths and a loop of this process."""
 
-    def __init__(self, brief: EngineSpec):
-        self._brief = brief
+    def __init__(self, spec: EngineSpec):
+        self._spec = spec
         free_bytes = _free_bytes()
-        check_rows_fit(brief.model, brief.limits.rows, free_bytes)
-        max_bytes = brief.path_bytes or free_bytes // 2
-        self.cache = PathCache(self._load, max_bytes, brief.on_cold)
-        self.loop = Loop(brief.model, self._parts_of, limits=brief.limits)
+        check_rows_fit(spec.model, spec.limits.rows, free_bytes)
+        max_bytes = spec.path_bytes or free_bytes // 2
+        self.cache = PathCache(self._load, max_bytes, spec.on_cold)
+        self.loop = Loop(spec.model, self._parts_of, limits=spec.limits)
 
     def start(self, served: ServedRelease | None = None) -> None:
         """Compiles everything, then starts the loop.
@@ -121,7 +121,7 @@ class InProcessEngine:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: not a single path of it can be served.
         """
         if served is None:
-            self.loop.warm_up(_nothing(self._brief.model))
+            self.loop.warm_up(_nothing(self._spec.model))
         else:
             self._warm_up(served)
         self.loop.run()
@@ -138,17 +138,17 @@ class InProcessEngine:
 
     @contextlib.contextmanager
     def _parts_of(self, release: str, path: int) -> Generator[Parts]:
-        with self.cache.pin(self._brief.modules_of(release, path)) as parts:
+        with self.cache.pin(self._spec.modules_of(release, path)) as parts:
             yield parts
 
     def _load(self, receipt: Receipt) -> Parts:
-        health = self._brief.health
+        health = self._spec.health
         try:
-            parts = prepare(self._brief.model, load_tree(self._brief.objects, receipt))
+            parts = prepare(self._spec.model, load_tree(self._spec.objects, receipt))
         except (ObjectMissing, ObjectDamaged) as error:
-            health.is_broken(receipt.digest, str(error))
+            health.mark_broken(receipt.digest, str(error))
             raise
-        health.is_whole(receipt.digest)
+        health.mark_whole(receipt.digest)
         return parts
 
 

@@ -44,7 +44,7 @@ class PathAdmission:
         cache = self._cache
         # A path that is in memory comes in at once, unless somebody has been waiting for room: a
         # busy few would keep the others out for ever.
-        if cache.holds(modules) and not self._is_somebody_impatient():
+        if cache.contains(modules) and not self._is_somebody_impatient():
             pin = contextlib.ExitStack()
             with contextlib.suppress(NoRoomForPath):  # another has taken its place just now
                 pin.enter_context(cache.pin(modules))

@@ -77,7 +77,7 @@ class PathCache:
                 self._pins[name] -= 1
                 self._pins += Counter()  # drops what is zero
 
-    def holds(self, modules: Modules) -> bool:
+    def contains(self, modules: Modules) -> bool:
         """Whether pinning it now would read nothing."""
         with self._lock:
             return _name(modules) in self._paths

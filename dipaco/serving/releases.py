@@ -117,13 +117,13 @@ class ReleaseHealth:
         self._tell, self._clock = tell, clock
         self._broken: dict[str, tuple[float, str]] = {}  # digest -> when, what was wrong
 
-    def is_broken(self, digest: str, problem: str) -> None:
+    def mark_broken(self, digest: str, problem: str) -> None:
         _, before = self._broken.get(digest, (0.0, None))
         self._broken[digest] = (self._clock(), problem)
         if problem != before:
             self._tell(digest, problem)
 
-    def is_whole(self, digest: str) -> None:
+    def mark_whole(self, digest: str) -> None:
         if self._broken.pop(digest, None):
             self._tell(digest, None)
 
@@ -145,9 +145,9 @@ def read_all(objects: Objects, release: Release, health: ReleaseHealth) -> dict[
     for module, digest in sorted({item for path in release.paths for item in path.items()}):
         try:
             objects.file(release.objects[digest])
-            health.is_whole(digest)
+            health.mark_whole(digest)
         except DipacoError as error:
-            health.is_broken(digest, str(error))
+            health.mark_broken(digest, str(error))
             problems[module] = str(error)
     return problems
 
@@ -173,9 +173,9 @@ class ReleaseFollower:
         health: ReleaseHealth,
         prepare: Callable[[Run, ServedRelease], None],
         say: Callable[[str], None],
-        glance: Callable[[Run], object] = lambda run: None,
+        on_poll: Callable[[Run], object] = lambda run: None,
     ):
-        self._glance = glance
+        self._on_poll = on_poll
         self._folder, self._releases, self._health = folder, releases, health
         self._prepare, self._say = prepare, say
         self._refused: set[tuple[int, str]] = set()  # phase and problem: each is said once
@@ -186,7 +186,7 @@ class ReleaseFollower:
         """One look; True where a newer release is served now."""
         now = self._releases.now.release
         with reading(self._folder) as run:
-            self._glance(run)
+            self._on_poll(run)
             newest = run.ledger.release(now.arm)
             if newest.phase <= now.phase:
                 return False

@@ -40,7 +40,7 @@ class ServiceSettings:
     arm: str = MODULAR
     phase: int | None = None  # stay with the release of this phase; None = follow the newest
     path_bytes: int | None = None  # of all paths in memory; None = half of what is free
-    look_seconds: float = 5.0  # between looks for a newer release
+    poll_seconds: float = 5.0  # between looks for a newer release
     reroute_every: int | None = None  # tokens made before the path is chosen anew; None = never
     limits: LoopLimits = LoopLimits()
 
@@ -132,7 +132,7 @@ class Service:
             self.health,
             self._read_ahead,
             self.say,
-            glance=self._look_for_rerouter,
+            on_poll=self._look_for_rerouter,
         )
 
     def __enter__(self) -> "Service":
@@ -160,7 +160,7 @@ class Service:
             )
         self.engine.start(self.releases.now)
         is_pinned = self.settings.phase is not None
-        self.follower.start(None if is_pinned else self.settings.look_seconds)
+        self.follower.start(None if is_pinned else self.settings.poll_seconds)
 
     def stop(self, drain_seconds: float) -> None:
         """Finishes what runs, at most for so long, and ends the threads."""
@@ -217,6 +217,6 @@ class Service:
             self._dispatcher.add_release(run, newer.release)
         with contextlib.suppress(DipacoError):
             for path in range(now.num_paths):
-                if self.cache.holds(now.modules_of(path)):
+                if self.cache.contains(now.modules_of(path)):
                     with self.cache.pin(newer.modules_of(path)):
                         pass

@@ -100,14 +100,14 @@ class RayReplicas:
 
     def __init__(
         self,
-        brief: EngineSpec,
+        spec: EngineSpec,
         scale: ReplicaRange,
         shape: WorkerResources,
         say: Callable[[str], None],
     ):
-        self._brief, self._scale, self._shape, self._say = brief, scale, shape, say
+        self._spec, self._scale, self._shape, self._say = spec, scale, shape, say
         self._name = f"dipaco-{socket.gethostname()}-{os.getpid()}"
-        self._loop = _OwnedLoop(brief, self._ask, self._close)
+        self._loop = _OwnedLoop(spec, self._ask, self._close)
         self._cache = RemoteCache(self._loop)
         self._handle: Any = None
         self._is_closed = threading.Event()
@@ -128,8 +128,8 @@ class RayReplicas:
           PathCacheTooSmall: not a single path can be served.
           ReplicasFailed.
         """
-        if served is not None and self._brief.path_bytes is not None:
-            self._check_fits(served, self._brief.path_bytes)
+        if served is not None and self._spec.path_bytes is not None:
+            self._check_fits(served, self._spec.path_bytes)
 
         class Door:
             """Lives as long as we do. It is nobody's import, so its process stays small."""
@@ -158,7 +158,7 @@ class RayReplicas:
                 told_seconds += TOLD_SECONDS
                 self._say(f"no replica is ready after {waited:.0f} s: {_last_words(look.message)}")
             time.sleep(0.2)
-        self._loop.replicas_are(look.num_running)
+        self._loop.set_num_replicas(look.num_running)
 
     def _look(self) -> "_ReplicaStatus":
         app = ray.serve.status().applications[self._name]
@@ -168,9 +168,9 @@ class RayReplicas:
         return _ReplicaStatus(number, app.status == "DEPLOY_FAILED", message)
 
     def _deployment(self) -> Any:
-        limits, kind = self._brief.limits, kind_of_devices()
+        limits, kind = self._spec.limits, kind_of_devices()
         resources = self._shape.resources(kind)
-        run = self._brief.address.identity
+        run = self._spec.address.identity
         variables = {name: os.environ[name] for name in variables_for(run, None)}
         busy = max(1, limits.rows // 2)
         router: dict[str, Any] = {
@@ -201,7 +201,7 @@ class RayReplicas:
             "graceful_shutdown_timeout_s": GRACE_SECONDS,
             "graceful_shutdown_wait_loop_s": 0.5,
         }
-        order = ReplicaSpec(run, self._brief.model, limits, self._brief.path_bytes)
+        order = ReplicaSpec(run, self._spec.model, limits, self._spec.path_bytes)
         deployment: Any = ray.serve.deployment(RayReplica)
         return deployment.options(**options).bind(order, self._name)
 
@@ -224,7 +224,7 @@ class RayReplicas:
     def _watch(self) -> None:
         while not self._is_closed.wait(LOOK_SECONDS):
             with contextlib.suppress(RayServeException, ray.exceptions.RayError, KeyError):
-                self._loop.replicas_are(self._look().num_running)
+                self._loop.set_num_replicas(self._look().num_running)
 
     def _check_fits(self, served: ServedRelease, max_bytes: int) -> None:
         sizes = [
@@ -260,8 +260,8 @@ class _ReplicaStatus(NamedTuple):
 class _OwnedLoop(RemoteLoop):
     """A remote loop with which its replicas end."""
 
-    def __init__(self, brief: EngineSpec, ask: Any, close: Callable[[], None]):
-        super().__init__(brief, ask)
+    def __init__(self, spec: EngineSpec, ask: Any, close: Callable[[], None]):
+        super().__init__(spec, ask)
         self._close = close
 
     def stop(self, drain_seconds: float) -> None:
@@ -283,7 +283,7 @@ def join_cluster(
     """
     join(address)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    return lambda brief: RayReplicas(brief, scale, shape, say)
+    return lambda spec: RayReplicas(spec, scale, shape, say)
 
 
 def _last_words(report: str) -> str:

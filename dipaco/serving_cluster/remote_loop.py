@@ -25,8 +25,8 @@ from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 TRIES = 4  # replicas that one request may lose
-AGAIN_SECONDS = 0.2  # before the next of them is asked
-NOBODY_SECONDS = 60.0  # without a replica, before those who wait are told so
+RETRY_SECONDS = 0.2  # before the next of them is asked
+NO_REPLICA_SECONDS = 60.0  # without a replica, before those who wait are told so
 LOOK_SECONDS = 1.0  # between looks at that
 
 # Answers a request; closing it frees what the request holds. Raises `ReplicaUnavailable`.
@@ -76,16 +76,18 @@ class RemoteLoop:
       ask: asks a replica that is chosen for the request's path.
     """
 
-    def __init__(self, brief: EngineSpec, ask: Ask):
-        self._brief, self._ask = brief, ask
-        self.pictures: dict[str, ReplicaStats] = {}  # the latest of each replica that was heard of
+    def __init__(self, spec: EngineSpec, ask: Ask):
+        self._spec, self._ask = spec, ask
+        self.replica_stats: dict[
+            str, ReplicaStats
+        ] = {}  # the latest of each replica that was heard of
         self.num_replicas = 0
         self.num_lost = 0  # times that a request had to go on elsewhere
         self._heard_seconds = time.monotonic()  # when there was a replica
         self._meter = LoopMeter()
         self._followed: dict[Stream, _RemoteRequest] = {}  # of the thread below, but for its length
         self._lock = threading.Lock()
-        self._num_inside = 0
+        self._num_admitted = 0
         self._is_stopping = False
         self._events = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
@@ -95,15 +97,15 @@ class RemoteLoop:
     @property
     def capacity(self) -> int:
         """Requests that all take at once, and as many more as may wait."""
-        limits = self._brief.limits
+        limits = self._spec.limits
         return limits.rows * max(1, self.num_replicas) + limits.waiting
 
     @property
     def is_alive(self) -> bool:
         """Whether there is somebody to ask, or will be soon."""
-        return self._thread is not None and self._thread.is_alive() and not self._is_deserted
+        return self._thread is not None and self._thread.is_alive() and not self._has_no_replica
 
-    def replicas_are(self, number: int) -> None:
+    def set_num_replicas(self, number: int) -> None:
         """So many answer now."""
         self.num_replicas = number
         if number:
@@ -116,17 +118,17 @@ class RemoteLoop:
           ContextTooLong, QueueFull, LoopStopping: as there.
           NoReplica: there has been none for a while.
         """
-        check_fits(self._brief.model, request.prompt_ids)
-        modules = self._brief.modules_of(request.release, request.path)
-        if self._is_deserted:
-            raise NoReplica(seconds=NOBODY_SECONDS)
+        check_fits(self._spec.model, request.prompt_ids)
+        modules = self._spec.modules_of(request.release, request.path)
+        if self._has_no_replica:
+            raise NoReplica(seconds=NO_REPLICA_SECONDS)
         with self._lock:
             if self._is_stopping:
                 raise LoopStopping()
-            if (inside := self._num_inside) >= self.capacity:
+            if (inside := self._num_admitted) >= self.capacity:
                 seconds = self._meter.seconds_until_served(inside)
                 raise QueueFull(waiting=inside, retry_after_seconds=seconds)
-            self._num_inside += 1
+            self._num_admitted += 1
         stream = RemoteStream(request, on_token, self._has_left)
         self._events.call_soon_threadsafe(self._begin, _RemoteRequest(stream, modules))
         return stream
@@ -139,7 +141,7 @@ class RemoteLoop:
             if one.has_begun:
                 key = key_of(one.stream)
                 rows_per_path[key] = rows_per_path.get(key, 0) + 1
-        loops = [picture.loop for picture in list(self.pictures.values())]
+        loops = [picture.loop for picture in list(self.replica_stats.values())]
         seen = self._meter.stats(sum(not one.has_begun for one in followed), rows_per_path)
         return seen._replace(
             num_prompt_tokens=sum(loop.num_prompt_tokens for loop in loops),
@@ -169,8 +171,8 @@ class RemoteLoop:
         self._thread.join()
 
     @property
-    def _is_deserted(self) -> bool:
-        return time.monotonic() - self._heard_seconds > NOBODY_SECONDS
+    def _has_no_replica(self) -> bool:
+        return time.monotonic() - self._heard_seconds > NO_REPLICA_SECONDS
 
     def _has_left(self, stream: Stream) -> None:
         with contextlib.suppress(RuntimeError):  # the thread has ended, and all streams with it
@@ -206,9 +208,9 @@ class RemoteLoop:
             finish = broken if error else task.result()
         del self._followed[followed.stream]
         with self._lock:
-            self._num_inside -= 1
+            self._num_admitted -= 1
         finish = finish or Finish("cancelled")
-        self._meter.has_finished(finish.reason)
+        self._meter.record_finish(finish.reason)
         followed.stream.put(finish)
 
     async def _drain(self, seconds: float) -> None:
@@ -225,9 +227,9 @@ class RemoteLoop:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._is_deserted:
+            if self._has_no_replica:
                 for stream in list(self._followed):
-                    self._end(stream, Finish("error", NoReplica(seconds=NOBODY_SECONDS)))
+                    self._end(stream, Finish("error", NoReplica(seconds=NO_REPLICA_SECONDS)))
 
     async def _follow(self, followed: _RemoteRequest) -> Finish:
         """Asks replica after replica until one has told the end."""
@@ -238,7 +240,7 @@ class RemoteLoop:
                 return await self._asked(followed)
             except ReplicaUnavailable:
                 self.num_lost += 1
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
         return Finish("error", ReplicaLost(tries=TRIES))
 
     async def _asked(self, followed: _RemoteRequest) -> Finish:
@@ -251,9 +253,9 @@ class RemoteLoop:
 
     def _hear(self, followed: _RemoteRequest, told: ReplicaUpdate) -> Finish | None:
         if told.picture is not None:
-            self.pictures[told.picture.replica] = told.picture
+            self.replica_stats[told.picture.replica] = told.picture
             for seconds in told.picture.cold_seconds:
-                self._brief.on_cold(seconds)
+                self._spec.on_cold(seconds)
         stream = followed.stream
         if stream.prompt_logprobs is None:
             stream.prompt_logprobs = told.prompt_logprobs
@@ -261,7 +263,7 @@ class RemoteLoop:
             if isinstance(item, Finish):
                 return self._understood(followed, item)
             if not followed.made:
-                self._meter.has_begun(stream.submitted_seconds)
+                self._meter.record_first_token(stream.submitted_seconds)
             followed.made.append(item.id)
             self._meter.num_tokens += 1
             stream.put(item)
@@ -276,7 +278,7 @@ class RemoteLoop:
                 name = error.values.get("name")
                 for receipt in followed.modules.values():
                     if receipt.name == name:
-                        self._brief.health.is_broken(receipt.digest, str(error))
+                        self._spec.health.mark_broken(receipt.digest, str(error))
         if finish.reason == "cancelled":
             raise ReplicaUnavailable
         return finish
@@ -285,7 +287,7 @@ class RemoteLoop:
         request, made = followed.stream.request, followed.made
         if made and made[-1] in request.stop_ids:
             return Finish("stop")
-        is_full = len(request.prompt_ids) + len(made) >= self._brief.model.max_length
+        is_full = len(request.prompt_ids) + len(made) >= self._spec.model.max_length
         return Finish("length") if len(made) >= request.max_new_tokens or is_full else None
 
 
@@ -297,17 +299,17 @@ class RemoteCache(NamedTuple):
     @property
     def max_bytes(self) -> int:
         """Of all replicas that were heard of."""
-        return sum(picture.max_bytes for picture in list(self.loop.pictures.values()))
+        return sum(picture.max_bytes for picture in list(self.loop.replica_stats.values()))
 
     def pin(self, modules: Modules) -> AbstractContextManager[object]:
         return contextlib.nullcontext()
 
-    def holds(self, modules: Modules) -> bool:
+    def contains(self, modules: Modules) -> bool:
         return True
 
     def stats(self) -> CacheStats:
         """All replicas together, as of their last answers."""
-        stats = [picture.cache for picture in list(self.loop.pictures.values())]
+        stats = [picture.cache for picture in list(self.loop.replica_stats.values())]
         return CacheStats(*map(sum, zip(*stats, strict=True))) if stats else CacheStats(*[0] * 7)
 
 

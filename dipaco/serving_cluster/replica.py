@@ -128,13 +128,13 @@ class Replica:
     ) -> AsyncGenerator[ReplicaUpdate]:
         key = request.release, request.path
         wanted = self._wanted.setdefault(key, _PathModules(modules))
-        feed: EventBridge[Token | Finish] = EventBridge()
+        bridge: EventBridge[Token | Finish] = EventBridge()
         async with self._room.holding(wanted.modules):
-            stream = self._engine.loop.submit(request, _holding(wanted, feed.put))
+            stream = self._engine.loop.submit(request, _holding(wanted, bridge.put))
             try:
                 said = False
                 while True:
-                    items = await feed.take()
+                    items = await bridge.take()
                     logprobs, said = (None if said else stream.prompt_logprobs), True
                     if isinstance(end := items[-1], Finish):
                         if end.error is not None and not isinstance(end.error, DipacoError):

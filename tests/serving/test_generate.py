@@ -1,4 +1,4 @@
-"""A path that was exported says in `transformers` what it says here."""
+"""Generating without a server: as many tokens as fit, and those of `transformers`."""
 
 import jax
 import numpy as np
@@ -9,10 +9,11 @@ from dipaco.model.huggingface import export_checkpoint
 from dipaco.model.spec import describe
 from dipaco.serving.decoding.generate import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
+from tests.support.serving_rig import CONFIG, random_parts
 
 
 @pytest.mark.parametrize("qk_norm", [False, True], ids=["llama", "qwen3"])
-def test_greedy_text_is_the_same_in_transformers(qk_norm, tmp_path):
+def test_greedy_tokens_equal_those_of_transformers(qk_norm, tmp_path):
     torch = pytest.importorskip("torch", reason="parity needs the `parity` extra")
     transformers = pytest.importorskip("transformers", reason="parity needs the `parity` extra")
     config = ModelConfig(
@@ -42,3 +43,13 @@ def test_greedy_text_is_the_same_in_transformers(qk_norm, tmp_path):
         do_sample=False,
     )
     assert ours == theirs[0, 3:].tolist()
+
+
+def test_generate_makes_the_tokens_asked_for_or_those_that_fit():
+    for prompt, max_new_tokens, num_made in (
+        ([1] * 50, 0, 0),
+        ([1] * 50, 9, 9),
+        ([1] * 60, 100, 4),
+    ):
+        settings = {"max_new_tokens": max_new_tokens, "sampling": SamplingSettings(), "seed": 0}
+        assert len(list(generate(CONFIG, random_parts(0), prompt, **settings))) == num_made

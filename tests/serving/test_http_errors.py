@@ -145,7 +145,7 @@ def test_a_megabyte_is_refused_without_being_read_as_tokens(client, service, mon
 
 
 def test_a_body_that_is_too_large_or_not_json_is_refused(service):
-    app = make_app(service, settings=HttpSettings(most_body_bytes=1000))
+    app = make_app(service, settings=HttpSettings(max_body_bytes=1000))
     with TestClient(app) as client:
         told = client.post("/v1/completions", json=GOOD | {"prompt": "a" * 2000})
         assert "larger than 1,000 bytes" in refused(told, 413)

@@ -76,8 +76,8 @@ def test_the_least_recently_used_path_goes_first():
     for path in (0, 4, 0, 8):
         with cache.pin(modules_of(path)):
             pass
-    assert cache.holds(modules_of(0))
-    assert not cache.holds(modules_of(4))
+    assert cache.contains(modules_of(0))
+    assert not cache.contains(modules_of(4))
     assert cache.stats().evictions == 1
 
 
@@ -148,7 +148,7 @@ def test_whatever_is_asked_bytes_stay_within_the_limit_and_pins_hold(steps, most
         assert stats.num_bytes == stats.modules * SIZE <= most_modules * SIZE
         assert stats.pinned == len({p for p, _, _ in pins})
         for path_held, _, _ in pins:
-            assert cache.holds(modules_of(path_held))
+            assert cache.contains(modules_of(path_held))
 
 
 def test_many_threads_may_pin_at_once():

@@ -83,7 +83,7 @@ def test_paths_in_use_are_read_before_the_swap(service, rewound):
     rewound.publish()
     service.follower.look()
     now = service.releases.now
-    assert [service.cache.holds(now.modules_of(path)) for path in range(4)] == [0, 0, 1, 0]
+    assert [service.cache.contains(now.modules_of(path)) for path in range(4)] == [0, 0, 1, 0]
 
 
 def test_a_module_that_is_missing_keeps_the_older_release(service, rewound, said):
@@ -174,12 +174,12 @@ def test_what_was_broken_is_tried_again_after_a_while(service):
     health = ReleaseHealth(clock=lambda: now[0])
     modules = service.releases.now.modules_of(3)
     digest = next(iter(modules.values())).digest
-    health.is_broken(digest, "it is gone.")
+    health.mark_broken(digest, "it is gone.")
     assert "it is gone" in health.problem_of(modules)
     now[0] = 31.0
     assert health.problem_of(modules) is None
-    health.is_broken(digest, "it is gone.")
-    health.is_whole(digest)
+    health.mark_broken(digest, "it is gone.")
+    health.mark_whole(digest)
     assert health.problem_of(modules) is None
 
 

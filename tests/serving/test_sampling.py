@@ -1,4 +1,4 @@
-"""Sampling: what may be drawn, and how often."""
+"""Sampling: which tokens can be drawn, and how often."""
 
 import jax
 import numpy as np
@@ -7,9 +7,9 @@ import pytest
 from dipaco.errors import BadSetting
 from dipaco.serving.decoding.sampling import (
     SamplingSettings,
-    choose,
     likeliest,
     log_probabilities,
+    sample,
     stack_settings,
     uniforms,
 )
@@ -17,11 +17,11 @@ from dipaco.serving.decoding.sampling import (
 LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
 NUM_DRAWS = 2000
 NOTHING_SEEN = np.zeros((NUM_DRAWS, 1), np.int32), np.zeros(NUM_DRAWS, np.int32)
-draw = jax.jit(choose)
+draw = jax.jit(sample)
 
 
 def _shares(history=NOTHING_SEEN, **settings):
-    """How often each token is drawn, by as many rows as there are draws."""
+    """The share of draws that gave each token; one row for each draw."""
     rows = stack_settings([SamplingSettings(**{"temperature": 1.0, **settings})] * NUM_DRAWS)
     logits_VB = np.repeat(LOGITS[:, None], NUM_DRAWS, axis=1)
     tokens = draw(logits_VB, rows, uniforms(0, NUM_DRAWS), *history)
@@ -47,15 +47,15 @@ def _shares(history=NOTHING_SEEN, **settings):
     ],
     ids=str,
 )
-def test_tokens_are_drawn_as_often_as_they_should(settings, expected):
+def test_tokens_are_drawn_with_their_probability(settings, expected):
     shares = _shares(**settings)
     np.testing.assert_allclose(shares, expected, atol=0.04)
     np.testing.assert_array_equal(shares == 0, np.array(expected) == 0)
 
 
-def test_a_penalty_divides_the_logits_of_what_was_seen_and_of_nothing_else():
+def test_a_repetition_penalty_changes_only_tokens_that_were_seen():
     # All logits are negative here, so a penalty of 2 doubles them: squares the probability.
-    # Token 2 lies in the history's second slot, which a row of one token does not have.
+    # Token 2 is in the history's second slot, beyond the length of a row of one token.
     seen = np.full((NUM_DRAWS, 2), [1, 2], np.int32), np.ones(NUM_DRAWS, np.int32)
     weights = np.array([0.1, 0.16, 0.2, 0.3])
     shares = _shares(history=seen, repetition_penalty=2.0)
@@ -90,11 +90,11 @@ def test_a_cut_over_many_tokens_keeps_what_sorting_keeps():
     drawn = np.array(
         [draw(logits_VB, stack_settings(settings), uniforms(s, 64), *history) for s in range(40)]
     )
-    for row, asked in enumerate(settings):
-        order = np.argsort(-logits_VB[:, row], kind="stable")[: asked.top_k or None]
+    for row, setting in enumerate(settings):
+        order = np.argsort(-logits_VB[:, row], kind="stable")[: setting.top_k or None]
         weights = np.exp(logits_VB[order, row].astype(np.float64) / 0.7)
         before = (np.cumsum(weights) - weights) / weights.sum()
-        assert set(drawn[:, row]) <= set(order[before < asked.top_p + 1e-6])
+        assert set(drawn[:, row]) <= set(order[before < setting.top_p + 1e-6])
 
 
 def test_log_probabilities_are_those_of_the_softmax_best_first():
@@ -104,7 +104,7 @@ def test_log_probabilities_are_those_of_the_softmax_best_first():
     np.testing.assert_allclose(values, np.log([[0.4, 0.3, 0.2]]), rtol=1e-5)
 
 
-def test_luck_depends_on_the_seed_alone_and_begins_alike_at_any_length():
+def test_uniforms_depend_on_the_seed_only_and_a_longer_array_extends_a_shorter_one():
     np.testing.assert_array_equal(uniforms(7, 5), uniforms(7, 9)[:5])
     assert not np.array_equal(uniforms(7, 5), uniforms(2**63 + 7, 5))
 
@@ -122,6 +122,6 @@ def test_luck_depends_on_the_seed_alone_and_begins_alike_at_any_length():
     ],
     ids=str,
 )
-def test_settings_that_cannot_be_are_named(bad):
+def test_an_invalid_setting_is_named(bad):
     with pytest.raises(BadSetting, match=next(iter(bad))):
         SamplingSettings(**bad)

@@ -28,7 +28,7 @@ DRAWN = {"sampling": SamplingSettings(temperature=1.0), "seed": 3, "max_new_toke
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(elsewhere, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(elsewhere, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(elsewhere, "LOOK_SECONDS", 0.01)
 
 
@@ -43,7 +43,7 @@ def remote(health):
     with contextlib.ExitStack() as stack:
 
         def make(ask, replicas=1):
-            brief = EngineSpec(
+            spec = EngineSpec(
                 address=None,
                 objects=None,
                 model=CONFIG,
@@ -51,8 +51,8 @@ def remote(health):
                 modules_of=lambda release, path: MODULES,
                 health=health,
             )
-            loop = RemoteLoop(brief, ask)
-            loop.replicas_are(replicas)
+            loop = RemoteLoop(spec, ask)
+            loop.set_num_replicas(replicas)
             loop.run()
             stack.callback(loop.stop, 0.0)
             return loop
@@ -77,12 +77,12 @@ def asking(loop, dies_after=()):
     async def ask(wanted, modules):
         asked.append(wanted)
         dies = left.pop(0) if left else None
-        feed = EventBridge()
-        stream = loop.submit(wanted, feed.put)
+        bridge = EventBridge()
+        stream = loop.submit(wanted, bridge.put)
         told = 0
         try:
             while True:
-                for item in await feed.take():
+                for item in await bridge.take():
                     if dies is not None and told == dies:
                         raise ReplicaUnavailable
                     yield ReplicaUpdate([item], stream.prompt_logprobs if not told else None)
@@ -166,14 +166,14 @@ def test_whoever_leaves_is_let_go_of_at_once(remote):
 
 
 def test_when_there_has_been_no_replica_for_a_while_those_who_wait_are_told(remote, monkeypatch):
-    monkeypatch.setattr(elsewhere, "NOBODY_SECONDS", 0.2)
+    monkeypatch.setattr(elsewhere, "NO_REPLICA_SECONDS", 0.2)
     loop = remote(never, replicas=0)
     _, finish = read(loop.submit(request()))
     assert isinstance(finish.error, NoReplica)
     assert not loop.is_alive
     with pytest.raises(NoReplica):
         loop.submit(request())
-    loop.replicas_are(1)
+    loop.set_num_replicas(1)
     assert loop.is_alive
     loop.submit(request())
 
@@ -239,7 +239,7 @@ def test_one_that_is_stopping_hands_its_requests_on(real, remote, finish):
 
 def test_nothing_is_held_here_and_everything_may_come_in(remote):
     shares = RemoteCache(remote(never))
-    assert shares.holds(MODULES)
+    assert shares.contains(MODULES)
     with shares.pin(MODULES):
         pass
     assert set(shares.stats()) == {0}

@@ -1,4 +1,4 @@
-"""A model of a few thousand parameters, several paths of it, and a loop that serves them."""
+"""A model of a few thousand parameters, several of its paths, and a loop that serves them."""
 
 import contextlib
 import dataclasses
@@ -27,8 +27,8 @@ NUM_PATHS = 3
 
 
 @functools.cache
-def lively(path: int):
-    """Parameters of a path, of a size at which each of them matters."""
+def random_parts(path: int):
+    """Parameters of a path, large enough that every one of them affects the logits."""
     rng = np.random.default_rng(path)
     return jax.tree.map(
         lambda spec: rng.normal(0, 0.5, spec.shape).astype(np.float32), describe(CONFIG)
@@ -37,11 +37,11 @@ def lively(path: int):
 
 @functools.cache
 def prepared(path: int):
-    return prepare(CONFIG, lively(path))
+    return prepare(CONFIG, random_parts(path))
 
 
 def make_loop(parts_of=lambda release, path: contextlib.nullcontext(prepared(path)), **limits):
-    """A loop of few and small shapes; nobody runs it but the test."""
+    """A loop of few and small shapes, run by the test itself."""
     few = LoopLimits(rows=6, rows_per_path=4, waiting=100, steps_per_block=4, smallest_slots=32)
     return Loop(CONFIG, parts_of, limits=dataclasses.replace(few, **limits))
 
@@ -52,14 +52,13 @@ def request(prompt=(5, 9, 2), path=0, max_new_tokens=10, **more) -> GenerationRe
     )
 
 
-def turn(loop: Loop) -> None:
-    """Until there is nothing left to do."""
+def run_until_idle(loop: Loop) -> None:
     while loop.run_once():
         pass
 
 
 def read(stream: Stream) -> tuple[list[Token], Finish]:
-    """All that came of a stream that has ended."""
+    """The tokens and the end of a stream that has ended."""
     tokens = []
     while not isinstance(item := stream.get(timeout_seconds=0), Finish):
         tokens.append(item)

@@ -1,1 +1,15 @@
-"""From a request to its tokens on one device: the loop, its queue, its cache, its programs."""
+"""From a request to its tokens: continuous batching over paths, on one device.
+
+    stream.py            a request, its tokens, its end
+    limits.py            how much a loop holds at once
+    waiting_requests.py  the queue: paths take turns
+    loop.py              requests join and leave between blocks of steps
+    meter.py             counts and rates of a loop
+    batch.py             the active rows of one path
+    cache_pool.py        the cache of all requests, and the programs in fixed shapes
+    decode.py            the compiled programs: prefill, decode a block, score a prompt
+    sampling.py          the next token from its logits
+    generate.py          one prompt on one path, without a server
+
+Nothing here knows runs, releases or HTTP. May import `model`, and `serving.errors`.
+"""

@@ -1,4 +1,4 @@
-"""The rows of one path that are alive: what a block of steps is told, and what it made of them."""
+"""The active rows of one path: the inputs of a block of steps, and the tokens it block."""
 
 import contextlib
 import dataclasses
@@ -16,49 +16,49 @@ from dipaco.serving.decoding.stream import Finish, Stream, Token
 
 @dataclasses.dataclass
 class BatchRow:
-    """One request that is being answered."""
+    """One active request."""
 
     stream: Stream
-    place: int  # its row of the pool
+    pool_row: int  # its row of the cache pool
     tokens: list[int]  # prompt and continuation
-    most_tokens: int  # together; then it ends
-    uniforms: np.ndarray  # float32 [more than most_tokens]; with what it draws, by position
+    max_tokens: int  # both together, at most; then it ends
+    uniforms: np.ndarray  # float32 [more than max_tokens]; for its draws, by position
 
-    def take(self, token: Token) -> Finish | None:
-        """Hands on one token; the end, where this was the last."""
+    def add(self, token: Token) -> Finish | None:
+        """Puts one token into the stream; returns the end where this was the last."""
         self.tokens.append(token.id)
         self.stream.put(token)
         if token.id in self.stream.request.stop_ids:
             return Finish("stop")
-        return Finish("length") if len(self.tokens) >= self.most_tokens else None
+        return Finish("length") if len(self.tokens) >= self.max_tokens else None
 
 
 class Batch:
-    """The rows of one path, and its parameters as long as there are any."""
+    """The active rows of one path, and its parameters while there are any."""
 
     def __init__(self, prepared: Parts, pinned: contextlib.ExitStack | None = None):
         self.prepared = prepared
         self.rows: list[BatchRow] = []
-        # What was taken from the pool for the last block, and for whom: (places, slots).
-        self.taken: Any = None
-        self.taken_for: tuple[list[int], int] | None = None
+        # The cache rows gathered for the last block, and which they are: (pool rows, slots).
+        self.gathered: Any = None
+        self.gathered_for: tuple[list[int], int] | None = None
         self._pinned = pinned or contextlib.ExitStack()
 
-    def enter(self, row: BatchRow) -> None:
-        """One row more, perhaps in the place of one that has left: what was taken is that one's."""
+    def add(self, row: BatchRow) -> None:
+        """Adds a row. It may reuse the pool row of one that left: the gathered cache is stale."""
         self.rows.append(row)
-        self.taken = self.taken_for = None
+        self.gathered = self.gathered_for = None
 
     def close(self) -> None:
-        """Lets go of the parameters."""
-        self.taken = self.taken_for = None
+        """Unpins the parameters."""
+        self.gathered = self.gathered_for = None
         self._pinned.close()
 
 
 def block_inputs(
     rows: Sequence[BatchRow], num_rows: int, slots: int, num_steps: int, spare: int
 ) -> dict[str, Any]:
-    """What `decode.advance` is told of the rows: NumPy arrays, by the names of its arguments.
+    """The arguments of `decode.decode_block` for these rows, by name, as NumPy arrays.
 
     Padded to `num_rows` with the spare row of the pool, greedy and one token long.
     """
@@ -71,7 +71,7 @@ def block_inputs(
     requests = [row.stream.request for row in rows]
     sampling = [request.sampling for request in requests] + [SamplingSettings()] * num_spare
     return {
-        "rows_B": np.array([row.place for row in rows] + [spare] * num_spare, np.int32),
+        "rows_B": np.array([row.pool_row for row in rows] + [spare] * num_spare, np.int32),
         "history_BS": history_BS,
         "lengths_B": np.array([len(row.tokens) for row in rows] + [1] * num_spare, np.int32),
         "settings": stack_settings(sampling),
@@ -80,19 +80,19 @@ def block_inputs(
     }
 
 
-def only_tokens(made: DecodeBlock) -> DecodeBlock:
-    """A block whose tokens were fetched, and nothing else of it."""
-    return made._replace(token=jax.device_get(made.token))
+def fetch_tokens(block: DecodeBlock) -> DecodeBlock:
+    """The block with its tokens copied to the host, and nothing else of it."""
+    return block._replace(token=jax.device_get(block.token))
 
 
-def tokens_of(made: DecodeBlock, row: int, num_logprobs: int | None) -> list[Token]:
-    """One row's tokens of a block that was fetched, with as many log-probabilities as it wants."""
-    ids = made.token[:, row].tolist()
+def tokens_of(block: DecodeBlock, row: int, num_logprobs: int | None) -> list[Token]:
+    """One row's tokens of a block on the host, with the log-probabilities it asked for."""
+    ids = block.token[:, row].tolist()
     if num_logprobs is None:
         return [Token(id) for id in ids]
-    logprobs = made.logprob[:, row].tolist()
-    top_ids = made.top_token[:, row, :num_logprobs].tolist()
-    top_logprobs = made.top_logprob[:, row, :num_logprobs].tolist()
+    logprobs = block.logprob[:, row].tolist()
+    top_ids = block.top_token[:, row, :num_logprobs].tolist()
+    top_logprobs = block.top_logprob[:, row, :num_logprobs].tolist()
     return [
         Token(id, logprob, tuple(zip(*top, strict=True)))
         for id, logprob, *top in zip(ids, logprobs, top_ids, top_logprobs, strict=True)

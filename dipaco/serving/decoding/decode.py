@@ -1,10 +1,10 @@
-"""The compiled programs of serving: read prompts, make a block of tokens, move rows of the cache.
+"""The compiled programs of serving: prefill, decode a block of tokens, move rows of the cache.
 
 All requests share one cache, the *pool*: a row of slots for each, whatever its path, and one spare
 row that takes what padding writes. A program runs on the parameters of one path and some rows of
-the pool; what it needs besides (tokens, lengths, settings) is small and comes from the host each
-time, so nothing but the pool lives on the device. Shapes are fixed: rows and slots come in
-*buckets*, and whatever the load, a few programs serve it.
+the pool. Its other inputs (tokens, lengths, settings) are small and come from the host each time,
+so only the pool lives on the device. Shapes are fixed: rows and slots come in *buckets*, so a few
+programs serve any load.
 
 `prefill` fills the pool and computes no logits: it leaves out a prompt's last token. That token
 begins the first block of `decode_block`, like every token after it, so sampling is in one place.
@@ -22,23 +22,23 @@ from dipaco.model.cache import empty_cache
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import Blocks, extend, logits
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.sampling import RowSettings, choose, log_probabilities
+from dipaco.serving.decoding.sampling import RowSettings, log_probabilities, sample
 
-MOST_LOGPROBS = 20  # likeliest tokens that may be asked for
-SCORED_TOGETHER = 32  # tokens of a prompt
+MAX_LOGPROBS = 20  # likeliest tokens that may be asked for
+SCORE_BATCH_SIZE = 32  # tokens of a prompt
 
 
 class DecodeBlock(NamedTuple):
-    """What a block of n steps made of B rows."""
+    """The tokens that n steps made in each of B rows."""
 
     token: jax.Array  # int32 [n, B]
-    logprob: jax.Array  # float32 [n, B], in nats; zeros where nobody asked
+    logprob: jax.Array  # float32 [n, B], in nats; zeros where no row asked
     top_token: jax.Array  # int32 [n, B, MOST_LOGPROBS], the likeliest, best first
     top_logprob: jax.Array  # float32 [n, B, MOST_LOGPROBS]
 
 
 def buckets(smallest: int, largest: int) -> tuple[int, ...]:
-    """Powers of two from `smallest`, and at last `largest` whatever it is."""
+    """Powers of two from `smallest`, then `largest` itself."""
     sizes = [min(smallest, largest)]
     while sizes[-1] < largest:
         sizes.append(min(2 * sizes[-1], largest))
@@ -46,7 +46,7 @@ def buckets(smallest: int, largest: int) -> tuple[int, ...]:
 
 
 def smallest_fitting(sizes: Sequence[int], needed: int) -> int:
-    """The smallest bucket that holds `needed`, or the largest there is."""
+    """The smallest bucket that holds `needed`, else the largest one."""
     return next((size for size in sizes if size >= needed), sizes[-1])
 
 
@@ -56,15 +56,15 @@ def make_pool(config: ModelConfig, rows: int) -> dict[str, Any]:
     return {name: block for name, block in pool.items() if name != "length"}
 
 
-# In what follows the pool, and what was taken from it, is donated: it is written in place, and the
-# one that was given must not be used again.
+# Below, the pool and the rows gathered from it are donated: they are written in place, and the
+# arrays passed in must not be used again.
 
 
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("pool",))
 def prefill(
     config: ModelConfig, prepared: Parts, pool: Blocks, tokens_BT: jax.Array, rows_B: jax.Array
 ) -> Blocks:
-    """Fills the first T slots of some rows of the pool with tokens; padding behind does no harm."""
+    """Writes tokens into the first T slots of some rows of the pool; right padding is harmless."""
     own = empty_cache(config, *tokens_BT.shape)
     own.pop("length")
     _, own = extend(config, prepared, tokens_BT, jnp.zeros_like(rows_B), own)
@@ -74,7 +74,7 @@ def prefill(
 
 @functools.partial(jax.jit, donate_argnames=("pool",))
 def copy_row(pool: Blocks, source: jax.Array, target: jax.Array) -> Blocks:
-    """The pool with one row copied onto another: a prompt that is there need not be read again."""
+    """The pool with one row copied onto another, so a cached prompt is not prefilled again."""
     return jax.tree.map(lambda pooled: pooled.at[target].set(pooled[source]), pool)
 
 
@@ -89,12 +89,12 @@ def gather_rows(pool: Blocks, rows_B: jax.Array, slots: int) -> Blocks:
     return jax.tree.map(lambda pooled: jax.vmap(row, (None, 0))(pooled, rows_B), pool)
 
 
-@functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("pool", "taken"))
+@functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("pool", "gathered"))
 def decode_block(
     config: ModelConfig,
     prepared: Parts,
     pool: Blocks,
-    taken: Blocks,
+    gathered: Blocks,
     rows_B: jax.Array,
     history_BS: jax.Array,
     lengths_B: jax.Array,
@@ -102,27 +102,26 @@ def decode_block(
     uniforms_nB: jax.Array,
     wants_logprobs: jax.Array,
 ) -> tuple[DecodeBlock, Blocks, Blocks]:
-    """Makes n tokens in each row.
+    """Decodes n tokens in each row.
 
-    The steps attend to and write into `taken`; what they wrote goes to the pool at the end, once.
+    The steps attend to and write into `gathered`; the new entries go to the pool once, at the end.
 
     Args:
       config: sizes.
       prepared: parameters of the path, from `inference.prepare`.
       pool: the cache of all requests.
-      taken: what `gather_rows` returned for these rows, with as many slots as are needed: a row's
-        last token is written at `lengths_B + n - 2`. A row that runs over its end makes nothing
-        useful and changes no other row.
+      gathered: what `gather_rows` returned for these rows, with enough slots: a row's last token is
+        written at `lengths_B + n - 2`. A row that runs over its end changes no other row.
       rows_B: which rows of the pool they are.
       history_BS: int32, each row's tokens so far, prompt included; the last one is not in the
         cache yet.
-      lengths_B: int32, how many they are, at least 1.
-      settings: how each row draws.
-      uniforms_nB: float32, with what: see `sampling.uniforms`; n is the number of steps.
+      lengths_B: int32, the number of those tokens, at least 1.
+      settings: how each row samples.
+      uniforms_nB: float32, the draws, from `sampling.uniforms`; n is the number of steps.
       wants_logprobs: bool, whether any row wants log-probabilities.
 
     Returns:
-      The tokens, the pool, and `taken` with the new tokens in it.
+      The tokens, the pool, and `gathered` with the new tokens in it.
     """
     num_steps, slots = len(uniforms_nB), history_BS.shape[1]
     row_numbers_B = jnp.arange(len(rows_B))
@@ -133,27 +132,27 @@ def decode_block(
         token_B1 = jnp.take_along_axis(history_BS, last_B1, axis=1)
         x_DB, blocks = extend(config, prepared, token_B1, lengths_B - 1, blocks)
         logits_VB = logits(config, prepared, x_DB)
-        token_B = choose(logits_VB, settings, uniforms_B, history_BS, lengths_B)
-        said = lax.cond(wants_logprobs, _log_probabilities, _nothing, logits_VB, token_B)
+        token_B = sample(logits_VB, settings, uniforms_B, history_BS, lengths_B)
+        logprobs = lax.cond(wants_logprobs, _log_probabilities, _zeros, logits_VB, token_B)
         history_BS = history_BS.at[row_numbers_B, lengths_B].set(token_B, mode="drop")
-        return (blocks, history_BS, lengths_B + 1), DecodeBlock(token_B, *said)
+        return (blocks, history_BS, lengths_B + 1), DecodeBlock(token_B, *logprobs)
 
-    (taken, _, _), made = lax.scan(step, (taken, history_BS, lengths_B), uniforms_nB)
+    (gathered, _, _), block = lax.scan(step, (gathered, history_BS, lengths_B), uniforms_nB)
 
     starts_B = jnp.clip(lengths_B - 1, 0, slots - num_steps)
 
-    def put(pooled, kept):
+    def put(pooled, new):
         new_BGnK = jax.vmap(
             lambda row_GSK, start: lax.dynamic_slice_in_dim(row_GSK, start, num_steps, axis=1)
-        )(kept, starts_B)
-        places_Bn = starts_B[:, None] + jnp.arange(num_steps)[None]
-        return pooled.at[rows_B[:, None], :, places_Bn].set(new_BGnK.swapaxes(1, 2))
+        )(new, starts_B)
+        slots_Bn = starts_B[:, None] + jnp.arange(num_steps)[None]
+        return pooled.at[rows_B[:, None], :, slots_Bn].set(new_BGnK.swapaxes(1, 2))
 
-    return made, jax.tree.map(put, pool, taken), taken
+    return block, jax.tree.map(put, pool, gathered), gathered
 
 
 @functools.partial(jax.jit, static_argnames=("config",))
-def score(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> DecodeBlock:
+def score_prompt(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> DecodeBlock:
     """Log-probabilities of a prompt's tokens: `DecodeBlock` with n = T, B = 1, entry t for token t.
 
     The first token has no predecessor, so its entry is meaningless.
@@ -161,23 +160,23 @@ def score(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> DecodeB
     blocks = empty_cache(config, *tokens_1T.shape)
     blocks.pop("length")
     x_DT, _ = extend(config, prepared, tokens_1T, jnp.zeros(1, jnp.int32), blocks)
-    # What was said after token t is about t+1: the last entry comes to the front.
+    # The output after token t is about t+1: the last entry comes to the front.
     x_TD = jnp.roll(x_DT, 1, axis=1).T
 
     def one(x_D, token):
         logits_V1 = logits(config, prepared, x_D[:, None])
         return _log_probabilities(logits_V1, token[None])
 
-    # Some tokens at a time: the logits of all would be the largest array of the process.
-    said = lax.map(lambda pair: one(*pair), (x_TD, tokens_1T[0]), batch_size=SCORED_TOGETHER)
-    return DecodeBlock(tokens_1T.T, *said)
+    # In batches: the logits of all tokens would be the largest array of the process.
+    logprobs = lax.map(lambda pair: one(*pair), (x_TD, tokens_1T[0]), batch_size=SCORE_BATCH_SIZE)
+    return DecodeBlock(tokens_1T.T, *logprobs)
 
 
 def _log_probabilities(logits_VB, token_B):
-    num_top = min(MOST_LOGPROBS, logits_VB.shape[0])
+    num_top = min(MAX_LOGPROBS, logits_VB.shape[0])
     return log_probabilities(logits_VB, token_B, num_top)
 
 
-def _nothing(logits_VB, token_B):
+def _zeros(logits_VB, token_B):
     shapes = jax.eval_shape(_log_probabilities, logits_VB, token_B)
     return jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), shapes)

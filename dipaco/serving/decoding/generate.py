@@ -1,4 +1,4 @@
-"""The tokens that follow one prompt on one path, one after another: a loop without company."""
+"""One prompt on one path, decoded by a loop of its own, without a server."""
 
 import contextlib
 import queue
@@ -23,27 +23,27 @@ def generate(
     sampling: SamplingSettings,
     seed: int,
 ) -> Iterator[int]:
-    """The tokens that follow a prompt, by a loop of its own: each block as soon as it is there.
+    """Yields the tokens that follow a prompt, each block as soon as it is made.
 
     Ends after `max_new_tokens`, or earlier when prompt and continuation fill the context.
 
     Args:
       config: sizes.
-      parts: the parameters of one path, as they are trained.
+      parts: the parameters of one path, as trained.
       prompt_ids: at least one token.
-      max_new_tokens: how many to make at most.
+      max_new_tokens: at most so many are made.
       sampling: how they are drawn.
       seed: of the draws.
 
     Raises:
-      ContextTooLong: the prompt is empty or fills the context. Raised by the call itself, before a
-        token is asked for.
+      ContextTooLong: the prompt is empty or fills the context. Raised by the call itself, not by
+        the iterator.
     """
     check_fits(config, prompt_ids)
     if max_new_tokens < 1:
         return iter(())
     needed = len(prompt_ids) + max_new_tokens + LoopLimits.steps_per_block
-    # One size of everything: there is nobody to share a program with.
+    # One size of everything: one request needs one program of each kind.
     limits = LoopLimits(
         rows=1,
         rows_per_path=1,

@@ -1,4 +1,4 @@
-"""What one serving loop holds at once, and how it divides its work."""
+"""How much one serving loop holds at once, and how it divides its work."""
 
 import dataclasses
 
@@ -7,16 +7,16 @@ from dipaco.errors import BadSetting
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopLimits:
-    """Shapes follow from these, so each is also a choice of how much is compiled."""
+    """Shapes follow from these, so each also decides how many programs are compiled."""
 
-    rows: int = 64  # requests alive, over all paths: what the cache has room for
+    rows: int = 64  # active requests over all paths: rows of the cache
     rows_per_path: int = 32  # of one path, in one step
     waiting: int = 256  # requests that wait for a row; beyond it `QueueFull`
-    steps_per_block: int = 8  # tokens a row makes before others may join and clients are told
-    prompt_tokens_per_turn: int = 512  # read, padding included, before rows alive go on
-    smallest_slots: int = 64  # of the cache that a step looks at; doubled as rows grow
-    # Rows of a step, the rest being padding. On CPU 2 and 4 rows take as long as 8: products then
-    # wait for the parameters.
+    steps_per_block: int = 8  # tokens a row makes before others may join and clients get them
+    prompt_tokens_per_turn: int = 512  # prefilled, padding included, before active rows go on
+    smallest_slots: int = 64  # of the cache that a step attends to; doubled as rows grow
+    # Rows of a step, the rest being padding. On CPU 2 and 4 rows take as long as 8: the products
+    # are then bound by reading the parameters.
     rows_per_step: tuple[int, ...] = (1, 8, 16, 32)
 
     def __post_init__(self):
@@ -27,6 +27,6 @@ class LoopLimits:
 
     @property
     def row_sizes(self) -> tuple[int, ...]:
-        """`rows_per_step`, as far as there may be so many."""
+        """`rows_per_step`, cut off at `rows_per_path`."""
         most = self.rows_per_path
         return (*(size for size in self.rows_per_step if size < most), most)

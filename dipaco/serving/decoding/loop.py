@@ -1,14 +1,14 @@
 """The serving loop: requests join and leave between blocks of steps, path by path.
 
-A turn admits who waits, reads their prompts, and has every path that is alive make a block of
-tokens. The device is given the blocks of all paths before the host looks at the first, so it works
-while tokens are handed out. Rows are computed apart from one another, and a row draws with its own
-seed, so a request gets the same tokens alone and in company, but where rounding decides: products
-of other shapes differ in the last bits (2e-6 in a log-probability), which a draw may hit.
+A turn admits waiting requests, prefills their prompts, and decodes a block of tokens for every
+active path. The device gets the blocks of all paths before the host reads the first, so it computes
+while tokens are handed out. Rows are independent and a row draws with its own seed, so a request
+gets the same tokens alone and in a batch, except where rounding decides: products of other shapes
+differ in the last bits (2e-6 in a log-probability).
 
-Blocks of several paths run one after another. One step of several paths stacked was tried and left
-out: on CPU two paths of one row take 2.4 ms stacked and 1.4 ms in turn (200 products of 256 x 256,
-jax 0.10, two cores), and stacking needs the parameters of each path twice.
+Blocks of several paths run one after another. Stacking several paths in one step was tried: on CPU
+two paths of one row take 2.4 ms stacked and 1.4 ms in turn (200 products of 256 x 256, jax 0.10,
+two cores), and stacking holds the parameters of each path twice.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import jax
 
 from dipaco.model.config import ModelConfig
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import Batch, BatchRow, only_tokens, tokens_of
+from dipaco.serving.decoding.batch import Batch, BatchRow, fetch_tokens, tokens_of
 from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment
 from dipaco.serving.decoding.decode import DecodeBlock
 from dipaco.serving.decoding.limits import LoopLimits
@@ -47,17 +47,17 @@ class Loop:
         Args:
           config: sizes, the same for every path.
           parts_of: (release, path) -> a context that gives the path's parameters, prepared
-            (`model.inference.prepare`), and keeps them on the device while it is open. Where it
-            raises `NoRoomForPath` the request waits until another path is done; any other error
+            (`model.inference.prepare`), and keeps them on the device while it is open. If it
+            raises `NoRoomForPath`, the request waits until another path is done; any other error
             ends the request.
-          limits: what it holds at once.
+          limits: how much it holds at once.
         """
         self.config, self.limits = config, limits or LoopLimits()
         self._parts_of = parts_of
-        self._lock = threading.Condition()  # over the queue, and whether one may still enter it
+        self._lock = threading.Condition()  # of the queue and `_is_stopping`
         self._waiting = WaitingRequests()
         self._is_stopping = False
-        self._deadline_seconds = math.inf  # monotonic; what is alive after it is cancelled
+        self._deadline_seconds = math.inf  # monotonic; what is active after it is cancelled
         self._thread: threading.Thread | None = None
         # What follows belongs to the loop's thread.
         self._pool = CachePool(config, self.limits)
@@ -67,16 +67,16 @@ class Loop:
     # --- any thread ---------------------------------------------------------------------------
 
     def submit(self, request: GenerationRequest, on_token: OnToken | None = None) -> Stream:
-        """Puts a request in the queue.
+        """Puts a request into the queue.
 
         Args:
-          request: what is wanted.
-          on_token: told of every token and at last of the `Finish`, in the loop's own thread: it
+          request: what to generate.
+          on_token: called with every token and then the `Finish`, in the loop's own thread: it
             must return at once. None: read `Stream.get`.
 
         Raises:
           ContextTooLong: the prompt is empty or leaves no room for a token.
-          QueueFull: too many wait; `values["retry_after_seconds"]` is when they will be served.
+          QueueFull: too many wait; `values["retry_after_seconds"]` estimates when to retry.
           LoopStopping: it takes no more requests.
         """
         check_fits(self.config, request.prompt_ids)
@@ -94,11 +94,11 @@ class Loop:
 
     @property
     def capacity(self) -> int:
-        """Requests that it takes at once: alive and waiting."""
+        """Requests that it takes at once, active and waiting."""
         return self.limits.rows + self.limits.waiting
 
     def stats(self) -> LoopStats:
-        """A picture of the loop; its numbers may be a turn apart."""
+        """A snapshot of the loop; its numbers may be a turn apart."""
         rows_per_path = {key: len(batch.rows) for key, batch in list(self._batches.items())}
         with self._lock:
             num_waiting = len(self._waiting)
@@ -117,7 +117,7 @@ class Loop:
     def stop(self, drain_seconds: float) -> None:
         """Takes no more requests, finishes those it has, and ends the thread.
 
-        What is not finished after `drain_seconds` ends as `cancelled`.
+        Requests that have not finished after `drain_seconds` end as `cancelled`.
         """
         with self._lock:
             self._is_stopping = True
@@ -129,13 +129,13 @@ class Loop:
             waiting = self._waiting.take_all()
         for stream in waiting:
             self._end(stream, Finish("cancelled"))
-        self._end_all(Finish("cancelled"))
-        self._close_empty()
+        self._end_active(Finish("cancelled"))
+        self._close_empty_batches()
 
-    # --- the loop's thread, or the hand that turns the crank ----------------------------------
+    # --- the loop's thread, or a test that calls `run_once` -----------------------------------
 
     def warm_up(self, prepared: Parts) -> None:
-        """Compiles every program that a load can need; afterwards nothing is compiled.
+        """Compiles every program that any load needs; nothing is compiled afterwards.
 
         Args:
           prepared: the parameters of any path.
@@ -143,24 +143,24 @@ class Loop:
         self._pool.warm_up(prepared)
 
     def run_once(self) -> bool:
-        """One turn: admit, read prompts, make a block for every path. False = nothing to do."""
-        self._sweep()
+        """One turn: admit, prefill, decode a block for every path. False = nothing to do."""
+        self._end_cancelled()
         try:
             did_admit = self._admit()
             started = time.monotonic()
-            made = [(batch, self._pool.start_block(batch)) for batch in self._batches.values()]
-            num_tokens = sum(self._hand_out(batch, block) for batch, block in made)
+            blocks = [(batch, self._pool.start_block(batch)) for batch in self._batches.values()]
+            num_tokens = sum(self._hand_out(batch, block) for batch, block in blocks)
         except Exception as error:
-            # The cache was given away to a program that failed. Whatever the reason was, who comes
-            # next finds a loop that works.
-            self._end_all(Finish("error", error))
-            self._close_empty()
+            # The failed program has consumed the donated cache. Ending every active request and
+            # dropping the cache leaves a loop that works for the next request.
+            self._end_active(Finish("error", error))
+            self._close_empty_batches()
             self._pool.clear()
             return True
-        if made:
-            self._meter.has_made(num_tokens, time.monotonic() - started)
-        self._close_empty()
-        return bool(made) or did_admit
+        if blocks:
+            self._meter.record_block(num_tokens, time.monotonic() - started)
+        self._close_empty_batches()
+        return bool(blocks) or did_admit
 
     def _run(self) -> None:
         while True:
@@ -170,20 +170,20 @@ class Loop:
                 if self._is_stopping and (is_idle or time.monotonic() > self._deadline_seconds):
                     return
                 if not did_something:
-                    # Who waits although nothing is alive waits for others to let go of a path.
+                    # A request that waits while no row is active waits for a pin to be released.
                     self._lock.wait(timeout=None if is_idle else 0.05)
 
     # --- admission ----------------------------------------------------------------------------
 
     def _admit(self) -> bool:
-        """Gives rows to who waits, as far as there are any, and reads their prompts."""
+        """Gives free rows to waiting requests and prefills their prompts."""
         new: list[tuple[Batch, BatchRow, RowAssignment]] = []
         blocked: set[PathKey] = set()
-        left = self.limits.prompt_tokens_per_turn
-        while left > 0 and self._pool.num_free:
-            rows_of = {key: len(batch.rows) for key, batch in self._batches.items()}
+        token_budget = self.limits.prompt_tokens_per_turn
+        while token_budget > 0 and self._pool.num_free:
+            active_rows = {key: len(batch.rows) for key, batch in self._batches.items()}
             with self._lock:
-                stream = self._waiting.next(rows_of, self.limits.rows_per_path, blocked)
+                stream = self._waiting.next(active_rows, self.limits.rows_per_path, blocked)
             if stream is None:
                 break
             try:
@@ -197,13 +197,14 @@ class Loop:
                 self._end(stream, Finish("error", error))
                 continue
             try:
-                row, entry = self._enter(batch, stream)
+                row, assignment = self._add_row(batch, stream)
             except Exception as error:
-                self._end(stream, Finish("error", error))  # it is in no queue, and has no row
+                self._end(stream, Finish("error", error))  # it is in no queue and has no row
                 raise
-            new.append((batch, row, entry))
-            left -= self._pool.size_of_prompt(row.tokens) if entry.source is None else 0
-        self._read(new)
+            new.append((batch, row, assignment))
+            if assignment.source_row is None:
+                token_budget -= self._pool.size_of_prompt(row.tokens)
+        self._prefill(new)
         return bool(new)
 
     def _batch_of(self, key: PathKey) -> Batch:
@@ -212,27 +213,32 @@ class Loop:
             self._batches[key] = Batch(pinned.enter_context(self._parts_of(*key)), pinned)
         return self._batches[key]
 
-    def _enter(self, batch: Batch, stream: Stream) -> tuple[BatchRow, RowAssignment]:
+    def _add_row(self, batch: Batch, stream: Stream) -> tuple[BatchRow, RowAssignment]:
         request = stream.request
-        entry = self._pool.enter(key_of(stream), request.prompt_ids)
-        most_tokens = len(request.prompt_ids) + request.max_new_tokens
-        most_tokens = min(most_tokens, self.config.max_length)
-        row_uniforms = uniforms(request.seed, most_tokens + self.limits.steps_per_block)
-        row = BatchRow(stream, entry.place, list(request.prompt_ids), most_tokens, row_uniforms)
-        batch.enter(row)
-        return row, entry
+        assignment = self._pool.allocate(key_of(stream), request.prompt_ids)
+        max_tokens = len(request.prompt_ids) + request.max_new_tokens
+        max_tokens = min(max_tokens, self.config.max_length)
+        row_uniforms = uniforms(request.seed, max_tokens + self.limits.steps_per_block)
+        prompt = list(request.prompt_ids)
+        row = BatchRow(stream, assignment.pool_row, prompt, max_tokens, row_uniforms)
+        batch.add(row)
+        return row, assignment
 
-    def _read(self, new: Sequence[tuple[Batch, BatchRow, RowAssignment]]) -> None:
+    def _prefill(self, new: Sequence[tuple[Batch, BatchRow, RowAssignment]]) -> None:
         """Puts the prompts of new rows into the cache."""
         started, num_tokens = time.monotonic(), 0
         for batch in {id(batch): batch for batch, _, _ in new}.values():
-            rows = [row for owner, row, entry in new if owner is batch and entry.source is None]
+            rows = [
+                row
+                for owner, row, assignment in new
+                if owner is batch and assignment.source_row is None
+            ]
             self._pool.prefill(batch.prepared, rows)
             num_tokens += sum(len(row.tokens) - 1 for row in rows)
-        for batch, row, entry in new:
-            # After all reading: what is copied may have been read for another of the new rows.
-            if entry.source is not None:
-                self._pool.copy(entry)
+        for batch, row, assignment in new:
+            # After every prefill: the source row may belong to another of the new rows.
+            if assignment.source_row is not None:
+                self._pool.copy(assignment)
                 self._meter.num_prompts_reused += len(row.tokens) > 1
             request = row.stream.request
             if request.prompt_logprobs:
@@ -241,59 +247,58 @@ class Loop:
                 )
         if new:
             self._pool.wait()
-            self._meter.has_read(num_tokens, time.monotonic() - started)
+            self._meter.record_prefill(num_tokens, time.monotonic() - started)
 
     # --- tokens and ends ----------------------------------------------------------------------
 
     def _hand_out(self, batch: Batch, block: DecodeBlock) -> int:
-        """Gives each row what a block made of it; returns how many tokens were of use."""
+        """Gives each row its tokens of a block; returns how many were used."""
         wants_logprobs = any(row.stream.request.num_logprobs is not None for row in batch.rows)
-        block = jax.device_get(block) if wants_logprobs else only_tokens(block)
+        block = jax.device_get(block) if wants_logprobs else fetch_tokens(block)
         num_tokens = 0
         for index, row in enumerate(list(batch.rows)):
             is_first = len(row.tokens) == len(row.stream.request.prompt_ids)
             for token in tokens_of(block, index, row.stream.request.num_logprobs):
                 num_tokens += 1
-                if finish := row.take(token):
-                    self._leave(batch, row, finish)
+                if finish := row.add(token):
+                    self._remove_row(batch, row, finish)
                     break
             if is_first:
-                self._meter.has_begun(row.stream.submitted_seconds)
+                self._meter.record_first_token(row.stream.submitted_seconds)
         return num_tokens
 
-    def _sweep(self) -> None:
-        """Ends what was cancelled."""
+    def _end_cancelled(self) -> None:
         with self._lock:
-            swept = list(self._waiting.sweep())
-        for stream in swept:
+            cancelled = list(self._waiting.take_cancelled())
+        for stream in cancelled:
             self._end(stream, Finish("cancelled"))
         for batch in self._batches.values():
             for row in [row for row in batch.rows if row.stream.is_cancelled]:
-                self._leave(batch, row, Finish("cancelled"))
-        self._close_empty()
+                self._remove_row(batch, row, Finish("cancelled"))
+        self._close_empty_batches()
 
-    def _leave(self, batch: Batch, row: BatchRow, finish: Finish) -> None:
+    def _remove_row(self, batch: Batch, row: BatchRow, finish: Finish) -> None:
         batch.rows.remove(row)
-        self._pool.leave(row.place)
+        self._pool.free(row.pool_row)
         self._end(row.stream, finish)
 
     def _end(self, stream: Stream, finish: Finish) -> None:
-        self._meter.has_finished(finish.reason)
+        self._meter.record_finish(finish.reason)
         stream.put(finish)
 
-    def _end_all(self, finish: Finish) -> None:
+    def _end_active(self, finish: Finish) -> None:
         for batch in self._batches.values():
             for row in list(batch.rows):
-                self._leave(batch, row, finish)
+                self._remove_row(batch, row, finish)
 
-    def _close_empty(self) -> None:
-        """Lets go of paths that nobody needs any more."""
+    def _close_empty_batches(self) -> None:
+        """Unpins paths without active rows."""
         for key in [key for key, batch in self._batches.items() if not batch.rows]:
             self._batches.pop(key).close()
 
 
 def check_fits(config: ModelConfig, prompt_ids: Sequence[int]) -> None:
-    """Raises `ContextTooLong` where there is no prompt, or no room for a token behind it."""
+    """Raises `ContextTooLong` if the prompt is empty or leaves no room for a token."""
     if not 0 < len(prompt_ids) < config.max_length:
         raise ContextTooLong(
             num_tokens=len(prompt_ids),

@@ -1,4 +1,4 @@
-"""What the loop has done, counted where it happens: the numbers behind `Loop.stats`."""
+"""Counts and rates of a loop: the numbers behind `Loop.stats`."""
 
 import collections
 import math
@@ -11,19 +11,19 @@ RECENT = 100  # requests and turns that rates are taken over
 
 
 class LoopStats(NamedTuple):
-    """The loop at this moment, and since it began."""
+    """The loop now, and its totals since it began."""
 
     num_waiting: int
-    rows_per_path: dict[PathKey, int]  # (release, path) -> requests alive
+    rows_per_path: dict[PathKey, int]  # (release, path) -> active requests
     num_requests: dict[str, int]  # finished, by reason
     num_tokens: int  # made
-    num_prompt_tokens: int  # read
-    num_prompts_reused: int  # not read: what they hold was there
+    num_prompt_tokens: int  # prefilled
+    num_prompts_reused: int  # not prefilled: already in the cache
     tokens_per_second: float  # over the latest hundred turns
-    prefill_seconds: float  # spent on reading prompts, in all
-    decode_seconds: float  # spent on making tokens, in all
+    prefill_seconds: float  # total
+    decode_seconds: float  # total
     first_token_seconds: float  # mean time from submit to first token, of the latest hundred
-    num_replicas: int | None = None  # that answer; None = this process does
+    num_replicas: int | None = None  # that answer; None = the loop is of this process
 
 
 class LoopMeter:
@@ -37,25 +37,25 @@ class LoopMeter:
         self._turns: collections.deque[tuple[float, int]] = collections.deque(maxlen=RECENT)
         self._first_tokens: collections.deque[float] = collections.deque(maxlen=RECENT)
 
-    def has_finished(self, reason: str) -> None:
+    def record_finish(self, reason: str) -> None:
         self.finished[reason] += 1
         self._finish_times.append(time.monotonic())
 
-    def has_read(self, num_tokens: int, seconds: float) -> None:
+    def record_prefill(self, num_tokens: int, seconds: float) -> None:
         self.num_prompt_tokens += num_tokens
         self.prefill_seconds += seconds
 
-    def has_made(self, num_tokens: int, seconds: float) -> None:
+    def record_block(self, num_tokens: int, seconds: float) -> None:
         self.num_tokens += num_tokens
         self.decode_seconds += seconds
         self._turns.append((seconds, num_tokens))
 
-    def has_begun(self, submitted_seconds: float) -> None:
+    def record_first_token(self, submitted_seconds: float) -> None:
         """A stream got its first token."""
         self._first_tokens.append(time.monotonic() - submitted_seconds)
 
     def seconds_until_served(self, num_waiting: int) -> int:
-        """When so many will have had their turn, at the rate of late: 1 to 60 whole seconds."""
+        """Time until so many requests have finished, at the latest rate: 1 to 60 whole seconds."""
         times = list(self._finish_times)
         if len(times) < 2:
             return 1

@@ -1,9 +1,9 @@
-"""Which token follows, given its logits: greedy, temperature, top-k, top-p, min-p, repetition.
+"""The next token from its logits: greedy, temperature, top-k, top-p, min-p, repetition penalty.
 
 The settings enter the compiled program as values, one per row: other settings do not compile again,
-and rows of all kinds share a step. Where every row is greedy, a step does no more than find the
-largest logit. Nothing is sorted: XLA:CPU takes 52 ms to sort 32 rows of 8192, and all that a cut
-needs is the logit below which tokens are left out, which `_largest` finds bit by bit.
+and rows with different settings share a step. Where every row is greedy, a step only finds the
+largest logit. Nothing is sorted: XLA:CPU takes 52 ms to sort 32 rows of 8192. A cut needs only the
+threshold below which tokens are left out, and `_largest_threshold` finds it bit by bit.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from jax import lax
 
 from dipaco.errors import BadSetting
 
-GROUP = 64  # logits that are searched together; see `likeliest`
+GROUP = 64  # logits that are searched as one group; see `likeliest`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSettings:
-    """How tokens are drawn; as it stands, the likeliest one each time."""
+    """How tokens are drawn; the default is greedy."""
 
     temperature: float = 0.0  # logits are divided by it; 0 = greedy
     top_k: int = 0  # draw from the k likeliest only; 0 = from all
@@ -55,7 +55,7 @@ class RowSettings(NamedTuple):
 
 
 def stack_settings(settings: Sequence[SamplingSettings]) -> RowSettings:
-    """The settings of rows, side by side."""
+    """The settings of several rows as arrays."""
 
     def floats(field):
         return np.array([getattr(row, field) for row in settings], np.float32)
@@ -70,15 +70,15 @@ def stack_settings(settings: Sequence[SamplingSettings]) -> RowSettings:
 
 
 def uniforms(seed: int, length: int) -> np.ndarray:
-    """float32 [length] in [0, 1): the number with which a row draws its token at each position.
+    """float32 [length] in [0, 1): the random number of a row's draw at each position.
 
-    Made on the host, once a request: a row draws the same alone and in company, and programs that
-    hold no generator compile sooner.
+    Made on the host, once per request: a row draws the same alone and in a batch, and programs
+    without a generator compile faster.
     """
     return np.random.Generator(np.random.Philox(seed)).random(length, np.float32)
 
 
-def choose(
+def sample(
     logits_VB: jax.Array,
     rows: RowSettings,
     uniforms_B: jax.Array,
@@ -88,7 +88,7 @@ def choose(
     """The next token of each row, int32 [B].
 
     As in `transformers`: the penalty first, then temperature, top-k, top-p of what top-k left,
-    min-p. Tokens as likely as the last one kept are kept.
+    min-p. Ties with the last token kept are kept.
 
     Args:
       logits_VB: float32, a column for each row.
@@ -115,7 +115,7 @@ def likeliest(logits_VB: jax.Array) -> jax.Array:
     """The token with the largest logit in each column, the first of equals; int32 [B].
 
     By groups: the largest of each group, the best group, the best within it. XLA:CPU's own
-    `argmax` over 8192 x 32 takes 1.3 ms, a tenth of a step of 8 M parameters; this a fifth of that.
+    `argmax` over 8192 x 32 takes 1.3 ms, a tenth of a step of 8 M parameters; this takes a fifth.
     """
     spare = -logits_VB.shape[0] % GROUP
     logits_VB = jnp.pad(logits_VB, ((0, spare), (0, 0)), constant_values=-jnp.inf)
@@ -142,7 +142,7 @@ def log_probabilities(
 
 
 def _penalise(logits_VB, penalty_B, history_BS, lengths_B):
-    """CTRL (arXiv 1909.05858) section 4.1, with the sign minded as everybody does."""
+    """CTRL (arXiv 1909.05858) section 4.1; negative logits are multiplied, as in `transformers`."""
     rows_B1 = jnp.arange(history_BS.shape[0])[:, None]
     is_token_BS = jnp.arange(history_BS.shape[1])[None] < lengths_B[:, None]
     is_seen_VB = jnp.zeros(logits_VB.shape, bool).at[history_BS, rows_B1].max(is_token_BS)
@@ -152,26 +152,26 @@ def _penalise(logits_VB, penalty_B, history_BS, lengths_B):
 
 
 def _draw(logits_BV, rows: RowSettings, uniforms_B):
-    # Greedy rows come along and are not looked at; their temperature must not divide by zero.
+    # Greedy rows are computed too and ignored; their temperature must not divide by zero.
     temperature_B = jnp.where(rows.temperature_B > 0, rows.temperature_B, 1.0)
     logits_BV = logits_BV / temperature_B[:, None]
     best_B1 = jnp.max(logits_BV, axis=1, keepdims=True)
     weights_BV = _cut(jnp.exp(logits_BV - best_B1), rows)
-    # The first token at which the sum passes a share of the whole, in two strides as `likeliest`.
+    # The first token at which the running sum passes the target, in two stages as `likeliest`.
     spare = -weights_BV.shape[1] % GROUP
     groups_BNG = jnp.pad(weights_BV, ((0, 0), (0, spare))).reshape(len(weights_BV), -1, GROUP)
     sums_BN = jnp.sum(groups_BNG, axis=2)
     target_B = uniforms_B * jnp.sum(sums_BN, axis=1)
-    group_B, target_B = _passes(sums_BN, target_B)
+    group_B, target_B = _first_past(sums_BN, target_B)
     within_BG = jnp.take_along_axis(groups_BNG, group_B[:, None, None], axis=1)[:, 0]
-    return (group_B * GROUP + _passes(within_BG, target_B)[0]).astype(jnp.int32)
+    return (group_B * GROUP + _first_past(within_BG, target_B)[0]).astype(jnp.int32)
 
 
-def _passes(weights_BN, target_B):
-    """Where the running sum passes the target, and what of the target is left there."""
+def _first_past(weights_BN, target_B):
+    """The index where the running sum passes the target, and the rest of the target there."""
     sums_BN = jnp.cumsum(weights_BN, axis=1)
     has_passed_BN = (sums_BN > target_B[:, None]) & (weights_BN > 0)
-    # By rounding it may pass nowhere: then it is the last one that can be drawn at all.
+    # By rounding it may pass nowhere: then the last token with a weight is drawn.
     last_B = weights_BN.shape[1] - 1 - jnp.argmax(weights_BN[:, ::-1] > 0, axis=1)
     index_B = jnp.where(jnp.any(has_passed_BN, axis=1), jnp.argmax(has_passed_BN, axis=1), last_B)
     before_BN = sums_BN - weights_BN
@@ -184,7 +184,9 @@ def _cut(weights_BV, rows: RowSettings):
     def top_k(weights_BV):
         k_B = jnp.where(rows.top_k_B > 0, rows.top_k_B, weights_BV.shape[1])
         is_enough = lambda kept_BV: jnp.sum(kept_BV, axis=1) >= k_B  # noqa: E731
-        return jnp.where(weights_BV >= _largest(weights_BV, is_enough)[:, None], weights_BV, 0.0)
+        return jnp.where(
+            weights_BV >= _largest_threshold(weights_BV, is_enough)[:, None], weights_BV, 0.0
+        )
 
     def top_p(weights_BV):
         needed_B = rows.top_p_B * jnp.sum(weights_BV, axis=1)
@@ -192,25 +194,25 @@ def _cut(weights_BV, rows: RowSettings):
         def is_enough(kept_BV):
             return jnp.sum(jnp.where(kept_BV, weights_BV, 0.0), axis=1) >= needed_B
 
-        least_B = jnp.where(rows.top_p_B < 1, _largest(weights_BV, is_enough), 0.0)
-        return jnp.where(weights_BV >= least_B[:, None], weights_BV, 0.0)
+        threshold_B = jnp.where(rows.top_p_B < 1, _largest_threshold(weights_BV, is_enough), 0.0)
+        return jnp.where(weights_BV >= threshold_B[:, None], weights_BV, 0.0)
 
     weights_BV = lax.cond(jnp.any(rows.top_k_B > 0), top_k, lambda same: same, weights_BV)
     weights_BV = lax.cond(jnp.any(rows.top_p_B < 1), top_p, lambda same: same, weights_BV)
     return jnp.where(weights_BV >= rows.min_p_B[:, None], weights_BV, 0.0)
 
 
-def _largest(weights_BV, is_enough: Callable[[jax.Array], jax.Array]):
-    """The largest least [B] for which `is_enough(weights >= least)`; 0 where there is none.
+def _largest_threshold(weights_BV, is_enough: Callable[[jax.Array], jax.Array]):
+    """The largest threshold [B] with `is_enough(weights >= threshold)`; 0 where there is none.
 
-    The bits of a float that is not negative are ordered like the float itself, so the answer is
-    built from its highest bit down: 31 looks at all the weights, exact, ties and all.
+    The bits of a non-negative float are ordered like the float itself, so the answer is built from
+    its highest bit down: 31 passes over the weights, exact even for ties.
     """
 
-    def try_bit(place, bits_B):
-        tried_B = bits_B | (jnp.int32(1) << (30 - place))
-        least_B1 = lax.bitcast_convert_type(tried_B, jnp.float32)[:, None]
-        return jnp.where(is_enough(weights_BV >= least_B1), tried_B, bits_B)
+    def try_bit(step, bits_B):
+        tried_B = bits_B | (jnp.int32(1) << (30 - step))
+        threshold_B1 = lax.bitcast_convert_type(tried_B, jnp.float32)[:, None]
+        return jnp.where(is_enough(weights_BV >= threshold_B1), tried_B, bits_B)
 
     bits_B = lax.fori_loop(0, 31, try_bit, jnp.zeros(weights_BV.shape[0], jnp.int32))
     return lax.bitcast_convert_type(bits_B, jnp.float32)

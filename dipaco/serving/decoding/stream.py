@@ -1,4 +1,4 @@
-"""What is asked of the loop and what comes of it: a request, its tokens, its end."""
+"""A generation request, its tokens and its end."""
 
 import dataclasses
 import queue
@@ -11,22 +11,23 @@ from dipaco.serving.decoding.sampling import SamplingSettings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
-    """One continuation that somebody waits for."""
+    """One continuation of one prompt."""
 
     prompt_ids: tuple[int, ...]
     path: int  # chosen by dispatch
-    release: str = ""  # digest of the release it was routed in; it finishes on its modules
+    release: str = ""  # digest of the release it was routed in; it finishes on those modules
     max_new_tokens: int
     sampling: SamplingSettings = SamplingSettings()
     seed: int = 0  # of its draws, 0 or more
-    stop_ids: frozenset[int] = frozenset()  # tokens that end it, themselves given out last
+    stop_ids: frozenset[int] = frozenset()  # tokens that end it; the last token of the stream
     num_logprobs: int | None = None  # None = none; k = the chosen token's and the k likeliest
     prompt_logprobs: bool = False  # also of the prompt's own tokens (`echo`)
 
 
 class Token(NamedTuple):
-    """One token, and how likely the model thought it: log-probabilities in nats, before
-    temperature and the like. The first token of a prompt has none.
+    """One token with its log-probabilities, in nats, before temperature, cuts and penalty.
+
+    The first token of a prompt has none.
     """
 
     id: int
@@ -45,30 +46,30 @@ OnToken = Callable[[Token | Finish], None]
 
 
 class Stream:
-    """What comes of one request: tokens, then a `Finish`. Any thread may read and cancel."""
+    """The tokens of one request, then a `Finish`. Any thread may read and cancel."""
 
     def __init__(self, request: GenerationRequest, on_token: OnToken | None = None):
         self.request = request
-        self.prompt_logprobs: list[Token] | None = None  # there before the first token
+        self.prompt_logprobs: list[Token] | None = None  # set before the first token comes
         self.submitted_seconds = time.monotonic()
         self.is_cancelled = False
-        self._arrived: queue.SimpleQueue[Token | Finish] = queue.SimpleQueue()
-        self._on_token = on_token or self._arrived.put
+        self._items: queue.SimpleQueue[Token | Finish] = queue.SimpleQueue()
+        self._on_token = on_token or self._items.put
 
     def get(self, timeout_seconds: float | None = None) -> Token | Finish:
-        """The next token, or the end. Not for a stream with `on_token`, which is told instead.
+        """The next token, or the end. Only for a stream without `on_token`.
 
         Raises:
           queue.Empty: none came in time.
         """
-        return self._arrived.get(timeout=timeout_seconds)
+        return self._items.get(timeout=timeout_seconds)
 
     def cancel(self) -> None:
         """Frees its row before the next block; the stream then ends with `cancelled`."""
         self.is_cancelled = True
 
     def put(self, item: Token | Finish) -> None:
-        """For the loop. A listener that fails is one that hung up, and is no harm to others."""
+        """Called by the loop. A callback that raises cancels its own stream and no other."""
         try:
             self._on_token(item)
         except Exception:

@@ -16,7 +16,7 @@ class RequestAdmission:
     def __init__(self, service: Service):
         self._service = service
         self._room = PathAdmission(service.cache)
-        self.num_inside = 0
+        self.num_admitted = 0
 
     @contextlib.contextmanager
     def inside(self, num_choices: int) -> Generator[None]:
@@ -28,13 +28,13 @@ class RequestAdmission:
             raise ApiError(
                 400, f"{problem} at once. Ask for fewer, or in several requests.", param="n"
             )
-        if self.num_inside + num_choices > most:
-            raise QueueFull(waiting=self.num_inside, retry_after_seconds=1)
-        self.num_inside += num_choices
+        if self.num_admitted + num_choices > most:
+            raise QueueFull(waiting=self.num_admitted, retry_after_seconds=1)
+        self.num_admitted += num_choices
         try:
             yield
         finally:
-            self.num_inside -= num_choices
+            self.num_admitted -= num_choices
 
     @contextlib.asynccontextmanager
     async def holding(self, served: ServedRelease, path: int) -> AsyncGenerator[None]:

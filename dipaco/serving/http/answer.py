@@ -107,19 +107,19 @@ class Answer:
         metrics: Metrics,
         served: ServedRelease,
         prompts: list[Prompt],
-        wish: GenerationParams,
+        params: GenerationParams,
     ):
         self._service, self._admission, self._metrics = service, admission, metrics
-        self.served, self._wish = served, wish
+        self.served, self._params = served, params
         self.prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         self.completion_tokens = 0
         self._choices = [
-            _Choice(index, prompt, TextWriter(service.token_bytes, wish.stops))
-            for index, prompt in enumerate(prompt for prompt in prompts for _ in range(wish.n))
+            _Choice(index, prompt, TextWriter(service.token_bytes, params.stops))
+            for index, prompt in enumerate(prompt for prompt in prompts for _ in range(params.n))
         ]
-        self._echoes_logprobs = wish.has_echo and wish.num_logprobs is not None
+        self._echoes_logprobs = params.has_echo and params.num_logprobs is not None
         self._started = time.monotonic()
-        self._feed: EventBridge[tuple[_Choice, int, Token | Finish]] = EventBridge()
+        self._bridge: EventBridge[tuple[_Choice, int, Token | Finish]] = EventBridge()
         self._place = contextlib.ExitStack()
         self._place.enter_context(admission.inside(len(self._choices)))
         self._tasks = [asyncio.create_task(self._make(choice)) for choice in self._choices]
@@ -153,7 +153,7 @@ class Answer:
         num_open = len(self._choices)
         while num_open:
             told = []
-            for choice, path_number, item in await self._feed.take():
+            for choice, path_number, item in await self._bridge.take():
                 if choice.is_over or path_number != choice.path_number:
                     continue  # made before the loop heard that nobody wants it
                 event = self._hear(choice, item)
@@ -179,7 +179,7 @@ class Answer:
                         stream.cancel()
                 choice.leaves_path.clear()
         except Exception as error:
-            self._feed.put((choice, choice.path_number, Finish("error", error)))
+            self._bridge.put((choice, choice.path_number, Finish("error", error)))
 
     @contextlib.asynccontextmanager
     async def _holding(self, choice: _Choice) -> AsyncGenerator[None]:
@@ -208,17 +208,17 @@ class Answer:
                 await asyncio.sleep(QUEUE_AGAIN_SECONDS)
 
     def _submit(self, choice: _Choice) -> Stream:
-        wish = self._wish
+        params = self._params
         return self._service.loop.submit(
             GenerationRequest(
                 prompt_ids=choice.ids,
                 path=choice.path,
                 release=self.served.digest,
-                max_new_tokens=max(wish.max_new_tokens, 1) - len(choice.made),
-                sampling=wish.sampling,
-                seed=(wish.seed + choice.index % wish.n) % 2**63,
-                stop_ids=wish.stop_ids,
-                num_logprobs=wish.num_logprobs,
+                max_new_tokens=max(params.max_new_tokens, 1) - len(choice.made),
+                sampling=params.sampling,
+                seed=(params.seed + choice.index % params.n) % 2**63,
+                stop_ids=params.stop_ids,
+                num_logprobs=params.num_logprobs,
                 prompt_logprobs=self._echoes_logprobs and not choice.is_echoed,
             ),
             # The stream holds this, and with it the release: it is there while a row needs it.
@@ -227,17 +227,17 @@ class Answer:
 
     def _tell(self, choice: _Choice, path_number: int, item: Token | Finish) -> None:
         """Called in the loop's thread."""
-        self._feed.put((choice, path_number, item))
+        self._bridge.put((choice, path_number, item))
 
     def _is_due(self, choice: _Choice) -> bool:
         """Whether the path is to be chosen anew: after W tokens, if there is more to come."""
         every = self._service.settings.reroute_every
-        if every is None or self._wish.is_path_given or not choice.made:
+        if every is None or self._params.is_path_given or not choice.made:
             return False
         is_last = (
-            len(choice.made) >= self._wish.max_new_tokens
+            len(choice.made) >= self._params.max_new_tokens
             or len(choice.ids) >= self._service.model.max_length
-            or choice.made[-1] in self._wish.stop_ids
+            or choice.made[-1] in self._params.stop_ids
         )
         return len(choice.made) % every == 0 and not is_last
 
@@ -269,10 +269,10 @@ class Answer:
         if isinstance(item, Token):
             if not self.completion_tokens:
                 self._metrics.first_token.observe(time.monotonic() - self._started)
-            if self._wish.max_new_tokens:
+            if self._params.max_new_tokens:
                 self.completion_tokens += 1
                 choice.made.append(item.id)
-            if item.id in self._wish.stop_ids or not self._wish.max_new_tokens:
+            if item.id in self._params.stop_ids or not self._params.max_new_tokens:
                 return TextPiece("", [])
             return choice.writer.add(item)
         if item.reason == "error":
@@ -284,7 +284,7 @@ class Answer:
 
     def _echo(self, choice: _Choice) -> TextPiece:
         """The prompt, before the first token."""
-        if choice.is_echoed or not self._wish.has_echo:
+        if choice.is_echoed or not self._params.has_echo:
             return TextPiece("", [])
         choice.is_echoed = True
         logprobs = choice.stream.prompt_logprobs if choice.stream else None

@@ -62,7 +62,7 @@ class HttpSettings:
     """What is of HTTP alone."""
 
     api_keys: tuple[str, ...] = ()  # one of them must come with each request; () = nobody is asked
-    most_body_bytes: int = 4 << 20  # of one request
+    max_body_bytes: int = 4 << 20  # of one request
     chat: ChatTemplate | None = None  # None = the tokenizer has no template
 
 
@@ -159,13 +159,13 @@ class _Application:
     # --- completions ---------------------------------------------------------------------------
 
     async def _completions(self, request: Request) -> Response:
-        body = await read_body(request, self._settings.most_body_bytes, CompletionRequest)
+        body = await read_body(request, self._settings.max_body_bytes, CompletionRequest)
         asked = await self._timed(parse_completion, self._service, body)
         shape = CompletionFormat(self._service.name, asked.served.digest, body.logprobs)
         return await self._answered(request, body, asked, shape)
 
     async def _chat_completions(self, request: Request) -> Response:
-        body = await read_body(request, self._settings.most_body_bytes, ChatRequest)
+        body = await read_body(request, self._settings.max_body_bytes, ChatRequest)
         asked = await self._timed(parse_chat, self._service, self._settings.chat, body)
         shape = ChatFormat(self._service.name, asked.served.digest, bool(body.logprobs))
         return await self._answered(request, body, asked, shape)
@@ -195,7 +195,7 @@ class _Application:
     # --- what is our own -----------------------------------------------------------------------
 
     async def _route(self, request: Request) -> Response:
-        body = await read_body(request, self._settings.most_body_bytes, RouteRequest)
+        body = await read_body(request, self._settings.max_body_bytes, RouteRequest)
         return _json(await asyncio.to_thread(self._routed, body))
 
     def _routed(self, body: RouteRequest) -> RouteResponse:

@@ -10,17 +10,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-MOST_STOPS = 4  # as OpenAI
-MOST_CHOICES = 128  # prompts x n of one request
-MOST_LOGPROBS = 20  # alternatives a token
+MAX_STOPS = 4  # as OpenAI
+MAX_CHOICES = 128  # prompts x n of one request
+MAX_LOGPROBS = 20  # alternatives a token
 
 Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Count = Annotated[int, Meta(ge=1, le=MOST_CHOICES)]
-Logprobs = Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)]
+Count = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
+Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
-Stops = Annotated[list[Stop], Meta(max_length=MOST_STOPS)]
+Stops = Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
 ZeroPenalty = Annotated[float, Meta(ge=0, le=0)]  # a penalty that we do not have
 EmptyBias = Annotated[dict[str, float], Meta(max_length=0)]
 

@@ -19,7 +19,7 @@ from dipaco.serving.http.answer import GenerationParams, Prompt
 from dipaco.serving.http.chat_template import ChatTemplate
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import (
-    MOST_CHOICES,
+    MAX_CHOICES,
     ChatMessage,
     ChatRequest,
     CommonRequest,
@@ -29,7 +29,7 @@ from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 
 DEFAULT_TOKENS = 16  # of a completion, as OpenAI
-LEAST_TOP_P = 1e-6  # 0 means the likeliest token alone: it is always kept
+MIN_TOP_P = 1e-6  # 0 means the likeliest token alone: it is always kept
 
 
 class ParsedRequest(NamedTuple):
@@ -37,7 +37,7 @@ class ParsedRequest(NamedTuple):
 
     served: ServedRelease
     prompts: list[Prompt]
-    wish: GenerationParams
+    params: GenerationParams
 
 
 def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest:
@@ -48,18 +48,20 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
     if body.max_tokens == 0 and not body.echo:
         _refuse("max_tokens", "`max_tokens` is 0: nothing would come back. Ask for 1, or `echo`.")
     given = _several(body.prompt)
-    if len(given) * n > MOST_CHOICES:
-        problem = f"{len(given)} prompts with `n` = {n} are too many: at most {MOST_CHOICES}."
+    if len(given) * n > MAX_CHOICES:
+        problem = f"{len(given)} prompts with `n` = {n} are too many: at most {MAX_CHOICES}."
         _refuse("prompt" if n == 1 else "n", problem)
-    wish = GenerationParams(
+    params = GenerationParams(
         max_new_tokens=DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
         num_logprobs=body.logprobs,
         has_echo=bool(body.echo),
         stop_ids=service.stop_ids,
-        **_wish(body, n),
+        **_params(body, n),
     )
     served = service.releases.now
-    return ParsedRequest(served, [_prompt(service, served, one, body.path) for one in given], wish)
+    return ParsedRequest(
+        served, [_prompt(service, served, one, body.path) for one in given], params
+    )
 
 
 def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -> ParsedRequest:
@@ -80,14 +82,14 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if wanted == 0:
         _refuse("max_tokens", "`max_tokens` is 0: nothing would come back. Ask for 1 or more.")
-    wish = GenerationParams(
+    params = GenerationParams(
         max_new_tokens=service.model.max_length if wanted is None else wanted,
         num_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         stop_ids=service.stop_ids | chat.stop_ids,
-        **_wish(body, n),
+        **_params(body, n),
     )
     served = service.releases.now
-    return ParsedRequest(served, [_routed(service, served, text, ids, body.path)], wish)
+    return ParsedRequest(served, [_routed(service, served, text, ids, body.path)], params)
 
 
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
@@ -119,9 +121,9 @@ def _common(service: Service, body: CommonRequest) -> int:
     return body.n or 1
 
 
-def _wish(body: CommonRequest, n: int) -> dict:
+def _params(body: CommonRequest, n: int) -> dict:
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    top_p = 1.0 if body.top_p is None else max(body.top_p, LEAST_TOP_P)
+    top_p = 1.0 if body.top_p is None else max(body.top_p, MIN_TOP_P)
     return {
         "n": n,
         "stops": stop,

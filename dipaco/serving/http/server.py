@@ -20,7 +20,7 @@ from dipaco.errors import CannotListen
 KEEP_ALIVE_SECONDS = 30
 SILENT_SECONDS = 20.0  # for the head of a request to come, before the connection is closed
 UNREAD_SECONDS = 60  # with an answer that the client does not read, before it counts as gone
-MOST_HEAD_BYTES = 64 << 10  # of a request line and its headers
+MAX_HEADER_BYTES = 64 << 10  # of a request line and its headers
 LAST_WORDS_SECONDS = 1.0  # to tell those whose requests were cut off
 OFFER = re.compile(rb"\r\nupgrade:(?=[ \t]*h2c)", re.IGNORECASE)
 
@@ -102,7 +102,7 @@ class _Protocol(HttpToolsProtocol):
         is_of_this_head = not was_in_body and self._heads == heads + (not was_in_head)
         if self._is_in_head and is_of_this_head and not self.transport.is_closing():
             self._head_bytes += len(data)
-            if self._head_bytes > MOST_HEAD_BYTES:
+            if self._head_bytes > MAX_HEADER_BYTES:
                 self.send_400_response("The headers are too large.")
 
     def on_message_begin(self) -> None:
