@@ -1,54 +1,44 @@
-"""The folder of a sweep: whose it is, which of its runs are finished, which have changed."""
+"""The folder of a sweep: its lock, its finished runs, and runs whose rows have changed."""
 
 import contextlib
 import fcntl
 import json
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from dipaco.config import RunConfig
 from dipaco.errors import DipacoError, RunBusy
+from dipaco.evaluation.tables import ReportRow
+from dipaco.files import translate_os_errors, write_atomically
+from dipaco.overrides import row_folder
+from dipaco.runs.run import difference, is_worked_on, reading
+from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.errors import RowsChanged, SweepBusy, SweepMismatch
-
-if TYPE_CHECKING:
-    from dipaco.config import RunConfig
-    from dipaco.evaluation.tables import ReportRow
-    from dipaco.store.layout import SweepLayout
-    from dipaco.sweeps.table import Trial
+from dipaco.sweeps.table import Trial, trials_of
+from dipaco.workers.tasks.report import make_report
 
 
 def is_finished(folder: Path) -> bool:
     """Whether the run in a folder is finished."""
-    from dipaco.runs.run import reading
-    from dipaco.store.layout import Layout
-
     if not Layout(folder).ledger.exists():
         return False
     with reading(folder) as run:
         return not run.ledger.unfinished()
 
 
-def rows_of(folder: Path) -> "list[ReportRow]":
+def rows_of(folder: Path) -> list[ReportRow]:
     """The table of a finished run."""
-    from dipaco.runs.run import reading
-    from dipaco.workers.tasks.report import make_report
-
     with reading(folder) as opened:
         return make_report(opened).rows
 
 
 def finished_beside(
-    layout: "SweepLayout",
-    name: str,
-    rows: Mapping[str, "RunConfig"],
-    asked: Sequence["Trial"],
-) -> "dict[Trial, list[ReportRow]]":
-    """Other rows and other seeds of the same sweep, which are not asked for now; what of them has
-    changed or cannot be read is named and left out.
-    """
-    from dipaco.overrides import row_folder
-    from dipaco.sweeps.table import trials_of
+    layout: SweepLayout, name: str, rows: Mapping[str, RunConfig], asked: Sequence[Trial]
+) -> dict[Trial, list[ReportRow]]:
+    """The finished runs of other rows and seeds of the sweep, which the table holds too.
 
+    Runs that have changed or cannot be read are printed and left out.
+    """
     found: dict[Trial, list[ReportRow]] = {}
     left_out: list[str] = []
     for row in rows:
@@ -70,22 +60,18 @@ def finished_beside(
     return found
 
 
-def put_changed_aside(
-    layout: "SweepLayout",
-    trials: Sequence["Trial"],
-    folders: dict["Trial", Path],
+def move_changed(
+    layout: SweepLayout,
+    trials: Sequence[Trial],
+    folders: Mapping[Trial, Path],
     redo: Sequence[str],
 ) -> None:
-    """Runs of another config than their row has now: named and left alone, or, where that was asked
-    for, moved away.
+    """Moves the runs of `redo` rows that have another config than their row has now.
 
     Raises:
-      RowsChanged, RunBusy.
+      RowsChanged: other rows have changed; nothing is moved.
+      RunBusy: a process works on a run that is to be moved.
     """
-    from dipaco.overrides import row_folder
-    from dipaco.runs.run import is_worked_on
-    from dipaco.store.layout import Layout
-
     changed: dict[Trial, str] = {}
     for trial in trials:
         if Layout(folders[trial]).ledger.exists():
@@ -106,33 +92,28 @@ def put_changed_aside(
     for trial in changed:
         if is_worked_on(folders[trial]):
             raise RunBusy(folder=folders[trial])
-        aside = layout.replaced(row_folder(trial.row), trial.seed)
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        folders[trial].rename(aside)
+        replaced = layout.replaced(row_folder(trial.row), trial.seed)
+        replaced.parent.mkdir(parents=True, exist_ok=True)
+        folders[trial].rename(replaced)
 
 
-def _changed(folder: Path, trial: "Trial") -> str | None:
-    """In what the run that a folder holds was given another config than the row has now."""
-    from dipaco.runs.run import difference, reading
-
+def _changed(folder: Path, trial: Trial) -> str | None:
+    """How the config of the run in a folder differs from the row's; None if it does not."""
     with reading(folder) as run:
         return None if run.asked == trial.config else difference(run.asked, trial.config)
 
 
 @contextlib.contextmanager
-def alone_at(layout: "SweepLayout", name: str) -> Generator[None]:
+def lock_folder(layout: SweepLayout, name: str) -> Generator[None]:
     """Takes the folder for this sweep, and for this process.
 
     Raises:
       SweepMismatch: it holds something else.
       SweepBusy: another process works on the sweep.
     """
-    from dipaco.files import translate_os_errors, write_atomically
-    from dipaco.store.layout import Layout
-
     if layout.sweep.exists():
         found = _name_in(layout.sweep)
-        if found is None:  # nothing is lost with it but the name
+        if found is None:  # the file holds the name only: removing it loses nothing else
             what = f"a damaged {layout.sweep.name} (where it is `{name}`'s, remove that file)"
             raise SweepMismatch(folder=layout.root, found=what, sweep=name)
         if found != name:
