@@ -4,8 +4,8 @@
     s3://bucket/quickstart     Amazon S3, or another that `AWS_ENDPOINT_URL` names
     gs://bucket/quickstart     Google Cloud Storage
 
-A run in a bucket also has a folder on every machine that works on it, among the user's caches: what
-was fetched, logs, events. It may be deleted at any time when no process works there.
+A run in a bucket also has a folder on every machine that works on it, in the user's cache folder:
+fetched files, logs, events. It may be deleted whenever no process works there.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ SCHEMES = ("s3", "gs")
 class Address:
     """Where a run is."""
 
-    folder: Path  # of its files on this machine
-    url: str | None = None  # of its objects, where they are in a bucket
+    folder: Path  # its files on this machine
+    url: str | None = None  # of its objects in a bucket; None = they are in the folder
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """What `--run` was given. Raises `BadRun`."""
+        """The value of `--run`. Raises `BadRun`."""
         if "://" not in text:
             if not text:
                 raise BadRun(given=text, problem="it is empty")
@@ -42,13 +42,13 @@ class Address:
         scheme, _, place = text.partition("://")
         if "@" in place:
             shown = f"{scheme}://...@{place.rpartition('@')[2]}"
-            problem = "credentials do not belong into a URL; they come from the environment"
+            problem = "credentials do not belong in a URL; they come from the environment"
             raise BadRun(given=shown, problem=problem)
         if scheme not in SCHEMES:
-            raise BadRun(given=text, problem=f"`{scheme}` is no store")
+            raise BadRun(given=text, problem=f"`{scheme}` is not a known store")
         bucket, *names = place.rstrip("/").split("/")
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", bucket):
-            raise BadRun(given=text, problem=f"`{bucket}` is no name of a bucket")
+            raise BadRun(given=text, problem=f"`{bucket}` is not a valid name of a bucket")
         if not names:
             raise BadRun(given=text, problem="the run has no name in the bucket")
         for name in names:
@@ -61,7 +61,7 @@ class Address:
 
     @classmethod
     def of(cls, where: "Address | Path") -> "Address":
-        """The same, where a folder may be given as it is."""
+        """Accepts a folder as well as an address."""
         return where if isinstance(where, Address) else cls(where)
 
     def __str__(self) -> str:
@@ -69,16 +69,16 @@ class Address:
 
     @property
     def identity(self) -> str:
-        """The same for everybody who speaks of this run."""
+        """Names the run, the same on every machine that uses it."""
         return self.url or str(self.folder.absolute())
 
     def place_of(self, file: Path) -> str:
-        """Where others find a file of the run's folder."""
+        """Where users find a file of the run: in the bucket or in the folder."""
         return f"{self.url}/{file.relative_to(self.folder)}" if self.url else str(file)
 
     @functools.cached_property
     def remote(self) -> "Remote | None":
-        """The bucket's side of the run."""
+        """The run's objects in the bucket; None = there is no bucket."""
         if self.url is None:
             return None
         from dipaco.store.remote import Remote

@@ -1,9 +1,9 @@
-"""What this machine has fetched from buckets: at most so many bytes, of all runs together.
+"""Files fetched from buckets, of all runs on this machine: a bounded number of bytes.
 
-Files that were not used for longest go first; a run whose folder is forgotten makes room like any
-other. A file that somebody has open stays readable when it goes, as files do on Unix; one that was
-asked for a moment ago, and may not be open yet, does not go. So the bound may be passed for a
-while: it says what is kept, and not what one task needs at once.
+The least recently used files are removed first, whichever run they belong to. A file that a process
+has open stays readable after it is removed, as on any Unix; one that was asked for a moment ago may
+not be open yet, and stays. So the cache may exceed its bound for a while: the bound limits what is
+kept, not what one task needs at once.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from typing import NamedTuple
 from dipaco.errors import BadSetting
 from dipaco.store.layout import Layout
 
-IN_USE_SECONDS = 120.0  # from when a file was asked for; its reader has opened it long before
-LOOK_EVERY = 0.05  # of the bound: so much may be added before the folders are looked through again
-MAKE_ROOM = 0.9  # down to so much of it, so that not every file that comes makes one go
+IN_USE_SECONDS = 120.0  # a file that was asked for stays so long; its reader opens it much sooner
+LOOK_EVERY = 0.05  # of the bound; the folders are listed again after so many bytes were added
+MAKE_ROOM = 0.9  # of the bound; removal goes down to it, so that not every new file removes one
 
 
 class _Found(NamedTuple):
-    used_seconds: float  # when it was used last, by the wall clock: files know no other
+    used_seconds: float  # when it was used last; wall clock, as file times are
     num_bytes: int
     file: Path
 
@@ -32,8 +32,8 @@ class FileCache:
 
     Args:
       runs: the folder.
-      max_bytes: of them all.
-      clock: seconds, as files have them.
+      max_bytes: of all fetched files together.
+      clock: wall clock in seconds.
     """
 
     def __init__(self, runs: Path, max_bytes: int, clock: Callable[[], float] = time.time):
@@ -41,13 +41,13 @@ class FileCache:
         self._unseen_bytes: float | None = None  # added since the last look; None = never looked
 
     def used(self, file: Path) -> None:
-        """Somebody is about to read this file."""
+        """Marks a file that is about to be read."""
         with contextlib.suppress(FileNotFoundError):
             now_seconds = self._clock()
             os.utime(file, (now_seconds, now_seconds))
 
     def added(self, num_bytes: int) -> None:
-        """A file has come. Others may have to go."""
+        """Counts a new file, and removes others if the bound is exceeded."""
         if self._unseen_bytes is not None:
             self._unseen_bytes += num_bytes
             if self._unseen_bytes < LOOK_EVERY * self._max_bytes:
@@ -68,17 +68,16 @@ class FileCache:
         for run in self._runs.iterdir():
             for folder in Layout(run).fetched:
                 for file in folder.rglob("*"):
-                    with contextlib.suppress(FileNotFoundError):  # others make room as well
+                    with contextlib.suppress(FileNotFoundError):  # another process removed it
                         status = file.stat()
                         if file.is_file():
                             yield _Found(status.st_mtime, status.st_size, file)
 
 
 def cache_bytes() -> int:
-    """How much is kept: `$DIPACO_CACHE_GIGABYTES`, else 20 of them.
+    """The cache's bound: `$DIPACO_CACHE_GIGABYTES`, or 20 GB.
 
-    A variable and no option, as `$DIPACO_CACHE`: both belong to the machine, and all who work on it
-    share them.
+    An environment variable rather than an option, as `$DIPACO_CACHE`: both belong to the machine.
 
     Raises:
       BadSetting.

@@ -1,8 +1,8 @@
-"""Names on disk: the only file that knows them.
+"""Names on disk; no other file knows them.
 
-RUN/ledger.sqlite                    facts; or RUN/database, which says on what server they are
-RUN/run.lock                         shared by the processes that work on the run
-RUN/logs/WORKER.log                  what workers that were started for it print
+RUN/ledger.sqlite                    facts; or RUN/database, the URL of the server that has them
+RUN/run.lock                         held (shared) by the processes that work on the run
+RUN/logs/WORKER.log                  output of workers that a launcher started
 RUN/corpus/                          tokens, tokenizer, document index
 RUN/objects/modules/DIGEST.safetensors       likewise states, messages, routers, scores, shards
 RUN/snapshots/ARM/PATH/PHASE-ATTEMPT/        Orbax
@@ -10,13 +10,13 @@ RUN/swarm/WORKER.key                 the network identity of a backbone
 RUN/report.{json,md,png}  RUN/inspect.png  RUN/events.jsonl  RUN/tensorboard/
 
 A run in a bucket has `database`, `corpus`, `objects`, `snapshots` and `report.*` there, by the same
-names; the name of a corpus file has its digest in it, as those of objects do, so that nothing that
-is read by the run is ever changed. It also has `tokens/DIGEST/`, the documents of one shard.
+names. Corpus files have their digests in their names there, as objects do: no file that the run
+reads ever changes. The bucket also has `tokens/DIGEST/`, the tokens of one shard.
 
 SWEEP/rows/NAME/SEED/                a run, as above
-SWEEP/shared/DIGEST/                 a run as far as its base model: what rows begin with; and
-SWEEP/shared/DIGEST/features/KEY-DIGEST.npy  that it gives documents, which rows have a link to
-SWEEP/replaced/NAME-SEED-N/          a run that `--redo` has put aside
+SWEEP/shared/DIGEST/                 a run up to its base model, which rows start from
+SWEEP/shared/DIGEST/features/KEY-DIGEST.npy  features from that model; rows have a link to them
+SWEEP/replaced/NAME-SEED-N/          a run that `--redo` has moved away
 SWEEP/sweep.json  SWEEP/table.{md,json}  SWEEP/plot.png
 """
 
@@ -29,7 +29,7 @@ from dipaco.receipt import Receipt
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where everything of one run lies."""
+    """Paths of one run's files."""
 
     root: Path
 
@@ -58,12 +58,12 @@ class Layout:
 
     @property
     def preparing(self) -> Path:
-        """Where the corpus of a run in a bucket is made, before it is all there."""
+        """Where the corpus of a run in a bucket is prepared, before it is uploaded."""
         return self.root / "preparing"
 
     @property
     def fetched(self) -> tuple[Path, ...]:
-        """What can be fetched again, where the run is in a bucket."""
+        """Folders that can be fetched again if the run is in a bucket."""
         return tuple(self.root / name for name in ("corpus", "objects", "snapshots", "tokens"))
 
     @property
@@ -72,7 +72,7 @@ class Layout:
 
     @property
     def features(self) -> Path:
-        """A link to a folder that rows of a sweep have in common; other runs have none."""
+        """A link to a folder that the rows of a sweep share; other runs have none."""
         return self.root / "features"
 
     @property
@@ -93,8 +93,8 @@ class Layout:
     def snapshot(
         self, arm: str, path: int, phase: int, attempt: int, step: int | None = None
     ) -> str:
-        """Name of a path snapshot: the attempt is in it, since a folder cannot be named by its
-        digest before it is written; so is the step, where an attempt saves again and again.
+        """Name of a path snapshot. It holds the attempt, since a folder's digest is not known before
+        the folder is written, and the step of a partial snapshot, as an attempt may save several.
         """
         of_step = "" if step is None else f"-{step}"
         return f"snapshots/{arm}/{path:04d}/{phase:06d}-{attempt}{of_step}"
@@ -102,13 +102,13 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class SweepLayout:
-    """Where everything of one sweep lies."""
+    """Paths of one sweep's files."""
 
     root: Path
 
     @property
     def sweep(self) -> Path:
-        """Says whose folder this is."""
+        """Names the sweep that this folder belongs to."""
         return self.root / "sweep.json"
 
     @property
@@ -119,7 +119,7 @@ class SweepLayout:
         return self.root / "rows" / name / str(seed)
 
     def seeds(self, name: str) -> list[int]:
-        """Under which a row has been begun."""
+        """Seeds for which a row has been begun."""
         folders = (self.root / "rows" / name).glob("*")
         return sorted(int(folder.name) for folder in folders if folder.name.isdecimal())
 
@@ -127,7 +127,7 @@ class SweepLayout:
         return self.root / "shared" / digest
 
     def replaced(self, name: str, seed: int) -> Path:
-        """A new name for a run that is put aside."""
+        """A new folder for a run that is moved away."""
         numbers = itertools.count(1)
         return next(
             folder
@@ -144,7 +144,7 @@ class SweepLayout:
 
 
 def remote_name(receipt: Receipt) -> str:
-    """An object's name in a bucket: it has the digest in it, or, in a folder, the attempt."""
+    """An object's name in a bucket: with its digest or, in a snapshot, the attempt in it."""
     name, digest, _ = receipt
     if digest in name or is_folder(name):
         return name
@@ -153,7 +153,7 @@ def remote_name(receipt: Receipt) -> str:
 
 
 def is_folder(name: str) -> bool:
-    """Whether an object is a folder of files, or one of them."""
+    """Whether an object is a folder, or a file in one."""
     return name.startswith(("snapshots/", "tokens/"))
 
 

@@ -1,10 +1,10 @@
-"""Whole objects in a folder, or in a bucket that the folder is a cache of: written once, named by
+"""Whole objects in a folder, or in a bucket with the folder as its cache: written once, named by
 digest, verified on every read.
 
-A file is written beside its place, flushed to the disk, then renamed into place and the folder
-flushed: after a crash at any point the object is there whole, or not at all. Where there is a
-bucket, the bucket has it before the receipt is given; what is in the folder then is a convenience,
-and is fetched again where it is gone or damaged.
+A file is written under `partial/`, flushed to the disk, then renamed into place and the folder
+flushed: after a crash at any point the object is there whole, or not at all. With a bucket, the
+bucket has the object before the receipt is given; the folder is only a cache, and what is missing
+or damaged in it is fetched again.
 """
 
 import collections
@@ -47,8 +47,8 @@ from dipaco.store.verification import (
     receipt_of,
 )
 
-FETCH_LOCK_SECONDS = 60.0
-FRESH_SECONDS = 3600.0  # longer than anybody waits for a bucket
+FETCH_LOCK_SECONDS = 60.0  # at most, that a process waits for another that fetches the same
+FRESH_SECONDS = 3600.0  # a partial file may be in use; longer than any wait for a bucket
 TRANSFERS_AT_ONCE = 8
 
 Checked = TypeVar("Checked")
@@ -58,8 +58,9 @@ class Objects:
     """The objects of one run.
 
     Args:
-      root: of the folder.
-      remote: the bucket's side, where there is one; `cache` then bounds what is in the folder.
+      root: the run's folder on this machine.
+      remote: the objects in the bucket; None = the run is in the folder.
+      cache: with a bucket, bounds the bytes in the folder.
     """
 
     def __init__(self, root: Path, remote: Remote | None = None, cache: FileCache | None = None):
@@ -68,13 +69,12 @@ class Objects:
         self._cache = cache
 
     def write(self, kind: str, suffix: str, write_file: Callable[[Path], object]) -> Receipt:
-        """Makes an object of the file that `write_file` writes at the place it is given.
+        """Makes an object of a file, which `write_file` writes at the path that it is given.
 
         Raises:
-          DiskFull, NotWritable, StoreUnreachable, StoreRefuses: nothing was added, and nothing that
-            was there has changed.
+          DiskFull, NotWritable, StoreUnreachable, StoreRefuses: nothing was added or changed.
         """
-        with self._beside() as temporary, translate_os_errors(temporary):
+        with self._partial() as temporary, translate_os_errors(temporary):
             write_file(temporary)
             num_bytes = temporary.stat().st_size
             digest = file_digest(temporary)
@@ -87,32 +87,29 @@ class Objects:
         return self.write(kind, suffix, lambda file: file.write_bytes(content))
 
     def write_folder(self, name: str, write_files: Callable[[Path], object]) -> None:
-        """Makes an object of the folder that `write_files` writes at the place it is given. It is
-        there when its last file is, the list of the others.
-
-        Raises:
-          As `write`.
+        """Makes an object of a folder, which `write_files` writes at the path that it is given. The
+        folder counts once its last file is there, the list of the others. Raises as `write`.
         """
         final = self.root / name
-        with self._beside() as temporary, translate_os_errors(final):
+        with self._partial() as temporary, translate_os_errors(final):
             write_files(temporary)
             files = list_folder(temporary)
             (temporary / DIGESTS).write_text(json.dumps(files))
             if self.remote is not None:
                 put = functools.partial(_put_file, self.remote, name, temporary)
-                _side_by_side(put, files)
+                _transfer_all(put, files)
                 put(receipt_of(temporary, temporary / DIGESTS))
             else:
                 for written in temporary.rglob("*"):
                     flush(written)
                 flush(temporary)
             make_folder(final.parent)
-            shutil.rmtree(final, ignore_errors=True)  # what an attempt of this name left
+            shutil.rmtree(final, ignore_errors=True)  # left by an attempt of this name
             rename_durably(temporary, final)
             self._added(final, sum(file.num_bytes for file in files))
 
     def file(self, receipt: Receipt) -> Path:
-        """The object's file, after checking every byte of it.
+        """The object's file, every byte of it checked.
 
         Raises:
           ObjectMissing, ObjectDamaged, StoreUnreachable, StoreRefuses.
@@ -121,14 +118,14 @@ class Objects:
         return self.root / receipt.name
 
     def pages(self, receipt: Receipt) -> mmap.mmap:
-        """The pages of the object's file, after checking every byte of it: read-only, and there for
-        as long as somebody has them. Raises as `file`.
+        """The object's file mapped into memory, read-only, every byte of it checked. The pages stay
+        readable when the file is deleted. Raises as `file`.
         """
         return self._checked(receipt, map_file)
 
     def _checked(self, receipt: Receipt, check: Callable[[Path, Receipt], Checked]) -> Checked:
         file = self.root / receipt.name
-        self._used(file)  # before it is looked at, or it might go meanwhile
+        self._used(file)  # before the check, or another process might remove it meanwhile
         try:
             return check(file, receipt)
         except (ObjectMissing, ObjectDamaged):
@@ -138,11 +135,7 @@ class Objects:
             return check(file, receipt)
 
     def folder(self, name: str) -> Path:
-        """The folder, after checking every byte in it.
-
-        Raises:
-          As `file`.
-        """
+        """The folder, every byte in it checked. Raises as `file`."""
         folder = self.root / name
         self._used(*folder.rglob("*"))
         try:
@@ -160,14 +153,14 @@ class Objects:
         return self.file(receipt).read_bytes()
 
     def publish(self, file: Path) -> None:
-        """Puts a file of the run's folder that people read (a report) into the bucket as well, in
-        place of what is there.
+        """Copies a file of the run's folder that people read (a report) to the bucket, in place of
+        an older one.
         """
         if self.remote is not None:
             self.remote.write(file.relative_to(self.root).as_posix(), file.read_bytes())
 
     def delete(self, name: str) -> None:
-        """Removes an object or a folder of them; one that is gone already is fine."""
+        """Removes an object, a file or a folder; no error if there is none."""
         target = self.root / name
         if is_folder(name):
             shutil.rmtree(target, ignore_errors=True)
@@ -177,29 +170,29 @@ class Objects:
             (self.remote.delete_folder if is_folder(name) else self.remote.delete)(name)
 
     def delete_folder_if_empty(self, name: str) -> None:
-        """Removes the folder that held an object, if it held nothing else."""
+        """Removes the folder that an object was in, if it is empty now."""
         with contextlib.suppress(OSError):
             (self.root / name).parent.rmdir()
 
     def delete_partial_writes(self) -> None:
-        """Removes what interrupted writes left behind here. Only where nobody on this machine works
-        on the run; who only looks at one in a bucket may be fetching, and what is fresh stays.
+        """Removes partial files of interrupted writes. The caller guarantees that no process of this
+        machine works on the run; readers of one in a bucket may be fetching, so what is fresh stays.
         """
         partial = self.root / "partial"
         if self.remote is None:
             shutil.rmtree(partial, ignore_errors=True)
             return
-        for left in partial.glob("*"):
+        for leftover in partial.glob("*"):
             with contextlib.suppress(FileNotFoundError):
-                if left.stat().st_mtime < time.time() - FRESH_SECONDS:
-                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+                if leftover.stat().st_mtime < time.time() - FRESH_SECONDS:
+                    shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
     def delete_unreferenced(self, live: Container[str]) -> None:
-        """Removes contributions and snapshots that are not among the names in `live`: superseded
-        ones, and those of attempts that were never recorded. Only where nobody writes.
+        """Removes contributions and snapshots whose names are not in `live`: superseded ones, and
+        those of attempts that were never recorded. The caller guarantees that no process writes.
         """
-        messages = (self.root / "objects" / "messages").rglob("*.safetensors")
-        found = [*messages, *self.root.glob("snapshots/*/*/*")]
+        contributions = (self.root / "objects" / "messages").rglob("*.safetensors")
+        found = [*contributions, *self.root.glob("snapshots/*/*/*")]
         names = {file.relative_to(self.root).as_posix() for file in found}
         if self.remote is not None:
             names |= set(self.remote.names("objects/messages"))
@@ -209,8 +202,8 @@ class Objects:
                 self.delete(name)
 
     @contextlib.contextmanager
-    def _beside(self) -> Generator[Path]:
-        """A name for something that is being written, which is gone afterwards."""
+    def _partial(self) -> Generator[Path]:
+        """A path to write a partial file or folder to; it is removed afterwards."""
         temporary = self.root / "partial" / uuid.uuid4().hex
         with translate_os_errors(temporary):
             temporary.parent.mkdir(parents=True, exist_ok=True)
@@ -232,7 +225,7 @@ class Objects:
         self._place_fetched(temporary, final)
 
     def _place_fetched(self, temporary: Path, final: Path) -> None:
-        """As `install_file`, but not durably: it can be fetched again."""
+        """As `install_file`, without flushing: it can be fetched again."""
         final.parent.mkdir(parents=True, exist_ok=True)
         temporary.replace(final)
         self._added(final, final.stat().st_size)
@@ -248,20 +241,20 @@ class Objects:
             self._cache.added(num_bytes)
 
     def _fetch(self, remote: Remote, receipt: Receipt) -> None:
-        """From the bucket, unless a neighbour has done so meanwhile."""
+        """Fetches an object, unless another process on this machine has done so meanwhile."""
         final = self.root / receipt.name
         with self._fetch_lock(receipt.name):
             with contextlib.suppress(ObjectMissing, ObjectDamaged):
                 return check_file(final, receipt)
-            with self._beside() as temporary, translate_os_errors(temporary):
+            with self._partial() as temporary, translate_os_errors(temporary):
                 remote.fetch(receipt, remote_name(receipt), temporary)
                 self._place_fetched(temporary, final)
         return None
 
     @contextlib.contextmanager
     def _fetch_lock(self, name: str) -> Generator[None]:
-        """Of those on this machine who want the same object, one fetches it. Who has waited long
-        goes ahead: the one before may have been stopped.
+        """Lets one process of this machine at a time fetch an object. One that has waited for
+        `FETCH_LOCK_SECONDS` goes on without the lock: its holder may be suspended.
         """
         file = self.root / "turns" / xxhash.xxh3_64_hexdigest(name.encode())[:2]
         with translate_os_errors(file):
@@ -291,7 +284,7 @@ class Objects:
                 problem = f"`{receipt.name}`: {error.values['problem']}"
                 raise ObjectDamaged(file=url, name=name, problem=problem) from error
 
-        _side_by_side(fetch, parse_listing(content, url, name))
+        _transfer_all(fetch, parse_listing(content, url, name))
         write_atomically(self.root / name / DIGESTS, content)
 
 
@@ -299,7 +292,7 @@ def _put_file(remote: Remote, name: str, folder: Path, file: Receipt) -> None:
     remote.put(f"{name}/{file.name}", folder / file.name, file.digest)
 
 
-def _side_by_side(transfer: Callable[[Receipt], None], files: list[Receipt]) -> None:
-    """Many small files take as long as their answers, and not as long as their bytes."""
+def _transfer_all(transfer: Callable[[Receipt], None], files: list[Receipt]) -> None:
+    """Transfers files in parallel: small ones cost round trips rather than bytes."""
     with ThreadPoolExecutor(TRANSFERS_AT_ONCE) as threads:
         collections.deque(threads.map(transfer, files), maxlen=0)

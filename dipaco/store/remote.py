@@ -1,13 +1,13 @@
-"""Objects in a bucket: Amazon S3, whatever speaks its protocol, or Google Cloud Storage.
+"""Objects in a bucket: Amazon S3, another store with its protocol, or Google Cloud Storage.
 
-TensorStore's key-value drivers carry the bytes (google.github.io/tensorstore/kvstore). Credentials
-and region come from the environment, as they do for the providers' own programs; so does the
-endpoint of another S3 (`AWS_ENDPOINT_URL`). Every request has a deadline, and what may be done
-twice is asked again until the store is back.
+TensorStore's key-value drivers transfer the bytes (google.github.io/tensorstore/kvstore).
+Credentials and region come from the environment, as they do for the providers' own programs; so
+does the endpoint of another S3 (`AWS_ENDPOINT_URL`). Every request has a deadline. All requests
+here may be done twice, and are retried until the store is back.
 
-One surprise: a request may be done and its answer lost. Asked again, a write that must be the first
-is then told that it came second, by itself. So "not the first" is never taken for "not mine": `put`
-reads what is there.
+One surprise: the store may do a request and the answer be lost. A conditional write that is retried
+then fails because of its own first attempt. So a failed condition does not mean that another
+process wrote the object: `put` reads what is there.
 """
 
 import collections
@@ -35,23 +35,23 @@ from dipaco.store.errors import (
     StoreUnreachable,
 )
 
-RETRY_FOR_SECONDS = 900.0  # as for the database: a failover, somebody's lunch
+RETRY_FOR_SECONDS = 900.0  # as for the database: a failover, an operator at lunch
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
-REQUEST_SECONDS = 30.0  # a deadline for one request, and for its bytes at the slowest rate
+REQUEST_SECONDS = 30.0  # deadline of a request; its bytes at the slowest rate come on top
 SLOWEST_BYTES_PER_SECOND = 250_000
 BLOCK_BYTES = 16 << 20  # of one read
-AHEAD = 4  # blocks that are read at once
+AHEAD = 4  # blocks requested at once
 ABSENT = b"\x02"  # TensorStore's generation of a key that has no value
-# Of a request, before we hear of it. By default TensorStore tries for minutes and says nothing.
+# TensorStore's own retries of a request. By default it retries for minutes without a message.
 RETRIES = {"max_retries": 4, "initial_delay": "50ms", "max_delay": "500ms"}
-# A transfer that stands still ends long before its deadline, which grows with its bytes.
+# A stalled transfer ends long before its deadline, which grows with its bytes.
 STALLED = {
     "TENSORSTORE_CURL_CONNECT_TIMEOUT_SECONDS": "10",
     "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "30",
     "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1000",
 }
-# Where asking again may help: what TensorStore's errors begin with; the connection's troubles; and
-# what S3 calls the client's mistakes, but are those of a network or of a clock that jumped.
+# Errors after which a retry may help: by the beginning of TensorStore's text; of the connection; two
+# that S3 counts as client errors, but that come from a slow network or a clock that jumped.
 PASSING = re.compile(
     "ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|INTERNAL"
     "|.*(CURL error|RequestTimeout|RequestTimeTooSkewed)",
@@ -78,28 +78,28 @@ class Remote:
         return f"{self.url}/{name}"
 
     def put(self, name: str, file: Path, digest: str) -> None:
-        """Makes an object of a file, whole or not at all, once: where there is one already, it is
-        left as it is, unless it is damaged. When this returns, the store has the bytes.
+        """Makes an object of a file, whole or not at all. An object of this name stays as it is,
+        unless it is damaged. When this returns, the store has the bytes.
 
-        S3 takes 5 GB in one piece, and a larger file is refused.
+        S3 refuses files over 5 GB, as this sends a file in one piece.
         """
         content = file.read_bytes()
         if self.write_new(name, content):
             return
         found = xxhash.xxh3_128()
         for block in self.blocks(name, len(content)):
-            found.update(block or b"")  # None: deleted since then
+            found.update(block or b"")  # None: deleted meanwhile
         if found.hexdigest() != digest:
             self.write(name, content)
 
     def fetch(self, receipt: Receipt, name: str, file: Path) -> None:
-        """Writes the bytes of an object that goes by `name` here to a file, and checks them.
+        """Writes the bytes of the object `name` to a file, and compares them with its receipt.
 
         Raises:
           ObjectMissing, ObjectDamaged.
         """
         _, digest, num_bytes = receipt
-        for is_last_try in (False, True):  # what was damaged may be the transfer
+        for is_last_try in (False, True):  # the first transfer may be damaged, not the object
             found, size = xxhash.xxh3_128(), 0
             with file.open("wb") as stream:
                 for block in self.blocks(name, num_bytes):
@@ -117,8 +117,8 @@ class Remote:
                 raise ObjectDamaged(file=self.url_of(name), name=receipt.name, problem=problem)
 
     def write_new(self, name: str, content: bytes) -> bool:
-        """Writes an object unless there is one of this name; False where there is, which may be
-        our own (see above). Whole or not at all.
+        """Writes an object, whole or not at all, unless there is one of this name. Returns False
+        if there is, possibly from a first attempt of this very request (see the top).
         """
         stamp = self._with_retry(
             lambda: self._store.write(name, content, if_equal=ABSENT), len(content)
@@ -126,17 +126,17 @@ class Remote:
         return bool(stamp.generation)  # a lost race raises nothing
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes an object in place of what is there. Whole or not at all."""
+        """Writes or replaces an object, whole or not at all."""
         self._with_retry(lambda: self._store.write(name, content), len(content))
 
     def read(self, name: str) -> bytes | None:
-        """A small object; None where there is none."""
+        """The content of a small object; None = there is none."""
         found = self._with_retry(lambda: self._store.read(name))
         return found.value if found.state == "value" else None
 
     def blocks(self, name: str, num_bytes: int) -> Iterator[bytes | None]:
-        """The first `num_bytes` of an object, a block at a time; where it has fewer, whole blocks
-        of them; None where there is no object.
+        """Yields the first `num_bytes` of an object by blocks; of a shorter one only its whole
+        blocks; None if there is no object.
         """
 
         def ask(start: int) -> Any:
@@ -156,7 +156,7 @@ class Remote:
             yield found.value if found.state == "value" else None
 
     def delete(self, name: str) -> None:
-        """Removes an object; one that is gone already is fine."""
+        """Removes an object; no error if there is none."""
         self._with_retry(lambda: self._store.write(name, None))
 
     def delete_folder(self, name: str) -> None:
@@ -164,7 +164,7 @@ class Remote:
         self._with_retry(lambda: self._store.delete_range(self._under(name)))
 
     def names(self, folder: str) -> list[str]:
-        """Of all objects whose name begins with `folder/`."""
+        """Names of all objects under `folder/`."""
         return [
             key.decode() for key in self._with_retry(lambda: self._store.list(self._under(folder)))
         ]
@@ -175,16 +175,16 @@ class Remote:
     def _with_retry(
         self, ask: Callable[[], Any], num_bytes: int = 0, under_way: Any | None = None
     ) -> Any:
-        """What a request comes to; it is made again for as long as the store does not answer.
+        """The result of a request, which is retried while the store does not answer.
 
         Args:
-          ask: makes it.
-          num_bytes: that it carries, at most.
-          under_way: it has been made once already.
+          ask: makes the request; returns a future.
+          num_bytes: that it transfers, at most.
+          under_way: the future of a first attempt that was made already.
 
         Raises:
           StoreUnreachable: for `RETRY_FOR_SECONDS`.
-          StoreRefuses, BucketMissing: asking again would not help.
+          StoreRefuses, BucketMissing: a retry would not help.
         """
         began = time.monotonic()
         wait_seconds = FIRST_WAIT_SECONDS
@@ -204,12 +204,14 @@ class Remote:
                     raise StoreUnreachable(url=self.url, seconds=silent_seconds, problem=problem)
                 if wait_seconds == FIRST_WAIT_SECONDS:
                     waiting.enter_context(self._outage(problem))
-                time.sleep(wait_seconds * random.uniform(0.5, 1.0))  # not all workers at once
+                time.sleep(
+                    wait_seconds * random.uniform(0.5, 1.0)
+                )  # so that workers do not all retry at once
                 wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
     @contextlib.contextmanager
     def _outage(self, problem: str) -> Generator[None]:
-        """Somebody waits for the store. It is told once, however many do."""
+        """Logs the beginning and end of an outage once, however many threads wait."""
         with self._lock:
             self._num_waiting += 1
             if self._num_waiting == 1:
@@ -222,10 +224,12 @@ class Remote:
                 self._num_waiting -= 1
                 if self._num_waiting == 0:
                     silent_seconds = time.monotonic() - self._silent_since
-                    _log.warning("The store %s was away for %.0f s.", self.url, silent_seconds)
+                    _log.warning(
+                        "The store %s was unreachable for %.0f s.", self.url, silent_seconds
+                    )
 
     def _passing_problem(self, text: str) -> str:
-        """What keeps the store from answering for now. Raises where that will not pass."""
+        """A passing problem, shortened for a person. Raises if a retry would not help."""
         problem = NOISE.sub("", text)
         if text.startswith("OUT_OF_RANGE"):
             raise _Short
@@ -237,14 +241,14 @@ class Remote:
 
 
 class _Short(Exception):
-    """An object has fewer bytes than were asked for."""
+    """An object has fewer bytes than requested."""
 
 
 _log = logging.getLogger("dipaco")
 
 
 def _spec(url: str) -> dict[str, Any]:
-    """What TensorStore is to open."""
+    """TensorStore's description of the store."""
     scheme, _, place = url.partition("://")
     bucket, _, path = place.partition("/")
     common = {"bucket": bucket, "path": f"{path}/"}
@@ -254,11 +258,11 @@ def _spec(url: str) -> dict[str, Any]:
     environment = os.environ
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-    if endpoint:  # TensorStore does not read it
+    if endpoint:  # TensorStore does not read the variables
         spec |= {"endpoint": endpoint.rstrip("/")}
-        region = region or "us-east-1"  # which others than Amazon rarely look at
+        region = region or "us-east-1"  # required, and rarely read by other stores than Amazon's
     if region:
         spec |= {"aws_region": region}
-    if "AWS_ACCESS_KEY_ID" in environment:  # or it complains of profile files that are not there
+    if "AWS_ACCESS_KEY_ID" in environment:  # or it warns of missing profile files
         spec |= {"aws_credentials": {"type": "environment"}}
     return spec

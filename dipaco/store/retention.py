@@ -1,5 +1,5 @@
-"""What is kept of what no task will read again, as values. More costs room, and lets a run go back
-further (`dipaco rollback`), or make something lost again from nearer.
+"""How much is kept that no task will read again. More costs disk, lets a run go back further
+(`dipaco rollback`) and makes lost objects cheaper to recompute.
 """
 
 import dataclasses
@@ -11,13 +11,13 @@ EVERYTHING = 1_000_000_000  # phases; more than any run has
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RetentionSettings:
-    """How many phases are kept, the newest first; None = all. Changes no result.
+    """How many phases are kept, counted from the newest; None = all. Changes no result.
 
     A module of a phase that is evaluated belongs to a release, and is always kept.
     """
 
-    snapshots: int | None = 2  # of every path; with one, a damaged one is made from the beginning
-    contributions: int | None = 2  # to every module, those being gathered included; likewise
+    snapshots: int | None = 2  # of every path; with 1, a damaged one is recomputed from the start
+    contributions: int | None = 2  # to every module, including those that arrive now; as above
     modules: int | None = None  # parameters and outer state
 
     def __post_init__(self):

@@ -1,10 +1,10 @@
 """Path snapshots by Orbax: the inner state that a path carries from phase to phase.
 
-Orbax is the library for sharded and many-host trees. It passes flipped bytes, casts silently, and
-tells the damage that it does find in pages and from threads. So the digests of its files are kept
-beside them and compared first (`Objects.folder`); then the digest of the restored tree is compared
-with the one that was recorded, and its structure with what was asked for. It writes to a folder of
-this machine, whose files then go where all objects go: it cannot write `s3://` itself.
+Orbax is the library for sharded and many-host trees. It does not notice flipped bytes, casts
+silently, and reports the damage that it does find in long texts and from threads. So the digests of
+its files are stored beside them and compared first (`Objects.folder`); then the digest of the
+restored tree is compared with the recorded one, and its structure with the one asked for. Orbax
+cannot write to `s3://`: it writes to a local folder, which is stored like any object.
 """
 
 import errno
@@ -25,7 +25,7 @@ from dipaco.store.errors import ObjectDamaged
 from dipaco.store.objects import Objects
 
 BESIDES_BYTES = 256 << 10  # what Orbax writes beside the values
-PATIENCE_SECONDS = 300.0  # Orbax has more: what it calls late before that is not
+LATE_SECONDS = 300.0  # less than Orbax waits: a timeout before it is a wall clock that was set
 
 
 def save_snapshot(objects: Objects, name: str, state: Any) -> Receipt:
@@ -42,9 +42,8 @@ def save_snapshot(objects: Objects, name: str, state: Any) -> Receipt:
     try:
         objects.write_folder(name, write)
     except NotWritable as error:
-        # Orbax counts its patience by the wall clock: where somebody sets that an hour ahead, it
-        # gives up at once.
-        is_late = time.monotonic() - began > PATIENCE_SECONDS
+        # Orbax measures its timeout by the wall clock: when that is set ahead, it gives up at once.
+        is_late = time.monotonic() - began > LATE_SECONDS
         if is_late or not isinstance(error.__cause__, TimeoutError):
             raise
         objects.write_folder(name, write)
@@ -80,7 +79,7 @@ def load_snapshot(objects: Objects, receipt: Receipt, like: Any) -> Any:
 
 
 def _checkpointer() -> Any:
-    """Orbax's, for this process alone: left to itself, it would wait for the other hosts."""
+    """Orbax's checkpointer for this process alone; by default it would wait for other hosts."""
     import orbax.checkpoint as ocp
 
     if jax.process_count() == 1:
@@ -94,17 +93,15 @@ def _checkpointer() -> Any:
 
 
 def _check_room(folder: Path, num_bytes: int) -> None:
-    """A disk that fills up under Orbax is told by a dozen threads, with a traceback each, beside
-    the error that comes of it.
-    """
+    """Fails before Orbax does: on a full disk, each of its dozen threads prints a traceback."""
     if shutil.disk_usage(folder).free < num_bytes + BESIDES_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _named_leaves(state: Any) -> dict[str, np.ndarray]:
-    """Leaves by number: the structure belongs to the optimiser, and comes back from a template."""
+    """Leaves by number; the structure is the optimiser's, and comes back from a template."""
     return {f"{i:04d}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
 
 
 def _quiet() -> None:
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what it says is raised as well
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what it logs is raised as well

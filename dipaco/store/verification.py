@@ -1,5 +1,5 @@
-"""What bytes should be, and whether they are: a file against its receipt, a folder against the list
-of its files that lies in it.
+"""Verification: a file is compared with its receipt, a folder with the list of its files that lies
+in it.
 """
 
 import errno
@@ -27,14 +27,14 @@ def check_file(file: Path, receipt: Receipt) -> None:
 
 
 def map_file(file: Path, receipt: Receipt) -> mmap.mmap:
-    """As `check_file`, 1.4 times as fast, since nothing is copied; and the file's own pages, to be
-    looked at again.
+    """As `check_file`, and returns the file mapped into memory: 1.4 times as fast, since nothing is
+    copied.
     """
     if not receipt.num_bytes:
         raise ObjectDamaged(file=file, name=receipt.name, problem="it is empty")
     with _open(file, receipt) as stream:
         pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-    # All of them now: a bad disk is an OSError here, and would be the end of the process later.
+    # Read all pages now: a bad disk is an OSError here, and would kill the process (SIGBUS) later.
     try:
         pages.madvise(POPULATE_READ)
     except OSError as error:
@@ -45,7 +45,7 @@ def map_file(file: Path, receipt: Receipt) -> mmap.mmap:
 
 
 def _open(file: Path, receipt: Receipt) -> BinaryIO:
-    """A file of the right size. Raises `ObjectMissing`, `ObjectDamaged`."""
+    """Opens a file of the right size. Raises `ObjectMissing`, `ObjectDamaged`."""
     try:
         stream = file.open("rb", buffering=0)
     except FileNotFoundError as error:
@@ -69,7 +69,7 @@ def _check_digest(file: Path, receipt: Receipt, found: str) -> None:
 
 
 def check_folder(folder: Path, name: str) -> None:
-    """Reads every byte of the folder that goes by `name`. Raises `ObjectDamaged`."""
+    """Reads every byte of the folder of the object `name`. Raises `ObjectDamaged`."""
     try:
         content = (folder / DIGESTS).read_bytes()
     except OSError as error:
@@ -85,7 +85,7 @@ def check_folder(folder: Path, name: str) -> None:
 
 
 def parse_listing(content: bytes, folder: Path | str, name: str) -> list[Receipt]:
-    """What the list of a folder lists. Raises `ObjectDamaged`."""
+    """Receipts of the files in a folder, from the folder's list. Raises `ObjectDamaged`."""
     try:
         files = [Receipt(str(file), str(digest), int(n)) for file, digest, n in json.loads(content)]
         if outside := [file for file, _, _ in files if ".." in file or file.startswith("/")]:
@@ -96,11 +96,11 @@ def parse_listing(content: bytes, folder: Path | str, name: str) -> list[Receipt
 
 
 def list_folder(folder: Path) -> list[Receipt]:
-    """A receipt for every file, by its name in the folder."""
+    """A receipt for every file, named by its path in the folder."""
     return [receipt_of(folder, file) for file in sorted(folder.rglob("*")) if file.is_file()]
 
 
 def receipt_of(folder: Path, file: Path) -> Receipt:
-    """For one of them."""
+    """The receipt of one file, named by its path in the folder."""
     name = file.relative_to(folder).as_posix()
     return Receipt(name, file_digest(file), file.stat().st_size)

@@ -75,4 +75,6 @@ def test_no_password_comes_into_the_bucket(bucket, postgresql_server, machine, m
 
 def test_a_place_that_is_none_is_a_sentence_on_the_command_line(capsys):
     assert main(["status", "--run", "ftp://host/run"]) == 2
-    assert capsys.readouterr().err.startswith("BadRun: `--run ftp://host/run`: `ftp` is no store")
+    assert capsys.readouterr().err.startswith(
+        "BadRun: `--run ftp://host/run`: `ftp` is not a known store"
+    )

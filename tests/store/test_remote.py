@@ -73,7 +73,7 @@ def test_an_outage_is_waited_for_and_told_once(store, bucket, caplog):
     told = [record.message for record in caplog.records]
     assert len(told) == 2
     assert "Waiting for it" in told[0]
-    assert "was away for" in told[1]
+    assert "did not answer for" in told[1]
 
 
 def test_many_who_wait_tell_it_once(store, caplog):

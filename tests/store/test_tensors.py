@@ -86,7 +86,9 @@ HEADER = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,%d]}}'
 def test_an_object_that_is_no_safetensors_file_is_damaged(objects, content):
     receipt = objects.write_bytes("modules", "safetensors", content)
     for read in (load_tree, map_tree):
-        with pytest.raises(ObjectDamaged, match=f"{receipt.digest}.*(no safetensors file|empty)"):
+        with pytest.raises(
+            ObjectDamaged, match=f"{receipt.digest}.*(not a safetensors file|empty)"
+        ):
             read(objects, receipt)
 
 
