@@ -137,6 +137,19 @@ def bad_files(page: Path, text: str) -> Iterator[str]:
             yield f"`{name}` is not there"
 
 
+def bad_names(page: Path, text: str) -> Iterator[str]:
+    """Classes of the house, and "`name` in `file.py`"."""
+    house = "".join(file.read_text() for file in (ROOT / "dipaco").rglob("*.py"))
+    for span in inline_code(text):
+        name = re.match(r"([A-Z][a-z]+[A-Z]\w+)(:|$)", span)
+        if name and not re.search(rf"\bclass {name[1]}\b", house):
+            yield f"there is no class `{name[1]}`"
+    for name, file in re.findall(r"`(\w+)` in `([\w/]+\.py)`", text):
+        found = [folder / file for folder in (ROOT, ROOT / "dipaco") if (folder / file).is_file()]
+        if found and not re.search(rf"^(def |class |)({name})\b", found[0].read_text(), re.M):
+            yield f"`{file}` has no `{name}`"
+
+
 def bad_tools(page: Path, text: str) -> Iterator[str]:
     """Options of `python tools/...` that no tool reads, and pages that run what is not there."""
     for tool, *words in commands_of([*block_lines(text), *inline_code(text)], "python"):
@@ -199,6 +212,7 @@ def described(text: str) -> list[str]:
 RULES: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "every command parses": bad_commands,
     "every file is there": bad_files,
+    "every name is there": bad_names,
     "every tool has the options": bad_tools,
     "every setting and row has that name": bad_settings,
     "every link leads somewhere": bad_links,
@@ -219,6 +233,8 @@ def test_on_every_page(rule, page):
         ("every command parses", "```\nA=1 x/dipaco train C --run R [--fast]\n```", "--fast"),
         ("every file is there", "Read `dipaco/trees.py` and `outer/gradients.py`.", "gradients"),
         ("every file is there", "\n\n    pytest tests/outer tests/inter\n", "tests/inter"),
+        ("every name is there", "`DiskFull: no space` and `DiskEmpty`", "DiskEmpty"),
+        ("every name is there", "`path_weight` in `outer/gradient.py`", "path_weight"),
         ("every tool has the options", "`python tools/race.py T --plod F`", "--plod"),
         ("every setting and row has that name", "`inner.steps=3` or `inner.step=3`", "inner.step`"),
         ("every setting and row has that name", '`--only "diloco 4" "diloco 3"`', "diloco 3"),
