@@ -83,22 +83,26 @@ class Unparsed(Exception):
 def strict_parser() -> argparse.ArgumentParser:
     """The command line's own parser, which raises where the other would end the process."""
 
-    def strict(each: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        def refuse(message: str) -> None:
-            raise Unparsed(message)
+    def refuse(message: str) -> None:
+        raise Unparsed(message)
 
+    strict = parser()
+    for each in all_parsers(strict):
         each.error = refuse  # ty: ignore[invalid-assignment]
-        for verb in children(each).values():
-            strict(verb)
-        return each
-
-    return strict(parser())
+    return strict
 
 
 def children(each: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """Verbs of a parser."""
     found = [a for a in each._actions if isinstance(a, argparse._SubParsersAction)]
     return dict(found[0].choices) if found else {}
+
+
+def all_parsers(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parser, its verbs, and theirs."""
+    yield top
+    for verb in children(top).values():
+        yield from all_parsers(verb)
 
 
 def verbs() -> list[str]:
@@ -150,16 +154,19 @@ def bad_names(page: Path, text: str) -> Iterator[str]:
             yield f"`{file}` has no `{name}`"
 
 
-def bad_tools(page: Path, text: str) -> Iterator[str]:
-    """Options of `python tools/...` that no tool reads, and pages that run what is not there."""
+def bad_options(page: Path, text: str) -> Iterator[str]:
+    """Options of `python tools/...`, and those named alone, which are any verb's or any tool's."""
+    tools = {str(file.relative_to(ROOT)): file.read_text() for file in ROOT.glob("tools/**/*.py")}
+    shared = "".join(source for name, source in tools.items() if name.count("/") > 1)
+    of_verbs = {option for each in all_parsers(parser()) for option in each._option_string_actions}
     for tool, *words in commands_of([*block_lines(text), *inline_code(text)], "python"):
-        sources = [ROOT / tool, *(ROOT / "tools").glob("*/*.py")]
-        if not tool.startswith("tools/") or not sources[0].is_file():
-            continue
-        known = "".join(source.read_text() for source in sources)
         for option in (word for word in words if word.startswith("--")):
-            if f'"{option}"' not in known:
+            if tool in tools and f'"{option}"' not in tools[tool] + shared:
                 yield f"`python {tool}` has no option `{option}`"
+    for span in inline_code(text):
+        for option in re.findall(r"(?<!\S)--[\w-]+", span) if span.startswith("--") else []:
+            if option not in of_verbs and f'"{option}"' not in "".join(tools.values()):
+                yield f"there is no option `{option}`"
 
 
 def bad_settings(page: Path, text: str) -> Iterator[str]:
@@ -213,7 +220,7 @@ RULES: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "every command parses": bad_commands,
     "every file is there": bad_files,
     "every name is there": bad_names,
-    "every tool has the options": bad_tools,
+    "every option is there": bad_options,
     "every setting and row has that name": bad_settings,
     "every link leads somewhere": bad_links,
 }
@@ -235,7 +242,8 @@ def test_on_every_page(rule, page):
         ("every file is there", "\n\n    pytest tests/outer tests/inter\n", "tests/inter"),
         ("every name is there", "`DiskFull: no space` and `DiskEmpty`", "DiskEmpty"),
         ("every name is there", "`path_weight` in `outer/gradient.py`", "path_weight"),
-        ("every tool has the options", "`python tools/race.py T --plod F`", "--plod"),
+        ("every option is there", "`python tools/race.py T --plod F`", "--plod"),
+        ("every option is there", "`--megabits 3`, `--megabytes` and `--megabats 3`", "--megabats"),
         ("every setting and row has that name", "`inner.steps=3` or `inner.step=3`", "inner.step`"),
         ("every setting and row has that name", '`--only "diloco 4" "diloco 3"`', "diloco 3"),
         ("every link leads somewhere", "[this](../dipaco/trees.py) ![that](no.png)", "no.png"),
