@@ -93,8 +93,8 @@ class Layout:
     def snapshot(
         self, arm: str, path: int, phase: int, attempt: int, step: int | None = None
     ) -> str:
-        """Name of a path snapshot. It holds the attempt, since a folder's digest is not known before
-        the folder is written, and the step of a partial snapshot, as an attempt may save several.
+        """Name of a path snapshot. It holds the attempt, since a folder's digest is not known
+        before it is written, and the step of a partial snapshot, as an attempt may save several.
         """
         of_step = "" if step is None else f"-{step}"
         return f"snapshots/{arm}/{path:04d}/{phase:06d}-{attempt}{of_step}"

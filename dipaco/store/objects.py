@@ -175,8 +175,9 @@ class Objects:
             (self.root / name).parent.rmdir()
 
     def delete_partial_writes(self) -> None:
-        """Removes partial files of interrupted writes. The caller guarantees that no process of this
-        machine works on the run; readers of one in a bucket may be fetching, so what is fresh stays.
+        """Removes partial files of interrupted writes. The caller guarantees that no process of
+        this machine works on the run; readers of one in a bucket may be fetching, so what is fresh
+        stays.
         """
         partial = self.root / "partial"
         if self.remote is None:

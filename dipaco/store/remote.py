@@ -50,8 +50,8 @@ STALLED = {
     "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "30",
     "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1000",
 }
-# Errors after which a retry may help: by the beginning of TensorStore's text; of the connection; two
-# that S3 counts as client errors, but that come from a slow network or a clock that jumped.
+# Errors after which a retry may help: by the beginning of TensorStore's text; of the connection;
+# two that S3 counts as client errors, but that come from a slow network or a clock that jumped.
 PASSING = re.compile(
     "ABORTED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|INTERNAL"
     "|.*(CURL error|RequestTimeout|RequestTimeTooSkewed)",
@@ -204,9 +204,7 @@ class Remote:
                     raise StoreUnreachable(url=self.url, seconds=silent_seconds, problem=problem)
                 if wait_seconds == FIRST_WAIT_SECONDS:
                     waiting.enter_context(self._outage(problem))
-                time.sleep(
-                    wait_seconds * random.uniform(0.5, 1.0)
-                )  # so that workers do not all retry at once
+                time.sleep(wait_seconds * random.uniform(0.5, 1.0))  # or all workers retry at once
                 wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
     @contextlib.contextmanager
@@ -225,7 +223,7 @@ class Remote:
                 if self._num_waiting == 0:
                     silent_seconds = time.monotonic() - self._silent_since
                     _log.warning(
-                        "The store %s was unreachable for %.0f s.", self.url, silent_seconds
+                        "The store %s did not answer for %.0f s.", self.url, silent_seconds
                     )
 
     def _passing_problem(self, text: str) -> str:
