@@ -35,7 +35,7 @@ import numpy as np
 from support.paired_ratio import median_and_interval
 from support.scratch import scratch
 
-from dipaco.control.ledger import StoredModule
+from dipaco.control.facts import StoredModule
 from dipaco.control.tasks import Claim, Contribution, Task
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.step import fresh
@@ -97,7 +97,7 @@ def _arrays_of(module, factor):
 def task(objects: Objects, stored: Stored, messages: list[Receipt]) -> Callable[[], object]:
     """The executor's own function, on a run of which it sees what it needs."""
     module = ModuleId("all", 0)
-    arrivals = [
+    contributions = [
         Contribution(
             arm="modular",
             path=path,
@@ -108,9 +108,9 @@ def task(objects: Objects, stored: Stored, messages: list[Receipt]) -> Callable[
         )
         for path, message in enumerate(messages)
     ]
-    ledger = types.SimpleNamespace(
+    facts = types.SimpleNamespace(
         module=lambda *key: StoredModule(stored.before, stored.state),
-        arrivals=lambda *key: arrivals,
+        contributions=lambda *key: contributions,
     )
     arm = types.SimpleNamespace(
         paths_through=lambda module, phase: range(len(messages)), has_quorum=False
@@ -118,7 +118,7 @@ def task(objects: Objects, stored: Stored, messages: list[Receipt]) -> Callable[
     run = types.SimpleNamespace(
         objects=objects,
         plan=types.SimpleNamespace(arm=lambda name: arm),
-        ledger=ledger,
+        ledger=types.SimpleNamespace(facts=facts),
         config=types.SimpleNamespace(outer=OuterSettings()),
         routing_of=lambda arm, phase: None,
         shards_of=lambda routing: types.SimpleNamespace(documents=[1] * len(messages)),

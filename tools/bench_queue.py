@@ -125,7 +125,7 @@ def claimer(number: int, place: Any, seconds: float, barrier: Any, answers: Any)
             claim = ledger.queue.claim(f"claimer {number}", ("train",))
             longest = max(longest, time.monotonic() - began)
             assert claim is not None, "there were too few tasks: ask for fewer seconds"
-            ledger.finish(PLAN, claim, [fact_of(claim.task)])
+            ledger.commit.finish(PLAN, claim, [fact_of(claim.task)])
             count += 1
     answers.put((count, longest))
 

@@ -31,7 +31,8 @@ from unittest import mock
 from support.scratch import scratch
 
 from dipaco.control import clock
-from dipaco.control.ledger import PartialSnapshot, open_ledger
+from dipaco.control.facts import PartialSnapshot
+from dipaco.control.ledger import open_ledger
 from dipaco.control.plan import BASE, Arm, Plan, one_path
 from dipaco.control.tasks import (
     Claim,
@@ -176,7 +177,7 @@ class Simulation:
     def _check(self) -> None:
         """Every path went through every phase, once."""
         expected = self._options.phases * 2
-        losses = self._ledger.losses(MODULAR)
+        losses = self._ledger.progress.losses(MODULAR)
         assert {path: len(values) for path, values in losses.items()} == dict.fromkeys(
             range(self._topology.num_paths), expected
         )
@@ -229,7 +230,7 @@ class Simulation:
         if task.phase == 0 and not self._began_seconds:
             self._began_seconds = self._now
         partial_snapshot = self._asked(
-            lambda: self._ledger.partial_snapshot(MODULAR, task.path, task.phase)
+            lambda: self._ledger.facts.partial_snapshot(MODULAR, task.path, task.phase)
         )
         seconds = self._phase_seconds(task.path, task.phase)
         if partial_snapshot is None:
@@ -251,7 +252,7 @@ class Simulation:
     def _finish(self, claim: Claim) -> None:
         self._running.discard(claim)
         facts = facts_of(self.plan, claim.task)
-        self._asked(lambda: self._ledger.finish(self.plan, claim, facts))
+        self._asked(lambda: self._ledger.commit.finish(self.plan, claim, facts))
         self.counts["finished"] += 1
         if claim.task.kind == "outer" and claim.task.phase == self._options.phases - 1:
             self.counts["last_modules"] = self.counts.get("last_modules", 0) + 1
@@ -262,10 +263,10 @@ class Simulation:
     def _preempt(self, claim: Claim, done: float) -> None:
         """Told to go: saves the phase part-way. `done` is the share of what it had to do."""
         self._running.discard(claim)
-        before = self._ledger.partial_snapshot(MODULAR, claim.task.path, claim.task.phase)
+        before = self._ledger.facts.partial_snapshot(MODULAR, claim.task.path, claim.task.phase)
         share = done if before is None else before.seconds + (1 - before.seconds) * done
         at = PartialSnapshot(Receipt("partway", "digest", 1), 0, "rows", (), share)
-        self._asked(lambda: self._ledger.release_with_snapshot(claim, at))
+        self._asked(lambda: self._ledger.commit.release_with_snapshot(claim, at))
         self.counts["preempted"] += 1
         self._go_away(claim.worker)
 

@@ -181,7 +181,7 @@ def routing_seconds(folder: Path) -> Generator[tuple[int, dict[int, float], floa
     from dipaco.serving.dispatch import Dispatcher
 
     with reading(folder) as run, ThreadPoolExecutor(max(ROUTED_AT_ONCE)) as threads:
-        release = run.ledger.release("modular", None)
+        release = run.ledger.facts.release("modular", None)
         config = dataclasses.replace(run.config.model, max_length=max(ROUTED))
         dispatcher = Dispatcher(run, release)
         dispatcher.warm_up()
@@ -230,7 +230,7 @@ def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack
     exported = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "path"
     with reading(folder) as run:
         config, name, tokenizer = run.config.model, run.config.name, run.corpus.tokenizer()
-        parts = run.path_of(run.ledger.release("modular", None), PATH)
+        parts = run.path_of(run.ledger.facts.release("modular", None), PATH)
         export_checkpoint(config, parts, run.corpus.tokenizer_file, exported)
     theirs = Theirs(exported)
     lasting = lasting_prompts(theirs, config.vocab_size, options.new_tokens, tokenizer)

@@ -180,7 +180,7 @@ def digests(folder: Path) -> dict[str, str]:
         return {
             f"{module} at {phase}": receipt.digest
             for phase in range(run.plan.arm(MODULAR).phases + 1)
-            for module, receipt in run.ledger.receipts_at(MODULAR, phase).items()
+            for module, receipt in run.ledger.facts.receipts_at(MODULAR, phase).items()
         }
 
 

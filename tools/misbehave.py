@@ -25,7 +25,7 @@ from support.fault_points import Fault, install, wrap
 import dipaco
 import dipaco.cli.main
 from dipaco import trees
-from dipaco.control.ledger import Ledger
+from dipaco.control.commit import Commit
 from dipaco.control.tasks import Contribution
 from dipaco.errors import ClaimLost
 from dipaco.workers.monitor import Monitor
@@ -53,7 +53,7 @@ class OrderFile:
 
 def corrupt_on_order(orders: OrderFile) -> None:
     """Wraps what sends contributions, and what records them."""
-    finish_training, finish = train._finish, Ledger.finish
+    finish_training, finish = train._finish, Commit.finish
     sent: list[str] = []  # corruptions that are not recorded yet
 
     def finished(run: Any, begun: Any, *rest: Any) -> list[Any]:
@@ -66,9 +66,9 @@ def corrupt_on_order(orders: OrderFile) -> None:
                 sent.append(wanted)
         return facts
 
-    def recorded(ledger: Ledger, plan: Any, claim: Any, facts: Any) -> list[Any]:
+    def recorded(commit: Commit, plan: Any, claim: Any, facts: Any) -> list[Any]:
         try:
-            due = finish(ledger, plan, claim, facts)
+            due = finish(commit, plan, claim, facts)
         except ClaimLost:
             sent.clear()
             raise
@@ -76,13 +76,13 @@ def corrupt_on_order(orders: OrderFile) -> None:
             orders.done(sent.pop())
         if claim.task.kind == "train" and orders.take(TWICE):
             try:
-                finish(ledger, plan, claim, facts)
+                finish(commit, plan, claim, facts)
             except ClaimLost:
                 orders.done(TWICE)
         return due
 
     train._finish = finished  # ty: ignore[invalid-assignment]
-    Ledger.finish = recorded  # ty: ignore[invalid-assignment]
+    Commit.finish = recorded  # ty: ignore[invalid-assignment]
 
 
 def corrupted(run: Any, contribution: Contribution, corruption: str) -> Contribution:
@@ -91,7 +91,7 @@ def corrupted(run: Any, contribution: Contribution, corruption: str) -> Contribu
         return dataclasses.replace(contribution, base_digest="0" * len(contribution.base_digest))
     arm, module, phase = contribution.arm, contribution.module, contribution.phase
     if corruption == "stale":
-        before = run.ledger.module(arm, module, phase - 1)
+        before = run.ledger.facts.module(arm, module, phase - 1)
         return dataclasses.replace(contribution, base_digest=before.parameters.digest)
     message = dict(trees.flatten(train.load_tree(run.objects, contribution.message)))
     name = min(message)

@@ -171,7 +171,7 @@ def report(
     with closing(storm.open()) as here:
         is_equal = has_expected_bits(undisturbed, here)
         lost, twice = checker.rows_lost_and_twice(here)
-        tokens = here.ledger.training_totals(MODULAR)["tokens"]
+        tokens = here.ledger.progress.training_totals(MODULAR).tokens
         members = here.ledger.members.list()
         refusals = here.ledger.redos.num_refusals()
         late = sum(map(len, here.ledger.quorums.late(MODULAR).values()))

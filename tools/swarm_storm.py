@@ -177,7 +177,7 @@ class Storm:
         total = self.options.phases * self.options.steps
         kinds = list(self._events())
         try:
-            while run.ledger.unfinished():
+            while run.ledger.queue.unfinished():
                 self.look_after()
                 steps = len(run.ledger.swarms.steps("modular", 0))
                 due = (self.events + 1) * total / (self.options.events + 2)
@@ -373,7 +373,7 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
     (path,) = range(arm.topology.num_paths)
     modules = arm.topology.modules_of(path)
     optimizer, largest, losses = None, 0.0, []
-    swarm_losses = run.ledger.losses("modular")[path]
+    swarm_losses = run.ledger.progress.losses("modular")[path]
     for phase in range(arm.phases):
         # Every phase begins with what the run has; within it, nothing comes from the swarm.
         parts = assemble({m: run.parameters("modular", m, phase) for m in modules}, modules)

@@ -56,7 +56,7 @@ class ConsoleReporter:
         """What the run is, or how far it was."""
         if is_new:
             self._say(title_of(self._run.config))
-        elif self._run.ledger.unfinished():
+        elif self._run.ledger.queue.unfinished():
             self._tell(Event("resumed", {"done": self._done, "total": self._total}))
 
     def compare_machines(self, then: str, now: str) -> None:

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         init_from=options.init_from,
         start_from=options.start_from,
     ) as (opened, is_new):
-        if not opened.ledger.unfinished():
+        if not opened.ledger.queue.unfinished():
             print_results(opened)
             return 0
         engine = _engine(opened, options)

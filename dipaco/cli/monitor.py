@@ -34,10 +34,10 @@ def run(options: argparse.Namespace) -> int:
         log = Several(Lines(sys.stdout), JsonLines(run.layout.events, clock=time.time))
         monitor = Monitor(run.ledger)
         with log, with_metrics(run, options, None):
-            while run.ledger.unfinished():
+            while run.ledger.queue.unfinished():
                 for event in monitor.look():
                     log.write(event)
-                if monitor.is_alone and run.ledger.orders().order == "drain":
+                if monitor.is_alone and run.ledger.meta.command().name == "drain":
                     print(stop_message(run.ledger))
                     break
                 time.sleep(LOOK_SECONDS)

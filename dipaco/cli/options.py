@@ -151,7 +151,7 @@ def find_release(opened: "Run", options: argparse.Namespace) -> "Release":
     known = [arm.name for arm in (opened.plan.base, *opened.plan.arms)]
     if options.arm not in known:
         raise NoSuchArm(arm=options.arm, known=", ".join(known))
-    return opened.ledger.release(options.arm, options.phase)
+    return opened.ledger.facts.release(options.arm, options.phase)
 
 
 def check_path(path: int | None, release: "Release") -> None:

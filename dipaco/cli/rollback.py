@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
 
     with reading(options.run) as opened:
         counts = roll_back(opened, options.phase)
-        order = opened.ledger.orders().order
+        order = opened.ledger.meta.command().name
     aside = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     print(f"The run is at phase {options.phase} again. Set aside: {aside or 'nothing'}.")
     if order != "run":

@@ -27,7 +27,7 @@ class CommandVerb:
         from dipaco.runs.run import reading
 
         with reading(options.run) as run:
-            run.ledger.order(self._command)
+            run.ledger.meta.set_command(self._command)
             workers = [member for member in run.ledger.members.list() if member.state == "here"]
         print(f"Recorded. Workers here: {len(workers)}. Each will {self._does}.")
         return 0
@@ -50,7 +50,7 @@ DRAIN = CommandVerb(
 
 def stop_message(ledger: "Ledger") -> str:
     """How to continue a run whose process ended before the run did."""
-    command = ledger.orders().order
+    command = ledger.meta.command().name
     if command == "run":
         return "Stopped in order. The same command goes on from here."
     return (

@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
 
     check_count("--workers", options.workers, 0)
     with reading(options.run) as run:
-        run.ledger.want_workers(options.workers, options.launcher)
+        run.ledger.meta.want_workers(options.workers, options.launcher)
         here = [m.name for m in run.ledger.members.list() if m.state == "here"]
     whom = f"launcher {options.launcher}" if options.launcher else "each launcher of the run"
     print(f"Told. Workers wanted of {whom}, from its next look on: {options.workers}.")

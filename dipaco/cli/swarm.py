@@ -286,7 +286,7 @@ def _authority(opened: "Run") -> "Authority":
     """Who issues passes for this run; its key is among the run's facts, for its backbones."""
     from dipaco.swarm.network.credentials import Authority
 
-    key = opened.ledger.remember("swarm_authority", Authority.new_key().hex())
+    key = opened.ledger.meta.remember("swarm_authority", Authority.new_key().hex())
     return Authority(bytes.fromhex(key), opened.address.identity)
 
 

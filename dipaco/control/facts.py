@@ -1,210 +1,201 @@
-"""Facts in the ledger: how each kind is written, whether it is there already, and which others of
-its kind the scheduler counts it with. All inside somebody's transaction.
+"""Facts of a run, as they are read: what each task made, and the frontier that the scheduler asks
+for.
 """
 
-import dataclasses
 import json
-from typing import Any
+from typing import NamedTuple
 
 from dipaco.control.database import Database
-from dipaco.control.errors import NotReproduced
+from dipaco.control.errors import NoSuchRelease, NotAvailable
+from dipaco.control.recording import stage_done
+from dipaco.control.release import Release
 from dipaco.control.tasks import (
+    PRIORITY,
     Contribution,
     Evaluated,
-    Fact,
-    ModuleReady,
+    Moves,
     PathChecked,
-    PathLabelled,
-    PathScored,
-    PathTrained,
     StageDone,
-    Task,
 )
 from dipaco.receipt import Receipt
+from dipaco.topology import ModuleId
 
 
-def record(database: Database, fact: Fact) -> None:
-    """Writes a fact. Raises `KeyTaken`: it is there already."""
-    change = database.change
-    match fact:
-        case ModuleReady():
-            state = fact.outer_state or Receipt(None, None, None)  # ty: ignore[invalid-argument-type]
-            change(
-                "add_module",
-                arm=fact.arm,
-                module=str(fact.module),
-                phase=fact.phase,
-                **fact.parameters._asdict(),
-                state_name=state.name,
-                state_digest=state.digest,
-                state_bytes=state.num_bytes,
-                gradient_norm=fact.gradient_norm,
-                moves=None if fact.moves is None else json.dumps(fact.moves),
+class Snapshot(NamedTuple):
+    """Where a path's snapshot lies, and what its position counts."""
+
+    receipt: Receipt
+    step: int  # of the arm's schedule
+    position: int  # in the data of `batches`
+    batches: str
+
+
+class StoredModule(NamedTuple):
+    """Where a module at a phase lies."""
+
+    parameters: Receipt
+    outer_state: Receipt | None
+
+
+class OuterStep(NamedTuple):
+    """How a module came to be as it is at the start of a phase."""
+
+    phase: int
+    gradient_norm: float | None  # of the mean outer gradient; None where nothing was averaged
+    moves: Moves | None
+
+
+class PartialSnapshot(NamedTuple):
+    """A path that stopped inside a phase, and what it has of that phase."""
+
+    receipt: Receipt  # snapshot of parameters and inner state
+    step: int  # inner steps taken in all
+    batches: str
+    losses: tuple[float, ...]  # of the steps of this phase
+    seconds: float
+
+
+class Facts:
+    """What is recorded of one run; a `Frontier` of the scheduler."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def stage(self, stage: str, phase: int = 0) -> StageDone:
+        """What a stage made; `route`, at the phase of an alternation. Raises `NotAvailable`."""
+        row = self._database.one("get_stage", stage=stage, phase=phase)
+        if row is None:
+            raise NotAvailable(what=f"stage `{stage}`" + (f" at phase {phase}" if phase else ""))
+        return stage_done(stage, phase, *row)
+
+    def stages(self) -> list[StageDone]:
+        """All that are done, in the order of their work."""
+        facts = (stage_done(*row) for row in self._database.rows("list_stages"))
+        return sorted(facts, key=lambda fact: (PRIORITY[fact.stage], fact.phase))
+
+    def module(self, arm: str, module: ModuleId, phase: int) -> StoredModule:
+        """Raises `NotAvailable`."""
+        row = self._database.one("get_module", arm=arm, module=str(module), phase=phase)
+        if row is None:
+            raise NotAvailable(what=f"module {module} of `{arm}` at phase {phase}")
+        return StoredModule(Receipt(*row[:3]), Receipt(*row[3:6]) if row[3] else None)
+
+    def receipts_at(self, arm: str, phase: int) -> dict[ModuleId, Receipt]:
+        """Parameters of all modules of an arm at the start of a phase."""
+        rows = self._database.rows("modules_at", arm=arm, phase=phase)
+        return {ModuleId.parse(module): Receipt(*receipt) for module, *receipt in rows}
+
+    def outer_steps(self, arm: str) -> dict[ModuleId, list[OuterStep]]:
+        """How every module of an arm was moved, phase by phase."""
+        steps: dict[ModuleId, list[OuterStep]] = {}
+        for module, phase, norm, text in self._database.rows("outer_steps", arm=arm):
+            moves = None
+            if text is not None:
+                norms, cosine = json.loads(text)
+                moves = Moves({int(path): value for path, value in norms.items()}, cosine)
+            steps.setdefault(ModuleId.parse(module), []).append(OuterStep(phase, norm, moves))
+        return steps
+
+    def contributions(self, arm: str, module: ModuleId, phase: int) -> list[Contribution]:
+        """Contributions to a module in a phase, in path order."""
+        rows = self._database.rows("arrivals", arm=arm, module=str(module), phase=phase)
+        return [
+            Contribution(
+                arm=arm,
+                module=module,
+                phase=phase,
+                path=path,
+                base_digest=base_digest,
+                message=Receipt(*receipt),
             )
-        case Contribution():
-            change("add_arrival", **row_of_arrival(fact))
-        case PathTrained():
-            change("add_trained", **row_of_trained(fact))
-            change("drop_partway", arm=fact.arm, path=fact.path, phase=fact.phase)
-        case StageDone():
-            change(
-                "add_stage",
-                stage=fact.stage,
-                phase=fact.phase,
-                artifacts=json.dumps(fact.artifacts),
-                summary=json.dumps(fact.summary),
-                seconds=fact.seconds,
+            for path, base_digest, *receipt in rows
+        ]
+
+    def partial_snapshot(self, arm: str, path: int, phase: int) -> PartialSnapshot | None:
+        """Where a path stopped inside a phase, if it did."""
+        row = self._database.one("get_partway", arm=arm, path=path, phase=phase)
+        if row is None:
+            return None
+        return PartialSnapshot(Receipt(*row[:3]), row[3], row[4], tuple(json.loads(row[5])), row[6])
+
+    def snapshot(self, arm: str, path: int, phase: int) -> Snapshot:
+        """A path after `phase`. Raises `NotAvailable`."""
+        row = self._database.one("get_trained", arm=arm, path=path, phase=phase)
+        if row is None:
+            raise NotAvailable(what=f"path {path} of `{arm}` after phase {phase}")
+        return Snapshot(Receipt(*row[:3]), *row[3:])
+
+    def labels(self, arm: str, phase: int) -> list[Receipt]:
+        """What every path says of the router's documents, in path order."""
+        return [Receipt(*row[1:]) for row in self._database.rows("labels", arm=arm, phase=phase)]
+
+    def checks(self, arm: str, phase: int) -> dict[int, PathChecked]:
+        """How well paths predicted what their shards hold out, by path."""
+        return {
+            path: PathChecked(
+                arm=arm, path=path, phase=phase, loss=loss, best_phase=best, seconds=seconds
             )
-            if fact.stage == "reroute":
-                change("drop_partway", arm="", path=0, phase=0)
-        case PathChecked():
-            change("add_check", **dataclasses.asdict(fact))
-        case PathScored() | PathLabelled():
-            change(
-                "add_score" if isinstance(fact, PathScored) else "add_label",
-                arm=fact.arm,
-                path=fact.path,
-                phase=fact.phase,
-                **fact.scores._asdict(),
-                seconds=fact.seconds,
-            )
-        case Evaluated():
-            change(
-                "add_evaluation",
-                arm=fact.arm,
-                phase=fact.phase,
-                perplexity=fact.perplexity,
-                best_path_perplexity=fact.best_path_perplexity,
-                documents=fact.documents,
-                tokens=fact.tokens,
-                seconds=fact.seconds,
-            )
+            for path, loss, best, seconds in self._database.rows("checks", arm=arm, phase=phase)
+        }
 
+    def scores(self, arm: str, phase: int) -> list[Receipt]:
+        """Scores of every path of a release, in path order."""
+        return [Receipt(*row[1:]) for row in self._database.rows("scores", arm=arm, phase=phase)]
 
-def row_of_arrival(fact: Contribution) -> dict[str, Any]:
-    """By column."""
-    return {
-        "arm": fact.arm,
-        "module": str(fact.module),
-        "phase": fact.phase,
-        "path": fact.path,
-        "base_digest": fact.base_digest,
-        **fact.message._asdict(),
-    }
+    def release(self, arm: str, phase: int | None = None) -> Release:
+        """The release of a phase, or the newest. Raises `NotAvailable`, `NoSuchRelease`."""
+        phases = sorted(at for name, at in self.releases() if name == arm)
+        if not phases:
+            raise NotAvailable(what=f"release of `{arm}`")
+        if phase is not None and phase not in phases:
+            raise NoSuchRelease(arm=arm, phase=phase, known=", ".join(map(str, phases)))
+        row = self._database.one(
+            "get_release", arm=arm, phase=phases[-1] if phase is None else phase
+        )
+        assert row is not None
+        return Release.from_json(row[1])
 
+    def releases(self) -> list[tuple[str, int]]:
+        return [(arm, phase) for arm, phase, _ in self._database.rows("list_releases")]
 
-def row_of_trained(fact: PathTrained) -> dict[str, Any]:
-    """By column."""
-    return {
-        "arm": fact.arm,
-        "path": fact.path,
-        "phase": fact.phase,
-        **fact.snapshot._asdict(),
-        "step": fact.step,
-        "position": fact.position,
-        "batches": fact.batches,
-        "losses": json.dumps(fact.losses),
-        "tokens": fact.tokens,
-        "seconds": fact.seconds,
-        "bytes_down": fact.bytes_down,
-        "bytes_up": fact.bytes_up,
-        "machine": fact.machine,
-    }
+    def evaluations(self) -> list[Evaluated]:
+        names = (
+            "arm",
+            "phase",
+            "perplexity",
+            "best_path_perplexity",
+            "documents",
+            "tokens",
+            "seconds",
+        )
+        return [
+            Evaluated(**dict(zip(names, row, strict=True)))
+            for row in self._database.rows("list_evaluations")
+        ]
 
+    # The frontier, as the scheduler asks for it.
 
-def is_known(database: Database, task: Task, fact: Fact) -> bool:
-    """Whether the fact of a task that was done again is recorded already, with the same bytes.
+    def modules_at(self, arm: str, phase: int) -> set[ModuleId]:
+        return set(self.receipts_at(arm, phase))
 
-    Raises:
-      NotReproduced: it is recorded with others.
-    """
-    match fact:
-        case ModuleReady():
-            what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
-            row = database.one("get_module", **what)
-            known = None if row is None else row[1]
-            new = fact.parameters.digest
-        case Contribution():
-            what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
-            row = database.one("get_arrival", **what, path=fact.path)
-            known = None if row is None else row[0]
-            new = fact.message.digest
-        case PathTrained():
-            what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-            row = database.one("get_trained", **what)
-            known = None if row is None else row[1]
-            new = fact.snapshot.digest
-            # The snapshot of another attempt lies in another folder.
-            database.change("move_snapshot", **what, name=fact.snapshot.name)
-        case StageDone():
-            row = database.one("get_stage", stage=fact.stage, phase=fact.phase)
-            known = None if row is None else _digests(json.loads(row[0]))
-            new = _digests(fact.artifacts)
-            if fact.stage == "report":
-                new = known
-        case PathScored() | PathLabelled():
-            query = "get_score" if isinstance(fact, PathScored) else "get_label"
-            what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-            row = database.one(query, **what)
-            known = None if row is None else row[0]
-            new = fact.scores.digest
-        case PathChecked():
-            what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-            row = database.one("get_check", **what)
-            known = new = None
-        case Evaluated():
-            row = database.one("get_evaluation", arm=fact.arm, phase=fact.phase)
-            known = new = None
-    if row is not None and known != new:
-        raise NotReproduced(task=task, known=known, new=new)
-    return row is not None
+    def num_contributions(self, arm: str, module: ModuleId, phase: int) -> int:
+        return len(self.contributions(arm, module, phase))
 
+    def trained(self, arm: str, phase: int) -> set[int]:
+        """The paths that went through a phase."""
+        rows = self._database.rows("trained_in", arm=arm, phase=phase)
+        return {path for (path,) in rows}
 
-def counted_with(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
-    """What the scheduler counts when a fact comes: two facts of one name must not be recorded side
-    by side, or neither would see that it was the last.
+    def num_labelled(self, arm: str, phase: int) -> int:
+        return len(self.labels(arm, phase))
 
-    Args:
-      fact: that comes.
-      has_quorum: of the arm that it is of. There a contribution may be late, and a path's next
-        phase waits for it as well as for its modules.
-    """
-    match fact:
-        case Contribution() if has_quorum:
-            return (_of_module(fact),)
-        case ModuleReady() if has_quorum:
-            return (_of_module(fact), f"ModuleReady {fact.arm} {fact.phase}")
-        case PathTrained() if has_quorum:
-            return (f"ModuleReady {fact.arm} {fact.phase + 1}",)
-        case Contribution():
-            return (f"Arrival {fact.arm} {fact.module} {fact.phase}",)
-        case ModuleReady() | PathScored() | PathLabelled():
-            return (f"{type(fact).__name__} {fact.arm} {fact.phase}",)
-        case PathChecked():  # the next check waits for this one and for the path's modules
-            return (
-                f"PathChecked {fact.arm} {fact.phase}",
-                f"ModuleReady {fact.arm} {fact.phase + 1}",
-            )
-        case PathTrained():
-            return ()  # nothing counts them
-        case _:
-            return (type(fact).__name__,)
+    def checked(self, arm: str, phase: int) -> set[int]:
+        return set(self.checks(arm, phase))
 
+    def num_scored(self, arm: str, phase: int) -> int:
+        row = self._database.one("num_scored", arm=arm, phase=phase)
+        assert row is not None
+        return row[0]
 
-def _of_module(fact: Contribution | ModuleReady) -> str:
-    return f"Arrival {fact.arm} {fact.module}"
-
-
-def stage_done(stage: Any, phase: int, artifacts: str, summary: str, seconds: float) -> StageDone:
-    """A row of the table of stages."""
-    return StageDone(
-        stage=stage,
-        phase=phase,
-        artifacts={name: Receipt(*values) for name, values in json.loads(artifacts).items()},
-        summary=json.loads(summary),
-        seconds=seconds,
-    )
-
-
-def _digests(artifacts: Any) -> dict[str, str]:
-    return {name: receipt[1] for name, receipt in artifacts.items()}
+    def evaluated(self) -> set[tuple[str, int]]:
+        return {(fact.arm, fact.phase) for fact in self.evaluations()}

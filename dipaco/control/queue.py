@@ -8,7 +8,7 @@ claims live, and the first to commit counts (DiPaCo, arXiv 2403.10616, section 3
 
 import json
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from dipaco.control.database import Database
@@ -30,6 +30,14 @@ class HeldClaim(NamedTuple):
     attempt: int
     since_seconds: float
     lease_left_seconds: float
+
+
+class UnfinishedTask(NamedTuple):
+    """A task that is due and not done."""
+
+    task: Task
+    state: str  # waiting, ready, claimed
+    attempt: int  # how often it was claimed
 
 
 class Queue:
@@ -187,12 +195,36 @@ class Queue:
             )
         ]
 
+    def unfinished(self) -> list[UnfinishedTask]:
+        """The most urgent first."""
+        rows = self._database.rows("list_tasks")
+        return [UnfinishedTask(Task(*row[:4]), *row[4:]) for row in rows]
+
+    def task_counts(self) -> dict[tuple[str, str], dict[str, int]]:
+        """(kind, arm) -> state -> number of tasks."""
+        counts: dict[tuple[str, str], dict[str, int]] = {}
+        for kind, arm, state, number in self._database.rows("count_tasks"):
+            counts.setdefault((kind, arm), {})[state] = number
+        return counts
+
     def _hold(self, row: tuple, worker: str, lease_seconds: float) -> Claim:
         claim = _claim_of(worker, row)
         self._database.change(
             "add_claim", **_key(claim), epoch=self._database.epoch, lease_seconds=lease_seconds
         )
         return claim
+
+
+def add_tasks(database: Database, tasks: Iterable[Task]) -> None:
+    """Inside a transaction: tasks are due; those that are known already stay as they are."""
+    for task in tasks:
+        database.change("add_task", **task._asdict(), priority=PRIORITY[task.kind])
+
+
+def add_outer_task(database: Database, task: Task, awaited: int) -> None:
+    """Inside a transaction: an outer step is due if its module has `awaited` contributions."""
+    values = {"priority": PRIORITY[task.kind], "awaited": awaited}
+    database.change("add_outer_task", **task._asdict(), **values)
 
 
 def _claim_of(worker: str, row: tuple) -> Claim:

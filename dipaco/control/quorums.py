@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from dipaco.control.database import Database, KeyTaken
 from dipaco.control.plan import Plan
+from dipaco.control.queue import add_tasks
 from dipaco.control.retry import retried
 from dipaco.control.scheduler import Quorum
-from dipaco.control.tasks import PRIORITY, Claim, Task
+from dipaco.control.tasks import Claim, Task
 from dipaco.errors import ClaimLost
 from dipaco.topology import ModuleId
 
@@ -55,7 +56,7 @@ class Quorums:
             return
         if arrived == quorum.awaited:
             database.change("drop_quorum", **of)
-            self._add(task)
+            add_tasks(database, [task])
         else:
             epoch, grace = database.epoch, quorum.grace_seconds
             database.change("put_quorum", **of, epoch=epoch, grace_seconds=grace)
@@ -75,7 +76,7 @@ class Quorums:
                 database.change("begin_grace_anew", epoch=epoch, **of)
             tasks = [Task("outer", *row) for row in database.rows("end_grace", epoch=epoch)]
             for task in sorted(tasks):
-                self._add(task)
+                add_tasks(database, [task])
         return tasks
 
     @retried
@@ -132,6 +133,3 @@ class Quorums:
         for module, phase, path, step in self._database.rows(query, arm=arm):
             found.setdefault((ModuleId.parse(module), step), []).append(Taken(phase, path, step))
         return found
-
-    def _add(self, task: Task) -> None:
-        self._database.change("add_task", **task._asdict(), priority=PRIORITY[task.kind])

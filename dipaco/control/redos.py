@@ -5,15 +5,26 @@ All work is deterministic, so what comes has the digest that is recorded; `is_kn
 sees to that.
 """
 
+from typing import NamedTuple
+
 from dipaco.control.database import Database
 from dipaco.control.errors import RecoveryFailed
-from dipaco.control.facts import stage_done
 from dipaco.control.plan import Plan
 from dipaco.control.queue import Queue
+from dipaco.control.recording import stage_done
 from dipaco.control.retry import retried
 from dipaco.control.tasks import PRIORITY, Claim, Contribution, Task
 
 MOST_REDOS = 3  # the same task, before a person must look
+
+
+class Refusal(NamedTuple):
+    """An object that was refused or found damaged."""
+
+    what: str  # its name in the store
+    reason: str
+    task: str  # that was done again for it
+    worker: str  # that found it
 
 
 class Redos:
@@ -69,10 +80,9 @@ class Redos:
         cause = Task("train", arrival.arm, str(arrival.path), arrival.phase)
         self.redo(claim, cause, arrival.message.name, reason, refused=arrival)
 
-    def refusals(self) -> list[dict[str, str]]:
-        """What was refused or found damaged, the newest hundred, the newest first."""
-        names = ("what", "reason", "task", "worker")
-        return [dict(zip(names, row, strict=True)) for row in self._database.rows("refusals")]
+    def refusals(self) -> list[Refusal]:
+        """The newest hundred, the newest first."""
+        return [Refusal(*row) for row in self._database.rows("refusals")]
 
     def num_refusals(self) -> int:
         """How often that happened in the whole run."""

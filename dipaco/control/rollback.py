@@ -7,17 +7,26 @@ again. Tables change in one transaction; bytes are not touched.
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import NamedTuple
 
 from dipaco.control.database import Database
+from dipaco.control.queue import add_tasks
 from dipaco.control.retry import retried
-from dipaco.control.tasks import PRIORITY, Task
+from dipaco.control.tasks import Task
 from dipaco.errors import WorkersActive
 
 TABLES = (
     *("modules", "arrivals", "taken", "quorums", "trained", "partway"),
     *("labels", "checks", "scores", "releases", "evaluations", "stages"),
 )
+
+
+class Rollback(NamedTuple):
+    """One return to an earlier phase."""
+
+    arm: str
+    phase: int  # that the arm went back to
+    set_aside: dict[str, int]  # kind of fact -> how many
 
 
 class Rollbacks:
@@ -53,16 +62,14 @@ class Rollbacks:
                     database.change(
                         "put_aside", rollback=newest + 1, **of, kind=table, body=json.dumps(row)
                     )
-            for task in due:
-                database.change("add_task", **task._asdict(), priority=PRIORITY[task.kind])
+            add_tasks(database, due)
         return {table: count for table, count in counts.items() if count}
 
-    def list(self) -> list[dict[str, Any]]:
-        """Every rollback of the run, the first one first: where to, and what was set aside."""
-        found: dict[int, dict[str, Any]] = {}
+    def list(self) -> list[Rollback]:
+        """Every rollback of the run, the first one first."""
+        found: dict[int, Rollback] = {}
         for number, arm, phase, kind, count in self._database.rows("rollbacks"):
-            entry = found.setdefault(number, {"arm": arm, "phase": phase, "set_aside": {}})
-            entry["set_aside"][kind] = count
+            found.setdefault(number, Rollback(arm, phase, {})).set_aside[kind] = count
         return list(found.values())
 
 

@@ -40,7 +40,7 @@ class Frontier(Protocol):
 
     def modules_at(self, arm: str, phase: int) -> set[ModuleId]: ...
 
-    def num_arrived(self, arm: str, module: ModuleId, phase: int) -> int: ...
+    def num_contributions(self, arm: str, module: ModuleId, phase: int) -> int: ...
 
     def trained(self, arm: str, phase: int) -> set[int]: ...
 
@@ -175,7 +175,7 @@ def _after_module(
     is_last = len(ready) == len(arm.topology.modules)
     if phase < arm.phases and not arm.paths_through(module, phase):
         late = arm.paths_through(module, phase - 1) if arm.has_quorum and phase else ()
-        if not late or frontier.num_arrived(arm.name, module, phase - 1) == len(late):
+        if not late or frontier.num_contributions(arm.name, module, phase - 1) == len(late):
             yield Task("outer", arm.name, str(module), phase)  # goes on as it is
     if phase in arm.alternations:
         yield from _of_all_paths("label", arm, phase) if is_last else ()

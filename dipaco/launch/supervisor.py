@@ -64,7 +64,9 @@ class Supervisor:
         self._is_over = False
         self._alive: set[str] = set()
         self._elastic, *self._others = crews
-        self._heard = set(ledger.wishes(launcher))  # the command line is newer than these
+        self._heard = set(
+            ledger.meta.desired_workers(launcher)
+        )  # the command line is newer than these
         self._due_seconds: dict[str, float] = {}  # when to start those that are not alive
         self._started_seconds: dict[str, float] = {}
         self._wait_seconds: dict[str, float] = {}
@@ -80,7 +82,7 @@ class Supervisor:
         Raises:
           WorkersEnded: a worker ended because of something that a person must put right.
         """
-        while self._ledger.unfinished():
+        while self._ledger.queue.unfinished():
             is_draining = self._is_draining
             if self._is_over or (is_draining and not self._alive):
                 return False
@@ -100,14 +102,18 @@ class Supervisor:
 
     @property
     def _is_draining(self) -> bool:
-        return self._ledger.orders().order == "drain"
+        return self._ledger.meta.command().name == "drain"
 
     @property
     def _wanted(self) -> dict[str, Command]:
         return {name: crew.role for crew in (self._elastic, *self._others) for name in crew.names}
 
     def _hear_wishes(self) -> None:
-        new = [wish for wish in self._ledger.wishes(self._launcher) if wish not in self._heard]
+        new = [
+            wish
+            for wish in self._ledger.meta.desired_workers(self._launcher)
+            if wish not in self._heard
+        ]
         if not new:
             return
         self._heard.update(new)
@@ -140,7 +146,7 @@ class Supervisor:
         if ended.code == 0 and self._is_draining:
             self._say_goodbye(ended, "the run was told to drain")
             return
-        if ended.code == 0 and not self._ledger.unfinished():
+        if ended.code == 0 and not self._ledger.queue.unfinished():
             return
         if now - self._started_seconds[ended.name] > STEADY_SECONDS:
             self._wait_seconds.pop(ended.name, None)

@@ -110,12 +110,14 @@ class RunMetrics:
         with contextlib.closing(self._open_ledger()) as ledger, ledger.at_one_moment():
             tasks = [
                 ((kind, arm, state), number)
-                for (kind, arm), states in ledger.task_counts().items()
+                for (kind, arm), states in ledger.queue.task_counts().items()
                 for state, number in states.items()
             ]
-            tokens = [((arm,), number) for arm, number in ledger.tokens_by_arm().items()]
-            num_bytes = [((kind,), number) for kind, number in ledger.bytes_by_kind().items()]
-            phases = [((arm, m), phase) for arm, m, phase, _ in ledger.newest_modules()]
+            tokens = [((arm,), number) for arm, number in ledger.progress.tokens_by_arm().items()]
+            num_bytes = [
+                ((kind,), number) for kind, number in ledger.progress.bytes_by_kind().items()
+            ]
+            phases = [((arm, m), phase) for arm, m, phase, _ in ledger.progress.newest_modules()]
             refusals, members = ledger.redos.num_refusals(), ledger.members.list()
         states = Count(member.state for member in members)
         live = sum(member.live_seconds for member in members)

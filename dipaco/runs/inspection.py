@@ -23,7 +23,7 @@ def inspection_of(run: Run) -> dict[str, Any]:
     """
     run.stage("route")
     arm = run.plan.arm(MODULAR)
-    routings = [stage for stage in run.ledger.stages() if stage.stage == "route"]
+    routings = [stage for stage in run.ledger.facts.stages() if stage.stage == "route"]
     routings.sort(key=lambda stage: stage.phase)
     last = routings[-1].summary
     documents = last["documents"]
@@ -71,7 +71,7 @@ def inspection_of(run: Run) -> dict[str, Any]:
                     for step in steps
                 ],
             }
-            for module, steps in run.ledger.outer_steps(MODULAR).items()
+            for module, steps in run.ledger.facts.outer_steps(MODULAR).items()
         },
     }
 

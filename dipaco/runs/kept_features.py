@@ -30,7 +30,7 @@ def kept_features(
 
     base = run.plan.base
     (module,) = base.topology.modules
-    digest = run.ledger.module(base.name, module, base.phases).parameters.digest
+    digest = run.ledger.facts.module(base.name, module, base.phases).parameters.digest
     key = digest_of(digest, machine(), tokens_NT, lengths_N)
     for file in folder.glob(f"{key}-*.npy"):
         if file.stem == f"{key}-{file_digest(file)}":

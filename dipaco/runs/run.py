@@ -151,7 +151,7 @@ class Run:
         return Programs(self.config)
 
     def stage(self, name: str, phase: int = 0) -> StageDone:
-        return self.ledger.stage(name, phase)
+        return self.ledger.facts.stage(name, phase)
 
     def routing_of(self, arm: str, phase: int) -> StageDone:
         """How documents were routed for a phase of an arm: its router, shards and hold-outs are
@@ -180,7 +180,7 @@ class Run:
 
     def parameters(self, arm: str, module: ModuleId, phase: int) -> dict[str, Any]:
         """A module's parameters at the start of a phase, checked against their digest."""
-        return load_tree(self.objects, self.ledger.module(arm, module, phase).parameters)
+        return load_tree(self.objects, self.ledger.facts.module(arm, module, phase).parameters)
 
     def base_parts(self) -> dict[str, Any]:
         """The base model, pre-trained. Raises `NotAvailable`."""
@@ -203,7 +203,7 @@ class Run:
 
     def given(self, key: str) -> Any:
         """What the run was started from (`--init-from`, `--from`): JSON, or None."""
-        text = self.ledger.meta(key)
+        text = self.ledger.meta.get(key)
         return None if text is None else json.loads(text)
 
     def seed_for(self, *names: str | int) -> int:
@@ -236,7 +236,7 @@ def create_or_open(
         run = open_run(address, database)
         if run.asked == config:
             return run, False
-        has_facts = run.ledger.stages()
+        has_facts = run.ledger.facts.stages()
         run.ledger.close()
         if has_facts or run.database_location.is_server:
             raise RunOfOtherConfig(folder=address, difference=difference(run.asked, config))
@@ -260,7 +260,7 @@ def _begin(
         address.folder.mkdir(parents=True, exist_ok=True)
         if database is not None:
             with open_ledger(*place_of(final, address.identity, database)) as ledger:
-                if ledger.meta("config") is None:
+                if ledger.meta.get("config") is None:
                     ledger.start(meta)
             if address.remote is None:
                 write_atomically(layout.database, database.encode())
@@ -311,7 +311,7 @@ def open_run(where: Path | Address, database: str | None = None) -> Run:
         address.folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger(*database_location)
     try:
-        version, config = ledger.meta("version"), ledger.meta("config")
+        version, config = ledger.meta.get("version"), ledger.meta.get("config")
         if version is None or config is None:
             raise LedgerDamaged(
                 file=database_location.name, problem="it does not say which run it is of"
@@ -350,7 +350,7 @@ def has_begun(where: Path | Address, config: RunConfig) -> bool:
     if _begun(address) is None:
         return False
     with reading(address) as run:
-        return run.asked == config or bool(run.ledger.stages())
+        return run.asked == config or bool(run.ledger.facts.stages())
 
 
 @contextlib.contextmanager

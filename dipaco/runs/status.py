@@ -38,31 +38,31 @@ def status_of(run: Run) -> dict[str, Any]:
         }
         for arm in (plan.base, *plan.arms)
     }
-    for arm, module, phase, digest in ledger.newest_modules():
+    for arm, module, phase, digest in ledger.progress.newest_modules():
         arms[arm]["modules"][module] = {"phase": phase, "digest": digest}
-    for row in ledger.newest_trained():
-        arms[row["arm"]]["paths"][str(row["path"])] = {
-            "phase": row["phase"] + 1,
-            "step": row["step"],
-            "loss": row["loss"][0] if row["loss"] else None,
-            "tokens": row["tokens"],
+    for newest in ledger.progress.newest_phases():
+        arms[newest.arm]["paths"][str(newest.path)] = {
+            "phase": newest.phase + 1,
+            "step": newest.step,
+            "loss": newest.loss,
+            "tokens": newest.tokens,
         }
-    for fact in ledger.evaluations():
+    for fact in ledger.facts.evaluations():
         arms[fact.arm]["evaluations"].append({"phase": fact.phase, "perplexity": fact.perplexity})
-    unfinished = ledger.unfinished()
-    counts = ledger.task_counts()
+    unfinished = ledger.queue.unfinished()
+    counts = ledger.queue.task_counts()
     done = [kind for kind in STAGE if _is_done(kind, counts)]
     return {
         "name": run.config.name,
         "seed": run.config.seed,
-        "finished": not unfinished and "report" in {stage.stage for stage in ledger.stages()},
+        "finished": not unfinished and "report" in {stage.stage for stage in ledger.facts.stages()},
         "stages_done": done,
         "stages": {
             f"{stage.stage}@{stage.phase}" if stage.phase else stage.stage: {
                 "seconds": stage.seconds,
                 **stage.summary,
             }
-            for stage in ledger.stages()
+            for stage in ledger.facts.stages()
         },
         "modules": arms[MODULAR]["modules"],
         "paths": arms[MODULAR]["paths"],
@@ -70,7 +70,10 @@ def status_of(run: Run) -> dict[str, Any]:
         "tasks": {
             f"{kind} {arm}".strip(): states for (kind, arm), states in sorted(counts.items())
         },
-        "unfinished": unfinished,
+        "unfinished": [
+            {**each.task._asdict(), "state": each.state, "attempt": each.attempt}
+            for each in unfinished
+        ],
         **_status_of_work(run),
     }
 
@@ -79,9 +82,9 @@ def _status_of_work(run: Run) -> dict[str, Any]:
     """Workers, machines, bytes, and what was refused or rolled back."""
     ledger = run.ledger
     held = {claim.worker: claim for claim in ledger.queue.held()}
-    machines = ledger.machines()
+    machines = ledger.progress.machines()
     return {
-        "order": ledger.meta("order") or "run",
+        "order": ledger.meta.command().name,
         "workers": {
             member.name: {
                 "state": member.state,
@@ -99,11 +102,11 @@ def _status_of_work(run: Run) -> dict[str, Any]:
         "machines": machines,
         "bits": _bits(run, machines),
         "quorum": _quorum_of(run),
-        "refusals": ledger.redos.refusals(),
+        "refusals": [refusal._asdict() for refusal in ledger.redos.refusals()],
         "swarms": ledger.swarms.statuses(),
         "num_refusals": ledger.redos.num_refusals(),
-        "rollbacks": ledger.rollbacks.list(),
-        "bytes": ledger.bytes_by_kind(),
+        "rollbacks": [rollback._asdict() for rollback in ledger.rollbacks.list()],
+        "bytes": ledger.progress.bytes_by_kind(),
         "goodput": goodput_of(ledger),
     }
 
@@ -156,7 +159,7 @@ def goodput_of(ledger: Ledger) -> dict[str, float]:
     members = ledger.members.list()
     live = sum(member.live_seconds for member in members)
     committed = sum(member.committed_seconds for member in members)
-    tokens = sum(ledger.tokens_by_arm().values())
+    tokens = sum(ledger.progress.tokens_by_arm().values())
     return {
         "tokens": tokens,
         "worker_seconds": live,

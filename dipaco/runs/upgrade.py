@@ -35,16 +35,16 @@ def upgrade(
     place = place_of_run(where)
     ledger = Ledger(*place, is_older_fine=True)
     try:
-        orders = ledger.orders()
-        if orders.version is None:
+        before = ledger.meta.command()
+        if before.version is None:
             raise LedgerDamaged(file=place.name, problem="it does not say which run it is of")
-        ledger.order("drain")
+        ledger.meta.set_command("drain")
         try:
             _wait_until_nobody_is_here(ledger, wait_seconds, is_told_to_stop)
         except BaseException:
-            ledger.order(orders.order)
+            ledger.meta.set_command(before.name)
             raise
-        return Upgraded(orders.version, *ledger.upgrade(dipaco.__version__))
+        return Upgraded(before.version, *ledger.meta.upgrade(dipaco.__version__))
     finally:
         ledger.close()
 

@@ -187,7 +187,7 @@ class ReleaseFollower:
         now = self._releases.now.release
         with reading(self._folder) as run:
             self._on_poll(run)
-            newest = run.ledger.release(now.arm)
+            newest = run.ledger.facts.release(now.arm)
             if newest.phase <= now.phase:
                 return False
             try:

@@ -98,7 +98,7 @@ class Service:
         engine: Callable[[EngineSpec], ServingEngine],
     ) -> None:
         run, settings = self.run, self.settings
-        release = run.ledger.release(settings.arm, settings.phase)
+        release = run.ledger.facts.release(settings.arm, settings.phase)
         check_is_one_set(run, release)
         self.name, self.model = run.config.name, run.config.model
         self.prefix_tokens = run.config.routing.prefix_tokens

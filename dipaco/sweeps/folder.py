@@ -23,7 +23,7 @@ def is_finished(folder: Path) -> bool:
     if not Layout(folder).ledger.exists():
         return False
     with reading(folder) as run:
-        return not run.ledger.unfinished()
+        return not run.ledger.queue.unfinished()
 
 
 def rows_of(folder: Path) -> list[ReportRow]:

@@ -103,5 +103,5 @@ def _done(folder: Path, config: RunConfig, *, of_base: bool) -> float:
 
 
 def _done_flops(run: Run, config: RunConfig, arms: Sequence[Arm]) -> float:
-    tokens = sum(run.ledger.training_totals(arm.name)["tokens"] for arm in arms)
+    tokens = sum(run.ledger.progress.training_totals(arm.name).tokens for arm in arms)
     return float(tokens * flops_per_token(config.model, config.data.length))

@@ -93,7 +93,7 @@ def has_base_model(shared: Path) -> bool:
         return False
     with reading(shared) as run:
         base = run.plan.base
-        return bool(run.ledger.modules_at(base.name, base.phases))
+        return bool(run.ledger.facts.modules_at(base.name, base.phases))
 
 
 def _link_folder(source: Path, target: Path) -> None:

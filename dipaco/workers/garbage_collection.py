@@ -14,7 +14,7 @@ def superseded(run: Run, claim: Claim, but: str | None = None) -> list[str]:
     task = claim.task
     if task.kind not in ("train", "pretrain", "reroute"):
         return []
-    partial_snapshot = run.ledger.partial_snapshot(task.arm, task.path, task.phase)
+    partial_snapshot = run.ledger.facts.partial_snapshot(task.arm, task.path, task.phase)
     return (
         []
         if partial_snapshot is None or partial_snapshot.receipt.name == but
@@ -30,12 +30,12 @@ def sweep_after(run: Run, claim: Claim, partial_snapshot: list[str]) -> None:
     if task.kind == "outer":
         of = task.arm, task.module, task.phase + 1, keep.num_contributions
         has_quorum = run.plan.arm(task.arm).has_quorum
-        for name in run.ledger.superseded_messages(*of, has_quorum=has_quorum):
+        for name in run.ledger.retention.superseded_contributions(*of, has_quorum=has_quorum):
             objects.delete(name)
             objects.delete_folder_if_empty(name)
     if task.kind in ("train", "pretrain"):
         of = task.arm, task.path, task.phase, keep.num_snapshots
-        for name in run.ledger.superseded_snapshots(*of):
+        for name in run.ledger.retention.superseded_snapshots(*of):
             objects.delete(name)
     for name in partial_snapshot:
         objects.delete(name)
@@ -51,7 +51,9 @@ def sweep_all(run: Run) -> None:
     """
     keep = run.config.retention
     run.objects.delete_unreferenced(
-        run.ledger.live_names(snapshots=keep.num_snapshots, contributions=keep.num_contributions)
+        run.ledger.retention.live_names(
+            snapshots=keep.num_snapshots, contributions=keep.num_contributions
+        )
     )
 
 
@@ -71,5 +73,5 @@ def _superseded_modules(run: Run, claim: Claim) -> list[str]:
     return [
         name
         for module in modules
-        for name in run.ledger.superseded_modules(arm.name, module, phase)
+        for name in run.ledger.retention.superseded_modules(arm.name, module, phase)
     ]

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Self
 
 import dipaco
-from dipaco.control.ledger import Ledger, RunCommand
+from dipaco.control.ledger import Ledger
+from dipaco.control.meta import RunCommand
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import Claim
 from dipaco.errors import DipacoError, RunOfOtherVersion
@@ -35,7 +36,7 @@ class LeaseRenewer:
         self._guard = threading.Lock()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._beat_until_over, name="heart", daemon=True)
-        self.order = "run"  # what everybody who works on the run should do
+        self.command = "run"  # what everybody who works on the run should do
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -63,13 +64,15 @@ class LeaseRenewer:
             if claims is self._claims:
                 self._lost |= lost
         ledger.members.beat(self._worker)
-        self.hear(ledger.orders())
+        self.hear(ledger.meta.command())
 
-    def hear(self, orders: RunCommand) -> None:
+    def hear(self, command: RunCommand) -> None:
         """Raises `RunOfOtherVersion`: the run was upgraded, and goes on without this process."""
-        if orders.version not in (None, dipaco.__version__):
-            raise RunOfOtherVersion(folder="The run", found=orders.version, here=dipaco.__version__)
-        self.order = orders.order
+        if command.version not in (None, dipaco.__version__):
+            raise RunOfOtherVersion(
+                folder="The run", found=command.version, here=dipaco.__version__
+            )
+        self.command = command.name
 
     def _beat_until_over(self) -> None:
         with contextlib.suppress(DipacoError):  # the worker will meet it as well, and say it

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
 
-from dipaco.control.ledger import PartialSnapshot
+from dipaco.control.facts import PartialSnapshot
 from dipaco.control.queue import ALL_KINDS, LATE_FACTOR, LEASE_SECONDS
 from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind
 from dipaco.errors import ClaimLost, DipacoError
@@ -88,7 +88,7 @@ class Worker:
     @property
     def _should_stop(self) -> bool:
         is_told = self._is_told_to_stop or self._hosts.is_asked_to_leave
-        return is_told or self._renewer.order == "drain"
+        return is_told or self._renewer.command == "drain"
 
     def run_until_finished(self) -> bool:
         """Does tasks until the run is finished, or none of its kinds can come any more; True then,
@@ -98,10 +98,10 @@ class Worker:
         """
         wait_seconds, is_paused = SHORTEST_WAIT_SECONDS, False
         while True:
-            self._renewer.hear(self._run.ledger.orders())
+            self._renewer.hear(self._run.ledger.meta.command())
             if self._should_stop:
                 return False
-            was_paused, is_paused = is_paused, self._renewer.order == "pause"
+            was_paused, is_paused = is_paused, self._renewer.command == "pause"
             if is_paused and not was_paused:
                 self._callbacks.paused()
             if not is_paused and self.run_once():
@@ -114,7 +114,7 @@ class Worker:
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
     def _is_over(self) -> bool:
-        unfinished = {task["kind"] for task in self._run.ledger.unfinished()}
+        unfinished = {each.task.kind for each in self._run.ledger.queue.unfinished()}
         if set(self._kinds) <= set(FIRST_KINDS):  # what follows them never leads back
             return unfinished.isdisjoint(FIRST_KINDS)
         return not unfinished
@@ -192,7 +192,7 @@ class Worker:
     def _finish(self, claim: Claim, facts: list[Fact]) -> None:
         partial_snapshot = superseded(self._run, claim)
         try:
-            self._run.ledger.finish(self._run.plan, claim, facts)
+            self._run.ledger.commit.finish(self._run.plan, claim, facts)
         except ClaimLost:
             self._callbacks.claim_lost(claim)
             return
@@ -215,7 +215,7 @@ class Worker:
         # What others have trained is saved whenever they say so: it may be this very one.
         old_names = superseded(self._run, claim, but=partial_snapshot.receipt.name)
         try:
-            self._run.ledger.release_with_snapshot(claim, partial_snapshot)
+            self._run.ledger.commit.release_with_snapshot(claim, partial_snapshot)
         except ClaimLost:
             self._callbacks.claim_lost(claim)
             return
@@ -348,10 +348,10 @@ def progress_of(run: Run, *, with_partway: bool = False) -> tuple[int, int]:
     step_tokens = run.config.inner.batch_size * run.config.data.length
     for arm in (run.plan.base, *run.plan.arms):
         total += arm.path_steps
-        done += run.ledger.training_totals(arm.name)["tokens"] // step_tokens
-        done += run.ledger.steps_partway(arm.name) if with_partway else 0
+        done += run.ledger.progress.training_totals(arm.name).tokens // step_tokens
+        done += run.ledger.progress.steps_in_partial_snapshots(arm.name) if with_partway else 0
     if run.plan.reroutes:
         total += run.config.reroute.steps
-        is_done = any(stage.stage == "reroute" for stage in run.ledger.stages())
+        is_done = any(stage.stage == "reroute" for stage in run.ledger.facts.stages())
         done += run.config.reroute.steps if is_done else 0
     return done, total

@@ -42,4 +42,6 @@ class Monitor:
         refusals = self._ledger.redos.refusals()
         new = refusals[: max(0, len(refusals) - self._refusals)]
         self._refusals = len(refusals)
-        return events + [Event("refused", refusal, "warning") for refusal in reversed(new)]
+        return events + [
+            Event("refused", refusal._asdict(), "warning") for refusal in reversed(new)
+        ]

@@ -59,9 +59,11 @@ def from_run(config: RunConfig, where: Path | Address, source: str) -> Given:
         )
     with reading(Address.parse(name)) as other:
         _check_model(source, other.config.model, config.model)
-        there = other.ledger.receipts_at(MODULAR, int(phase))
+        there = other.ledger.facts.receipts_at(MODULAR, int(phase))
         if len(there) < len(other.config.topology.modules):
-            whole = other.ledger.phases_reached(MODULAR, len(other.config.topology.modules))
+            whole = other.ledger.progress.phases_reached(
+                MODULAR, len(other.config.topology.modules)
+            )
             raise CannotStartFrom(
                 source=source,
                 problem=f"its modules have reached phases 0 to {whole}, not {phase}",

@@ -118,7 +118,7 @@ def work(
     run.ledger.queue.give_back_of_namesake(name)
     with LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer:
         if "train" in kinds:
-            callbacks.compare_machines(run.ledger.remember("machine", machine()), machine())
+            callbacks.compare_machines(run.ledger.meta.remember("machine", machine()), machine())
         restore_corpus(run, callbacks.prepare_progressed)
         worker = Worker(
             run,

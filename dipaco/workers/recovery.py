@@ -25,7 +25,7 @@ def mend(run: Run, claim: Claim, error: DipacoError) -> None:
     if isinstance(error, ContributionRefused):
         (arrival,) = [
             arrival
-            for arrival in ledger.arrivals(task.arm, task.module, _phase_of(error))
+            for arrival in ledger.facts.contributions(task.arm, task.module, _phase_of(error))
             if arrival.path == values["path"]
         ]
         ledger.redos.refuse(claim, arrival, str(values["reason"]))
@@ -55,7 +55,7 @@ def _phase_of(error: DipacoError) -> int:
 
 def _router_of_shard(run: Run, name: str | None) -> Task | None:
     """The task that planned the rows of a shard."""
-    for routing in (stage for stage in run.ledger.stages() if stage.stage == "route"):
+    for routing in (stage for stage in run.ledger.facts.stages() if stage.stage == "route"):
         if name in {receipt.name for receipt in run.shards_of(routing).plans}:
             return Task("route", phase=routing.phase)
     return None

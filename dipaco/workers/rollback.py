@@ -28,7 +28,7 @@ def _due_at(run: Run, phase: int) -> list[Task]:
     """What followed from the facts of that phase; what is done of it stays done."""
     facts: list[Fact] = []
     for module in run.config.topology.modules:
-        stored = run.ledger.module(MODULAR, module, phase)
+        stored = run.ledger.facts.module(MODULAR, module, phase)
         facts.append(
             ModuleReady(
                 arm=MODULAR,
@@ -40,13 +40,13 @@ def _due_at(run: Run, phase: int) -> list[Task]:
             )
         )
     if phase in run.plan.arm(MODULAR).alternations:
-        facts.append(run.ledger.stage("route", phase))
-    return due(run.plan, facts, run.ledger)
+        facts.append(run.ledger.facts.stage("route", phase))
+    return due(run.plan, facts, run.ledger.facts)
 
 
 def _check_phase(run: Run, phase: int) -> None:
     modules = run.config.topology.modules
-    reached = run.ledger.phases_reached(MODULAR, len(modules))
+    reached = run.ledger.progress.phases_reached(MODULAR, len(modules))
     if not 0 <= phase <= reached:
         there = "not routed yet" if reached < 0 else f"at phase {reached}"
         raise CannotRollBack(phase=phase, problem=f"it is {there}.")
@@ -55,7 +55,8 @@ def _check_phase(run: Run, phase: int) -> None:
 
 
 def _has_gone_on(run: Run, phase: int) -> bool:
-    trained = (row["phase"] for row in run.ledger.newest_trained() if row["arm"] == MODULAR)
+    newest = run.ledger.progress.newest_phases()
+    trained = (each.phase for each in newest if each.arm == MODULAR)
     return max(trained, default=-1) >= phase
 
 
@@ -66,7 +67,7 @@ def _check_bytes(run: Run, phase: int) -> None:
     try:
         for module in run.config.topology.modules:
             what = f"module {module} at phase {phase}"
-            stored = ledger.module(MODULAR, module, phase)
+            stored = ledger.facts.module(MODULAR, module, phase)
             objects.file(stored.parameters)
             if stored.outer_state is not None:
                 objects.file(stored.outer_state)
@@ -75,7 +76,7 @@ def _check_bytes(run: Run, phase: int) -> None:
             before = _last_trained(run, path, phase)
             if before is not None:
                 what = f"the snapshot of path {path} after phase {before}"
-                objects.folder(ledger.snapshot(MODULAR, path, before).receipt.name)
+                objects.folder(ledger.facts.snapshot(MODULAR, path, before).receipt.name)
         setting, most = "contributions", keep.contributions
         for arrival in _late_for(run, phase):
             what = f"the late contribution of path {arrival.path} to module {arrival.module}"
@@ -94,7 +95,7 @@ def _last_trained(run: Run, path: int, phase: int) -> int | None:
     """
     arm = run.plan.arm(MODULAR)
     before = arm.trained_before(path, phase)
-    if before is None or not arm.has_quorum or path in run.ledger.trained(MODULAR, before):
+    if before is None or not arm.has_quorum or path in run.ledger.facts.trained(MODULAR, before):
         return before
     return arm.trained_before(path, before)
 
@@ -114,6 +115,6 @@ def _late_for(run: Run, phase: int) -> list[Contribution]:
     return [
         arrival
         for module in run.config.topology.modules
-        for arrival in run.ledger.arrivals(MODULAR, module, phase - 1)
+        for arrival in run.ledger.facts.contributions(MODULAR, module, phase - 1)
         if (module, arrival.path) not in in_time
     ]

@@ -54,7 +54,7 @@ def test_status_names_every_module_with_phase_and_digest(dipaco, tiny, opened):
     assert set(status["stages"]) == {"prepare", "route", "report"}
     assert set(status["modules"]) == {"early/0000", "early/0001", "late/0000", "late/0001"}
     for name, module in status["modules"].items():
-        receipt = opened.ledger.module(MODULAR, ModuleId.parse(name), 2).parameters
+        receipt = opened.ledger.facts.module(MODULAR, ModuleId.parse(name), 2).parameters
         assert module == {"phase": 2, "digest": receipt.digest}
     for path in ("0", "1", "2", "3"):
         at = status["paths"][path]
@@ -92,7 +92,7 @@ def test_inspect_tells_what_paths_were_given_and_how_modules_were_moved(
 
     # Of the last phase, the contributions are still there.
     arrivals = {
-        module: opened.ledger.arrivals(MODULAR, module, 1)
+        module: opened.ledger.facts.contributions(MODULAR, module, 1)
         for module in opened.config.topology.modules
     }
     for module, sent in arrivals.items():
@@ -164,12 +164,12 @@ def test_an_upgrade_that_is_told_to_stop_leaves_the_order_as_it_was(dipaco, tiny
         words = ["upgrade", "--run", str(run.folder), "--wait-seconds", "600"]
         with subprocess.Popen([sys.executable, "-m", "dipaco.cli.main", *words]) as upgrade:
             until = time.monotonic() + 120
-            while opened.ledger.orders().order != "drain":
+            while opened.ledger.meta.command().name != "drain":
                 assert time.monotonic() < until
                 time.sleep(0.05)
             upgrade.terminate()
             assert upgrade.wait(timeout=60) == 130
-        assert opened.ledger.orders().order == "run"
+        assert opened.ledger.meta.command().name == "run"
     ended = dipaco("upgrade", "--run", run.folder, "--wait-seconds", "nan")
     assert (ended.code, "`--wait-seconds` is nan." in ended.err) == (2, True)
 
@@ -210,7 +210,7 @@ def test_greedy_text_is_the_argmax_of_the_full_forward(dipaco, tiny, opened):
     ended = dipaco("generate", "--run", tiny.folder, "--prompt", PROMPT, "--max-tokens", 12)
     assert ended.code == 0, ended.err
     path = int(ended.err.split()[1])
-    release, tokenizer = opened.ledger.release(MODULAR), opened.corpus.tokenizer()
+    release, tokenizer = opened.ledger.facts.release(MODULAR), opened.corpus.tokenizer()
     assert ended.err.startswith(f"path {path} = {' + '.join(release.paths[path])}\n")
     model = opened.config.model
     run = jax.jit(lambda parts, tokens, segments: forward(model, parts, tokens, segments=segments))
@@ -407,7 +407,7 @@ def test_a_run_starts_from_the_modules_of_another_with_another_config(
         assert trees.digest(new.base_parts()) == trees.digest(opened.base_parts())
         assert new.stage("route").artifacts["router"] == opened.stage("route").artifacts["router"]
         assert new.corpus.manifest.tokenizer_digest == opened.corpus.manifest.tokenizer_digest
-        assert new.ledger.training_totals("base")["tokens"] == 0
+        assert new.ledger.progress.training_totals("base").tokens == 0
     ended = dipaco(*command, *settings)
     assert ended.code == 0, ended.err
 
@@ -450,7 +450,7 @@ def test_all_modules_start_from_an_exported_checkpoint(dipaco, tiny, opened, tmp
     command = ["train", tiny.config, "--run", tmp_path / "new", "--init-from", tmp_path / "theirs"]
     ended = dipaco(*command, "--set", "base.steps=0", fault=Fault("after claim", "train"))
     assert ended.fired, ended.err
-    parts = opened.path_of(opened.ledger.release(MODULAR, 2), 1)
+    parts = opened.path_of(opened.ledger.facts.release(MODULAR, 2), 1)
     early = trees.digest({part: parts[part] for part in ("embed", "block_00")})
     late = trees.digest({part: parts[part] for part in ("block_01", "final_norm", "head")})
     first = first_modules(tmp_path / "new")

@@ -36,7 +36,7 @@ def test_a_file_that_is_no_database_is_damaged_and_stays_as_it_is(tmp_path):
 
 def use(file):
     with open_ledger(file) as ledger:
-        ledger.meta("key 150")
+        ledger.meta.get("key 150")
         ledger.queue.claim("w")
 
 
@@ -87,9 +87,9 @@ def test_tables_of_an_older_version_are_left_alone_until_they_are_upgraded(tmp_p
         Ledger(file)
     assert file.read_bytes() == before
     with contextlib.closing(Ledger(file, is_older_fine=True)) as ledger:
-        assert ledger.meta("config") == "as it was"
-        assert ledger.upgrade("9.9") == (3, SCHEMA_VERSION)
-        assert ledger.orders() == ("run", "9.9")
+        assert ledger.meta.get("config") == "as it was"
+        assert ledger.meta.upgrade("9.9") == (3, SCHEMA_VERSION)
+        assert ledger.meta.command() == ("run", "9.9")
     with contextlib.closing(Ledger(file)) as ledger:
         assert ledger.queue.claim("w").attempt == 8
 
@@ -102,12 +102,12 @@ def test_a_full_disk_while_finishing_leaves_the_task_claimed_and_nothing_recorde
     large = stage("prepare")
     large.summary["text"] = "x" * 100_000
     with pytest.raises(DiskFull, match=r"No space left.*ledger\.sqlite"):
-        ledger.finish(plan, claim, [large])
+        ledger.commit.finish(plan, claim, [large])
 
     connection.execute("PRAGMA max_page_count = 100000")
-    assert ledger.stages() == []
-    ledger.finish(plan, claim, [large])
-    assert ledger.stages() == [large]
+    assert ledger.facts.stages() == []
+    ledger.commit.finish(plan, claim, [large])
+    assert ledger.facts.stages() == [large]
 
 
 def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path):

@@ -53,7 +53,7 @@ class Workers(RuleBasedStateMachine):
     def finish(self, claim):
         is_holder = self.holder.get(claim.task_id) == claim.attempt
         try:
-            self.ledger.finish(PLAN, claim, facts_of(PLAN, claim.task))
+            self.ledger.commit.finish(PLAN, claim, facts_of(PLAN, claim.task))
         except ClaimLost:
             assert not is_holder, "the holder was refused"
         else:
@@ -75,7 +75,7 @@ class Workers(RuleBasedStateMachine):
     @invariant()
     def a_task_is_finished_once_and_stays_so(self):
         assert len(set(self.finished)) == len(self.finished)
-        states = self.ledger.task_counts().values()
+        states = self.ledger.queue.task_counts().values()
         assert sum(state.get("done", 0) for state in states) == len(self.finished)
         assert sum(state.get("claimed", 0) for state in states) == len(self.holder)
 
@@ -83,7 +83,7 @@ class Workers(RuleBasedStateMachine):
         """Whatever happened, the run can be brought to its end by one worker."""
         self.ledger.queue.give_back_all()
         while (claim := self.ledger.queue.claim("last")) is not None:
-            self.ledger.finish(PLAN, claim, facts_of(PLAN, claim.task))
+            self.ledger.commit.finish(PLAN, claim, facts_of(PLAN, claim.task))
             self.finished.append(claim.task)
         # prepare, pretrain, route, 2 phases of 2 paths and 1 module, 3 releases (one of 1 path).
         assert len(set(self.finished)) == len(self.finished) == 3 + 2 * 3 + (1 + 2 * 2) + 3 + 1

@@ -9,8 +9,9 @@ import pytest
 
 from dipaco.control.database import KeyTaken
 from dipaco.control.errors import NotAvailable
-from dipaco.control.facts import record
 from dipaco.control.ledger import open_ledger
+from dipaco.control.progress import NewestPhase, TrainingTotals
+from dipaco.control.recording import record
 from dipaco.control.retry import ConnectionLost
 from dipaco.control.tasks import PRIORITY, Task
 from dipaco.errors import ClaimLost
@@ -30,7 +31,7 @@ from tests.control.conftest import (
 def do_one(ledger, plan, worker="w"):
     claim = ledger.queue.claim(worker)
     if claim is not None:
-        ledger.finish(plan, claim, facts_of(plan, claim.task))
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     return claim
 
 
@@ -39,7 +40,7 @@ def do_until(ledger, plan, kind):
     while (claim := ledger.queue.claim("w")) is not None:
         if claim.task.kind == kind:
             return claim
-        ledger.finish(plan, claim, facts_of(plan, claim.task))
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     raise AssertionError(f"no task of kind {kind} came due")
 
 
@@ -62,8 +63,8 @@ def everything(ledger):
 
 
 def test_a_new_run_begins_with_prepare_and_remembers_what_it_is(ledger):
-    assert ledger.meta("config") == "{}"
-    assert ledger.meta("other") is None
+    assert ledger.meta.get("config") == "{}"
+    assert ledger.meta.get("other") is None
     assert ledger.queue.claim("w").task == Task("prepare")
 
 
@@ -85,7 +86,7 @@ def test_the_most_urgent_task_is_claimed_first(ledger, plan):
     order = []
     while (claim := do_one(ledger, plan)) is not None:
         order.append(claim.task)
-        waiting = [task["kind"] for task in ledger.unfinished()]
+        waiting = [each.task.kind for each in ledger.queue.unfinished()]
         after = ledger.queue.claim("peek")
         if after is not None:
             assert PRIORITY[after.task.kind] == min(PRIORITY[kind] for kind in waiting)
@@ -121,20 +122,22 @@ def test_a_run_goes_from_prepare_to_report_and_every_task_is_done_once(ledger, p
     assert len(done) == len(set(done)) == 40
     assert done[0] == Task("prepare")
     assert done[-1] == Task("report")
-    assert ledger.unfinished() == []
-    assert ledger.task_counts()["outer", "modular"] == {"done": 8}
+    assert ledger.queue.unfinished() == []
+    assert ledger.queue.task_counts()["outer", "modular"] == {"done": 8}
 
 
 def test_finishing_says_what_became_due(ledger, plan):
     claim = ledger.queue.claim("w")
-    assert ledger.finish(plan, claim, [stage("prepare")]) == [Task("pretrain", "base", "0", 0)]
+    assert ledger.commit.finish(plan, claim, [stage("prepare")]) == [
+        Task("pretrain", "base", "0", 0)
+    ]
 
 
 def test_a_finished_task_cannot_be_finished_again(ledger, plan):
     claim = do_one(ledger, plan)
     before = everything(ledger)
     with pytest.raises(ClaimLost, match=r"Task `prepare`.*Nothing was recorded"):
-        ledger.finish(plan, claim, [stage("prepare")])
+        ledger.commit.finish(plan, claim, [stage("prepare")])
     assert everything(ledger) == before
 
 
@@ -153,10 +156,10 @@ def test_a_commit_whose_answer_is_lost_is_not_done_again_and_is_not_lost(ledger,
         return rows
 
     ledger._database.once = breaks
-    ledger.finish(plan, claim, facts_of(plan, claim.task))
+    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     assert broken == ["finish_training"]
     path = claim.task.path
-    assert ledger.snapshot("modular", path, 0).receipt == trained("modular", path, 0).snapshot
+    assert ledger.facts.snapshot("modular", path, 0).receipt == trained("modular", path, 0).snapshot
     assert not ledger.queue.is_held(claim)
 
 
@@ -181,7 +184,7 @@ def test_what_is_recorded_on_a_server_outlives_a_power_cut(ledger, plan, place):
             return flush(query, values)
 
         ledger._database._execute = noting
-        ledger.finish(plan, claim, facts_of(plan, claim.task))
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
         ledger._database._execute = flush
         assert execute(is_flushed, seen).fetchone() == (True,)
 
@@ -190,7 +193,7 @@ def test_a_finished_task_stays_finished_whatever_is_given_back(ledger, plan):
     claim = do_one(ledger, plan)
     ledger.queue.give_back(claim)
     ledger.queue.give_back_all()
-    assert ledger.task_counts()["prepare", ""] == {"done": 1}
+    assert ledger.queue.task_counts()["prepare", ""] == {"done": 1}
 
 
 def test_the_schema_itself_refuses_to_open_a_finished_task(ledger, plan):
@@ -208,16 +211,16 @@ def test_a_stale_claim_is_lost_and_records_nothing(ledger, plan):
     current = ledger.queue.claim("quick")
     before = everything(ledger)
     with pytest.raises(ClaimLost):
-        ledger.finish(plan, stale, [stage("prepare")])
+        ledger.commit.finish(plan, stale, [stage("prepare")])
     assert everything(ledger) == before
-    ledger.finish(plan, current, [stage("prepare")])
+    ledger.commit.finish(plan, current, [stage("prepare")])
 
 
 def test_a_claim_that_was_given_back_is_lost_though_nobody_has_it(ledger, plan):
     stale = ledger.queue.claim("slow")
     ledger.queue.give_back(stale)
     with pytest.raises(ClaimLost):
-        ledger.finish(plan, stale, [stage("prepare")])
+        ledger.commit.finish(plan, stale, [stage("prepare")])
 
 
 def test_a_stale_claim_cannot_give_back_what_another_holds(ledger, plan):
@@ -226,7 +229,7 @@ def test_a_stale_claim_cannot_give_back_what_another_holds(ledger, plan):
     current = ledger.queue.claim("quick")
     ledger.queue.give_back(stale)
     assert ledger.queue.claim("third") is None
-    ledger.finish(plan, current, [stage("prepare")])
+    ledger.commit.finish(plan, current, [stage("prepare")])
 
 
 def test_a_fact_that_fails_takes_all_others_and_the_finish_with_it(ledger, plan):
@@ -235,9 +238,9 @@ def test_a_fact_that_fails_takes_all_others_and_the_finish_with_it(ledger, plan)
     good = facts_of(plan, claim.task)
     before = everything(ledger)
     with pytest.raises(ClaimLost):
-        ledger.finish(plan, claim, [*good, good[-1]])
+        ledger.commit.finish(plan, claim, [*good, good[-1]])
     assert everything(ledger) == before
-    ledger.finish(plan, claim, good)
+    ledger.commit.finish(plan, claim, good)
 
 
 def test_a_program_error_in_the_middle_of_finishing_leaves_nothing(ledger, plan):
@@ -246,9 +249,9 @@ def test_a_program_error_in_the_middle_of_finishing_leaves_nothing(ledger, plan)
     unwritable = stage("prepare")
     unwritable.summary["x"] = object()
     with pytest.raises(TypeError):
-        ledger.finish(plan, claim, [unwritable])
+        ledger.commit.finish(plan, claim, [unwritable])
     assert everything(ledger) == before
-    ledger.finish(plan, claim, [stage("prepare")])
+    ledger.commit.finish(plan, claim, [stage("prepare")])
 
 
 def test_facts_and_the_tasks_they_make_due_are_seen_together_by_other_programs(
@@ -260,11 +263,11 @@ def test_facts_and_the_tasks_they_make_due_are_seen_together_by_other_programs(
 
         def watched(database, fact):
             record(database, fact)
-            seen.append((len(other.stages()), len(other.unfinished())))
+            seen.append((len(other.facts.stages()), len(other.queue.unfinished())))
 
-        monkeypatch.setattr("dipaco.control.ledger.record", watched)
-        ledger.finish(plan, claim, [stage("prepare")])
-        seen.append((len(other.stages()), len(other.unfinished())))
+        monkeypatch.setattr("dipaco.control.commit.record", watched)
+        ledger.commit.finish(plan, claim, [stage("prepare")])
+        seen.append((len(other.facts.stages()), len(other.queue.unfinished())))
     assert seen == [(0, 1), (1, 1)]
 
 
@@ -280,13 +283,13 @@ def finished(ledger, plan):
 
 def test_what_is_asked_for_too_early_is_said_to_be_not_yet(ledger):
     questions = {
-        "stage `route`": lambda: ledger.stage("route"),
-        "module early/0001 of `modular` at phase 0": lambda: ledger.module(
+        "stage `route`": lambda: ledger.facts.stage("route"),
+        "module early/0001 of `modular` at phase 0": lambda: ledger.facts.module(
             "modular", ModuleId("early", 1), 0
         ),
-        "path 2 of `modular` after phase 0": lambda: ledger.snapshot("modular", 2, 0),
-        "release of `modular`": lambda: ledger.release("modular"),
-        "release of `base`": lambda: ledger.release("base", 1),
+        "path 2 of `modular` after phase 0": lambda: ledger.facts.snapshot("modular", 2, 0),
+        "release of `modular`": lambda: ledger.facts.release("modular"),
+        "release of `base`": lambda: ledger.facts.release("base", 1),
     }
     for what, ask in questions.items():
         with pytest.raises(NotAvailable, match=f"no {what} yet"):
@@ -294,16 +297,16 @@ def test_what_is_asked_for_too_early_is_said_to_be_not_yet(ledger):
 
 
 def test_stages_come_back(finished):
-    assert finished.stage("prepare") == stage("prepare")
-    assert [fact.stage for fact in finished.stages()] == ["prepare", "route", "report"]
+    assert finished.facts.stage("prepare") == stage("prepare")
+    assert [fact.stage for fact in finished.facts.stages()] == ["prepare", "route", "report"]
 
 
 def test_modules_come_back_with_and_without_an_outer_state(finished):
     module = ModuleId("early", 1)
-    fresh, stepped = (finished.module("modular", module, phase) for phase in (0, 2))
+    fresh, stepped = (finished.facts.module("modular", module, phase) for phase in (0, 2))
     assert fresh == (ready("modular", module, 0).parameters, None)
     assert stepped == (receipt("modular", module, 2), receipt("state", "modular", module, 2))
-    assert finished.modules_at("modular", 2) == {
+    assert finished.facts.modules_at("modular", 2) == {
         ModuleId(level, expert) for level in ("early", "late") for expert in (0, 1)
     }
 
@@ -314,40 +317,46 @@ def test_arrivals_come_back_in_path_order_whoever_came_first(ledger, plan):
     with ledger._database.transaction():
         for path in (2, 0):
             record(ledger._database, arrival(module, 0, path))
-    assert ledger.arrivals("modular", module, 0) == [arrival(module, 0, path) for path in (0, 2)]
+    assert ledger.facts.contributions("modular", module, 0) == [
+        arrival(module, 0, path) for path in (0, 2)
+    ]
 
 
 def test_snapshots_losses_and_totals_come_back(finished):
     fact = trained("modular", 3, 1)
-    assert finished.snapshot("modular", 3, 1) == (
+    assert finished.facts.snapshot("modular", 3, 1) == (
         *(fact.snapshot, fact.step, fact.position, fact.batches),
     )
-    assert finished.steps_partway("modular") == 0
-    assert finished.losses("modular") == {path: [2.0, 1.5, 1.0, 0.5] for path in range(4)}
-    totals = finished.training_totals("modular")
-    assert totals == {"tokens": 800, "seconds": 8.0, "bytes_sent": 128, "path_phases": 8}
-    newest = {row["path"]: row for row in finished.newest_trained() if row["arm"] == "modular"}
-    assert newest[2] == {
-        "arm": "modular", "path": 2, "phase": 1, "step": 20, "loss": [0.5], "tokens": 200,
-    }  # fmt: skip
+    assert finished.progress.steps_in_partial_snapshots("modular") == 0
+    assert finished.progress.losses("modular") == {path: [2.0, 1.5, 1.0, 0.5] for path in range(4)}
+    totals = finished.progress.training_totals("modular")
+    assert totals == TrainingTotals(tokens=800, seconds=8.0, bytes_sent=128, path_phases=8)
+    newest = {
+        each.path: each for each in finished.progress.newest_phases() if each.arm == "modular"
+    }
+    assert newest[2] == NewestPhase("modular", path=2, phase=1, step=20, loss=0.5, tokens=200)
 
 
 def test_evaluations_and_scores_come_back(finished):
-    assert evaluated("modular", 2) in finished.evaluations()
-    assert finished.scores("modular", 2) == [
+    assert evaluated("modular", 2) in finished.facts.evaluations()
+    assert finished.facts.scores("modular", 2) == [
         receipt("scores", "modular", path, 2) for path in range(4)
     ]
 
 
 def test_a_release_holds_the_modules_of_every_path_and_what_belongs_to_them(finished):
-    release = finished.release("modular", 1)
+    release = finished.facts.release("modular", 1)
     assert release.modules_of(2) == {
         ModuleId("early", 1): receipt("modular", "early/0001", 1),
         ModuleId("late", 0): receipt("modular", "late/0000", 1),
     }
     assert release.companions == {"prepare_made": "prepare", "route_made": "route"}
-    assert finished.release("modular").phase == 2
-    assert Counter(arm for arm, _ in finished.releases()) == {"base": 1, "modular": 2, "dense": 2}
+    assert finished.facts.release("modular").phase == 2
+    assert Counter(arm for arm, _ in finished.facts.releases()) == {
+        "base": 1,
+        "modular": 2,
+        "dense": 2,
+    }
 
 
 def test_a_release_is_never_changed(finished):
@@ -365,16 +374,19 @@ def test_contributions_are_superseded_once_their_module_has_stepped(finished, pl
     names = {
         phase: [receipt("message", module, phase, path).name for path in paths] for phase in (0, 1)
     }
-    left = {at: finished.superseded_messages("modular", module, at, keep) for at in (1, 2)}
+    left = {
+        at: finished.retention.superseded_contributions("modular", module, at, keep)
+        for at in (1, 2)
+    }
     assert left == {at: names.get(at - keep, []) for at in (1, 2)}
-    live = finished.live_names(snapshots=1, contributions=keep)
+    live = finished.retention.live_names(snapshots=1, contributions=keep)
     assert live.issuperset(names[1]) == (keep == 2)
     assert live.isdisjoint(names[0])
 
 
 def test_only_what_no_other_fact_has_is_superseded_of_a_module(finished):
     module = ModuleId("all", 0)
-    assert finished.superseded_modules("dense", module, 1) == [
+    assert finished.retention.superseded_modules("dense", module, 1) == [
         receipt("dense", module, 1).name,
         receipt("state", "dense", module, 1).name,
     ]
@@ -382,14 +394,14 @@ def test_only_what_no_other_fact_has_is_superseded_of_a_module(finished):
     parameters = receipt("dense", module, 1)
     with finished._database.transaction():
         record(finished._database, dataclasses.replace(shared, parameters=parameters))
-    assert finished.superseded_modules("dense", module, 1) == [
+    assert finished.retention.superseded_modules("dense", module, 1) == [
         receipt("state", "dense", module, 1).name
     ]
 
 
 def test_snapshots_of_two_phases_before_are_superseded(finished):
-    assert finished.superseded_snapshots("dense", 0, 1, 2) == []
-    assert finished.superseded_snapshots("dense", 0, 2, 2) == [
+    assert finished.retention.superseded_snapshots("dense", 0, 1, 2) == []
+    assert finished.retention.superseded_snapshots("dense", 0, 2, 2) == [
         receipt("snapshot", "dense", 0, 0).name
     ]
 
@@ -445,9 +457,9 @@ def test_a_release_with_early_stopping_has_each_path_as_it_was_at_its_best(ledge
         return facts_of(plan, task)
 
     while (claim := ledger.queue.claim("w")) is not None:
-        ledger.finish(plan, claim, facts(claim.task))
-    assert not ledger.unfinished()
-    release = ledger.release("modular", 2)
+        ledger.commit.finish(plan, claim, facts(claim.task))
+    assert not ledger.queue.unfinished()
+    release = ledger.facts.release("modular", 2)
     assert release.paths == tuple(
         {
             str(m): ready("modular", m, phase).parameters.digest
@@ -463,19 +475,21 @@ def test_a_release_has_the_router_of_its_last_alternation(ledger, plan):
     plan = dataclasses.replace(plan, arms=(modular, plan.arm("dense")))
     while do_one(ledger, plan) is not None:
         pass
-    made = {phase: ledger.release("modular", phase).companions["route_made"] for phase in (1, 2)}
+    made = {
+        phase: ledger.facts.release("modular", phase).companions["route_made"] for phase in (1, 2)
+    }
     assert made == {1: "route-1", 2: "route-2"}
-    assert ledger.release("dense").companions["route_made"] == "route"
-    assert [(s.stage, s.phase) for s in ledger.stages()] == [
+    assert ledger.facts.release("dense").companions["route_made"] == "route"
+    assert [(s.stage, s.phase) for s in ledger.facts.stages()] == [
         *(("prepare", 0), ("route", 0), ("route", 1), ("route", 2), ("report", 0))
     ]
     with pytest.raises(NotAvailable, match="`route` at phase 3"):
-        ledger.stage("route", 3)
+        ledger.facts.stage("route", 3)
 
 
 def test_the_last_two_snapshots_of_a_path_stay_however_far_apart(ledger, plan):
     for phase in (0, 3, 4, 9):
         record(ledger._database, trained("modular", 0, phase))
     old, *last_two = (receipt("snapshot", "modular", 0, phase).name for phase in (3, 4, 9))
-    assert ledger.superseded_snapshots("modular", 0, 9, 2) == [old]
-    assert ledger.live_names(snapshots=2, contributions=2) == set(last_two)
+    assert ledger.retention.superseded_snapshots("modular", 0, 9, 2) == [old]
+    assert ledger.retention.live_names(snapshots=2, contributions=2) == set(last_two)

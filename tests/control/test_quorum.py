@@ -36,7 +36,7 @@ def do(ledger, plan, claim):
     """As a worker does it: what a step takes is said before."""
     if claim.task.kind == "outer":
         ledger.quorums.take(claim)
-    ledger.finish(plan, claim, facts_of(plan, claim.task))
+    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
 
 
 def claim_all(ledger):
@@ -64,7 +64,7 @@ def an_hour_later(ledger):
 
 
 def outer_tasks(ledger):
-    return sorted(t["subject"] for t in ledger.unfinished() if t["kind"] == "outer")
+    return sorted(u.task.subject for u in ledger.queue.unfinished() if u.task.kind == "outer")
 
 
 def steps_of(ledger, module):
@@ -120,8 +120,8 @@ def test_who_comes_later_is_taken_by_the_next_step_which_waits_for_it(late):
     assert outer_tasks(ledger) == ["early/0001", "late/0001"]
     do(ledger, plan, path_0)
     # It goes on from its modules as they are at phase 1.
-    unfinished = [(task["kind"], task["subject"], task["phase"]) for task in ledger.unfinished()]
-    assert ("train", "0", 1) in unfinished
+    unfinished = [each.task for each in ledger.queue.unfinished()]
+    assert Task("train", "modular", "0", 1) in unfinished
     # The steps of phase 1 have a quorum now, and wait for its second contribution.
     assert {at.phase for at in ledger.quorums.waiting("modular")} == {1}
     while (claim := ledger.queue.claim("w")) is not None:
@@ -134,7 +134,7 @@ def test_who_comes_later_is_taken_by_the_next_step_which_waits_for_it(late):
     late_ones = ledger.quorums.late("modular")
     assert set(late_ones) == {(module, 1) for module in GRID.modules_of(0)}
     assert ledger.quorums.num_taken("modular") == 4 * 2 * 3
-    assert not ledger.unfinished()
+    assert not ledger.queue.unfinished()
 
 
 def test_the_last_step_waits_for_all(late):
@@ -231,17 +231,19 @@ def test_contributions_that_no_step_has_taken_yet_are_kept(late):
     ledger, plan, path_0 = late
     claims = step_without_path_0(ledger, plan)
     do(ledger, plan, path_0)
-    late_name, in_time = (a.message.name for a in ledger.arrivals("modular", EARLY, 0))
+    late_name, in_time = (a.message.name for a in ledger.facts.contributions("modular", EARLY, 0))
 
     def superseded():
         return [
             name
             for newest in (1, 2, 3)
-            for name in ledger.superseded_messages("modular", EARLY, newest, 1, has_quorum=True)
+            for name in ledger.retention.superseded_contributions(
+                "modular", EARLY, newest, 1, has_quorum=True
+            )
         ]
 
     def live():
-        return ledger.live_names(snapshots=1, contributions=1)
+        return ledger.retention.live_names(snapshots=1, contributions=1)
 
     assert superseded() == [in_time]
     assert late_name in live()

@@ -30,8 +30,8 @@ def test_a_run_that_went_back_and_was_done_again_has_the_same_facts(finished, pl
         "modules": 4, "arrivals": 8, "trained": 4, "scores": 4, "releases": 1, "evaluations": 1,
         "stages": 1,
     }  # fmt: skip
-    assert finished.phases_reached("modular", 4) == 1
-    assert [(t["kind"], t["phase"], t["state"]) for t in finished.unfinished()] == [
+    assert finished.progress.phases_reached("modular", 4) == 1
+    assert [(u.task.kind, u.task.phase, u.state) for u in finished.queue.unfinished()] == [
         ("train", 1, "ready")
     ] * 4
     done = []
@@ -48,8 +48,8 @@ def test_what_is_set_aside_is_kept_and_listed(finished, plan):
     finished.rollbacks.go_back("modular", 1, TRAIN)
     finished.rollbacks.go_back("modular", 0, [])
     first, second = finished.rollbacks.list()
-    assert (first["arm"], first["phase"], first["set_aside"]["trained"]) == ("modular", 1, 4)
-    assert (second["phase"], second["set_aside"]["modules"]) == (0, 4)
+    assert (first.arm, first.phase, first.set_aside["trained"]) == ("modular", 1, 4)
+    assert (second.phase, second.set_aside["modules"]) == (0, 4)
     kept = finished._database._connection.execute(
         "SELECT body FROM set_aside WHERE kind = 'trained' ORDER BY id"
     ).fetchall()
@@ -70,7 +70,7 @@ def test_the_other_arms_stay_where_they_are(finished):
 
 def test_while_somebody_holds_a_task_nothing_changes(ledger, plan):
     while (claim := ledger.queue.claim("busy")).task.kind != "train":
-        ledger.finish(plan, claim, facts_of(plan, claim.task))
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     before = everything(ledger)
     with pytest.raises(WorkersActive, match=r"busy holds 1 task\. `dipaco drain"):
         ledger.rollbacks.go_back("modular", 0, [])
@@ -79,24 +79,24 @@ def test_while_somebody_holds_a_task_nothing_changes(ledger, plan):
 
 def test_who_was_silent_for_a_lease_comes_too_late(ledger, plan):
     while (claim := ledger.queue.claim("zombie", lease_seconds=60)).task.kind != "train":
-        ledger.finish(plan, claim, facts_of(plan, claim.task))
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     ledger.queue.renew(claim, lease_seconds=-1.0)
     again = [Task("train", "modular", str(path), 0) for path in range(4)]
     ledger.rollbacks.go_back("modular", 0, again)
     assert not ledger.queue.held()
     with pytest.raises(ClaimLost):
-        ledger.finish(plan, claim, facts_of(plan, claim.task))
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     later = ledger.queue.claim("next")
     while later.task != claim.task:
         later = ledger.queue.claim("next")
     assert later.attempt > claim.attempt
     with pytest.raises(ClaimLost):
-        ledger.finish(plan, claim, facts_of(plan, claim.task))
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
 
 
 def test_a_program_that_has_the_run_open_sees_it_go_back(finished, place):
     with open_ledger(*place) as other:
-        assert other.phases_reached("modular", 4) == 2
+        assert other.progress.phases_reached("modular", 4) == 2
         finished.rollbacks.go_back("modular", 1, TRAIN)
-        assert other.phases_reached("modular", 4) == 1
+        assert other.progress.phases_reached("modular", 4) == 1
         assert other.queue.claim("other").task == TRAIN[0]

@@ -55,7 +55,7 @@ class Facts:
     def trained(self, arm, phase):
         return {fact.path for fact in self._of(PathTrained, arm=arm, phase=phase)}
 
-    def num_arrived(self, arm, module, phase):
+    def num_contributions(self, arm, module, phase):
         return len(self._of(Contribution, arm=arm, module=module, phase=phase))
 
     def num_labelled(self, arm, phase):
@@ -81,7 +81,7 @@ def everything_due(plan, new, facts):
     gathered = [
         task
         for task, awaited in gathering(plan, new)
-        if facts.num_arrived(task.arm, task.module, task.phase) == awaited
+        if facts.num_contributions(task.arm, task.module, task.phase) == awaited
     ]
     gathered += [quorum.task for quorum in quorums(plan, new) if has_all(facts, quorum)]
     return [*gathered, *due(plan, new, facts)]
@@ -93,8 +93,8 @@ def has_all(facts, quorum, *, enough=None):
     module = quorum.task.module
     return (
         module in facts.modules_at(arm, phase)
-        and facts.num_arrived(arm, module, phase) >= (enough or quorum.awaited)
-        and facts.num_arrived(arm, module, phase - 1) >= quorum.awaited_before
+        and facts.num_contributions(arm, module, phase) >= (enough or quorum.awaited)
+        and facts.num_contributions(arm, module, phase - 1) >= quorum.awaited_before
     )
 
 

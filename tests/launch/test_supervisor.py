@@ -133,7 +133,7 @@ def test_more_and_fewer_while_it_runs(ledger, watched):
     seen = []
 
     def want(number, launcher=None):
-        return lambda engine: ledger.want_workers(number, launcher)
+        return lambda engine: ledger.meta.want_workers(number, launcher)
 
     def look(engine):
         seen.append(list(engine.alive))
@@ -153,7 +153,7 @@ def test_more_and_fewer_while_it_runs(ledger, watched):
 def test_one_that_is_no_longer_wanted_is_not_started_again(ledger, watched):
     later = [nothing] * 10
     engine, told = watched(
-        [WorkerGroup(WORKER, "w", 2)], lambda engine: ledger.want_workers(1), *later
+        [WorkerGroup(WORKER, "w", 2)], lambda engine: ledger.meta.want_workers(1), *later
     )
     assert engine.alive == ["w-0"]
     assert told[-2:] == ["workers_wanted", "worker_let_go"]
@@ -161,7 +161,7 @@ def test_one_that_is_no_longer_wanted_is_not_started_again(ledger, watched):
 
 def test_in_a_drain_whoever_leaves_is_said_to_leave_and_the_launcher_with_the_last(ledger, watched):
     def drain(engine):
-        ledger.order("drain")
+        ledger.meta.set_command("drain")
         engine.die("w-0", 0)
 
     def go(engine):
@@ -176,7 +176,7 @@ def test_in_a_drain_whoever_leaves_is_said_to_leave_and_the_launcher_with_the_la
 
 
 def test_the_command_line_is_newer_than_an_older_wish(ledger, watched):
-    ledger.want_workers(5)
+    ledger.meta.want_workers(5)
     engine, _ = watched([WorkerGroup(WORKER, "w", 1)], nothing)
     assert engine.alive == ["w-0"]
 

@@ -50,7 +50,7 @@ def half_done(tmp_path, plan):  # noqa: F811
     ledger.start({"config": "{}"})
     ledger.members.join("w", host="h", pid=1, machine="m", version="1")
     while (claim := ledger.queue.claim("w")).task.kind != "outer":
-        ledger.finish(plan, claim, facts_of(plan, claim.task))
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     yield ledger
     ledger.close()
 
@@ -83,7 +83,7 @@ def test_whoever_asks_hears_how_the_run_stands_now(half_done, tmp_path):
         assert heard["dipaco_run_refusals_total",] == 0
         assert heard["dipaco_run_bytes_total", "contributions_sent"] > 0
         tokens = heard["dipaco_run_tokens_total", "modular"]
-        assert tokens == half_done.training_totals("modular")["tokens"]
+        assert tokens == half_done.progress.training_totals("modular").tokens
         half_done.queue.give_back_all()
         assert read(port)["dipaco_run_tasks", "modular", "outer", "ready"] == 1
     with pytest.raises(OSError, match="refused"):

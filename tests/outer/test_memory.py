@@ -25,7 +25,7 @@ MODULE_BYTES = 32 << 20
 
 MEASURE = """
 import json, pathlib, sys, types
-from dipaco.control.ledger import StoredModule
+from dipaco.control.facts import StoredModule
 from dipaco.control.tasks import Contribution, Claim, Task
 from dipaco.outer.config import OuterSettings
 from dipaco.receipt import Receipt
@@ -38,21 +38,21 @@ from dipaco.workers.tasks.outer import step_module
 def step(before, state, messages, fan_in):
     objects = Objects(pathlib.Path(sys.argv[1]))
     shards = ShardIndex([], [1] * fan_in)
-    arrivals = [
+    contributions = [
         Contribution(arm="modular", path=path, module=ModuleId("all", 0), phase=1,
                 base_digest=before[1], message=Receipt(*messages[path % len(messages)]))
         for path in range(fan_in)
     ]
-    ledger = types.SimpleNamespace(
+    facts = types.SimpleNamespace(
         module=lambda *key: StoredModule(Receipt(*before), Receipt(*state)),
-        arrivals=lambda *key: arrivals,
+        contributions=lambda *key: contributions,
     )
     config = types.SimpleNamespace(outer=OuterSettings())
     paths = lambda module, phase: range(fan_in)
     arm = types.SimpleNamespace(paths_through=paths, has_quorum=False)
     run = types.SimpleNamespace(
         objects=objects,
-        ledger=ledger,
+        ledger=types.SimpleNamespace(facts=facts),
         config=config,
         plan=types.SimpleNamespace(arm=lambda name: arm),
         routing_of=lambda arm, phase: None,

@@ -63,7 +63,7 @@ def test_what_is_read_must_be_there(tmp_path):
         for read in (
             run.base_parts,
             lambda: run.routing_of("modular", 0),
-            lambda: run.ledger.release("modular"),
+            lambda: run.ledger.facts.release("modular"),
         ):
             with pytest.raises(NotAvailable, match="`dipaco train` continues it"):
                 read()

@@ -34,7 +34,7 @@ def worker_of(run, name, **settings):
 
 
 def finish(run, *workers):
-    while run.ledger.unfinished():
+    while run.ledger.queue.unfinished():
         done = [worker.run_once() for worker in workers]
         assert any(done)
 
@@ -88,7 +88,9 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     try:
         leading = worker_of(run, "back", run_elsewhere=backbone.run_phase, kinds=("train",))
         finish(run, worker_of(run, "plain"), leading)
-        assert {row["phase"] for row in run.ledger.newest_trained()} == {CONFIG.phases - 1}
+        assert {newest.phase for newest in run.ledger.progress.newest_phases()} == {
+            CONFIG.phases - 1
+        }
     finally:
         stop.set()
         for thread in lenders:

@@ -79,7 +79,7 @@ def work_until(run, phase):
     """Does tasks until every modular module has reached a phase."""
     modules = set(run.config.topology.modules)
     worker = worker_of(run)
-    while run.ledger.modules_at(MODULAR, phase) != modules:
+    while run.ledger.facts.modules_at(MODULAR, phase) != modules:
         assert worker.run_once()
 
 

@@ -37,7 +37,7 @@ def routed(s3_server, postgresql_server, programs, tmp_path_factory):
         run, _ = create_or_open(Address.parse(url), CONFIG, database=postgresql_server.url)
         run.programs = programs
         worker = worker_of(run)
-        while "route" not in {stage.stage for stage in run.ledger.stages()}:
+        while "route" not in {stage.stage for stage in run.ledger.facts.stages()}:
             assert worker.run_once()
         run.ledger.close()
         yield url
@@ -121,8 +121,8 @@ def test_what_the_bucket_lost_is_made_again(elsewhere, undisturbed):  # noqa: F8
     remote.write(damaged, content[:-1] + bytes([content[-1] ^ 1]))
     remote.write(cut, remote.read(cut)[:-10])
     remote.delete(gone)
-    remote.delete_folder(run.ledger.snapshot(MODULAR, 0, 1).receipt.name)
-    module = run.ledger.module(MODULAR, task.module, 1).parameters
+    remote.delete_folder(run.ledger.facts.snapshot(MODULAR, 0, 1).receipt.name)
+    module = run.ledger.facts.module(MODULAR, task.module, 1).parameters
     remote.write(module.name, b"torn")
     for name in ("objects/messages", "objects/modules", "snapshots"):  # what this machine has
         shutil.rmtree(run.layout.root / name)

@@ -76,7 +76,7 @@ def claim_of(run, kind):
         assert claim is not None
         if claim.task.kind == kind:
             return claim
-        run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+        run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
 
 
 def without_clock(facts):
@@ -98,10 +98,10 @@ def test_a_task_done_twice_gives_the_same_facts_and_counts_once(begin):
     again = train(run, second, lambda loss, tokens: None)
     assert without_clock(again) == without_clock(facts)
     with pytest.raises(ClaimLost):
-        run.ledger.finish(run.plan, first, facts)
-    run.ledger.finish(run.plan, second, again)
+        run.ledger.commit.finish(run.plan, first, facts)
+    run.ledger.commit.finish(run.plan, second, again)
     with pytest.raises(ClaimLost):
-        run.ledger.finish(run.plan, second, again)
+        run.ledger.commit.finish(run.plan, second, again)
 
 
 def test_a_snapshot_that_counts_in_other_data_is_not_gone_on_from(begin, monkeypatch):
@@ -117,9 +117,9 @@ def test_a_snapshot_that_counts_in_other_data_is_not_gone_on_from(begin, monkeyp
 def test_a_contribution_that_started_from_other_parameters_is_not_averaged(begin, monkeypatch):
     run = begin(CONFIG)
     claim = claim_of(run, "outer")
-    arrivals = run.ledger.arrivals(MODULAR, claim.task.module, 0)
+    arrivals = run.ledger.facts.contributions(MODULAR, claim.task.module, 0)
     other = [dataclasses.replace(arrivals[0], base_digest="0" * 32), *arrivals[1:]]
-    monkeypatch.setattr(run.ledger, "arrivals", lambda *of: other)
+    monkeypatch.setattr(run.ledger.facts, "contributions", lambda *of: other)
     with pytest.raises(
         ContributionRefused, match=f"Path {arrivals[0].path} contributed.*other parameters"
     ):
@@ -134,8 +134,8 @@ def test_averaged_contributions_and_older_snapshots_are_swept(begin):
         arrival.message.name
         for module in run.config.topology.modules
         for phase in range(3)
-        for arrival in run.ledger.arrivals(MODULAR, module, phase)
-        if module not in run.ledger.modules_at(MODULAR, phase + 2)
+        for arrival in run.ledger.facts.contributions(MODULAR, module, phase)
+        if module not in run.ledger.facts.modules_at(MODULAR, phase + 2)
     }
     assert {str(file.relative_to(run.layout.root)) for file in left} == waiting
     for path in range(4):

@@ -251,7 +251,9 @@ def test_two_hosts_of_four_devices_do_what_one_of_eight_does_whoever_is_killed(
 
     assert facts(storm) == facts(calm)
     with reading(alone) as there, reading(calm) as here:
-        assert len(here.ledger.machines()) == 2, "the base model was trained by one process"
+        assert len(here.ledger.progress.machines()) == 2, (
+            "the base model was trained by one process"
+        )
         for phase in (1, 2):
             for module in MESH.topology.modules:
                 ours = jax.tree.leaves(here.parameters(MODULAR, module, phase))

@@ -14,8 +14,8 @@ class Told(NullCallbacks):
 
 def test_who_is_told_to_pause_says_so_once_and_waits(begin, monkeypatch):
     run = begin(CONFIG)
-    run.ledger.order("pause")
-    told, looks, orders = Told(), [], run.ledger.orders
+    run.ledger.meta.set_command("pause")
+    told, looks, orders = Told(), [], run.ledger.meta.command
     worker = worker_of(run, callbacks=told)
 
     def look():
@@ -24,7 +24,7 @@ def test_who_is_told_to_pause_says_so_once_and_waits(begin, monkeypatch):
             worker.stop()
         return orders()
 
-    monkeypatch.setattr(run.ledger, "orders", look)
+    monkeypatch.setattr(run.ledger.meta, "command", look)
     assert not worker.run_until_finished()
     assert (len(looks), told.pauses) == (5, 1)
     assert not run.ledger.queue.held()

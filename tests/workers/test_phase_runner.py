@@ -20,8 +20,8 @@ def test_what_others_had_when_they_were_stopped_is_where_the_next_worker_goes_on
 
     worker = worker_of(run, "others", kinds=("train",), run_elsewhere=one_step)
     assert worker.run_once()
-    (path,) = (p for p in range(4) if run.ledger.partial_snapshot(MODULAR, p, 0) is not None)
-    partial_snapshot = run.ledger.partial_snapshot(MODULAR, path, 0)
+    (path,) = (p for p in range(4) if run.ledger.facts.partial_snapshot(MODULAR, p, 0) is not None)
+    partial_snapshot = run.ledger.facts.partial_snapshot(MODULAR, path, 0)
     assert (partial_snapshot.step, partial_snapshot.losses) == (1, (5.0,))
     assert (run.address.folder / partial_snapshot.receipt.name).exists()
     done, total = progress_of(run)
@@ -29,4 +29,4 @@ def test_what_others_had_when_they_were_stopped_is_where_the_next_worker_goes_on
 
     while (begun[0][0], (5.0,)) not in begun:  # it may take another path first
         assert worker.run_once()
-    assert run.ledger.partial_snapshot(MODULAR, path, 0) is None
+    assert run.ledger.facts.partial_snapshot(MODULAR, path, 0) is None

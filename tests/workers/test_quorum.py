@@ -43,14 +43,14 @@ def with_quorum(sharing="2x2", *, steps=2, early=0.0, alternations=(), **outer):
 def work_with_late_paths(run, is_late):
     """To the end, by one worker: what `is_late` says of is held back until nothing else is left."""
     held, queue = [], run.ledger.queue
-    while run.ledger.unfinished():
+    while run.ledger.queue.unfinished():
         run.ledger.quorums.end_grace(run.plan)
         claim = queue.claim("test")
         if claim is not None and claim.task.kind == "train" and is_late(claim.task):
             held.append(claim)
             continue
         claim = claim or held.pop(0)
-        run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+        run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
         sweep_after(run, claim, [])
 
 
@@ -133,10 +133,10 @@ def test_a_step_that_was_killed_takes_the_same_again_though_more_have_come(begin
         claim = run.ledger.queue.claim("test")
         if claim.task.kind == "train" and claim.task.path == 0:
             held.append(claim)
-        elif claim.task.kind == "outer" and len(run.ledger.arrivals(*of(claim))) == 1:
+        elif claim.task.kind == "outer" and len(run.ledger.facts.contributions(*of(claim))) == 1:
             step = claim
         else:
-            run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+            run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
 
     def killed(*_, **__):
         raise Killed
@@ -146,8 +146,8 @@ def test_a_step_that_was_killed_takes_the_same_again_though_more_have_come(begin
         with pytest.raises(Killed):
             do(run, step, NullCallbacks(), never)
     for claim in held:
-        run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
-    assert len(run.ledger.arrivals(*of(step))) == 2
+        run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+    assert len(run.ledger.facts.contributions(*of(step))) == 2
     run.ledger.queue.give_back(step)
     finish(run)
     taken = run.ledger.quorums.taken(MODULAR)
@@ -167,7 +167,7 @@ def test_a_late_contribution_that_is_wrong_is_refused_and_made_again(begin):
     late = [
         arrival
         for module in run.plan.arm(MODULAR).topology.modules_of(0)
-        for arrival in run.ledger.arrivals(MODULAR, module, 0)
+        for arrival in run.ledger.facts.contributions(MODULAR, module, 0)
         if arrival.path == 0
     ]
     spoiled = with_leaf(put(float("nan")))(load_tree(run.objects, late[0].message))
@@ -181,14 +181,14 @@ def test_a_late_contribution_that_is_wrong_is_refused_and_made_again(begin):
     callbacks = finish(run)
     assert ContributionRefused.__name__ in [name for _, name in callbacks.redos]
     (refusal,) = run.ledger.redos.refusals()
-    assert refusal["task"] == "train modular path 0 phase 0"
+    assert refusal.task == "train modular path 0 phase 0"
     assert replay.differences(run) == []
 
 
 def finish_phase_without_path_0(run):
     """All modules step without path 0, which then comes."""
     held = None
-    while len(run.ledger.modules_at(MODULAR, 1)) < 4:
+    while len(run.ledger.facts.modules_at(MODULAR, 1)) < 4:
         run.ledger.quorums.end_grace(run.plan)
         claim = run.ledger.queue.claim("test")
         if claim.task.kind == "train" and claim.task.path == 0 and claim.task.arm == MODULAR:
@@ -196,9 +196,9 @@ def finish_phase_without_path_0(run):
         elif claim.task.phase == 1 and claim.task.kind == "train" and claim.task.arm == MODULAR:
             run.ledger.queue.give_back(claim)
         else:
-            run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+            run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
     assert held is not None
-    run.ledger.finish(run.plan, held, do(run, held, NullCallbacks(), never))
+    run.ledger.commit.finish(run.plan, held, do(run, held, NullCallbacks(), never))
 
 
 def test_going_back_to_where_a_path_was_late_ends_in_a_replay_as_well(begin):
@@ -248,16 +248,16 @@ def test_status_inspection_and_report_say_who_was_late(begin, capsys):
 def test_workers_end_the_grace_by_themselves(begin):
     run = begin(with_quorum())
     first = worker_of(run)
-    while len(run.ledger.modules_at(MODULAR, 0)) < 4:
+    while len(run.ledger.facts.modules_at(MODULAR, 0)) < 4:
         assert first.run_once()
     slow = next(
         claim
         for claim in iter(lambda: run.ledger.queue.claim("slow", ["train"]), None)
         if claim.task.arm == MODULAR
     )
-    while len(run.ledger.modules_at(MODULAR, 1)) < 4:
+    while len(run.ledger.facts.modules_at(MODULAR, 1)) < 4:
         assert first.run_once()
     assert slow.task.phase == 0
-    run.ledger.finish(run.plan, slow, do(run, slow, NullCallbacks(), never))
+    run.ledger.commit.finish(run.plan, slow, do(run, slow, NullCallbacks(), never))
     finish(run)
     assert (slow.task.path, 0) in {(each.path, each.phase) for each in late_ones(run)}

@@ -11,7 +11,7 @@ import pytest
 from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.control.errors import RecoveryFailed
-from dipaco.control.facts import record
+from dipaco.control.recording import record
 from dipaco.runs.run import create_or_open
 from dipaco.store.errors import ObjectMissing
 from dipaco.store.tensors import load_tree, save_tree
@@ -52,7 +52,10 @@ def undisturbed(programs, corpus, tmp_path_factory):
 
 def digests_of(run):
     return [
-        {module: receipt.digest for module, receipt in run.ledger.receipts_at(MODULAR, p).items()}
+        {
+            module: receipt.digest
+            for module, receipt in run.ledger.facts.receipts_at(MODULAR, p).items()
+        }
         for p in range(CONFIG.phases + 1)
     ]
 
@@ -73,7 +76,7 @@ def finish(run):
     worker = Worker(run, "mender", callbacks, LeaseRenewer(run.open_ledger, "mender", 60.0))
     while worker.run_once():
         pass
-    assert not run.ledger.unfinished()
+    assert not run.ledger.queue.unfinished()
     return callbacks
 
 
@@ -100,18 +103,18 @@ def test_a_damaged_a_cut_and_a_lost_contribution_are_made_again(begin, undisturb
     assert (
         len(run.ledger.redos.refusals()) >= 2
     )  # two may be of one path, which is trained again once
-    assert {refusal["worker"] for refusal in run.ledger.redos.refusals()} == {"mender"}
+    assert {refusal.worker for refusal in run.ledger.redos.refusals()} == {"mender"}
 
 
 def test_the_newest_snapshot_of_a_path_is_gone_and_its_phase_is_done_again(begin, undisturbed):
     run = begin(CONFIG)
     task = work_until_claimed(run, "train", 2)
-    snapshot = run.ledger.snapshot(MODULAR, task.path, 1)
+    snapshot = run.ledger.facts.snapshot(MODULAR, task.path, 1)
     shutil.rmtree(run.layout.root / snapshot.receipt.name)
     callbacks = finish(run)
     assert callbacks.redos == [(task, "ObjectMissing")]
     assert digests_of(run) == undisturbed
-    again = run.ledger.snapshot(MODULAR, task.path, 1)
+    again = run.ledger.facts.snapshot(MODULAR, task.path, 1)
     assert again.receipt.digest == snapshot.receipt.digest
 
 
@@ -128,7 +131,7 @@ def test_a_module_is_gone_and_is_made_again(begin, undisturbed, phase):
     run = begin(CONFIG)
     work_until_claimed(run, "train", 2)
     (module, *_) = run.config.topology.modules
-    (run.layout.root / run.ledger.module(MODULAR, module, phase).parameters.name).unlink()
+    (run.layout.root / run.ledger.facts.module(MODULAR, module, phase).parameters.name).unlink()
     if phase == 0:  # which nobody reads any more, but who goes back to the beginning
         shutil.rmtree(run.layout.root / "snapshots/modular")
     callbacks = finish(run)
@@ -139,7 +142,7 @@ def test_a_module_is_gone_and_is_made_again(begin, undisturbed, phase):
 def spoil(run, change):
     """Puts a contribution in place of the one of path 0 to its first module at phase 1."""
     module = run.config.topology.modules_of(0)[0]
-    (arrival, *_) = run.ledger.arrivals(MODULAR, module, 1)
+    (arrival, *_) = run.ledger.facts.contributions(MODULAR, module, 1)
     tree = change(load_tree(run.objects, arrival.message))
     receipt = save_tree(run.objects, f"messages/modular/{module}/000001", tree)
     with run.ledger._database.transaction():
@@ -184,7 +187,7 @@ def test_a_contribution_that_is_wrong_is_refused_and_made_again(begin, undisturb
     spoil(run, with_leaf(change))
     callbacks = finish(run)
     assert "ContributionRefused" in {error for _, error in callbacks.redos}
-    assert any(reason in refusal["reason"] for refusal in run.ledger.redos.refusals())
+    assert any(reason in refusal.reason for refusal in run.ledger.redos.refusals())
     assert digests_of(run) == undisturbed
 
 
@@ -193,10 +196,10 @@ def test_what_no_task_makes_is_said_and_the_task_is_given_back(begin, monkeypatc
     work_until_claimed(run, "train", 0)
     monkeypatch.setattr(run.ledger.redos, "maker_of", lambda plan, name: None)
     module = run.config.topology.modules_of(0)[0]
-    (run.layout.root / run.ledger.module(MODULAR, module, 0).parameters.name).unlink()
+    (run.layout.root / run.ledger.facts.module(MODULAR, module, 0).parameters.name).unlink()
     with pytest.raises(ObjectMissing):
         worker_of(run).run_once()
-    assert run.ledger.task_counts()["train", MODULAR] == {"ready": 4}
+    assert run.ledger.queue.task_counts()["train", MODULAR] == {"ready": 4}
 
 
 def test_what_is_damaged_again_and_again_is_a_person_s(begin, monkeypatch):
@@ -206,7 +209,7 @@ def test_what_is_damaged_again_and_again_is_a_person_s(begin, monkeypatch):
 
     def spoilt(*_):
         raise ObjectMissing(
-            file=run.layout.root / run.ledger.snapshot(MODULAR, task.path, 0).receipt.name
+            file=run.layout.root / run.ledger.facts.snapshot(MODULAR, task.path, 0).receipt.name
         )
 
     monkeypatch.setattr("dipaco.workers.tasks.train.load_snapshot", spoilt)
@@ -226,16 +229,18 @@ def test_a_phase_that_is_stopped_part_way_goes_on_from_that_step(
         run, _ = create_or_open(folder, config)
         run.programs = programs
         work_until_claimed(run, "train", 0)
-        while is_stopped and any(task["kind"] == "train" for task in run.ledger.unfinished()):
+        while is_stopped and any(
+            each.task.kind == "train" for each in run.ledger.queue.unfinished()
+        ):
             told = Noting()
             worker = Worker(run, "hasty", told, LeaseRenewer(run.open_ledger, "hasty", 60.0))
             told.step_taken = lambda claim, loss, tokens, worker=worker: worker.stop()
             worker.run_until_finished()
             steps += [step for _, step in told.hands]
         finish(run)
-        digests.append(run.ledger.receipts_at(MODULAR, 1))
-        assert run.ledger.losses(MODULAR)[0]
-        assert len(run.ledger.losses(MODULAR)[0]) == 6
+        digests.append(run.ledger.facts.receipts_at(MODULAR, 1))
+        assert run.ledger.progress.losses(MODULAR)[0]
+        assert len(run.ledger.progress.losses(MODULAR)[0]) == 6
         left = list((folder / "snapshots/modular").glob("*/*"))
         assert len(left) == 4, "what was saved part-way must be gone"
         run.ledger.close()
@@ -272,10 +277,10 @@ def test_with_a_codec_stops_part_way_and_a_scale_that_is_no_number_change_nothin
 
             spoil(run, without_scale)
         callbacks = finish(run)
-        ends.append([run.ledger.receipts_at(MODULAR, phase) for phase in (1, 2)])
+        ends.append([run.ledger.facts.receipts_at(MODULAR, phase) for phase in (1, 2)])
         if is_disturbed:
             assert "ContributionRefused" in {error for _, error in callbacks.redos}
-            reasons = [refusal["reason"] for refusal in run.ledger.redos.refusals()]
+            reasons = [refusal.reason for refusal in run.ledger.redos.refusals()]
             assert any("is negative, infinite or not a number" in reason for reason in reasons)
         run.ledger.close()
     assert ends[0] == ends[1]

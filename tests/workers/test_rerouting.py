@@ -44,10 +44,10 @@ def test_the_rows_are_in_the_report_and_w_beyond_the_length_is_routing_once(begi
     worker = worker_of(run)
     while worker.run_once():
         pass
-    assert not run.ledger.unfinished()
+    assert not run.ledger.queue.unfinished()
     rows = {row["every"]: row for row in run.stage("reroute").summary["rows"]}
     assert list(rows) == [4, 16, 100, None]
-    (evaluated,) = (e for e in run.ledger.evaluations() if e.arm == MODULAR)
+    (evaluated,) = (e for e in run.ledger.facts.evaluations() if e.arm == MODULAR)
     # 16 tokens are predicted: one chunk of 16 is all of them.
     assert rows[16] | {"every": 0} == rows[100] | {"every": 0} == rows[None] | {"every": 0}
     assert rows[None]["perplexity"] == evaluated.perplexity
@@ -63,7 +63,7 @@ def test_the_rows_are_in_the_report_and_w_beyond_the_length_is_routing_once(begi
     assert any("read again for each predicted" in note for note in report["notes"])
 
     # What the router learned from is what the paths say of its documents.
-    release, documents = run.ledger.release(MODULAR), run.corpus.documents("router")
+    release, documents = run.ledger.facts.release(MODULAR), run.corpus.documents("router")
     tokens, lengths = first_tokens(run.corpus, documents, CONFIG.data.length)
     values = [
         score_tokens(run.programs.log_likelihoods(run.path_of(release, path)), tokens, lengths)[2]
@@ -99,7 +99,7 @@ def done(begin, monkeypatch):
     worker = worker_of(run)
     while worker.run_once():
         pass
-    assert not run.ledger.unfinished()
+    assert not run.ledger.queue.unfinished()
     return run
 
 
@@ -188,7 +188,9 @@ def test_wherever_a_router_is_stopped_it_goes_on_bit_for_bit(done, monkeypatch):
         partial_snapshot = stopped.value.partial_snapshot
         assert partial_snapshot.step == len(losses) == stop
         with monkeypatch.context() as resumed:
-            resumed.setattr(done.ledger, "partial_snapshot", lambda *_, it=partial_snapshot: it)
+            resumed.setattr(
+                done.ledger.facts, "partial_snapshot", lambda *_, it=partial_snapshot: it
+            )
             (fact,) = reroute(done, CLAIM, lambda loss, _, losses=losses: losses.append(loss))
         assert losses == undisturbed
         assert fact.artifacts == whole.artifacts
@@ -213,7 +215,7 @@ def test_a_worker_that_is_stopped_on_the_way_hands_the_router_on(begin, monkeypa
     monkeypatch.setattr(worker._callbacks, "step_taken", step_taken)
     while not worker._should_stop and worker.run_once():
         pass
-    partial_snapshot = run.ledger.partial_snapshot("", 0, 0)
+    partial_snapshot = run.ledger.facts.partial_snapshot("", 0, 0)
     assert 7 <= partial_snapshot.step == len(before) < REROUTED.reroute.steps
     another, after = worker_of(run), []
     monkeypatch.setattr(
@@ -221,8 +223,8 @@ def test_a_worker_that_is_stopped_on_the_way_hands_the_router_on(begin, monkeypa
     )
     while another.run_once():
         pass
-    assert not run.ledger.unfinished()
-    assert run.ledger.partial_snapshot("", 0, 0) is None
+    assert not run.ledger.queue.unfinished()
+    assert run.ledger.facts.partial_snapshot("", 0, 0) is None
     assert not list(run.layout.root.glob("snapshots/reroute/*/*"))
 
     undisturbed = []

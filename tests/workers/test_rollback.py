@@ -24,7 +24,7 @@ def finished(begin):
 
 
 def test_a_run_that_went_back_and_trained_again_ends_with_the_same_digests(finished):
-    before, losses = digests_of(finished), finished.ledger.losses(MODULAR)
+    before, losses = digests_of(finished), finished.ledger.progress.losses(MODULAR)
     for phase in (2, 0):
         counts = roll_back(finished, phase)
         assert counts["modules"] == 4 * (CONFIG.phases - phase)
@@ -33,8 +33,8 @@ def test_a_run_that_went_back_and_trained_again_ends_with_the_same_digests(finis
         assert not any(after[phase + 1 :])
         finish(finished)
         assert digests_of(finished) == before
-        assert finished.ledger.losses(MODULAR) == losses
-    assert [entry["phase"] for entry in finished.ledger.rollbacks.list()] == [2, 0]
+        assert finished.ledger.progress.losses(MODULAR) == losses
+    assert [rollback.phase for rollback in finished.ledger.rollbacks.list()] == [2, 0]
 
 
 def test_where_a_run_cannot_go_it_says_so_and_stays(finished):
@@ -47,7 +47,7 @@ def test_where_a_run_cannot_go_it_says_so_and_stays(finished):
         with pytest.raises(CannotRollBack, match=f"phase {phase}: {problem}.*Nothing was changed"):
             roll_back(finished, phase)
     module = finished.config.topology.modules[0]
-    flip(finished.layout.root / finished.ledger.module(MODULAR, module, 1).parameters.name)
+    flip(finished.layout.root / finished.ledger.facts.module(MODULAR, module, 1).parameters.name)
     with pytest.raises(CannotRollBack, match=f"module {module} at phase 1 is damaged"):
         roll_back(finished, 1)
     assert digests_of(finished) == before
@@ -56,7 +56,7 @@ def test_where_a_run_cannot_go_it_says_so_and_stays(finished):
 def test_what_was_swept_cannot_be_gone_back_to_and_a_worker_prevents_it(begin):
     run = begin(CONFIG)
     worker = worker_of(run)
-    while run.ledger.phases_reached(MODULAR, 4) < 2:
+    while run.ledger.progress.phases_reached(MODULAR, 4) < 2:
         assert worker.run_once()
     claim = run.ledger.queue.claim("busy")
     with pytest.raises(WorkersActive, match=r"busy holds 1 task\."):
@@ -72,7 +72,7 @@ def test_what_was_swept_cannot_be_gone_back_to_and_a_worker_prevents_it(begin):
     finish(run)
     assert digests_of(run) == before
     module = run.config.topology.modules[0]
-    (run.layout.root / run.ledger.module(MODULAR, module, 2).parameters.name).unlink()
+    (run.layout.root / run.ledger.facts.module(MODULAR, module, 2).parameters.name).unlink()
     with pytest.raises(CannotRollBack, match=f"module {module} at phase 2 is lost. Nothing"):
         roll_back(run, 2)
 
@@ -90,11 +90,13 @@ def test_modules_that_no_release_needs_go_when_retention_says_so(begin):
         phase
         for phase in range(5)
         for module in run.config.topology.modules
-        if (run.layout.root / run.ledger.module(MODULAR, module, phase).parameters.name).exists()
+        if (
+            run.layout.root / run.ledger.facts.module(MODULAR, module, phase).parameters.name
+        ).exists()
     }
     # Modules begin as copies of one another: what another fact has as well stays.
     assert there == {0, 3, 4}
     assert len(list((run.layout.root / "snapshots/modular").glob("*/*"))) == 4
     assert not list((run.layout.root / "objects/messages").rglob("*.safetensors"))
     for phase in (3, 4):
-        run.path_of(run.ledger.release(MODULAR, phase), 0)  # whole
+        run.path_of(run.ledger.facts.release(MODULAR, phase), 0)  # whole

@@ -46,7 +46,7 @@ def finish(run):
     worker = worker_of(run)
     while worker.run_once():
         pass
-    assert not run.ledger.unfinished()
+    assert not run.ledger.queue.unfinished()
     return run
 
 
@@ -103,7 +103,7 @@ def modules_of(run):
     return [
         {
             str(module): receipt.digest
-            for module, receipt in run.ledger.receipts_at(MODULAR, p).items()
+            for module, receipt in run.ledger.facts.receipts_at(MODULAR, p).items()
         }
         for p in range(CONFIG.phases + 1)
     ]
@@ -208,13 +208,13 @@ def test_validation_is_routed_anew_and_what_was_before_is_kept(alternated):
 
 
 def test_training_goes_on_with_a_fresh_position_in_the_same_schedule(alternated):
-    trained = [alternated.ledger.snapshot(MODULAR, 0, phase) for phase in (1, 2)]
+    trained = [alternated.ledger.facts.snapshot(MODULAR, 0, phase) for phase in (1, 2)]
     assert [(snapshot.step, snapshot.position) for snapshot in trained] == [(4, 4), (6, 2)]
 
 
 def test_a_release_with_the_router_of_another_version_is_refused(alternated):
     run = alternated
-    old, new = run.ledger.release(MODULAR, 1), run.ledger.release(MODULAR, 3)
+    old, new = run.ledger.facts.release(MODULAR, 1), run.ledger.facts.release(MODULAR, 3)
     assert router_of(run, old).version != router_of(run, new).version
     mixed = new._replace(companions=old.companions)
     with pytest.raises(ReleaseOfOtherRouter, match="another router than its paths were trained"):
@@ -226,7 +226,7 @@ def test_a_release_with_the_router_of_another_version_is_refused(alternated):
 
 def test_a_server_asks_the_router_of_the_release_that_it_serves(alternated):
     run, prompt = alternated, np.arange(40, dtype=np.int32)
-    releases = [run.ledger.release(MODULAR, phase) for phase in (1, 3)]
+    releases = [run.ledger.facts.release(MODULAR, phase) for phase in (1, 3)]
     dispatcher = Dispatcher(run, releases[0])
     dispatcher.add_release(run, releases[1])
     told = []
@@ -241,7 +241,7 @@ def test_a_server_asks_the_router_of_the_release_that_it_serves(alternated):
 
 def test_prompts_that_come_together_are_routed_as_each_alone(alternated):
     run = alternated
-    release = run.ledger.release(MODULAR, 3)
+    release = run.ledger.facts.release(MODULAR, 3)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 200, rng.integers(1, 60)).astype(np.int32) for _ in range(24)]
     alone, together = Dispatcher(run, release), Dispatcher(run, release)
@@ -256,7 +256,7 @@ def test_prompts_that_come_together_are_routed_as_each_alone(alternated):
 
 def test_a_lost_label_and_a_lost_shard_of_an_alternation_are_made_again(alternated):
     """Whose task it was is known; that it gives the same bytes is the ledger's to check."""
-    label = alternated.ledger.labels(MODULAR, 2)[1]
+    label = alternated.ledger.facts.labels(MODULAR, 2)[1]
     maker = alternated.ledger.redos.maker_of(alternated.plan, label.name)
     assert maker == Task("label", MODULAR, "1", 2)
     router = alternated.stage("route", 2).artifacts["router"]
@@ -274,10 +274,10 @@ def test_early_stopping_releases_each_path_as_it_was_at_its_best(begin):
         return -sums.sum() / counts.sum()
 
     expected = variants.release(arm.topology, history, loss)
-    release = run.ledger.release(MODULAR)
+    release = run.ledger.facts.release(MODULAR)
     for path, parts in enumerate(expected):
         assert trees.digest(run.path_of(release, path)) == trees.digest(parts)
-    best = {check.best_phase for check in run.ledger.checks(MODULAR, CONFIG.phases).values()}
+    best = {check.best_phase for check in run.ledger.facts.checks(MODULAR, CONFIG.phases).values()}
     assert best != {CONFIG.phases}, "such a rate makes them worse, or this shows nothing"
 
 
@@ -300,10 +300,14 @@ def test_everything_at_once_comes_to_its_report(begin, monkeypatch):
         )
     )
     assert run.plan.arm("dense_equal_tokens").phases == 2 * 3
-    assert {stage.phase for stage in run.ledger.stages() if stage.stage == "route"} == {0, 1, 3}
-    assert run.ledger.training_totals(MODULAR)["path_phases"] == 2 * 3
+    assert {stage.phase for stage in run.ledger.facts.stages() if stage.stage == "route"} == {
+        0,
+        1,
+        3,
+    }
+    assert run.ledger.progress.training_totals(MODULAR).path_phases == 2 * 3
     assert run.layout.report("json").exists()
-    release = run.ledger.release(MODULAR)
+    release = run.ledger.facts.release(MODULAR)
     assert all(run.path_of(release, path) for path in range(4))
 
     # What is held out trains no path, also after an alternation.

@@ -32,7 +32,7 @@ def claims_of_phase(run, phase):
         claims += run.ledger.queue.claim_stack("test", limit=4)
         if claims[-1].task.kind != "train":
             claim = claims.pop()
-            run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+            run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
     assert {claim.task.phase for claim in claims} == {phase}
     return claims
 
@@ -56,7 +56,7 @@ def test_stacked_paths_give_the_facts_of_one_by_one(begin):
         for claim in stack
     ]
     for claim, facts in zip(stack, together, strict=True):
-        run.ledger.finish(run.plan, claim, facts)
+        run.ledger.commit.finish(run.plan, claim, facts)
     work_until(run, 2)
 
 
@@ -68,7 +68,7 @@ def test_stacked_paths_that_are_stopped_go_on_one_by_one_to_the_same_bits(begin)
     with pytest.raises(Preempted) as stopped:
         train_stacked(run, claims, lambda *step: None, lambda: next(asked) == 1)
     for claim, partial_snapshot in zip(claims, stopped.value.partways, strict=True):
-        run.ledger.release_with_snapshot(claim, partial_snapshot)
+        run.ledger.commit.release_with_snapshot(claim, partial_snapshot)
     again = claims_of_phase(run, 1)
     assert stacks_of(run, again) == [[claim] for claim in again]
     facts = {c.task: train_stacked(run, [c], lambda *step: None)[0] for c in again}
@@ -100,7 +100,7 @@ def test_a_worker_claims_as_many_paths_as_the_config_says_and_the_run_is_the_sam
     alone.programs = programs
     work_until(alone, CONFIG.phases)
     for phase in range(CONFIG.phases + 1):
-        assert together.ledger.receipts_at("modular", phase) == alone.ledger.receipts_at(
+        assert together.ledger.facts.receipts_at(
             "modular", phase
-        )
+        ) == alone.ledger.facts.receipts_at("modular", phase)
     alone.ledger.close()

@@ -48,7 +48,7 @@ def claim_train(run, phase):
             assert claim.task.subject == "0"
             if claim.task.phase == phase:
                 return claim
-        run.ledger.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+        run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
 
 
 def quiet(loss, tokens): ...
@@ -86,13 +86,13 @@ def test_every_module_at_every_phase_is_that_of_the_algorithm(begin):
     assert len(seen) == CONFIG.phases * len(topology.modules)
 
     # Facts of every path, one task a phase, and a gradient up and down at every step.
-    assert run.ledger.task_counts()["train", MODULAR] == {"done": CONFIG.phases}
-    assert ("outer", MODULAR) not in run.ledger.task_counts()
-    totals = run.ledger.training_totals(MODULAR)
+    assert run.ledger.queue.task_counts()["train", MODULAR] == {"done": CONFIG.phases}
+    assert ("outer", MODULAR) not in run.ledger.queue.task_counts()
+    totals = run.ledger.progress.training_totals(MODULAR)
     assert totals["tokens"] == 4 * STEPS * CONFIG.inner.batch_size * CONFIG.data.length
     assert totals["bytes_sent"] == 2 * 4 * STEPS * trees.num_bytes(base)
     assert {
-        path: len(losses) for path, losses in run.ledger.losses(MODULAR).items()
+        path: len(losses) for path, losses in run.ledger.progress.losses(MODULAR).items()
     } == dict.fromkeys(range(4), STEPS)
 
 
@@ -125,7 +125,7 @@ def test_a_phase_that_is_stopped_part_way_goes_on_to_the_same_bits(begin):
     assert (partial_snapshot.step, len(partial_snapshot.losses)) == (CONFIG.inner.steps + 1, 4)
     undisturbed = train_together(run, claim._replace(attempt=99), quiet)
     whole = {fact.module: fact for fact in undisturbed if is_module(fact)}
-    run.ledger.release_with_snapshot(claim, partial_snapshot)
+    run.ledger.commit.release_with_snapshot(claim, partial_snapshot)
     again = claim_train(run, 1)
     told = []
     facts = train_together(run, again, lambda loss, tokens: told.append(loss))
@@ -135,7 +135,7 @@ def test_a_phase_that_is_stopped_part_way_goes_on_to_the_same_bits(begin):
             assert fact.parameters == whole[fact.module].parameters
         else:
             assert len(fact.losses) == CONFIG.inner.steps
-    run.ledger.finish(run.plan, again, facts)
+    run.ledger.commit.finish(run.plan, again, facts)
     work_until(run, CONFIG.phases)
 
 
@@ -146,7 +146,7 @@ def is_module(fact):
 def test_a_damaged_snapshot_is_made_again_by_the_task_that_made_it(begin):
     run = begin(TOGETHER)
     claim = claim_train(run, 2)
-    name = run.ledger.snapshot(MODULAR, 3, 1).receipt.name
+    name = run.ledger.facts.snapshot(MODULAR, 3, 1).receipt.name
     for file in (run.layout.root / name).rglob("*"):
         if file.is_file() and file.stat().st_size > 64:
             file.write_bytes(b"x" * file.stat().st_size)
@@ -154,9 +154,9 @@ def test_a_damaged_snapshot_is_made_again_by_the_task_that_made_it(begin):
         train_together(run, claim, quiet)
     run.ledger.queue.give_back(claim)
     worker = worker_of(run)
-    while run.ledger.unfinished():
+    while run.ledger.queue.unfinished():
         assert worker.run_once()
-    assert [refusal["task"] for refusal in run.ledger.redos.refusals()] == [
+    assert [refusal.task for refusal in run.ledger.redos.refusals()] == [
         "train modular path 0 phase 1"
     ]
 
@@ -172,8 +172,8 @@ def test_a_snapshot_of_other_data_is_not_gone_on_from(begin, monkeypatch):
 def test_a_flat_mixture_is_routed_and_evaluated_like_any_other(begin):
     run = begin(dataclasses.replace(TOGETHER, topology=Topology(levels=SHARINGS["flat_moe"])))
     worker = worker_of(run)
-    while run.ledger.unfinished():
+    while run.ledger.queue.unfinished():
         assert worker.run_once()
-    (last,) = [fact for fact in run.ledger.evaluations() if fact.arm == MODULAR]
+    (last,) = [fact for fact in run.ledger.facts.evaluations() if fact.arm == MODULAR]
     assert last.best_path_perplexity is not None
     assert last.best_path_perplexity < last.perplexity

@@ -14,7 +14,7 @@ def digests(run: Run) -> dict[str, str]:
     return {
         f"{module} at {phase}": receipt.digest
         for phase in range(arm.phases + 1)
-        for module, receipt in run.ledger.receipts_at(MODULAR, phase).items()
+        for module, receipt in run.ledger.facts.receipts_at(MODULAR, phase).items()
     }
 
 
@@ -27,18 +27,18 @@ def rows_lost_and_twice(run: Run) -> tuple[int, int]:
     """
     arm, batch = run.plan.arm(MODULAR), run.config.inner.batch_size
     lost = twice = 0
-    losses = run.ledger.losses(MODULAR)
+    losses = run.ledger.progress.losses(MODULAR)
     for path in range(arm.topology.num_paths):
         planned, recorded = arm.total_steps, len(losses.get(path, []))
         lost += max(0, planned - recorded) * batch
         twice += max(0, recorded - planned) * batch
         for phase in range(arm.phases):
-            step = run.ledger.snapshot(MODULAR, path, phase).step
+            step = run.ledger.facts.snapshot(MODULAR, path, phase).step
             lost += abs(step - arm.steps_before(phase + 1)) * batch
     rows = run.config.inner.steps * batch
     for module in arm.topology.modules:
         for phase in range(arm.phases):
-            paths = Counter(a.path for a in run.ledger.arrivals(MODULAR, module, phase))
+            paths = Counter(a.path for a in run.ledger.facts.contributions(MODULAR, module, phase))
             expected = Counter(arm.topology.paths_through(module))
             lost += (expected - paths).total() * rows
             twice += (paths - expected).total() * rows

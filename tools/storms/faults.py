@@ -207,7 +207,7 @@ def _two_launchers(fleet: Fleet, run: Run) -> bool:
         launchers.append(fleet.start_beside(name, words, number % fleet.options.workers))
     deadline = time.monotonic() + 3 * PATIENCE_SECONDS
     have_worked: set[str] = set()
-    while time.monotonic() < deadline and len(have_worked) < 2 and run.ledger.unfinished():
+    while time.monotonic() < deadline and len(have_worked) < 2 and run.ledger.queue.unfinished():
         time.sleep(0.2)
         for member in run.ledger.members.list():
             name = next((n for n in names if member.name.startswith(n)), None)
@@ -284,12 +284,12 @@ def _spoil(
     """A contribution that is still to be averaged, or a module that paths are to start from."""
     arm, names = run.plan.arm(MODULAR), []
     for phase in range(arm.phases):
-        done = run.ledger.receipts_at(MODULAR, phase + 1)
+        done = run.ledger.facts.receipts_at(MODULAR, phase + 1)
         for module in set(arm.topology.modules) - done.keys():
-            arrivals = run.ledger.arrivals(MODULAR, module, phase)
+            arrivals = run.ledger.facts.contributions(MODULAR, module, phase)
             names += [arrival.message.name for arrival in arrivals]
-            if not arrivals and module in run.ledger.modules_at(MODULAR, phase):
-                names.append(run.ledger.module(MODULAR, module, phase).parameters.name)
+            if not arrivals and module in run.ledger.facts.modules_at(MODULAR, phase):
+                names.append(run.ledger.facts.module(MODULAR, module, phase).parameters.name)
     name = rng.choice(sorted(names)) if names else None
     before = None if name is None else fleet.content(name)
     if name is None or before is None:
@@ -304,10 +304,10 @@ def _flip(content: bytes) -> bytes:
 
 
 def _delete_snapshot(fleet: Fleet, run: Run) -> bool:
-    newest = [row for row in run.ledger.newest_trained() if row["arm"] == MODULAR]
+    newest = [each for each in run.ledger.progress.newest_phases() if each.arm == MODULAR]
     if not newest:
         return False
-    snapshot = run.ledger.snapshot(MODULAR, newest[0]["path"], newest[0]["phase"])
+    snapshot = run.ledger.facts.snapshot(MODULAR, newest[0].path, newest[0].phase)
     return fleet.delete_folder(snapshot.receipt.name)
 
 

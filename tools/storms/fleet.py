@@ -113,9 +113,9 @@ class Fleet:
         in_turn = InTurn(faults or iter(()), self.options.faults)
         next_seconds = time.monotonic() + 2
         try:
-            while run.ledger.unfinished():
+            while run.ledger.queue.unfinished():
                 self._keep_workers(run, is_storm=faults is not None)
-                if began is None and run.ledger.task_counts().get(("train", "modular")):
+                if began is None and run.ledger.queue.task_counts().get(("train", "modular")):
                     began = time.monotonic()
                 is_time = began is not None and time.monotonic() > next_seconds
                 if is_time and (happened := in_turn.next_of(run)) is not None:
@@ -162,7 +162,7 @@ class Fleet:
             elif process.returncode not in (0, -signal.SIGKILL, -signal.SIGTERM):
                 words = (self.folder / f"{name}.log").read_text()[-2000:]
                 raise SystemExit(f"worker {name} ended with {process.returncode}:\n{words}")
-        while len(self.processes) < self.options.workers and run.ledger.unfinished():
+        while len(self.processes) < self.options.workers and run.ledger.queue.unfinished():
             self._start(is_storm=is_storm)
 
     def _start(self, *, is_storm: bool) -> None:

@@ -38,6 +38,7 @@ def install(fault: Fault, marker: Path) -> None:
     import orbax.checkpoint
 
     from dipaco import files
+    from dipaco.control.commit import Commit
     from dipaco.control.ledger import Ledger
     from dipaco.control.queue import Queue
     from dipaco.control.sqlite import SQLite
@@ -54,7 +55,7 @@ def install(fault: Fault, marker: Path) -> None:
 
     wrap(Ledger, "start", before=at("before begin"))
     wrap(Queue, "claim_stack", after=point.claimed)
-    wrap(Ledger, "finish", before=point.begins_to_record, after=point.has_recorded)
+    wrap(Commit, "finish", before=point.begins_to_record, after=point.has_recorded)
     wrap(SQLite, "change", after=point.changed)
     wrap(Objects, "write", before=at("before save"))
     wrap(Objects, "delete", before=at("before sweep"))

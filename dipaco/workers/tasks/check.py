@@ -29,8 +29,8 @@ def check_path(run: Run, claim: Claim) -> list[Fact]:
     loss = -float(sums.sum()) / int(counts.sum())
     before = None
     if phase > arm.routed_at(phase):
-        at = run.ledger.checks(arm.name, phase - 1)[path].best_phase
-        before = Best(at, run.ledger.checks(arm.name, at)[path].loss)
+        at = run.ledger.facts.checks(arm.name, phase - 1)[path].best_phase
+        before = Best(at, run.ledger.facts.checks(arm.name, at)[path].loss)
     return [
         PathChecked(
             arm=arm.name,

@@ -26,7 +26,7 @@ def evaluate_release(run: Run, claim: Claim) -> list[Fact]:
     started = time.monotonic()
     arm, phase = claim.task.arm, claim.task.phase
     documents, paths = validation(run, arm, phase)
-    scores = [load_tree(run.objects, receipt) for receipt in run.ledger.scores(arm, phase)]
+    scores = [load_tree(run.objects, receipt) for receipt in run.ledger.facts.scores(arm, phase)]
     best = None
     if scores_every_path(run, arm, phase):
         sums = np.stack([score["sums"] for score in scores])

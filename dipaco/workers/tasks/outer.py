@@ -35,7 +35,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     """
     task, settings = claim.task, run.config.outer
     module = task.module
-    stored = run.ledger.module(task.arm, module, task.phase)
+    stored = run.ledger.facts.module(task.arm, module, task.phase)
     awaited = _awaited(run, claim)
     if not awaited:
         return [
@@ -93,7 +93,7 @@ def _arrivals(run: Run, task: Task, awaited: list[tuple[int, int]]) -> list[Cont
     there = {
         (arrival.phase, arrival.path): arrival
         for phase in sorted({phase for phase, _ in awaited})
-        for arrival in run.ledger.arrivals(task.arm, task.module, phase)
+        for arrival in run.ledger.facts.contributions(task.arm, task.module, phase)
     }
     for phase, path in awaited:
         if (phase, path) not in there:
@@ -130,7 +130,7 @@ def _weights(run: Run, task: Task, arrivals: list[Contribution]) -> tuple[list[f
 def _check_bases(run: Run, task: Task, arrivals: list[Contribution]) -> None:
     """Each started from the module as it was at the start of its own phase."""
     digests = {
-        phase: run.ledger.module(task.arm, task.module, phase).parameters.digest
+        phase: run.ledger.facts.module(task.arm, task.module, phase).parameters.digest
         for phase in {arrival.phase for arrival in arrivals}
     }
     for arrival in arrivals:

@@ -87,7 +87,7 @@ def restore_corpus(run: Run, progress: Callable[[PrepareProgress], None]) -> Non
     Raises:
       CorpusChanged: the sources no longer give what the run has trained on.
     """
-    is_prepared = "prepare" in {stage.stage for stage in run.ledger.stages()}
+    is_prepared = "prepare" in {stage.stage for stage in run.ledger.facts.stages()}
     manifest = run.layout.corpus / "manifest.json"
     if run.address.url is None and is_prepared and not manifest.exists():
         with _alone_at(run.layout.corpus_lock):

@@ -55,7 +55,7 @@ def write_files(run: Run, report: Report) -> dict[str, Path]:
 
 def make_report(run: Run) -> Report:
     """The report of a run whose arms are all evaluated."""
-    evaluations = run.ledger.evaluations()
+    evaluations = run.ledger.facts.evaluations()
     rows = sorted(
         (row for arm in run.plan.arms for row in _rows(run, arm, evaluations)),
         key=_place_in_table,
@@ -75,7 +75,7 @@ def make_report(run: Run) -> Report:
         losses={
             arm.name: {
                 str(path): [(base_steps + step + 1, loss) for step, loss in enumerate(losses)]
-                for path, losses in run.ledger.losses(arm.name).items()
+                for path, losses in run.ledger.progress.losses(arm.name).items()
             }
             for arm in run.plan.arms
         },
@@ -94,9 +94,9 @@ def make_report(run: Run) -> Report:
 
 def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
     model = run.config.model
-    totals, base = run.ledger.training_totals(arm.name), run.ledger.training_totals("base")
+    totals, base = (run.ledger.progress.training_totals(name) for name in (arm.name, "base"))
     last = next(e for e in evaluations if (e.arm, e.phase) == (arm.name, arm.phases))
-    tokens = base["tokens"] + totals["tokens"]
+    tokens = base.tokens + totals.tokens
     in_part = part_parameters(model)
     common: dict[str, Any] = {
         "seed": run.config.seed,
@@ -110,8 +110,8 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
         "tokens": tokens,
         "flops": float(tokens * flops_per_token(model, run.config.data.length)),
         # A single path has nobody to exchange anything with.
-        "bytes_sent": totals["bytes_sent"] if arm.topology.num_paths > 1 else 0,
-        "seconds": round(base["seconds"] + totals["seconds"], 3),
+        "bytes_sent": totals.bytes_sent if arm.topology.num_paths > 1 else 0,
+        "seconds": round(base.seconds + totals.seconds, 3),
     }
     rows = [ReportRow(name=arm.name, perplexity=last.perplexity, **common)]
     if arm.name == MODULAR and run.plan.reroutes:

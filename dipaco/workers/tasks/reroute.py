@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dipaco.config import MODULAR
-from dipaco.control.ledger import PartialSnapshot
+from dipaco.control.facts import PartialSnapshot
 from dipaco.control.tasks import Claim, Fact, StageDone
 from dipaco.data.first_tokens import first_tokens
 from dipaco.errors import Diverged
@@ -101,7 +101,7 @@ def reroute(
 
 def _of_each_path(run: Run, phase: int, name: str) -> Iterator[np.ndarray]:
     """What was kept of every path of the last release, one after the other."""
-    for receipt in run.ledger.scores(MODULAR, phase):
+    for receipt in run.ledger.facts.scores(MODULAR, phase):
         yield load_tree(run.objects, receipt)[name]
 
 
@@ -135,7 +135,7 @@ def _trained(
     state = fresh_state(jax.tree.map(jnp.array, params), adamw(inner))
     kept = _BestRouter(params, np.asarray(math.inf, np.float32), np.asarray(0, np.int32))
     taken, losses, seconds = 0, (), 0.0
-    if partial_snapshot := run.ledger.partial_snapshot("", 0, 0):
+    if partial_snapshot := run.ledger.facts.partial_snapshot("", 0, 0):
         state, kept = load_snapshot(run.objects, partial_snapshot.receipt, (state, kept))
         state = jax.device_put(state)
         taken, losses, seconds = (
@@ -180,7 +180,9 @@ def _trained(
                 PartialSnapshot(
                     receipt=save_snapshot(run.objects, name, (jax.device_get(state), kept)),
                     step=taken,
-                    batches=run.ledger.scores(MODULAR, run.plan.arm(MODULAR).phases)[0].digest,
+                    batches=run.ledger.facts.scores(MODULAR, run.plan.arm(MODULAR).phases)[
+                        0
+                    ].digest,
                     losses=losses,
                     seconds=seconds + time.monotonic() - started,
                 )

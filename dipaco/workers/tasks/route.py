@@ -108,7 +108,9 @@ def _refitted(run: Run, phase: int) -> dict[str, Any]:
     and it stays.
     """
     config, before = run.config, run.router_of(run.routing_of(MODULAR, phase - 1))
-    scores = (load_tree(run.objects, receipt) for receipt in run.ledger.labels(MODULAR, phase))
+    scores = (
+        load_tree(run.objects, receipt) for receipt in run.ledger.facts.labels(MODULAR, phase)
+    )
     label_N = best_paths(score["sums"] for score in scores)
     features_ND = _router_features(run)
     assigned_N = before.assign(features_ND)[:, 0]

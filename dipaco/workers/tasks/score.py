@@ -23,7 +23,7 @@ def score_path(run: Run, claim: Claim) -> list[Fact]:
     """Scores one path of a release."""
     started = time.monotonic()
     task = claim.task
-    release = run.ledger.release(task.arm, task.phase)
+    release = run.ledger.facts.release(task.arm, task.phase)
     documents, paths = validation(run, task.arm, task.phase)
     corpus = run.tokens_of(documents)
     if not scores_every_path(run, task.arm, task.phase):

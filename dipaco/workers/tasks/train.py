@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dipaco.control.ledger import PartialSnapshot, Snapshot
+from dipaco.control.facts import PartialSnapshot, Snapshot
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Contribution, Fact, ModuleReady, PathTrained
 from dipaco.data.pipeline import Batches
@@ -179,12 +179,12 @@ def train_elsewhere(
             seconds=begun.seconds + time.monotonic() - started,
         )
         old_names = superseded(run, claim, but=name)
-        run.ledger.save_partial_snapshot(claim, partial_snapshot)
+        run.ledger.commit.save_partial_snapshot(claim, partial_snapshot)
         for each in old_names:
             run.objects.delete(each)
 
     modules = {
-        str(module): run.ledger.module(arm.name, module, claim.task.phase).parameters.digest
+        str(module): run.ledger.facts.module(arm.name, module, claim.task.phase).parameters.digest
         for module in begun.modules
     }
     result = run_elsewhere(
@@ -204,7 +204,9 @@ def train_elsewhere(
     losses = result.losses.tolist()
     if begun.steps[0] + len(losses) < end:
         save(result.state, losses)
-        partial_snapshot = run.ledger.partial_snapshot(arm.name, claim.task.path, claim.task.phase)
+        partial_snapshot = run.ledger.facts.partial_snapshot(
+            arm.name, claim.task.path, claim.task.phase
+        )
         assert partial_snapshot is not None
         raise Preempted(partial_snapshot)
     seconds = begun.seconds + time.monotonic() - started
@@ -219,7 +221,7 @@ def stacks_of(run: Run, claims: Sequence[Claim]) -> list[list[Claim]]:
     fresh, others = [], []
     for claim in claims:
         _, arm, _, phase = claim.task
-        partial_snapshot = run.ledger.partial_snapshot(arm, claim.task.path, phase)
+        partial_snapshot = run.ledger.facts.partial_snapshot(arm, claim.task.path, phase)
         rewarms = run.config.inner.rewarm_steps and run.plan.arm(arm).routed_at(phase)
         (fresh if partial_snapshot is None and not rewarms else others).append(claim)
     return [*([fresh] if fresh else []), *([claim] for claim in others)]
@@ -241,7 +243,7 @@ def _begin(run: Run, claim: Claim) -> PhaseStart:
         "batches": batches,
         "position": position,
     }
-    partial_snapshot = run.ledger.partial_snapshot(arm.name, path, phase)
+    partial_snapshot = run.ledger.facts.partial_snapshot(arm.name, path, phase)
     if partial_snapshot is None:
         parts = assemble(modules, arm.topology.modules_of(path))
         optimizer, residual = _carried(run, arm, before)
@@ -324,7 +326,8 @@ def _finish(
     carried = state.optimizer
     if arm.is_averaged:
         started_from = {
-            module: run.ledger.module(arm.name, module, phase).parameters for module in modules
+            module: run.ledger.facts.module(arm.name, module, phase).parameters
+            for module in modules
         }
         fetched = list(started_from.values())
         sent, residual = _contribute(run, begun, after, started_from)
@@ -450,7 +453,7 @@ def _snapshot_before(
     before = arm.trained_before(path, phase)
     if before is None:
         return None
-    snapshot = run.ledger.snapshot(arm.name, path, before)
+    snapshot = run.ledger.facts.snapshot(arm.name, path, before)
     is_routed_anew = arm.routed_at(before) != arm.routed_at(phase)
     if snapshot.batches != batches.fingerprint and not is_routed_anew:
         raise SnapshotOfOtherData(path=path, arm=arm.name)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from dipaco import trees
-from dipaco.control.ledger import PartialSnapshot
+from dipaco.control.facts import PartialSnapshot
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Fact, PathTrained
 from dipaco.data.pipeline import Batches
@@ -121,7 +121,7 @@ def _weights(run: Run, arm: Arm, phase: int) -> dict[ModuleId, dict[int, Any]]:
 def _begin(run: Run, arm: Arm, phase: int, batches: Sequence[Batches]) -> SynchronousStart:
     modules = {module: run.parameters(arm.name, module, phase) for module in arm.topology.modules}
     like = {str(module): run.programs.module_state_like(modules[module]) for module in modules}
-    partial_snapshot = run.ledger.partial_snapshot(arm.name, 0, phase)
+    partial_snapshot = run.ledger.facts.partial_snapshot(arm.name, 0, phase)
     if partial_snapshot is not None:
         if partial_snapshot.batches != _fingerprint(batches):
             raise SnapshotOfOtherData(path=0, arm=arm.name)
@@ -136,7 +136,7 @@ def _begin(run: Run, arm: Arm, phase: int, batches: Sequence[Batches]) -> Synchr
     states = dict.fromkeys(modules)
     if phase > 0:
         for path, of_path in enumerate(batches):
-            snapshot = run.ledger.snapshot(arm.name, path, phase - 1)
+            snapshot = run.ledger.facts.snapshot(arm.name, path, phase - 1)
             if snapshot.batches != of_path.fingerprint:
                 raise SnapshotOfOtherData(path=path, arm=arm.name)
         saved = load_snapshot(run.objects, snapshot.receipt, like)

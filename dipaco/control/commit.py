@@ -1,0 +1,190 @@
+"""Commits: the facts of a finished task and the tasks that they make due, in one transaction.
+
+Record a fact only when its bytes are durable: a row without bytes cannot be repaired, bytes without
+a row are swept later.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from dipaco.control.database import Database, KeyTaken
+from dipaco.control.facts import Facts, PartialSnapshot
+from dipaco.control.plan import Plan
+from dipaco.control.queue import Queue, add_outer_task, add_tasks
+from dipaco.control.quorums import Quorums
+from dipaco.control.recording import (
+    counted_with,
+    is_known,
+    record,
+    row_of_arrival,
+    row_of_trained,
+)
+from dipaco.control.release import make_release
+from dipaco.control.retry import retried, with_retry
+from dipaco.control.scheduler import due, gathering, quorums
+from dipaco.control.tasks import (
+    PRIORITY,
+    Claim,
+    Contribution,
+    Fact,
+    ModuleReady,
+    PathTrained,
+    Task,
+)
+from dipaco.errors import ClaimLost
+
+
+class Commit:
+    """Ends claims on the tasks of one run, with what was done under them."""
+
+    def __init__(self, database: Database, queue: Queue, quorums: Quorums, facts: Facts):
+        self._database, self._queue = database, queue
+        self._quorums, self._facts = quorums, facts
+
+    def finish(self, plan: Plan, claim: Claim, facts: Iterable[Fact]) -> list[Task]:
+        """Records the facts of a finished task, and makes due what they make due. All or nothing.
+
+        Returns:
+          What is due now, outer steps aside: the database alone knows whether they are.
+
+        Raises:
+          ClaimLost: somebody else holds the task by now, or has finished it. Nothing was recorded.
+        """
+        facts, has_tried = list(facts), False
+
+        def record() -> list[Task]:
+            nonlocal has_tried
+            if has_tried and self._queue.is_finished_by(claim):
+                return []  # the connection broke during the commit, which went through
+            has_tried = True
+            if self._database.is_remote and self._finish_training(plan, claim, facts):
+                return []
+            return self._finish(plan, claim, facts)
+
+        return with_retry(record, self._database.reconnect)
+
+    @retried
+    def release_with_snapshot(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
+        """Gives a training task back part-way: whoever takes it goes on from there.
+
+        Raises:
+          ClaimLost: somebody else holds the task by now. Nothing was recorded.
+        """
+        with self._database.transaction():
+            held = self._database.one("drop_claim", **_key(claim))
+            if held is None:
+                raise ClaimLost(task=claim.task)
+            self._put_partial_snapshot(claim.task, partial_snapshot)
+            self._database.change("reopen_tasks")
+            self._database.change("credit_worker", name=claim.worker, seconds=held[0])
+
+    @retried
+    def save_partial_snapshot(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
+        """Remembers how far a training task is. Raises as `release_with_snapshot`."""
+        with self._database.transaction():
+            if self._database.one("holds_claim", **_key(claim)) is None:
+                raise ClaimLost(task=claim.task)
+            self._put_partial_snapshot(claim.task, partial_snapshot)
+
+    def _finish_training(self, plan: Plan, claim: Claim, facts: list[Fact]) -> bool:
+        """In one statement, as it happens most often. False where these are other facts, or come a
+        second time: nothing was changed.
+        """
+        for fact in facts:
+            if not isinstance(fact, PathTrained | Contribution) or plan.arm(fact.arm).has_quorum:
+                return False
+        outer = [
+            {**task._asdict(), "priority": PRIORITY[task.kind], "awaited": awaited}
+            for task, awaited in gathering(plan, facts)
+        ]
+        trained = [row_of_trained(fact) for fact in facts if isinstance(fact, PathTrained)]
+        arrivals = [row_of_arrival(fact) for fact in facts if isinstance(fact, Contribution)]
+        try:
+            ((done,),) = self._database.once(
+                "finish_training",
+                task_id=claim.task_id,
+                attempt=claim.attempt,
+                worker=claim.worker,
+                trained=json.dumps(trained),
+                arrivals=json.dumps(arrivals),
+                lock_keys=self._database.lock_keys(*_counted_with_any(plan, facts)),
+                outer=json.dumps(outer),
+            )
+            self._database.flush()
+        except KeyTaken as error:
+            raise ClaimLost(task=claim.task) from error
+        return done == "done"
+
+    def _finish(self, plan: Plan, claim: Claim, facts: list[Fact]) -> list[Task]:
+        database = self._database
+        try:
+            with database.transaction():
+                seconds, redone = self._queue.end_finished(claim)
+                for fact in facts:
+                    if not (redone and is_known(database, claim.task, fact)):
+                        record(database, fact)
+                if redone:  # whoever waited looks again; what is still missing is found again
+                    database.change("wake_tasks")
+                database.wait_for_others(*_counted_with_any(plan, facts))
+                for task, awaited in gathering(plan, facts):
+                    add_outer_task(database, task, awaited)
+                for quorum in quorums(plan, facts):
+                    self._quorums.look_at(quorum)
+                tasks = due(plan, facts, self._facts)
+                scored = [(t.arm, t.phase) for t in tasks if t.kind == "score"]
+                for arm, phase in dict.fromkeys(scored):
+                    self._release(plan, arm, phase)
+                add_tasks(database, tasks)
+                database.change("credit_worker", name=claim.worker, seconds=seconds)
+        except KeyTaken as error:
+            raise ClaimLost(task=claim.task) from error
+        return tasks
+
+    def _put_partial_snapshot(self, task: Task, partial_snapshot: PartialSnapshot) -> None:
+        self._database.change(
+            "put_partway",
+            arm=task.arm,
+            path=task.path,
+            phase=task.phase,
+            **partial_snapshot.receipt._asdict(),
+            step=partial_snapshot.step,
+            batches=partial_snapshot.batches,
+            losses=json.dumps(partial_snapshot.losses),
+            seconds=partial_snapshot.seconds,
+        )
+
+    def _release(self, plan: Plan, arm: str, phase: int) -> None:
+        routed_at, topology = plan.arm(arm).routed_at(phase), plan.arm(arm).topology
+        companions = {
+            name: receipt.digest
+            for stage in (self._facts.stage("prepare"), self._facts.stage("route", routed_at))
+            for name, receipt in stage.artifacts.items()
+        }
+        phases = [phase] * topology.num_paths
+        if plan.arm(arm).stops_early:
+            checks = self._facts.checks(arm, phase)
+            phases = [checks[path].best_phase for path in range(topology.num_paths)]
+        modules = {at: self._facts.receipts_at(arm, at) for at in set(phases)}
+        release = make_release(arm, phase, topology, [modules[at] for at in phases], companions)
+        self._database.change(
+            "add_release", arm=arm, phase=phase, digest=release.digest, body=release.to_json()
+        )
+
+
+def _counted_with_any(plan: Plan, facts: list[Fact]) -> list[str]:
+    return [
+        subject
+        for fact in facts
+        for subject in counted_with(fact, has_quorum=_has_quorum(plan, fact))
+    ]
+
+
+def _has_quorum(plan: Plan, fact: Fact) -> bool:
+    return (
+        isinstance(fact, Contribution | ModuleReady | PathTrained) and plan.arm(fact.arm).has_quorum
+    )
+
+
+def _key(claim: Claim) -> dict[str, Any]:
+    return {"task_id": claim.task_id, "attempt": claim.attempt, "worker": claim.worker}

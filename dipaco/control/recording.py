@@ -1,0 +1,210 @@
+"""Facts in the ledger: how each kind is written, whether it is there already, and which others of
+its kind the scheduler counts it with. All inside somebody's transaction.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+from dipaco.control.database import Database
+from dipaco.control.errors import NotReproduced
+from dipaco.control.tasks import (
+    Contribution,
+    Evaluated,
+    Fact,
+    ModuleReady,
+    PathChecked,
+    PathLabelled,
+    PathScored,
+    PathTrained,
+    StageDone,
+    Task,
+)
+from dipaco.receipt import Receipt
+
+
+def record(database: Database, fact: Fact) -> None:
+    """Writes a fact. Raises `KeyTaken`: it is there already."""
+    change = database.change
+    match fact:
+        case ModuleReady():
+            state = fact.outer_state or Receipt(None, None, None)  # ty: ignore[invalid-argument-type]
+            change(
+                "add_module",
+                arm=fact.arm,
+                module=str(fact.module),
+                phase=fact.phase,
+                **fact.parameters._asdict(),
+                state_name=state.name,
+                state_digest=state.digest,
+                state_bytes=state.num_bytes,
+                gradient_norm=fact.gradient_norm,
+                moves=None if fact.moves is None else json.dumps(fact.moves),
+            )
+        case Contribution():
+            change("add_arrival", **row_of_arrival(fact))
+        case PathTrained():
+            change("add_trained", **row_of_trained(fact))
+            change("drop_partway", arm=fact.arm, path=fact.path, phase=fact.phase)
+        case StageDone():
+            change(
+                "add_stage",
+                stage=fact.stage,
+                phase=fact.phase,
+                artifacts=json.dumps(fact.artifacts),
+                summary=json.dumps(fact.summary),
+                seconds=fact.seconds,
+            )
+            if fact.stage == "reroute":
+                change("drop_partway", arm="", path=0, phase=0)
+        case PathChecked():
+            change("add_check", **dataclasses.asdict(fact))
+        case PathScored() | PathLabelled():
+            change(
+                "add_score" if isinstance(fact, PathScored) else "add_label",
+                arm=fact.arm,
+                path=fact.path,
+                phase=fact.phase,
+                **fact.scores._asdict(),
+                seconds=fact.seconds,
+            )
+        case Evaluated():
+            change(
+                "add_evaluation",
+                arm=fact.arm,
+                phase=fact.phase,
+                perplexity=fact.perplexity,
+                best_path_perplexity=fact.best_path_perplexity,
+                documents=fact.documents,
+                tokens=fact.tokens,
+                seconds=fact.seconds,
+            )
+
+
+def row_of_arrival(fact: Contribution) -> dict[str, Any]:
+    """By column."""
+    return {
+        "arm": fact.arm,
+        "module": str(fact.module),
+        "phase": fact.phase,
+        "path": fact.path,
+        "base_digest": fact.base_digest,
+        **fact.message._asdict(),
+    }
+
+
+def row_of_trained(fact: PathTrained) -> dict[str, Any]:
+    """By column."""
+    return {
+        "arm": fact.arm,
+        "path": fact.path,
+        "phase": fact.phase,
+        **fact.snapshot._asdict(),
+        "step": fact.step,
+        "position": fact.position,
+        "batches": fact.batches,
+        "losses": json.dumps(fact.losses),
+        "tokens": fact.tokens,
+        "seconds": fact.seconds,
+        "bytes_down": fact.bytes_down,
+        "bytes_up": fact.bytes_up,
+        "machine": fact.machine,
+    }
+
+
+def is_known(database: Database, task: Task, fact: Fact) -> bool:
+    """Whether the fact of a task that was done again is recorded already, with the same bytes.
+
+    Raises:
+      NotReproduced: it is recorded with others.
+    """
+    match fact:
+        case ModuleReady():
+            what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
+            row = database.one("get_module", **what)
+            known = None if row is None else row[1]
+            new = fact.parameters.digest
+        case Contribution():
+            what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
+            row = database.one("get_arrival", **what, path=fact.path)
+            known = None if row is None else row[0]
+            new = fact.message.digest
+        case PathTrained():
+            what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
+            row = database.one("get_trained", **what)
+            known = None if row is None else row[1]
+            new = fact.snapshot.digest
+            # The snapshot of another attempt lies in another folder.
+            database.change("move_snapshot", **what, name=fact.snapshot.name)
+        case StageDone():
+            row = database.one("get_stage", stage=fact.stage, phase=fact.phase)
+            known = None if row is None else _digests(json.loads(row[0]))
+            new = _digests(fact.artifacts)
+            if fact.stage == "report":
+                new = known
+        case PathScored() | PathLabelled():
+            query = "get_score" if isinstance(fact, PathScored) else "get_label"
+            what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
+            row = database.one(query, **what)
+            known = None if row is None else row[0]
+            new = fact.scores.digest
+        case PathChecked():
+            what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
+            row = database.one("get_check", **what)
+            known = new = None
+        case Evaluated():
+            row = database.one("get_evaluation", arm=fact.arm, phase=fact.phase)
+            known = new = None
+    if row is not None and known != new:
+        raise NotReproduced(task=task, known=known, new=new)
+    return row is not None
+
+
+def counted_with(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
+    """What the scheduler counts when a fact comes: two facts of one name must not be recorded side
+    by side, or neither would see that it was the last.
+
+    Args:
+      fact: that comes.
+      has_quorum: of the arm that it is of. There a contribution may be late, and a path's next
+        phase waits for it as well as for its modules.
+    """
+    match fact:
+        case Contribution() if has_quorum:
+            return (_of_module(fact),)
+        case ModuleReady() if has_quorum:
+            return (_of_module(fact), f"ModuleReady {fact.arm} {fact.phase}")
+        case PathTrained() if has_quorum:
+            return (f"ModuleReady {fact.arm} {fact.phase + 1}",)
+        case Contribution():
+            return (f"Arrival {fact.arm} {fact.module} {fact.phase}",)
+        case ModuleReady() | PathScored() | PathLabelled():
+            return (f"{type(fact).__name__} {fact.arm} {fact.phase}",)
+        case PathChecked():  # the next check waits for this one and for the path's modules
+            return (
+                f"PathChecked {fact.arm} {fact.phase}",
+                f"ModuleReady {fact.arm} {fact.phase + 1}",
+            )
+        case PathTrained():
+            return ()  # nothing counts them
+        case _:
+            return (type(fact).__name__,)
+
+
+def _of_module(fact: Contribution | ModuleReady) -> str:
+    return f"Arrival {fact.arm} {fact.module}"
+
+
+def stage_done(stage: Any, phase: int, artifacts: str, summary: str, seconds: float) -> StageDone:
+    """A row of the table of stages."""
+    return StageDone(
+        stage=stage,
+        phase=phase,
+        artifacts={name: Receipt(*values) for name, values in json.loads(artifacts).items()},
+        summary=json.loads(summary),
+        seconds=seconds,
+    )
+
+
+def _digests(artifacts: Any) -> dict[str, str]:
+    return {name: receipt[1] for name, receipt in artifacts.items()}
