@@ -21,8 +21,8 @@ import numpy as np
 from support.paired_ratio import median_and_interval
 
 from dipaco.data.first_tokens import first_tokens
+from dipaco.runs.opening import reading
 from dipaco.runs.routing import BATCH, features
-from dipaco.runs.run import reading
 
 
 def main() -> None:

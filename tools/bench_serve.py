@@ -176,7 +176,7 @@ def routing_seconds(folder: Path) -> Generator[tuple[int, dict[int, float], floa
     import jax
 
     from dipaco.model.inference import prepare
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
     from dipaco.serving.decoding.decode import make_pool, prefill
     from dipaco.serving.dispatch import Dispatcher
 
@@ -225,7 +225,7 @@ def main() -> None:
 
 def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
     from dipaco.model.huggingface import export_checkpoint
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
 
     exported = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "path"
     with reading(folder) as run:

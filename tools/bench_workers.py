@@ -24,7 +24,7 @@ from typing import NamedTuple
 from support.paired_ratio import median_and_interval
 
 from dipaco.config import MODULAR
-from dipaco.runs.run import reading
+from dipaco.runs.opening import reading
 
 PATHS = 4
 LOOK_SECONDS = 0.1

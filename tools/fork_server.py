@@ -43,7 +43,7 @@ LOADED_BEFORE_THE_FORK = (
 def keep_all_compiled() -> None:
     """Even what compiles fast is kept, in the cache of the tests: it is made again fifty times."""
     update = lambda _: jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # noqa: E731
-    wrap(programs, "keep_compiled", after=update)
+    wrap(programs, "use_compilation_cache", after=update)
 
 
 class Forked:

@@ -160,7 +160,7 @@ async def load(process: subprocess.Popen, port: int, options, texts: list[str], 
 
 def texts_of(run: Path) -> tuple[list[str], str]:
     """Some of the run's validation documents, and its name."""
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
 
     with reading(run) as opened:
         numbers = opened.corpus.documents("valid")[:200]

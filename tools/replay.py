@@ -24,7 +24,8 @@ from dipaco.algorithm import variants
 from dipaco.config import MODULAR
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.compress import codec
-from dipaco.runs.run import Run, reading
+from dipaco.runs.opening import reading
+from dipaco.runs.run import Run
 from dipaco.topology import ModuleId
 from dipaco.workers.row_plans import batches_for
 

@@ -36,7 +36,8 @@ import numpy as np
 from support.isolated_cache import isolated_cache
 from support.scratch import scratch
 
-from dipaco.runs.run import Run, open_run
+from dipaco.runs.opening import open_run
+from dipaco.runs.run import Run
 
 SLOW = Path(__file__).with_name("swarm_slow.py")
 CONFIG = '''"""One path on the toy corpus, for a swarm."""

@@ -31,14 +31,14 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.data.sources import open_source, source_of_file
     from dipaco.errors import BadSource
     from dipaco.runs.evaluate_texts import evaluate_texts
-    from dipaco.runs.programs import keep_compiled
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
+    from dipaco.runs.programs import use_compilation_cache
 
     if not options.documents.is_file():
         raise BadSource(
             source=options.documents, problem="there is no such file.", advice="Check the name."
         )
-    keep_compiled(cache_folder() / "compiled")
+    use_compilation_cache(cache_folder() / "compiled")
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)

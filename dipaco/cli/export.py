@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.runs.export import export_all, export_path
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
 
     with reading(options.run) as opened:
         release = find_release(opened, options)

@@ -56,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
 
     from dipaco.caches import cache_folder
     from dipaco.errors import BadSetting
-    from dipaco.runs.programs import keep_compiled
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
+    from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.decoding.generate import generate
     from dipaco.serving.decoding.loop import check_fits
     from dipaco.serving.dispatch import dispatch
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     except UnicodeEncodeError as error:
         shown = ascii(options.prompt)
         raise BadSetting(name="--prompt", value=shown, expected="UTF-8") from error
-    keep_compiled(cache_folder() / "compiled")
+    use_compilation_cache(cache_folder() / "compiled")
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)

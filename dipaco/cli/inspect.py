@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.evaluation.inspection_plot import draw_inspection
     from dipaco.files import translate_os_errors
     from dipaco.runs.inspection import inspection_of
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
 
     if options.picture is not None and options.picture.suffix.lower() not in PICTURES:
         raise UnknownImageFormat(file=options.picture, known=", ".join(PICTURES))

@@ -114,10 +114,11 @@ def _check_counts(options: argparse.Namespace) -> None:
 def _crews(opened: "Run", options: argparse.Namespace, name: str) -> list["WorkerGroup"]:
     from dipaco.launch.process_spec import ProcessSpec, variables_for
     from dipaco.launch.supervisor import WorkerGroup
+    from dipaco.runs.opening import database_option
 
     # Others stand elsewhere: a relative folder would be another one there.
     where = opened.address.identity
-    variables = variables_for(where, opened.database)
+    variables = variables_for(where, database_option(opened.address))
     counts = {
         "worker": options.workers,
         "executor": options.executors,

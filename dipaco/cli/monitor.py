@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     import time
 
     from dipaco.observe.writers import JsonLines, Lines, Several
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
     from dipaco.workers.monitor import Monitor
 
     with reading(options.run) as run:

@@ -62,8 +62,8 @@ class RoleVerb:
 
         from dipaco.caches import cache_folder
         from dipaco.cli.console import ConsoleReporter
-        from dipaco.runs.programs import keep_compiled
-        from dipaco.runs.run import open_run
+        from dipaco.runs.opening import open_run
+        from dipaco.runs.programs import use_compilation_cache
         from dipaco.workers.hosts import Meeting, meet
         from dipaco.workers.loop import follow
         from dipaco.workers.process import exit_with_other_hosts, joined_run, work
@@ -81,7 +81,7 @@ class RoleVerb:
         if meeting.hosts > 1 and is_synchronous:
             raise BadHosts(problem="`outer.synchronous` steps all paths in one process of one host")
         hosts = meet(meeting)
-        keep_compiled(cache_folder() / "compiled")
+        use_compilation_cache(cache_folder() / "compiled")
         with joined_run(options.run, options.database) as run, exit_with_other_hosts(hosts):
             if not hosts.is_first:
                 follow(run, hosts)

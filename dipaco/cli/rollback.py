@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
     from dipaco.workers.rollback import roll_back
 
     with reading(options.run) as opened:

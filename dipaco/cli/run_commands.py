@@ -24,7 +24,7 @@ class CommandVerb:
         add_run(parser)
 
     def run(self, options: argparse.Namespace) -> int:
-        from dipaco.runs.run import reading
+        from dipaco.runs.opening import reading
 
         with reading(options.run) as run:
             run.ledger.meta.set_command(self._command)

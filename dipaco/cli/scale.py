@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
 
     check_count("--workers", options.workers, 0)
     with reading(options.run) as run:

@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.errors import ExtraMissing
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
 
     try:
         import prometheus_client  # noqa: F401
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
         given = join_cluster.config.data.tokenizer
 
     from dipaco.caches import cache_folder
-    from dipaco.runs.programs import keep_compiled
+    from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.decoding.limits import LoopLimits
     from dipaco.serving.http.app import HttpSettings, make_app
     from dipaco.serving.http.chat_template import ChatTemplate, find_template
@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
         limits=LoopLimits(rows=options.rows, waiting=options.waiting),
     )
     engine = _engine(options)
-    keep_compiled(cache_folder() / "compiled")
+    use_compilation_cache(cache_folder() / "compiled")
     metrics = Metrics()
     listening = listen(options.host, options.port)  # clients may come from here on, and wait
     with (

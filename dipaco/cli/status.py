@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
     from dipaco.runs.status import status_of
 
     with reading(options.run) as opened:

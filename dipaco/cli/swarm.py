@@ -151,20 +151,21 @@ def _start(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
     from dipaco.cli.console import ConsoleReporter, print_results
     from dipaco.config import MODULAR
-    from dipaco.runs.programs import keep_compiled
-    from dipaco.runs.run import create_or_open, taking_part
+    from dipaco.runs.folder_lock import folder_lock
+    from dipaco.runs.opening import create_or_open
+    from dipaco.runs.programs import use_compilation_cache
     from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
     from dipaco.workers.loop import recover
     from dipaco.workers.process import work
     from dipaco.workers.registration import wait_until_free
 
-    keep_compiled(cache_folder() / "compiled")
-    with taking_part(options.run) as part:
+    use_compilation_cache(cache_folder() / "compiled")
+    with folder_lock(options.run) as lock:
         opened, is_new = create_or_open(options.run, config, None, options.database)
         try:
-            if part.is_alone:
+            if lock.is_exclusive:
                 recover(opened)
-            part.let_others_in()
+            lock.share()
             wait_until_free(opened.ledger.members, name, say)
             others = opened.ledger.swarms.backbones(MODULAR, path)
             _check_transport({w: at for w, at in others.items() if w != name}, options.listen)
@@ -248,7 +249,7 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
 
 def _token(options: argparse.Namespace) -> int:
     from dipaco.files import translate_os_errors
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
     from dipaco.swarm.network.credentials import save_credential
 
     if options.name.startswith(OURS):
@@ -271,7 +272,7 @@ def _token(options: argparse.Namespace) -> int:
 
 
 def _revoke(options: argparse.Namespace) -> int:
-    from dipaco.runs.run import reading
+    from dipaco.runs.opening import reading
 
     with reading(options.run) as opened:
         swarms = opened.ledger.swarms
@@ -312,9 +313,9 @@ def _join(options: argparse.Namespace) -> int:
     given = load_credential(options.token)
     if options.swarm_verb == "join":
         from dipaco.caches import cache_folder
-        from dipaco.runs.programs import keep_compiled
+        from dipaco.runs.programs import use_compilation_cache
 
-        keep_compiled(cache_folder() / "compiled")
+        use_compilation_cache(cache_folder() / "compiled")
 
     from dipaco.swarm.roles.session import SessionConfig, run_session
 

@@ -57,13 +57,13 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
     from dipaco.cli.console import print_results
     from dipaco.launch.devices import use_cpu_only
-    from dipaco.runs.programs import keep_compiled
+    from dipaco.runs.programs import use_compilation_cache
     from dipaco.workers.process import begun_run
 
     check_count("--workers", options.workers, 1)
     is_alone = options.workers == 1
     if is_alone:
-        keep_compiled(cache_folder() / "compiled")
+        use_compilation_cache(cache_folder() / "compiled")
     else:
         use_cpu_only()
     with begun_run(

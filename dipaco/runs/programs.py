@@ -217,7 +217,7 @@ def machine() -> str:
     return f"{len(devices)} x {kind}{where}, {cpus} CPUs, jaxlib {jax.lib.__version__}"
 
 
-def keep_compiled(folder: Path) -> None:
+def use_compilation_cache(folder: Path) -> None:
     """Keeps compiled programs in a folder of their own for each kind of machine; changes no
     result.
     """

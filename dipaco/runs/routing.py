@@ -12,7 +12,7 @@ from dipaco.data.first_tokens import first_tokens
 from dipaco.routing.features import document_features
 from dipaco.routing.router import Router
 from dipaco.runs.errors import ReleaseOfOtherRouter
-from dipaco.runs.kept_features import kept_features
+from dipaco.runs.feature_cache import cached_features
 from dipaco.runs.run import Run
 
 BATCH = 256  # documents whose features are computed at once
@@ -58,7 +58,7 @@ def features_of(run: Run, corpus: Corpus, documents: np.ndarray) -> np.ndarray:
     computed are not computed again, where both are rows of a sweep.
     """
     prefix = first_tokens(corpus, documents, run.config.routing.prefix_tokens)
-    return kept_features(run, *prefix, lambda: features(run, *prefix))
+    return cached_features(run, *prefix, lambda: features(run, *prefix))
 
 
 def prefixes_of(run: Run, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

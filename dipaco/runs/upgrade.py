@@ -8,7 +8,7 @@ import dipaco
 from dipaco.control.ledger import Ledger
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.errors import LedgerDamaged, WorkersActive
-from dipaco.runs.run import place_of_run
+from dipaco.runs.opening import database_location_of
 from dipaco.store.address import Address
 
 LOOK_SECONDS = 0.5
@@ -32,7 +32,7 @@ def upgrade(
       WorkersActive: somebody has not left after `wait_seconds`. The run goes on as it was.
       NoSuchRun, LedgerVersion.
     """
-    place = place_of_run(where)
+    place = database_location_of(where)
     ledger = Ledger(*place, is_older_fine=True)
     try:
         before = ledger.meta.command()

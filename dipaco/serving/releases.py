@@ -14,7 +14,8 @@ from pathlib import Path
 
 from dipaco.control.release import Release
 from dipaco.errors import DipacoError, NoSuchPath
-from dipaco.runs.run import Run, reading
+from dipaco.runs.opening import reading
+from dipaco.runs.run import Run
 from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.path_cache import Modules
 from dipaco.store.address import Address

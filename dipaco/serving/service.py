@@ -16,7 +16,8 @@ import numpy as np
 from dipaco.config import MODULAR
 from dipaco.data.tokenizer import PADDING
 from dipaco.errors import DipacoError
-from dipaco.runs.run import Run, open_run
+from dipaco.runs.opening import open_run
+from dipaco.runs.run import Run
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.dispatch import Dispatcher, PathChoice, dispatch
 from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine

@@ -67,9 +67,9 @@ class RayReplica(Replica):
 
     def __init__(self, order: ReplicaSpec, owner: str):
         from dipaco.caches import cache_folder
-        from dipaco.runs.programs import keep_compiled
+        from dipaco.runs.programs import use_compilation_cache
 
-        keep_compiled(cache_folder() / "compiled")
+        use_compilation_cache(cache_folder() / "compiled")
         context = ray.serve.get_replica_context()
         self._owner, self._app = owner, context.app_name
         machine = f"The machine {ray.util.get_node_ip_address()}"

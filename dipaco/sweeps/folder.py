@@ -11,7 +11,8 @@ from dipaco.errors import DipacoError, RunBusy
 from dipaco.evaluation.tables import ReportRow
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.overrides import row_folder
-from dipaco.runs.run import difference, is_worked_on, reading
+from dipaco.runs.folder_lock import is_in_use
+from dipaco.runs.opening import difference, reading
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.errors import RowsChanged, SweepBusy, SweepMismatch
 from dipaco.sweeps.table import Trial, trials_of
@@ -90,7 +91,7 @@ def move_changed(
             difference=f"in `{left[0].row}`, {changed[left[0]]}",
         )
     for trial in changed:
-        if is_worked_on(folders[trial]):
+        if is_in_use(folders[trial]):
             raise RunBusy(folder=folders[trial])
         replaced = layout.replaced(row_folder(trial.row), trial.seed)
         replaced.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +101,11 @@ def move_changed(
 def _changed(folder: Path, trial: Trial) -> str | None:
     """How the config of the run in a folder differs from the row's; None if it does not."""
     with reading(folder) as run:
-        return None if run.asked == trial.config else difference(run.asked, trial.config)
+        return (
+            None
+            if run.requested_config == trial.config
+            else difference(run.requested_config, trial.config)
+        )
 
 
 @contextlib.contextmanager

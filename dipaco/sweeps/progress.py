@@ -15,7 +15,8 @@ from dipaco.model.config import flops_per_token
 from dipaco.observe.events import Event
 from dipaco.observe.follow import EventFileReader
 from dipaco.observe.progress import Progress
-from dipaco.runs.run import Run, reading
+from dipaco.runs.opening import reading
+from dipaco.runs.run import Run
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.shared_base import base_digest
 from dipaco.sweeps.table import Trial

@@ -20,7 +20,7 @@ import xxhash
 from dipaco.config import RunConfig
 from dipaco.data.config import corpus_settings
 from dipaco.files import flush, install_file, make_folder, translate_os_errors
-from dipaco.runs.run import create_or_open, reading
+from dipaco.runs.opening import create_or_open, reading
 from dipaco.store.layout import Layout
 
 # Of the inner settings, those that no base model depends on: how long a phase is, how several paths
@@ -84,7 +84,7 @@ def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
 def folder_digest(shared: Path) -> str:
     """`base_digest` of the run in a folder."""
     with reading(shared) as run:
-        return base_digest(run.asked)
+        return base_digest(run.requested_config)
 
 
 def has_base_model(shared: Path) -> bool:

@@ -13,7 +13,8 @@ from dipaco.evaluation.tables import ReportRow
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.observe.events import Event
 from dipaco.overrides import row_folder
-from dipaco.runs.run import is_worked_on, reading
+from dipaco.runs.folder_lock import is_in_use
+from dipaco.runs.opening import reading
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.folder import finished_beside, is_finished, lock_folder, move_changed, rows_of
 from dipaco.sweeps.jobs import Job, JobPool
@@ -99,7 +100,7 @@ class _Sweep:
             pool = JobPool(
                 jobs,
                 max_running,
-                is_worked_on,
+                is_in_use,
                 progress.tell,
                 lambda job: job.folder / "logs" / f"{job.verb}.log",
             )

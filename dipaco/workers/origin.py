@@ -12,7 +12,8 @@ from typing import Any
 from dipaco.config import MODULAR, RunConfig
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt
-from dipaco.runs.run import Run, reading
+from dipaco.runs.opening import reading
+from dipaco.runs.run import Run
 from dipaco.store.address import Address
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_tree, save_tree

@@ -18,8 +18,10 @@ from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Kind
 from dipaco.errors import DipacoError
 from dipaco.inner.phase_runner import PhaseRunner
+from dipaco.runs.folder_lock import folder_lock
+from dipaco.runs.opening import create_or_open, has_begun, open_run
 from dipaco.runs.programs import machine
-from dipaco.runs.run import Run, create_or_open, has_begun, open_run, taking_part
+from dipaco.runs.run import Run
 from dipaco.store.address import Address
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.heartbeat import LeaseRenewer
@@ -61,7 +63,7 @@ def begun_run(
     Raises:
       RunBusy, RunBegunOtherwise, CannotStartFrom, and what `create_or_open` raises.
     """
-    with taking_part(address) as part:
+    with folder_lock(address) as lock:
         given = None
         # A run that has begun holds what it started from; the origin may be gone.
         if not has_begun(address, config):
@@ -72,9 +74,9 @@ def begun_run(
         opened, is_new = create_or_open(address, config, given, database)
         try:
             check_origin(opened, init_from, start_from)
-            if part.is_alone:
+            if lock.is_exclusive:
                 recover(opened)
-            part.let_others_in()
+            lock.share()
             yield opened, is_new
         finally:
             opened.ledger.close()
@@ -83,12 +85,12 @@ def begun_run(
 @contextlib.contextmanager
 def joined_run(address: Address, database: str | None = None) -> Generator[Run]:
     """Opens a run that has begun, and holds its folder's lock meanwhile. Raises as `open_run`."""
-    with taking_part(address) as part:
+    with folder_lock(address) as lock:
         opened = open_run(address, database)
         try:
-            if part.is_alone:
+            if lock.is_exclusive:
                 recover(opened)
-            part.let_others_in()
+            lock.share()
             yield opened
         finally:
             opened.ledger.close()

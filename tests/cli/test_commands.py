@@ -17,7 +17,7 @@ from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.data.toy import toy_documents
 from dipaco.model.lm import forward
-from dipaco.runs.run import reading
+from dipaco.runs.opening import reading
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId
 from tests.support.tiny_run import CONFIG, Fault, facts

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.cli.main import main
-from dipaco.runs.run import reading
+from dipaco.runs.opening import reading
 
 START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
 

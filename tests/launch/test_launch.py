@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dipaco.runs.run import reading
+from dipaco.runs.opening import reading
 from tests.launch.conftest import wait_until
 from tests.support.tiny_run import facts
 

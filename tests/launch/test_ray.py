@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dipaco.launch.devices import FAKE_DEVICES
-from dipaco.runs.run import reading
+from dipaco.runs.opening import reading
 from tests.launch.conftest import is_alive, wait_until
 from tests.support.tiny_run import facts
 

@@ -3,9 +3,9 @@
 import pytest
 
 from dipaco.cli.main import main
-from dipaco.runs import run as run_file
+from dipaco.runs import opening
 from dipaco.runs.errors import DatabaseNeeded, NoSuchRun, RunOfOtherConfig, RunOfOtherDatabase
-from dipaco.runs.run import create_or_open, has_begun, open_run, reading
+from dipaco.runs.opening import create_or_open, has_begun, open_run, reading
 from dipaco.store.address import Address
 from tests.runs.test_run import CONFIG, OTHER
 
@@ -55,8 +55,8 @@ def test_of_two_who_begin_at_once_the_first_says_where_the_facts_are(
     run.ledger.close()
     monkeypatch.setenv("OTHER", f"{postgresql_server.url}?application_name=other")
     answers = iter([None])  # it was not there yet when the second looked
-    look = run_file._begun
-    monkeypatch.setattr(run_file, "_begun", lambda *args: next(answers, look(*args)))
+    look = opening._find
+    monkeypatch.setattr(opening, "_find", lambda *args: next(answers, look(*args)))
     with pytest.raises(RunOfOtherDatabase, match="not in env:OTHER"):
         create_or_open(address, CONFIG, database="env:OTHER")
     run = open_run(address)

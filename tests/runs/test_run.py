@@ -10,7 +10,8 @@ from dipaco.data.config import DataConfig
 from dipaco.errors import LedgerDamaged, NotWritable, RunBusy
 from dipaco.model.config import part_names
 from dipaco.runs.errors import NoSuchRun, RunOfOtherConfig
-from dipaco.runs.run import create_or_open, has_begun, reading, taking_part
+from dipaco.runs.folder_lock import folder_lock
+from dipaco.runs.opening import create_or_open, has_begun, reading
 from dipaco.store.layout import Layout
 from dipaco.topology import Level, Topology
 from tests.support.tiny_run import TOY, Fault
@@ -92,34 +93,34 @@ def test_a_ledger_that_was_emptied_is_damaged_and_not_a_new_run(tmp_path):
         create_or_open(tmp_path, CONFIG)
 
 
-def test_who_finds_nobody_is_alone_and_who_comes_later_is_not(tmp_path):
-    with taking_part(tmp_path) as first:
-        assert first.is_alone
-        first.let_others_in()
-        with taking_part(tmp_path) as second, taking_part(tmp_path) as third:
-            assert not second.is_alone
-            assert not third.is_alone
-    with taking_part(tmp_path) as again:
-        assert again.is_alone
+def test_the_first_process_holds_the_lock_alone_and_later_ones_share_it(tmp_path):
+    with folder_lock(tmp_path) as first:
+        assert first.is_exclusive
+        first.share()
+        with folder_lock(tmp_path) as second, folder_lock(tmp_path) as third:
+            assert not second.is_exclusive
+            assert not third.is_exclusive
+    with folder_lock(tmp_path) as again:
+        assert again.is_exclusive
 
 
-def test_whoever_puts_a_run_in_order_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("dipaco.runs.run.SETTING_UP_SECONDS", 0.0)
-    with taking_part(tmp_path), pytest.raises(RunBusy), taking_part(tmp_path):
+def test_a_process_waits_while_another_puts_the_run_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr("dipaco.runs.folder_lock.SETUP_SECONDS", 0.0)
+    with folder_lock(tmp_path), pytest.raises(RunBusy), folder_lock(tmp_path):
         pass
 
 
-def test_a_part_goes_with_its_process(dipaco, config_file, tmp_path):
+def test_a_lock_is_released_when_its_process_dies(dipaco, config_file, tmp_path):
     killed = dipaco("train", config_file, "--run", tmp_path, fault=Fault("after claim", "prepare"))
     assert killed.fired == "after claim prepare", killed.err
-    with taking_part(tmp_path) as part:
-        assert part.is_alone
+    with folder_lock(tmp_path) as lock:
+        assert lock.is_exclusive
 
 
 def test_a_folder_that_cannot_hold_a_run(tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/run")):
-        with pytest.raises(NotWritable), taking_part(folder):
+        with pytest.raises(NotWritable), folder_lock(folder):
             pass
 
 

@@ -13,7 +13,7 @@ import pytest
 from storms import checker
 from support import wall_clock
 
-from dipaco.runs.run import reading
+from dipaco.runs.opening import reading
 
 TOOL = Path(__file__).parents[2] / "tools" / "storm.py"
 

@@ -14,7 +14,7 @@ pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco import trees
 from dipaco.config import MODULAR
-from dipaco.runs.run import create_or_open, reading
+from dipaco.runs.opening import create_or_open, reading
 from dipaco.swarm.network.credentials import Authority
 from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
 from dipaco.swarm.roles.session import SessionConfig, run_session

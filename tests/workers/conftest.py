@@ -8,8 +8,8 @@ import pytest
 from dipaco.config import MODULAR, BaseSettings, EvaluationSettings
 from dipaco.data.prepare import prepare
 from dipaco.model.config import part_names
+from dipaco.runs.opening import create_or_open
 from dipaco.runs.programs import Programs
-from dipaco.runs.run import create_or_open
 from dipaco.topology import PER_PATH, Level, Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import LeaseRenewer

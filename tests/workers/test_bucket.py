@@ -12,7 +12,7 @@ from dipaco.config import MODULAR
 from dipaco.data.corpus import Corpus
 from dipaco.data.shard_tokens import ShardTokens, shard_tokens_digest
 from dipaco.receipt import Receipt
-from dipaco.runs.run import create_or_open, open_run
+from dipaco.runs.opening import create_or_open, open_run
 from dipaco.store.address import Address
 from dipaco.store.layout import remote_name, shard_tokens_folder
 from dipaco.workers.row_plans import batches_for

@@ -24,8 +24,8 @@ from dipaco.launch.devices import fake_cpus
 from dipaco.launch.local import LocalEngine
 from dipaco.model.config import MeshConfig
 from dipaco.runs import programs as programs_file
+from dipaco.runs.opening import create_or_open, reading
 from dipaco.runs.programs import Programs
-from dipaco.runs.run import create_or_open, reading
 from dipaco.store.errors import ObjectDamaged
 from dipaco.workers import hosts as hosts_file
 from dipaco.workers.errors import BadHosts

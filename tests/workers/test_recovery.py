@@ -12,7 +12,7 @@ from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.control.errors import RecoveryFailed
 from dipaco.control.recording import record
-from dipaco.runs.run import create_or_open
+from dipaco.runs.opening import create_or_open
 from dipaco.store.errors import ObjectMissing
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.callbacks import NullCallbacks

@@ -19,8 +19,8 @@ from dipaco.data.pack import load_plan
 from dipaco.evaluation.perplexity import score_documents
 from dipaco.inner.optimizer import learning_rates
 from dipaco.runs.errors import ReleaseOfOtherRouter
+from dipaco.runs.opening import create_or_open
 from dipaco.runs.routing import features, prefixes_of, router_of
-from dipaco.runs.run import create_or_open
 from dipaco.serving.dispatch import Dispatcher
 from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.releases import check_is_one_set

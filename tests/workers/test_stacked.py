@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from dipaco.control.tasks import PathTrained
-from dipaco.runs.run import create_or_open
+from dipaco.runs.opening import create_or_open
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker, do

@@ -21,7 +21,8 @@ from support.fault_points import Fault
 from support.wall_clock import WallClock
 
 from dipaco.config import RunConfig
-from dipaco.runs.run import Run, create_or_open, open_run
+from dipaco.runs.opening import create_or_open, open_run
+from dipaco.runs.run import Run
 from dipaco.store.address import Address
 
 MISBEHAVE = Path(__file__).parents[1] / "misbehave.py"

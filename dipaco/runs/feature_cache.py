@@ -14,7 +14,7 @@ from dipaco.files import digest_of, file_digest, write_whole
 from dipaco.runs.run import Run
 
 
-def kept_features(
+def cached_features(
     run: Run,
     tokens_NT: np.ndarray,
     lengths_N: np.ndarray,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dipaco.files import file_digest
-from dipaco.runs import kept_features as kept
+from dipaco.runs import feature_cache as kept
 from dipaco.runs import programs
 
 TOKENS, LENGTHS = np.arange(12, dtype=np.int32).reshape(3, 4), np.full(3, 4, np.int32)
@@ -35,7 +35,9 @@ def ask(tmp_path, monkeypatch):
             computed.append(True)
             return tokens.astype(np.float32)
 
-        return kept.kept_features(Stub(tmp_path, digest), tokens, LENGTHS, compute), bool(computed)
+        return kept.cached_features(Stub(tmp_path, digest), tokens, LENGTHS, compute), bool(
+            computed
+        )
 
     return ask
 

@@ -6,7 +6,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from dipaco.runs import programs
-from dipaco.runs.programs import keep_compiled, machine
+from dipaco.runs.programs import machine, use_compilation_cache
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def cache(tmp_path):
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
     compilation_cache.reset_cache()
-    keep_compiled(tmp_path)
+    use_compilation_cache(tmp_path)
     yield tmp_path
     for name, value in before.items():
         jax.config.update(name, value)
@@ -44,5 +44,5 @@ def test_another_machine_has_another_folder(cache, monkeypatch):
     monkeypatch.setattr(programs.os, "sched_getaffinity", lambda _: set(range(77)))
     assert "77 CPUs" in machine()
     assert jax.lib.__version__ in machine()
-    keep_compiled(cache)
+    use_compilation_cache(cache)
     assert jax.config.jax_compilation_cache_dir not in (None, ours)

@@ -1,0 +1,76 @@
+"""The lock of a run folder: every process that works on the run from this folder holds it.
+
+The first process holds it exclusively while it puts the run in order, then shares it. The system
+releases the lock of a process that dies, so an exclusive lock proves that no other is at work.
+"""
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from dipaco.errors import RunBusy
+from dipaco.files import translate_os_errors
+from dipaco.runs.opening import refuse_sweep
+from dipaco.store.address import Address
+from dipaco.store.layout import Layout
+
+SETUP_SECONDS = 60.0  # beginning a run takes less, unless it copies a large checkpoint
+RETRY_SECONDS = 0.1
+
+
+class FolderLock:
+    """A held lock."""
+
+    def __init__(self, stream: Any, *, is_exclusive: bool):
+        self._stream = stream
+        self.is_exclusive = is_exclusive  # until `share`
+
+    def share(self) -> None:
+        """Lets other processes work on the run."""
+        fcntl.flock(self._stream, fcntl.LOCK_SH)
+
+
+@contextlib.contextmanager
+def folder_lock(where: Path | Address) -> Generator[FolderLock]:
+    """Holds the lock of a run's folder: exclusively for the first process, shared for the rest.
+
+    Raises:
+      RunBusy: another process has held it exclusively for `SETUP_SECONDS`.
+      NotWritable, DiskFull, FolderHoldsSweep: there can be no run in this folder.
+    """
+    refuse_sweep(Address.of(where))
+    folder = Address.of(where).folder
+    lock = Layout(folder).lock
+    with translate_os_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = lock.open("a")
+    with stream:
+        deadline = time.monotonic() + SETUP_SECONDS
+        while not (is_exclusive := _try_lock(stream, fcntl.LOCK_EX)):
+            if _try_lock(stream, fcntl.LOCK_SH):
+                break
+            if time.monotonic() > deadline:
+                raise RunBusy(folder=where)
+            time.sleep(RETRY_SECONDS)
+        yield FolderLock(stream, is_exclusive=is_exclusive)
+
+
+def is_in_use(where: Path | Address) -> bool:
+    """Whether a process works on a run from this folder now."""
+    lock = Layout(Address.of(where).folder).lock
+    if not lock.exists():
+        return False
+    with lock.open("a") as stream:
+        return not _try_lock(stream, fcntl.LOCK_EX)
+
+
+def _try_lock(stream: Any, kind: int) -> bool:
+    """Takes a lock of this kind if it is free; never waits."""
+    try:
+        fcntl.flock(stream, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,199 @@
+"""Begins, finds and opens runs. A run begins whole or not at all, with the config that it keeps."""
+
+import contextlib
+import json
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dipaco
+from dipaco import overrides
+from dipaco.config import RunConfig
+from dipaco.control.database_location import DatabaseLocation, place_of
+from dipaco.control.ledger import Ledger, open_ledger
+from dipaco.errors import LedgerDamaged, RunOfOtherVersion
+from dipaco.files import install_file, translate_os_errors, write_atomically
+from dipaco.runs.errors import (
+    DatabaseNeeded,
+    FolderHoldsSweep,
+    NoSuchRun,
+    RunOfOtherConfig,
+    RunOfOtherDatabase,
+)
+from dipaco.runs.run import Run
+from dipaco.store.address import Address
+from dipaco.store.layout import Layout, SweepLayout
+
+
+def create_or_open(
+    where: Path | Address,
+    config: RunConfig,
+    given: Mapping[str, Any] | None = None,
+    database: str | None = None,
+) -> tuple[Run, bool]:
+    """Begins a run, or opens the one that is there; True where it was begun.
+
+    Args:
+      where: the run's folder or URL.
+      config: what to run; must be that of a run that is there.
+      given: what to start from, JSON values; only looked at when a run begins.
+      database: where its facts are to be, as `place_of` takes it; None = in the folder.
+
+    Raises:
+      RunOfOtherConfig, RunOfOtherVersion, RunOfOtherDatabase: there is another run; it is left as
+        it was.
+      DatabaseNeeded: a run at a URL cannot have its facts in a folder.
+    """
+    address = Address.of(where)
+    if _find(address) is not None:
+        run = open_run(address, database)
+        if run.requested_config == config:
+            return run, False
+        has_facts = run.ledger.facts.stages()
+        run.ledger.close()
+        if has_facts or run.database_location.is_server:
+            raise RunOfOtherConfig(
+                folder=address, difference=difference(run.requested_config, config)
+            )
+        # Nothing is recorded, not even its text: it begins again with the corrected config.
+    _begin(address, config, given or {}, database)
+    return open_run(address, database), True
+
+
+def _begin(
+    address: Address, config: RunConfig, given: Mapping[str, Any], database: str | None
+) -> None:
+    """Writes the ledger with its config, whole or not at all."""
+    layout = Layout(address.folder)
+    final = layout.ledger
+    meta = {
+        "config": config.to_json(),
+        "version": dipaco.__version__,
+        **{key: json.dumps(value) for key, value in given.items()},
+    }
+    with translate_os_errors(final):
+        address.folder.mkdir(parents=True, exist_ok=True)
+        if database is not None:
+            with open_ledger(*place_of(final, address.identity, database)) as ledger:
+                if ledger.meta.get("config") is None:
+                    ledger.start(meta)
+            if address.remote is None:
+                write_atomically(layout.database, database.encode())
+            else:  # two processes may begin it at once: the second keeps what the first wrote
+                address.remote.write_new(layout.database.name, database.encode())
+            return
+        if address.url is not None:
+            raise DatabaseNeeded(run=address)
+        partial = final.with_name(f"{final.name}.partial")
+        partial.unlink(missing_ok=True)
+        with open_ledger(partial) as ledger:
+            ledger.start(meta)
+        partial.with_name(f"{partial.name}-turn").unlink(missing_ok=True)
+        install_file(partial, final)
+
+
+class FoundRun(NamedTuple):
+    """What is known of a run before its ledger is opened."""
+
+    database: str | None  # as `--database` was given; None = in its folder
+
+
+def _find(address: Address) -> FoundRun | None:
+    """Looks for a run without opening its ledger; None where there is none."""
+    layout = Layout(address.folder)
+    if address.remote is not None:
+        there = address.remote.read(layout.database.name)
+        return None if there is None else FoundRun(there.decode())
+    if layout.database.exists():
+        return FoundRun(layout.database.read_text())
+    return FoundRun(None) if layout.ledger.exists() else None
+
+
+def database_option(where: Path | Address) -> str | None:
+    """The `--database` that a run was begun with, fit to be shown; None = in its folder."""
+    found = _find(Address.of(where))
+    return None if found is None else found.database
+
+
+def open_run(where: Path | Address, database: str | None = None) -> Run:
+    """Opens the run in a folder or at a URL.
+
+    Args:
+      where: its folder or URL.
+      database: where it was begun; may be left out.
+
+    Raises:
+      NoSuchRun: there is no run.
+      RunOfOtherDatabase: its facts are in another database.
+      RunOfOtherVersion: it is one of another version of the program.
+      LedgerOlder: its tables are those of an older version.
+      LedgerDamaged: its ledger cannot be read.
+    """
+    address = Address.of(where)
+    database_location = database_location_of(address, database)
+    if address.url is not None:  # the first time on this machine
+        address.folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(*database_location)
+    try:
+        version, config = ledger.meta.get("version"), ledger.meta.get("config")
+        if version is None or config is None:
+            raise LedgerDamaged(
+                file=database_location.name, problem="it does not say which run it is of"
+            )
+        if version != dipaco.__version__:
+            raise RunOfOtherVersion(folder=address, found=version, here=dipaco.__version__)
+        return Run(address, overrides.from_tree(json.loads(config)), database_location, ledger)
+    except BaseException:
+        ledger.close()
+        raise
+
+
+def database_location_of(where: Path | Address, database: str | None = None) -> DatabaseLocation:
+    """Where the facts of a run are. Raises `NoSuchRun`, `FolderHoldsSweep`, `RunOfOtherDatabase`."""
+    address = Address.of(where)
+    file = Layout(address.folder).ledger
+    begun = _find(address)
+    if begun is None:
+        refuse_sweep(address)
+        raise NoSuchRun(folder=address)
+    if database is not None and database != begun.database:
+        place_of(file, address.identity, database)  # refuses a password before one is shown
+        there = begun.database or file
+        raise RunOfOtherDatabase(folder=address, there=there, given=database)
+    return place_of(file, address.identity, begun.database)
+
+
+def refuse_sweep(address: Address) -> None:
+    """Raises `FolderHoldsSweep` where a folder is not a run's but a sweep's."""
+    if SweepLayout(address.folder).sweep.exists():
+        raise FolderHoldsSweep(folder=address)
+
+
+def has_begun(where: Path | Address, config: RunConfig) -> bool:
+    """Whether there is a run to go on with: of this config, or with facts of its own."""
+    address = Address.of(where)
+    if _find(address) is None:
+        return False
+    with reading(address) as run:
+        return run.requested_config == config or bool(run.ledger.facts.stages())
+
+
+@contextlib.contextmanager
+def reading(where: Path | Address) -> Generator[Run]:
+    """A run for commands that only read it. Raises as `open_run`."""
+    run = open_run(where)
+    try:
+        yield run
+    finally:
+        run.ledger.close()
+
+
+def difference(there: RunConfig, here: RunConfig) -> str:
+    """The settings that differ, as a phrase."""
+    before, now = overrides.settings(there), overrides.settings(here)
+    changed = [
+        f"`{name}` was {before.get(name)} and is {now.get(name)}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    return "; ".join(changed[:3]) + (f"; and {len(changed) - 3} more" if len(changed) > 3 else "")
