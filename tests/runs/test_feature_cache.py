@@ -14,7 +14,8 @@ class Stub:
     """As much of a run as is asked for: a folder, and a base model with a digest."""
 
     def __init__(self, root, digest="base"):
-        self.layout = self.plan = self.base = self.topology = self.ledger = self
+        self.layout = self.plan = self.base = self.topology = self
+        self.ledger = self.facts = self
         self.parameters, self.digest = self, digest
         self.root, self.features, self.name, self.phases = root, root / "features", "base", 1
         self.modules = ("all/0000",)
