@@ -25,7 +25,7 @@ import dipaco.cli.console
 import dipaco.cli.main
 import dipaco.workers.loop
 from dipaco.data import prepare
-from dipaco.data.packages import domains
+from dipaco.data.packages import source
 from dipaco.evaluation import plots
 from dipaco.model import huggingface
 from dipaco.runs import programs
@@ -36,7 +36,7 @@ from dipaco.workers import origin
 from dipaco.workers.tasks import report
 
 LOADED_BEFORE_THE_FORK = (
-    *(orbax.checkpoint, prepare, domains, plots, huggingface, dispatch, loop, jobs, origin, report),
+    *(orbax.checkpoint, prepare, source, plots, huggingface, dispatch, loop, jobs, origin, report),
 )
 
 

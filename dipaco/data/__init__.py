@@ -9,10 +9,10 @@ The nouns, in the order in which text meets them:
   document   a piece of text with a domain and a group; a group is never in two splits
   split      train, valid or router, by the hash of the group: the same whatever the run's seed
   corpus     a folder: the tokenizer, the tokens of every document once, flat arrays about them
-  shard      the documents of one path: document numbers and a row plan; no text is ever copied
+  shard      the documents of one path: document numbers and a row plan; no text is copied
   row        `length` tokens made of pieces (document, start, length), planned with the shard
   batch      tokens, segments and positions, [B, T] each; found by one integer, the step
 
-The room imports `errors` and `caches`, nothing else of the house. Heavy libraries (grain,
-array_record, pyarrow, tokenizers, datasets) are imported inside the functions that need them.
+Imports `errors`, `files`, `receipt` and `caches`. Heavy libraries (grain, array_record, pyarrow,
+tokenizers, datasets) are imported inside the functions that need them.
 """

@@ -10,17 +10,17 @@ from dipaco.errors import BadSetting
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Where documents come from and what becomes of them."""
+    """Where documents come from, and how they are split, tokenised and packed."""
 
-    sources: tuple[str, ...] = ("packages:",)  # read in this order; see `data/sources.py`
-    tokenizer: str | None = None  # a given tokenizer.json; None = train one on the train split
+    sources: tuple[str, ...] = ("packages:",)  # read in this order; see `dipaco/data/sources.py`
+    tokenizer: str | None = None  # a tokenizer.json; None = train one on the train split
     vocab_size: int = 2048  # of the tokenizer to train; a given one must fit into it
     tokenizer_sample_bytes: int = 4_000_000  # text the tokenizer is trained on; more gains little
-    length: int = 128  # tokens in a training row, and of a document that are evaluated
+    length: int = 128  # tokens in a training row; also the tokens of a document that are scored
     valid_fraction: float = 0.05  # of the groups; large enough for a corpus of a few megabytes
     router_fraction: float = 0.05  # DiPaCo: 0.005 of C4; a small corpus needs 50 documents a path
     prefix_tokens: int = 32  # the router reads these; only longer documents are evaluated
-    max_bytes_per_domain: int | None = 1_500_000  # the rest of a domain is not read; None = all
+    max_bytes_per_domain: int | None = 1_500_000  # the rest is not read; None = all
     max_document_bytes: int = 8192  # longer documents become several of the same group
     processes: int = 0  # that tokenise; 0 = one for each CPU; the result does not depend on it
 
@@ -50,21 +50,21 @@ class DataConfig:
         demand(self.tokenizer_sample_bytes > 0, "tokenizer_sample_bytes", "more than 0")
 
 
-NOT_OF_THE_CORPUS = ("length", "processes")  # settings that leave the prepared bytes as they are
+NOT_OF_THE_CORPUS = ("length", "processes")  # settings that do not change the prepared bytes
 
 
 def corpus_settings(config: DataConfig) -> dict[str, object]:
     """The settings that the bytes of a prepared corpus depend on, as JSON values."""
     settings = dataclasses.asdict(config) | {"sources": list(config.sources)}
     if config.tokenizer is not None and Path(config.tokenizer).is_file():
-        # What it holds, not where it lies.
+        # By content, not by path.
         content = Path(config.tokenizer).read_bytes()
         settings["tokenizer"] = hashlib.sha256(content).hexdigest()[:32]
     return {name: value for name, value in settings.items() if name not in NOT_OF_THE_CORPUS}
 
 
 def num_processes(config: DataConfig) -> int:
-    """How many processes tokenise: as set, or the CPUs this process may use."""
+    """How many processes tokenise: as set, or one for each CPU that this process may use."""
     if config.processes:
         return config.processes
     if hasattr(os, "sched_getaffinity"):

@@ -5,9 +5,9 @@
     FOLDER/lengths.npy domains.npy splits.npy       one entry a document, memory-mapped
     FOLDER/tokens_00000.arrayrecord ...             one record a document, about 64 MB a file
 
-A document is known by its number, its place in these arrays. A shard is an array of numbers, so
-documents are routed anew without moving a token, and a machine fetches only the files it needs.
-Every file's size is checked when the corpus is opened, its digest when it is first read.
+A document is known by its number, its index in these arrays. A shard is an array of numbers, so
+re-routing documents moves no token, and a machine fetches only the files that it needs. Every
+file's size is checked when the corpus is opened, its digest when the file is first read.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ ALWAYS_READ = ("manifest.json", "tokenizer.json", *(f"{name}.npy" for name in AR
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DomainFacts:
-    """What came of one domain, all splits together."""
+    """Counts of one domain over all splits."""
 
     name: str
     documents: int
@@ -52,7 +52,7 @@ class CorpusManifest:
 
     format_version: int
     settings: dict[str, Any]
-    digest: str  # of tokenizer, tokens and arrays: the corpus' identity
+    digest: str  # of tokenizer, tokens and arrays: identifies the corpus
     tokenizer_digest: str
     token_type: str  # "uint16" or "uint32"
     files: tuple[TokenFile, ...]
@@ -60,7 +60,7 @@ class CorpusManifest:
     documents: dict[str, int]  # split -> documents
     tokens: int
     num_bytes: int
-    duplicates: int  # documents dropped because their text had come before
+    duplicates: int  # documents dropped because an earlier one has the same text
     short: int  # documents of valid or router no longer than the routing prefix
     domains: tuple[DomainFacts, ...]
     left_out: dict[str, str]  # domain -> why it is missing
@@ -68,11 +68,11 @@ class CorpusManifest:
 
 
 class TokenReader(Protocol):
-    """Documents by number: a corpus, or what was gathered of it."""
+    """Tokens of documents by number: a corpus, or the shard tokens of some documents."""
 
     @property
     def digest(self) -> str:
-        """The corpus' identity."""
+        """Identifies the corpus."""
         ...
 
     def tokens(self, document_numbers: Sequence[int] | np.ndarray) -> list[np.ndarray]:
@@ -94,11 +94,11 @@ class Corpus:
         self._fetch = fetch
         self.manifest = manifest
         self.lengths = arrays["lengths"]  # [N] int32 tokens
-        self.domains = arrays["domains"]  # [N] uint16, a place in `domain_names`
-        self.splits = arrays["splits"]  # [N] uint8, a place in `SPLITS`
+        self.domains = arrays["domains"]  # [N] uint16, an index in `domain_names`
+        self.splits = arrays["splits"]  # [N] uint8, an index in `SPLITS`
         self.domain_names = tuple(domain.name for domain in manifest.domains)
         self._file_starts = np.cumsum([0] + [file.documents for file in manifest.files])
-        self._readers: OrderedDict[int, Any] = OrderedDict()  # the one used last comes last
+        self._readers: OrderedDict[int, Any] = OrderedDict()  # the most recently used last
         self._checked: set[int] = set()
         self._lock = threading.Lock()
 
@@ -107,9 +107,9 @@ class Corpus:
         """Opens a prepared corpus; checks every size and the arrays' digests.
 
         Args:
-          folder: its files are in it, or come to it.
-          fetch: is called with a file's name before it is read, where the corpus is elsewhere and
-            this folder holds what was fetched; sees to it that the file is here, and whole.
+          folder: the corpus, or a cache of a corpus in a bucket.
+          fetch: for a cache: called with a file's name before the file is read, and fetches it
+            unless it is there and whole.
 
         Raises:
           CorpusMissing: there is no manifest.
@@ -169,7 +169,7 @@ class Corpus:
         """The tokens of some documents, in the order asked for: int32, one array each.
 
         Raises:
-          CorpusDamaged: the file they are in is not what was written.
+          CorpusDamaged: their file is not what was written.
         """
         numbers = np.asarray(document_numbers, dtype=np.int64)
         files = np.searchsorted(self._file_starts, numbers, side="right") - 1
@@ -197,7 +197,7 @@ class Corpus:
                 self._checked.add(number)
             self._readers[number] = open_reader(path)
             if len(self._readers) > MOST_OPEN_FILES:
-                self._readers.popitem(last=False)  # whoever reads in it still holds it
+                self._readers.popitem(last=False)  # a thread that reads from it keeps it open
             return self._readers[number]
 
     def _file(self, name: str) -> Path:

@@ -1,25 +1,25 @@
-"""A document, and a stream of documents with what is to be said about it."""
+"""A document; and a source, a stream of documents with its licences and notes."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-PIECE = ""
+PIECE = ""  # as a group: each piece of the document is a group of its own
 
 
 class Document(NamedTuple):
-    """A text, the domain it is counted under, and the group that stays in one split."""
+    """A text, its domain, and its group, which stays in one split."""
 
     text: str
     domain: str
-    group: str | None = None  # None = the document itself; PIECE = each piece it is cut into
+    group: str | None = None  # None = the document is its own group; or PIECE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A stream of documents and what is to be said about it.
+    """A stream of documents, and facts about it.
 
-    `left_out` and `notes` may still grow while `documents` is being read.
+    `left_out` and `notes` may grow while `documents` is read.
     """
 
     documents: Iterator[Document]

@@ -1,10 +1,10 @@
 """Text chunks -> tokens, by several processes, in the order of the chunks.
 
-`python -m dipaco.data.encode TOKENIZER` is one of them: it reads a job a line and answers a line.
-Plain subprocesses rather than `multiprocessing`: they do not import the caller's main module, share
-no memory with a process that may hold JAX's threads, and end by themselves when their parent is
-gone, even killed, because their input ends. Chunk i goes to process i modulo n, so that the answers
-are in order without anyone sorting them.
+`python -m dipaco.data.encode TOKENIZER` is one of them: it reads a job a line and prints an answer
+a line. Plain subprocesses rather than `multiprocessing`: they do not import the caller's main
+module, share no memory with a process that may hold JAX's threads, and end when their parent is
+gone, even killed, because their input ends. Chunk i goes to process i modulo n, so the answers are
+in order.
 """
 
 import contextlib
@@ -24,14 +24,16 @@ from dipaco.data.tokenizer import Tokenizer, load_tokenizer
 from dipaco.errors import DiskFull, NotWritable
 from dipaco.files import write_arrays
 
-JOBS_AHEAD = 2  # a process always has its next job, and no more wait on disk
+JOBS_AHEAD = 2  # per process: it never waits for its next job, and few results wait on disk
 
 
 def encode_chunks(
     staged: Staged, chunks: range, tokenizer: Tokenizer, processes: int
 ) -> Generator[list[np.ndarray], None, None]:
-    """For each chunk the tokens of its kept documents; at most a few chunks are in memory."""
-    if processes == 1 or len(chunks) <= 2:  # starting a process takes as long as two chunks
+    """Yields for each chunk the tokens of its kept documents; a few chunks are in memory."""
+    if (
+        processes == 1 or len(chunks) <= 2
+    ):  # starting a process takes as long as encoding two chunks
         for chunk in chunks:
             texts = read_chunk(staged.chunk_file(chunk))
             yield tokenizer.encode([texts[i] for i in np.flatnonzero(staged.kept_in(chunk))])
@@ -54,7 +56,7 @@ def encode_chunks(
 
 
 class _Worker:
-    """One process that tokenises, seen from its parent."""
+    """A process that tokenises, on the side of its parent."""
 
     def __init__(self, tokenizer_file: Path):
         home = str(Path(dipaco.__file__).parents[1])
@@ -96,7 +98,7 @@ class _Worker:
         return tokens, lengths
 
     def close(self) -> None:
-        """Ends the process: its input ends."""
+        """Ends the process by closing its input."""
         with contextlib.suppress(OSError):
             self.jobs.close()
         self.process.wait()
@@ -105,7 +107,7 @@ class _Worker:
 
 def main() -> None:
     """Does jobs from standard input until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     tokenizer = load_tokenizer(Path(sys.argv[1]))
     for line in sys.stdin:
         job = json.loads(line)
@@ -118,7 +120,7 @@ def main() -> None:
             }
             write_arrays(Path(job["result"]), arrays)
             answer = {"result": job["result"]}
-        except (DiskFull, NotWritable) as error:  # for the parent to tell
+        except (DiskFull, NotWritable) as error:  # the parent raises it
             values = {name: str(value) for name, value in error.values.items()}
             answer = {"error": type(error).__name__, "values": values}
         print(json.dumps(answer), flush=True)

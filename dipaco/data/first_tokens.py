@@ -30,7 +30,7 @@ def first_tokens(
 def encode_first_tokens(
     tokenizer: Tokenizer, texts: Sequence[str], length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same for texts that are in no corpus, such as a file given to `dipaco evaluate`."""
+    """The same for texts outside a corpus, such as a file given to `dipaco evaluate`."""
     return _cut(tokenizer.encode(texts), length)
 
 

@@ -1,8 +1,8 @@
-"""The text of the Python installation itself: the last resort where nothing can be fetched.
+"""The text of the Python installation itself: the last resort when no package can be fetched.
 
 Three domains that every installation has, some of them small: the standard library's sources, the C
-headers, and the language reference that `help()` shows. Enough to see the machinery work, not to
-draw conclusions from.
+headers, and the language reference that `help()` shows. Enough to see a run work, not to draw
+conclusions from.
 """
 
 import sysconfig

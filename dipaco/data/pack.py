@@ -1,12 +1,9 @@
-"""Rows planned before they are read: which pieces of which documents fill row k.
+"""Packing: a plan of which pieces of which documents fill row k, made before any row is read.
 
-Documents are put one behind the other in a shuffled order and the line is cut every `row_length`
-tokens, so every row but the last is full. A row thus starts and ends in the middle of documents,
-and each piece is a segment of its own: attention never crosses from one to another. The plan is
-four flat arrays, 16 bytes a piece; no token is touched.
-
-With the plan made once, row k is found at once and a position in the data is one integer
-(`pipeline.py`).
+Documents are concatenated in a shuffled order and cut every `row_length` tokens, so every row but
+the last is full. A row may start and end inside a document; each piece is a segment of its own, and
+attention never crosses segments. The plan is four flat arrays, 16 bytes a piece; no token is read.
+With it, row k is found directly, and a position in the data is one integer (`pipeline.py`).
 """
 
 import dataclasses
@@ -39,7 +36,7 @@ class RowPlan:
 
     @property
     def documents(self) -> np.ndarray:
-        """[n] int64, rising: the documents that it has pieces of."""
+        """[n] int64, rising: the documents with pieces in the plan."""
         return np.unique(self.piece_document)
 
     def row(self, k: int) -> list[tuple[int, int, int]]:
@@ -60,12 +57,12 @@ def plan_rows(
 
     Args:
       lengths: [documents of the corpus] tokens in each.
-      document_numbers: [N] the documents to use, each once; their order does not matter.
+      document_numbers: [N] the documents to use, each once, in any order.
       row_length: tokens in a row.
       seed: of the order of the documents.
 
     Returns:
-      A plan in which every token of every document is once, and all rows but the last are full.
+      A plan with every token of every document once; all rows but the last are full.
     """
     documents = np.sort(np.asarray(document_numbers, dtype=np.int64))
     documents = documents[np.argsort(splitmix(documents, seed), kind="stable")]
@@ -74,7 +71,7 @@ def plan_rows(
     ends = np.cumsum(sizes)
     num_tokens = int(ends[-1]) if len(ends) else 0
 
-    # Pieces lie between neighbouring cuts: where a document starts, and where a row starts.
+    # A piece lies between two neighbouring cuts; a cut is where a document or a row starts.
     row_cuts = np.arange(0, num_tokens, row_length, dtype=np.int64)
     cuts = np.union1d(ends - sizes, row_cuts)
     owner = np.searchsorted(ends, cuts, side="right")
@@ -100,7 +97,7 @@ def load_plan(file: Path) -> RowPlan:
       ShardDamaged: the file is missing, cut short, or not what was written.
     """
     try:
-        # Opened here: NumPy leaves a file that it cannot read open.
+        # Opened here, because NumPy does not close a file that it cannot read.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             plan = RowPlan(
                 row_length=int(arrays["row_length"]),

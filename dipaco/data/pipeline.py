@@ -1,9 +1,8 @@
 """Batches by number: step s of a plan and a seed is always the same batch.
 
-Grain shuffles rows, not documents, anew in every epoch, by a permutation that is computed and not
-stored; `repeat` comes after `shuffle`, or epochs would mix. A position in the data is therefore one
-integer, the step. It says nothing of which data: keep `fingerprint` with it, and compare when going
-on.
+Grain shuffles the rows in every epoch by another permutation, which is computed and not stored;
+`repeat` comes after `shuffle`, or epochs would mix. So a position in the data is one integer, the
+step. The step does not say which data: store `fingerprint` with it, and compare before resuming.
 """
 
 from collections.abc import Iterator
@@ -15,14 +14,14 @@ from dipaco.data.corpus import TokenReader
 from dipaco.data.pack import RowPlan
 from dipaco.files import digest_of
 
-FORMAT_VERSION = 1  # raise it when the same step would give another batch
+FORMAT_VERSION = 1  # raise it when a change gives the same step another batch
 READ_AHEAD = 8  # batches
 
 Batch = dict[str, np.ndarray]
 
 
 class Rows:
-    """A random-access source of planned rows, as Grain wants it."""
+    """The rows of a plan as a random-access source for Grain."""
 
     def __init__(self, corpus: TokenReader, plan: RowPlan):
         self.corpus = corpus
@@ -56,10 +55,10 @@ class Batches:
     def __init__(self, corpus: TokenReader, plan: RowPlan, batch_size: int, seed: int):
         import grain
 
-        assert plan.num_rows > 0, "an empty plan is an EmptyShard before it comes here"
+        assert plan.num_rows > 0, "the caller raises EmptyShard for an empty plan"
         self.batch_size = batch_size
         self.fingerprint = digest_of(FORMAT_VERSION, corpus.digest, plan.digest(), seed, batch_size)
-        rows: Any = Rows(corpus, plan)  # what Grain reads by index; its own protocol says more
+        rows: Any = Rows(corpus, plan)  # Grain reads it by index; its protocol asks for more
         self._dataset: Any = (
             grain.MapDataset.source(rows).seed(seed % 2**32).shuffle().repeat().batch(batch_size)
         )

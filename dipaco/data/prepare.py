@@ -1,8 +1,9 @@
 """Makes a corpus: reads, splits and tokenises the sources, once.
 
-The bytes depend on the text and the settings, not on the run's seed, the number of processes or how
-often it was interrupted. What is held in memory is a few chunks and some bytes a document. The
-manifest is written last, so it means "finished"."""
+The bytes depend on the text and the settings, not on the run's seed, the number of processes or
+interruptions. Memory holds a few chunks, and some bytes a document. The manifest is written last,
+so it means "finished".
+"""
 
 import dataclasses
 import json
@@ -28,12 +29,12 @@ FILE_BYTES = 64 << 20  # of tokens, before compression
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareProgress:
-    """How far one stage of `prepare` is: `fetch`, `read`, `tokenizer` or `tokens`."""
+    """Progress of a stage of `prepare`: `fetch`, `read`, `tokenizer` or `tokens`."""
 
     stage: str
     done: int = 0  # in `unit`
     total: int | None = None  # None = not known
-    unit: str = ""  # "bytes", or nothing where there is only a message
+    unit: str = ""  # "bytes", or empty for a message alone
     message: str = ""
 
 
@@ -42,17 +43,17 @@ def prepare(
     folder: Path | str,
     progress: Callable[[PrepareProgress], None] = lambda step: None,
 ) -> Corpus:
-    """Reads, splits and tokenises the sources into `folder`; goes on where it was interrupted.
+    """Reads, splits and tokenises the sources into `folder`; resumes where it was interrupted.
 
     Args:
       config: what to read and how.
-      folder: of this corpus alone. A finished corpus of the same settings is opened as it is.
-      progress: is told how far each stage is.
+      folder: for this corpus alone. A finished corpus of the same settings is opened as it is.
+      progress: called with the progress of each stage.
 
     Raises:
       CorpusOfOtherSettings: the folder holds another corpus.
       EmptyCorpus, EmptySplit: there is no text, or too little of it for a split.
-      BadSource, BinaryText, BadRecord, MissingColumn, ExtraMissing, BadTokenizer: see `errors.py`.
+      BadSource, BinaryText, BadRecord, MissingColumn, ExtraMissing, BadTokenizer.
     """
     folder = Path(folder)
     settings = corpus_settings(config)
@@ -102,7 +103,7 @@ def _write_tokens(
     tokenizer: Tokenizer,
     progress: Callable[[PrepareProgress], None],
 ) -> tuple[list[TokenFile], np.ndarray]:
-    """Writes the token files that are not there yet; one file is the unit of going on."""
+    """Writes the token files that are missing. An interrupted file is written again whole."""
     token_type = _token_type(tokenizer)
     files: list[TokenFile] = []
     lengths: list[np.ndarray] = []
@@ -111,7 +112,7 @@ def _write_tokens(
         record = msgspec.json.decode(done.read_bytes(), type=_FileRecord)
         written = folder / record.file.name
         if not written.exists() or file_digest(written) != record.file.digest:
-            break  # a preparation with other settings came between
+            break  # overwritten by a preparation with other settings
         files.append(record.file)
         lengths.append(np.array(record.lengths, dtype=np.int32))
         chunk = record.next_chunk
@@ -134,7 +135,7 @@ def _write_tokens(
                 )
             file, file_lengths = writer.close()
             record = _FileRecord(file=file, lengths=file_lengths, next_chunk=chunk)
-            # The record after the file: a file without one is written again, with the same bytes.
+            # The record after the file: a file without one is written again, to the same bytes.
             write_whole(
                 staged.folder / f"file_{len(files):05d}.json",
                 lambda stream, r=record: stream.write(msgspec.json.encode(r)),
@@ -206,7 +207,7 @@ def _finish(
 
 
 def _count_splits(config: DataConfig, staged: Staged, splits: np.ndarray) -> dict[str, int]:
-    """Documents by split; none may be empty but `short`."""
+    """Documents by split. Raises `EmptySplit`; only `short` may be empty."""
     documents = {name: int((splits == code).sum()) for code, name in enumerate(SPLITS)}
     for split, setting in (
         ("train", "max_bytes_per_domain"),

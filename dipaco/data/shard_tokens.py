@@ -1,12 +1,12 @@
-"""Some documents of a corpus, gathered into files of their own: the shard of a path, or what is
-validated on.
+"""Shard tokens: the tokens of some documents of a corpus, a path's shard or the validation split,
+in files of their own.
 
     FOLDER/about.json                   which corpus, the type of a token, documents in each file
     FOLDER/tokens_00000.arrayrecord ...   one record a document, in rising order of their numbers
 
-The documents of a path lie all over a corpus, since routing looks at their content. A machine that
-has to fetch what it reads would fetch every file for the sake of a P-th of each; gathered, it
-fetches that part and no more, for one more copy of the tokens in the store.
+The documents of a path are all over a corpus, since routing looks at their content. A machine that
+reads from a bucket would fetch every corpus file to use a P-th of each. Shard tokens let it fetch
+that part alone, for one more copy of the tokens in the store.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class _About(msgspec.Struct):
 
 
 def shard_tokens_digest(corpus_digest: str, documents: np.ndarray) -> str:
-    """What some documents (rising numbers) of a corpus are called: the same for the same tokens."""
+    """Identifies the tokens of some documents (rising numbers) of a corpus."""
     return digest_of(corpus_digest, np.asarray(documents, dtype=np.int64))
 
 
@@ -54,11 +54,11 @@ def write_shard_tokens(corpus: Corpus, documents: np.ndarray, folder: Path) -> N
 
 
 class ShardTokens:
-    """Gathered documents, open for reading by their numbers in the corpus.
+    """Shard tokens, open for reading by the documents' numbers in the corpus.
 
     Args:
-      folder: that `write_shard_tokens` wrote; its files may go as soon as this is made.
-      documents: as they were given to `write_shard_tokens`.
+      folder: written by `write_shard_tokens`; its files are open, and may be deleted.
+      documents: as given to `write_shard_tokens`.
     """
 
     def __init__(self, folder: Path, documents: np.ndarray):
@@ -73,7 +73,7 @@ class ShardTokens:
         """The tokens of some documents, in the order asked for: int32, one array each."""
         numbers = np.asarray(document_numbers, dtype=np.int64)
         places = np.searchsorted(self._documents, numbers)
-        assert (self._documents[places] == numbers).all(), "a document that was not gathered"
+        assert (self._documents[places] == numbers).all(), "a document of another shard"
         files = np.searchsorted(self._starts, places, side="right") - 1
         found: list[np.ndarray] = [np.zeros(0, dtype=np.int32)] * len(numbers)
         for file in np.unique(files).tolist():

@@ -1,7 +1,7 @@
 """A shard: the documents of one path, and the rows planned over them.
 
-Follows DiPaCo section 2.4: one shard a path. Here it is document numbers and a plan, some bytes a
-document; two shards may share documents (overlap, section 2.4.4) and nothing is copied.
+Follows DiPaCo section 2.4: one shard a path. A shard is document numbers and a row plan, some bytes
+a document; shards may share documents (overlap, section 2.4.4), and no text is copied.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from dipaco.data.errors import EmptyShard
 from dipaco.data.pack import RowPlan, plan_rows
 from dipaco.data.splitmix import splitmix
 
-HOLD_OUT_SEED = 0x686F6C64  # the same documents whatever the run's seed, so that seeds compare
+HOLD_OUT_SEED = 0x686F6C64  # independent of the run's seed, so that runs of several seeds compare
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,14 @@ def hold_out(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Divides a shard: (what is trained on, what is held out), each rising.
 
-    Whether a document is held out depends on itself alone: it is so in every shard that it comes
-    to, of other paths and later. Only where a shard would hold out none, one is taken all the same.
+    Whether a document is held out depends on the document alone: it is the same in all shards, of
+    all paths and phases. A shard that would hold out none holds out one all the same.
 
     Args:
-      corpus: what the numbers are of.
+      corpus: the corpus of the documents.
       document_numbers: the shard.
       share: of the documents that are long enough.
-      shortest: tokens; those that have fewer are not held out, since nothing could be said of them.
+      shortest: tokens; shorter documents are not held out, as they could not be scored.
     """
     documents = np.unique(np.asarray(document_numbers, dtype=np.int64))
     lot = splitmix(documents, HOLD_OUT_SEED).astype(np.float64) / 2.0**64

@@ -1,17 +1,16 @@
 """Where documents come from: one URL-like string for each source, read as a stream.
 
-  packages:                  the text that published packages carry (`packages.py`)
+  packages:                  the text that published packages carry (`packages/`)
   text:GLOB                  text files; the domain is the folder's name, or `?domain=NAME`
   jsonl:GLOB                 JSON lines, also .gz; `?text=COLUMN&domain=COLUMN&group=COLUMN`
   parquet:GLOB               the same for Parquet
   hf:NAME[#CONFIG]           a data set of the Hugging Face hub, streamed; also `?split=train`
-  toy:                       clusters made on the spot (`toy.py`)
+  toy:                       generated clusters (`toy.py`)
 
-The group is what must not be in two splits: a text file, a package's source file, the value of the
-group column, else the document itself. A long document is cut into pieces of one group, unless
-`?group=piece` lets each piece stand by itself. Text
-must be UTF-8: a file with anything else is refused with the place of the first bad byte, since
-silently replaced characters would be trained on.
+A group is never in two splits: a text file, a source file of a package, the documents with one
+value of the group column, else the document itself. A long document is cut into pieces of one
+group; with `?group=piece`, each piece is a group. Text must be UTF-8: a file with other bytes is
+refused, naming the first bad byte, since replaced characters would silently be trained on.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ ROWS_AT_ONCE = 256
 
 
 class SourceUrl(NamedTuple):
-    """`kind:place#fragment?option=value`, taken apart."""
+    """`kind:place#fragment?option=value`, parsed."""
 
     url: str
     kind: str
@@ -50,9 +49,9 @@ def open_source(
     """Opens a source.
 
     Args:
-      url: as in the first lines of this file.
-      max_bytes_per_domain: a hint: nothing beyond it will be used, so a source may stop there.
-      say: is told what takes time, such as a download.
+      url: as at the top of this file.
+      max_bytes_per_domain: a hint: the caller uses no more, so a source may stop there.
+      say: called with a sentence before what takes time, such as a download.
 
     Raises:
       BadSource: the kind is unknown, an option is, or no file matches.
@@ -61,7 +60,7 @@ def open_source(
     documents: Iterator[Document]
     match source.kind:
         case "packages":
-            from dipaco.data.packages.domains import open_packages
+            from dipaco.data.packages.source import open_packages
 
             _allow(source, ())
             return open_packages(max_bytes_per_domain=max_bytes_per_domain, say=say)
@@ -94,7 +93,7 @@ def open_source(
 def parse_url(url: str) -> SourceUrl:
     """`jsonl:data/*.jsonl?text=body` -> kind, place and options.
 
-    A `?` begins the options only if `name=` follows it: in a glob it stands for any character.
+    A `?` begins the options only if `name=` follows: in a glob it matches any character.
     """
     kind, _, rest = url.partition(":")
     place, mark, query = rest.rpartition("?")
@@ -104,17 +103,17 @@ def parse_url(url: str) -> SourceUrl:
 
 
 def source_of_file(file: Path) -> str:
-    """The URL of one file, its kind told by its name: .jsonl, .parquet, anything else is text."""
+    """The URL of a file, its kind from its suffix: .jsonl, .parquet, else text."""
     kinds = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
     kind = kinds.get(Path(file.name.removesuffix(".gz")).suffix, "text")
     return f"{kind}:{glob.escape(str(file))}"
 
 
 def cut_text(text: str, max_bytes: int) -> Iterator[str]:
-    """Cuts a long text where a paragraph, else a line, else a word ends; loses no character.
+    """Cuts a long text at the end of a paragraph, else of a line, else of a word.
 
-    Pieces have at most `max_bytes` bytes of UTF-8 (and more than half of it, where a natural end
-    allows).
+    No character is lost. Pieces have at most `max_bytes` bytes of UTF-8, and more than half of that
+    where there is such an end.
     """
     data = text.encode("utf-8", "surrogatepass")
     start = 0
@@ -133,7 +132,7 @@ def _last_end(data: bytes, low: int, high: int) -> int:
     for back in range(4):
         if data[high - back] & 0xC0 != 0x80:  # not inside a character
             return high - back
-    return high  # not UTF-8 at all; `decode` will say where
+    return high  # not UTF-8; `decode` raises and says where
 
 
 # --- the kinds --------------------------------------------------------------------------------
@@ -148,7 +147,7 @@ def _text_documents(source: SourceUrl, files: list[Path]) -> Iterator[Document]:
 
 
 def _text_blocks(file: Path) -> Iterator[str]:
-    """A text file in blocks of about a megabyte that end with a line where there are lines."""
+    """A text file in blocks of about a megabyte, cut at the end of a line if there is one."""
     offset, rest = 0, b""
     with _open(file) as stream:
         while block := stream.read(BLOCK_BYTES):
@@ -163,7 +162,7 @@ def _text_blocks(file: Path) -> Iterator[str]:
 
 
 def decode(data: bytes, file: str | Path, offset: int = 0) -> str:
-    """UTF-8 bytes -> text, a byte order mark dropped.
+    """UTF-8 bytes -> text without a byte order mark.
 
     Raises:
       BinaryText: names the file and the offset of the first byte that is not text.
@@ -179,7 +178,7 @@ def decode(data: bytes, file: str | Path, offset: int = 0) -> str:
 
 
 class SourceRow(NamedTuple):
-    """One row of a file with columns, and where it stands."""
+    """One row of a file with columns, and its place in the file."""
 
     file: str
     place: str
@@ -286,7 +285,7 @@ def _files(source: SourceUrl) -> list[Path]:
 
 @contextlib.contextmanager
 def _open(file: Path) -> Generator[BinaryIO, None, None]:
-    """Opens a file, also a .gz; what goes wrong while it is read becomes a sentence."""
+    """Opens a file, also a .gz. Errors while it is read become `BadSource`."""
     try:
         with gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb") as stream:
             yield cast(BinaryIO, stream)

@@ -1,10 +1,10 @@
-"""Documents as text, read once from their sources and kept until they are tokens.
+"""Staging: documents as text, read once from their sources and stored until they are tokens.
 
-A source may be slow, or gone the second time, and the tokenizer must exist before the first token
-does: so documents are first written to files of a megabyte, in the order in which they came, with a
-few flat arrays about them. Everything that is decided about a document is decided here: which
-domain, which split, whether it is kept. Only the arrays grow with the corpus (22 bytes a document);
-they are complete when `documents.npz` is there, which is written last.
+A source may be slow, or unavailable the second time, and the tokenizer is trained before the first
+token is written. So documents are first written to files of a megabyte, in the order of the source,
+with a few flat arrays about them. A document's domain, its split and whether it is kept are decided
+here. Only the arrays grow with the corpus (22 bytes a document); they are in `documents.npz`, which
+is written last.
 """
 
 import array
@@ -31,7 +31,7 @@ SPLITS = ("train", "valid", "router", "short")  # by code; short = too short for
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Staged:
-    """What was read. Chunk c holds documents chunk_starts[c] to chunk_starts[c + 1]."""
+    """Staged documents. Chunk c holds documents chunk_starts[c] to chunk_starts[c + 1]."""
 
     folder: Path
     chunk_starts: np.ndarray  # [chunks + 1] int64
@@ -39,7 +39,7 @@ class Staged:
     splits: np.ndarray  # [N] uint8: number in `SPLITS`
     num_bytes: np.ndarray  # [N] uint32 of UTF-8
     hashes: np.ndarray  # [N] uint64 of the text
-    is_kept: np.ndarray  # [N] bool: the first with its text
+    is_kept: np.ndarray  # [N] bool: the first document with its text
     num_groups: int
     domain_names: tuple[str, ...]
     licences: dict[str, str]
@@ -58,7 +58,7 @@ class Staged:
         return self.is_kept[self.chunk_starts[chunk] : self.chunk_starts[chunk + 1]]
 
     def sample_of_train(self, num_bytes: int) -> Iterator[str]:
-        """About `num_bytes` of train text, from all over it; by hash, so always the same."""
+        """About `num_bytes` of train text from the whole corpus; by hash, so always the same."""
         chosen = self.is_kept & (self.splits == SPLITS.index("train"))
         share = num_bytes / max(1, int(self.num_bytes[chosen].sum(dtype=np.int64)))
         chosen &= fractions(self.hashes, seed=1) < share
@@ -84,13 +84,13 @@ def stage_documents(
     say: Callable[[str], None],
     count: Callable[[int], None],
 ) -> Staged:
-    """Reads all sources into `folder`, or finds them there already.
+    """Reads all sources into `folder`, unless they are there already.
 
     Args:
       config: sources, caps and fractions.
-      folder: of these settings only; left-overs of an interrupted reading are overwritten.
-      say: is told what takes time.
-      count: is told the bytes read so far.
+      folder: for these settings only; files of an interrupted reading are overwritten.
+      say: called with a sentence before what takes time.
+      count: called with the bytes read so far.
 
     Raises:
       EmptyCorpus: there was no text at all.
@@ -149,7 +149,7 @@ def _read_sources(
                 domain_numbers[document.domain] = len(domain_bytes)
                 domain_bytes.append(0)
             domain = domain_numbers[document.domain]
-            # Pieces of one document stay in one split: its group, or else the whole text, decides.
+            # The split follows from the group, else from the whole text, so pieces stay together.
             group = document.text if document.group is None else document.group
             group_hash = xxhash.xxh3_64_intdigest(group.encode("utf-8", "replace"))
             for text in cut_text(document.text, config.max_document_bytes):
@@ -191,25 +191,25 @@ def _read_sources(
 
 
 def _splits(groups: np.ndarray, config: DataConfig) -> np.ndarray:
-    place = fractions(groups, seed=0)
+    fraction = fractions(groups, seed=0)
     splits = np.full(len(groups), SPLITS.index("train"), dtype=np.uint8)
-    splits[place < config.valid_fraction + config.router_fraction] = SPLITS.index("router")
-    splits[place < config.valid_fraction] = SPLITS.index("valid")
+    splits[fraction < config.valid_fraction + config.router_fraction] = SPLITS.index("router")
+    splits[fraction < config.valid_fraction] = SPLITS.index("valid")
     return splits
 
 
 def first_of_each(hashes: np.ndarray) -> np.ndarray:
-    """[N] uint64 -> [N] bool: the first of its value? In parts by value, to bound memory."""
+    """[N] uint64 -> [N] bool: is it the first of its value? In parts by value, to bound memory."""
     is_first = np.zeros(len(hashes), dtype=bool)
     parts = 1 + len(hashes) // HASHES_AT_ONCE
     part_of = hashes % np.uint64(parts) if parts > 1 else np.zeros(len(hashes), dtype=np.uint8)
     for part in range(parts):
         members = np.flatnonzero(part_of == part)
-        _, firsts = np.unique(hashes[members], return_index=True)  # of equals, the first
+        _, firsts = np.unique(hashes[members], return_index=True)  # the first of equal values
         is_first[members[firsts]] = True
     return is_first
 
 
 def staging_name(settings: dict[str, object]) -> str:
-    """The folder of these settings: what another configuration left behind is never taken up."""
+    """The folder for these settings, so that staged text of other settings is never used."""
     return hashlib.sha256(msgspec.json.encode(settings, order="sorted")).hexdigest()[:16]

@@ -1,9 +1,9 @@
 """Files of tokens: one ArrayRecord record a document, written whole, counted, known by digest.
 
-ArrayRecord (https://github.com/google/array_record) finds any record at once. Its one surprise: a
+ArrayRecord (https://github.com/google/array_record) finds any record directly. Its one surprise: a
 file that was cut short or never closed reads as an *empty* one, without an error. So a file is
-written under another name, closed, counted, and only then renamed; whoever reads it compares its
-size and digest with what was recorded.
+written under another name, closed, counted, and then renamed; a reader compares its size and digest
+with the recorded ones.
 """
 
 import contextlib
@@ -46,19 +46,19 @@ class TokenWriter:
         self.num_bytes = 0
 
     def write(self, tokens: np.ndarray) -> None:
-        with _said_plainly(self.partial):
+        with _translate_errors(self.partial):
             self.writer.write(tokens.tobytes())
         self.lengths.append(len(tokens))
         self.num_bytes += tokens.nbytes
 
     def close(self) -> tuple[TokenFile, list[int]]:
-        with _said_plainly(self.partial):
+        with _translate_errors(self.partial):
             self.writer.close()
         flush(self.partial)
         reader = open_reader(self.partial)
         written = reader.num_records()
         reader.close()
-        if written != len(self.lengths):  # it was cut short, and said nothing
+        if written != len(self.lengths):  # cut short without an error
             problem = f"it holds {written} of {len(self.lengths)} documents"
             raise NotWritable(file=self.partial, problem=problem)
         file = TokenFile(
@@ -72,8 +72,8 @@ class TokenWriter:
 
 
 @contextlib.contextmanager
-def _said_plainly(file: Path) -> Generator[None, None, None]:
-    """ArrayRecord reports everything as a RuntimeError with a text."""
+def _translate_errors(file: Path) -> Generator[None, None, None]:
+    """ArrayRecord raises every error as a RuntimeError with a text."""
     try:
         yield
     except RuntimeError as error:
@@ -83,7 +83,7 @@ def _said_plainly(file: Path) -> Generator[None, None, None]:
 
 
 def open_reader(file: Path) -> Any:
-    """An ArrayRecordReader for random access; check the file's digest before."""
+    """An ArrayRecordReader for random access. The caller checks the file's digest first."""
     from array_record.python.array_record_module import (  # ty: ignore[import-not-found]
         ArrayRecordReader,
     )

@@ -1,8 +1,8 @@
-"""Text <-> token ids: a byte-level BPE, trained here or given, known by the digest of its file.
+"""Text <-> token ids: a byte-level BPE, trained here or given, identified by its file's digest.
 
-Byte-level: any text can be written and comes back exactly. Id 0 is `<|endoftext|>`, reserved for
-padding; it is never put into a document. Tokens are encoded without special tokens, whatever a
-given tokenizer would add by itself.
+Byte-level: any text can be encoded and is decoded exactly. Id 0 is `<|endoftext|>`, reserved for
+padding; it is never part of a document. Special tokens that a given tokenizer would add by itself
+are left out.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from dipaco.data.errors import BadTokenizer
 from dipaco.files import file_digest, write_whole
 
 PADDING = "<|endoftext|>"
-TEXTS_AT_ONCE = 64  # an encoding holds some 100 bytes a token until it is dropped
+TEXTS_AT_ONCE = 64  # the library's encodings take about 100 bytes a token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Tokenizer:
         return encoded
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Ids -> text; bytes that do not yet make a character come out as U+FFFD."""
+        """Ids -> text; incomplete characters become U+FFFD."""
         return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, file: Path) -> Tokenizer:
     """Trains a byte-level BPE on a stream of texts and writes it as tokenizer.json.
 
-    A small sample may give fewer than `vocab_size` tokens; ids are then below that all the same.
+    A small sample may give fewer than `vocab_size` tokens.
     """
     import tokenizers
 

