@@ -82,8 +82,8 @@ def run(options: argparse.Namespace) -> int:
         if is_new:
             print(title_of(opened.config), flush=True)
         print(f"launcher {name}: {options.workers} workers on {options.engine}", flush=True)
-        crews = _crews(opened, options, name)
-        if not supervise(opened, engine, crews, name, tensorboard=options.tensorboard):
+        groups = _worker_groups(opened, options, name)
+        if not supervise(opened, engine, groups, name, tensorboard=options.tensorboard):
             print(stop_message(opened.ledger))
             return 0
         print_results(opened)
@@ -111,7 +111,7 @@ def _check_counts(options: argparse.Namespace) -> None:
     check_memory_fraction(options.memory_fraction)
 
 
-def _crews(opened: "Run", options: argparse.Namespace, name: str) -> list["WorkerGroup"]:
+def _worker_groups(opened: "Run", options: argparse.Namespace, name: str) -> list["WorkerGroup"]:
     from dipaco.launch.process_spec import ProcessSpec, variables_for
     from dipaco.launch.supervisor import WorkerGroup
     from dipaco.runs.opening import database_option
@@ -141,11 +141,11 @@ def _engine(opened: "Run", options: argparse.Namespace) -> "Engine":
     if options.engine == "ray":
         from dipaco.launch.ray import RayEngine, WorkerResources
 
-        shape = WorkerResources(
+        resources = WorkerResources(
             options.devices_per_worker, options.cpus_per_worker, options.memory_fraction
         )
         place = None if opened.database_location.is_server else str(opened.address)
-        return RayEngine(options.address, shape, opened.address.identity, on_one_machine=place)
+        return RayEngine(options.address, resources, opened.address.identity, on_one_machine=place)
     from dipaco.launch.devices import devices_of, visible_devices
     from dipaco.launch.local import LocalEngine
 

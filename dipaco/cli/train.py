@@ -103,9 +103,9 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
 
     if is_new:
         print(title_of(opened.config), flush=True)
-    crew = WorkerGroup(
+    group = WorkerGroup(
         ProcessSpec("worker", str(options.run)), f"local-{os.getpid()}", options.workers
     )
     engine = LocalEngine(opened.layout.log)
     with with_metrics(opened, options, None):
-        return supervise(opened, engine, [crew], name_of(None), tensorboard=options.tensorboard)
+        return supervise(opened, engine, [group], name_of(None), tensorboard=options.tensorboard)

@@ -1,14 +1,17 @@
-"""Starting workers and keeping them: the processes of a run, on engines that hold them.
+"""Starting workers and keeping them alive: the processes of a run, on engines that hold them.
 
-    roles.py       a role's command line, and what it must know on another machine
-    devices.py     which devices of a machine are whose
-    engine.py      the contract of an engine: start, end, poll, stop groups of processes
-    local.py       processes of this machine
-    ray.py         actors on a Ray cluster, and `leash.py`, which their processes are on
-    replicas.py    serving loops behind Ray Serve, and `path_router.py`, which picks one of them
-    supervisor.py  keeps as many workers alive as are wanted, until the run is finished
+    process_spec.py  the command line of a process, and the variables it needs on another machine
+    devices.py       which devices of a machine belong to which worker
+    engine.py        the contract of an engine: start, end, poll and stop workers
+    local.py         processes of this machine
+    ray.py           actors on a Ray cluster; `parent_death.py` ends their processes with them
+    supervisor.py    keeps the wanted number of workers alive until the run is finished
+    event_tailer.py  prints what the workers write into the run's event file
 
-An engine knows processes and nothing of tasks: whether work is done is in the ledger. So a launcher
-that dies costs nothing but the workers that it would have started again. DiPaCo (arXiv 2403.10616)
-section 3. May import everything below.
+Nouns: *worker* (one process, or one on each of several hosts that train a path together), *worker
+group* (workers with the same command line), *engine* (where workers live).
+
+An engine knows processes and no tasks: the ledger knows whether work is done. A launcher that dies
+costs only the workers that it would have restarted. DiPaCo (arXiv 2403.10616) section 3. May import
+everything below; Ray is imported in `ray.py` only.
 """

@@ -1,8 +1,7 @@
-"""Which devices of a machine belong to which worker, as the variables that its process starts with.
+"""Which devices of a machine belong to which worker, as environment variables of its process.
 
-Eight workers may share eight GPUs, each with its own; or several share one GPU and each takes a
-fraction of its memory. What is visible is found without JAX: whoever asked it would hold the
-devices.
+Eight workers may use eight GPUs, one each; or several share one GPU, each with a fraction of its
+memory. The visible devices are found without JAX, which would take them for this process.
 """
 
 import math
@@ -13,59 +12,64 @@ from typing import NamedTuple
 
 from dipaco.launch.errors import TooFewDevices
 
-SHARED_MEMORY = 0.9  # of a GPU that several workers share; the rest is for what is not JAX's
-TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # how chips of a host lie
+SHARED_MEMORY = 0.9  # of a GPU that several workers share; the rest is for non-JAX memory
+TPU_BOUNDS = {
+    1: "1,1,1",
+    2: "1,2,1",
+    4: "2,2,1",
+    8: "2,4,1",
+}  # the grid of chips
 FAKE_DEVICES = "--xla_force_host_platform_device_count"
 
 
-class Visible(NamedTuple):
-    """The devices that a process would see here."""
+class VisibleDevices(NamedTuple):
+    """The devices that a process on this machine would see."""
 
     kind: str  # gpu, tpu, cpu
-    ids: tuple[str, ...]  # none for CPU, of which there may be as many as somebody asks for
+    ids: tuple[str, ...]  # none for CPU: any number of CPU devices can be made
 
 
 def visible_devices(
     environment: Mapping[str, str] = os.environ, dev: Path = Path("/dev")
-) -> Visible:
-    """What is on this machine and not hidden by its environment."""
+) -> VisibleDevices:
+    """The devices of this machine that its environment does not hide."""
     if environment.get("JAX_PLATFORMS", "").startswith("cpu"):
-        return Visible("cpu", ())
+        return VisibleDevices("cpu", ())
     gpus = sorted(dev.glob("nvidia[0-9]*"), key=lambda file: (len(file.name), file.name))
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if gpus and chosen != "":
         ids = chosen.split(",") if chosen else [gpu.name.removeprefix("nvidia") for gpu in gpus]
-        return Visible("gpu", tuple(ids))
+        return VisibleDevices("gpu", tuple(ids))
     tpus = [*dev.glob("accel[0-9]*"), *dev.glob("vfio/[0-9]*")]
     if tpus:
         chosen = environment.get("TPU_VISIBLE_CHIPS")
         ids = chosen.split(",") if chosen else map(str, range(len(tpus)))
-        return Visible("tpu", tuple(ids))
-    return Visible("cpu", ())
+        return VisibleDevices("tpu", tuple(ids))
+    return VisibleDevices("cpu", ())
 
 
 def devices_of(
-    visible: Visible,
+    visible: VisibleDevices,
     each: int | None,
     processes: int,
     memory_fraction: float | None,
     environment: Mapping[str, str] = os.environ,
 ) -> Callable[[int], dict[str, str]]:
-    """A function from the number of a process to its variables.
+    """A function from the number of a process to its environment variables.
 
     Args:
-      visible: the devices to be divided.
-      each: devices of each process; None = all sees all.
-      processes: that are wanted at once.
-      memory_fraction: of a GPU, for each process; None = nine tenths of it, divided among the
+      visible: the devices to divide.
+      each: devices of each process; None = every process sees all.
+      processes: how many run at once.
+      memory_fraction: of a GPU, for each process; None = nine tenths, divided among the
         processes that share it.
       environment: of this process.
 
     Raises:
-      TooFewDevices: a process cannot have as many.
+      TooFewDevices: there are fewer than the processes need.
     """
     if each is None:
-        fraction = {} if memory_fraction is None else memory(memory_fraction)
+        fraction = {} if memory_fraction is None else memory_limit(memory_fraction)
         return lambda process: fraction
     if visible.kind == "cpu":
         return lambda process: fake_cpus(each, environment)
@@ -87,19 +91,19 @@ def devices_of(
                 "TPU_CHIPS_PER_PROCESS_BOUNDS": TPU_BOUNDS.get(each, f"1,{each},1"),
                 "TPU_PROCESS_BOUNDS": "1,1,1",
             }
-        fraction = {} if memory_fraction is None else memory(memory_fraction)
+        fraction = {} if memory_fraction is None else memory_limit(memory_fraction)
         return {"CUDA_VISIBLE_DEVICES": ids, **fraction}
 
     return variables
 
 
-def memory(fraction: float) -> dict[str, str]:
-    """How much of a GPU's memory a process takes at its start."""
+def memory_limit(fraction: float) -> dict[str, str]:
+    """The share of a GPU's memory that JAX takes when the process starts."""
     return {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{fraction:.3f}"}
 
 
 def fake_cpus(count: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """So many CPU devices in one process, whatever the environment said of it."""
+    """Makes `count` CPU devices in one process; replaces a count that the environment gives."""
     flags = environment.get("XLA_FLAGS", "").split()
     flags = [flag for flag in flags if not flag.startswith(FAKE_DEVICES)]
     return {"XLA_FLAGS": " ".join([*flags, f"{FAKE_DEVICES}={count}"])}

@@ -1,8 +1,7 @@
-"""The contract of an engine: it starts worker groups, tells which have ended, and stops them.
+"""The contract of an engine: it starts workers, reports which have ended, and stops them.
 
-A group is one worker to the run: one process, or one on each of several hosts that train a path
-together. It lives and dies as a whole: where one of its processes dies, the others are ended. What
-an engine adds is how a process is started and watched.
+A worker is one process, or one on each of several hosts that train a path together. When one of its
+processes dies, the others are ended. An engine adds how a process is started and watched.
 """
 
 import time
@@ -10,42 +9,42 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-LEAVING_SECONDS = 30.0  # between the first and the last process of a group that ends in order
+LEAVING_SECONDS = 30.0  # between the first and the last process of a worker that ends in order
 LOOK_SECONDS = 0.05
 KILLED = -9
 
 
-class Command(Protocol):
-    """What the processes of a group run."""
+class ProcessCommand(Protocol):
+    """What the processes of a worker run."""
 
     def command(self, name: str, host: int = 0, coordinator: str | None = None) -> list[str]:
-        """The command line of one host of the group called `name`; where there are several, they
-        meet at the address `coordinator`.
+        """The command line on one host of the worker `name`; several hosts connect at the address
+        `coordinator`.
         """
         ...
 
     @property
     def hosts(self) -> int:
-        """Processes of a group."""
+        """Processes of a worker."""
         ...
 
     @property
     def takes_devices(self) -> bool:
-        """Whether it computes on accelerators, where there are some."""
+        """Whether it computes on accelerators, if there are any."""
         ...
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that it needs besides those of the machine where it runs."""
+        """Variables that it needs besides those of its machine."""
         ...
 
 
 class Process(Protocol):
-    """One process of a group, wherever it is."""
+    """One process of a worker, on this machine or another."""
 
     def poll(self) -> int | None:
-        """Its exit code, minus the signal's number where one killed it; None while it lives, or
-        waits for a place to live.
+        """Its exit code, or minus the number of the signal that killed it; None while it runs or
+        waits for resources.
         """
         ...
 
@@ -54,20 +53,20 @@ class Process(Protocol):
         ...
 
     def kill(self) -> None:
-        """Ends it, wherever it is, and gives its place back."""
+        """Ends it at once, and frees its resources."""
         ...
 
-    def last_words(self) -> str:
-        """The last line that it printed."""
+    def last_line(self) -> str:
+        """The last line of its output."""
         ...
 
 
-class Ended(NamedTuple):
-    """A group that is no more."""
+class EndedWorker(NamedTuple):
+    """A worker that has ended."""
 
     name: str
-    code: int  # of the process that ended it; minus the signal's number where one killed it
-    words: str = ""  # the last that this process printed
+    code: int  # exit code of the process that ended it, or minus the number of its signal
+    last_line: str = ""  # of the output of this process
 
     @property
     def how(self) -> str:
@@ -75,66 +74,66 @@ class Ended(NamedTuple):
 
 
 class Engine(ABC):
-    """Where the worker groups of a run live."""
+    """Where the workers of a run live."""
 
     def __init__(self):
-        self._groups: dict[str, Sequence[Process]] = {}
-        self._leaving_since: dict[str, float] = {}  # groups of which one has ended in order
+        self._workers: dict[str, Sequence[Process]] = {}
+        self._leaving_since: dict[str, float] = {}  # a first process has ended in order
 
     @abstractmethod
-    def _begin(self, role: Command, name: str) -> Sequence[Process]:
-        """Starts the processes of a group, the first host first."""
+    def _begin(self, spec: ProcessCommand, name: str) -> Sequence[Process]:
+        """Starts the processes of a worker, the first host first."""
 
-    def start(self, role: Command, name: str) -> None:
-        """Starts a group. Where there is no room for it yet, it waits for a place."""
-        assert name not in self._groups, name
-        self._groups[name] = self._begin(role, name)
+    def start(self, spec: ProcessCommand, name: str) -> None:
+        """Starts a worker. It waits if there are no free resources yet."""
+        assert name not in self._workers, name
+        self._workers[name] = self._begin(spec, name)
 
-    def group(self, name: str) -> Sequence[Process]:
-        """The processes of a group, the first host first."""
-        return self._groups[name]
+    def processes(self, name: str) -> Sequence[Process]:
+        """The processes of a worker, the first host first."""
+        return self._workers[name]
 
     def end(self, name: str) -> None:
-        """Asks a group to end in order; `poll` tells when it has."""
-        for process in self._groups.get(name, ()):
+        """Asks a worker to end in order; `poll` reports when it has."""
+        for process in self._workers.get(name, ()):
             process.terminate()
 
-    def poll(self) -> list[Ended]:
-        """The groups that have ended since the last time."""
-        ended = [(name, self._end_of(name, group)) for name, group in self._groups.items()]
+    def poll(self) -> list[EndedWorker]:
+        """The workers that have ended since the last call."""
+        ended = [(name, self._end_of(name, worker)) for name, worker in self._workers.items()]
         for name, end in ended:
             if end is not None:
-                del self._groups[name]
+                del self._workers[name]
                 self._leaving_since.pop(name, None)
         return [end for _, end in ended if end is not None]
 
-    def stop(self, grace_seconds: float) -> list[Ended]:
-        """Asks all to end in order, waits, and ends those that did not."""
-        for name in self._groups:
+    def stop(self, grace_seconds: float) -> list[EndedWorker]:
+        """Asks all workers to end in order, waits, and ends the remaining ones."""
+        for name in self._workers:
             self.end(name)
         ended = self.poll()
         deadline = time.monotonic() + grace_seconds
-        while self._groups and time.monotonic() < deadline:
+        while self._workers and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
             ended += self.poll()
-        for name, group in self._groups.items():
-            for process in group:
+        for name, worker in self._workers.items():
+            for process in worker:
                 process.kill()
-            ended.append(Ended(name, KILLED, group[0].last_words()))
-        self._groups.clear()
+            ended.append(EndedWorker(name, KILLED, worker[0].last_line()))
+        self._workers.clear()
         return ended
 
-    def _end_of(self, name: str, group: Sequence[Process]) -> Ended | None:
-        codes = [(process, process.poll()) for process in group]
+    def _end_of(self, name: str, worker: Sequence[Process]) -> EndedWorker | None:
+        codes = [(process, process.poll()) for process in worker]
         failed = [(process, code) for process, code in codes if code]
         alive = [process for process, code in codes if code is None]
-        if not failed and len(alive) == len(group):
+        if not failed and len(alive) == len(worker):
             return None
         since = self._leaving_since.setdefault(name, time.monotonic())
         if alive and not failed and time.monotonic() - since < LEAVING_SECONDS:
             return None
-        process, code = failed[0] if failed else (group[0], KILLED if alive else 0)
-        words = process.last_words() if code else ""
-        for each in group:
+        process, code = failed[0] if failed else (worker[0], KILLED if alive else 0)
+        last_line = process.last_line() if code else ""
+        for each in worker:
             each.kill()
-        return Ended(name, code, words)
+        return EndedWorker(name, code, last_line)

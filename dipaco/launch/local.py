@@ -1,4 +1,4 @@
-"""Processes of this machine, each with a log of its own in the run's folder."""
+"""Workers as child processes on this machine, each with its own log in the run's folder."""
 
 import itertools
 import os
@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dipaco.launch.engine import Command, Engine
+from dipaco.launch.engine import Engine, ProcessCommand
 
 
 class LocalProcess:
@@ -15,8 +15,8 @@ class LocalProcess:
 
     Args:
       command: its command line.
-      log: what it prints is appended there.
-      environment: all of it.
+      log: its output is appended there.
+      environment: all of its variables.
     """
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]):
@@ -29,7 +29,7 @@ class LocalProcess:
                 stdout=stream,
                 stderr=stream,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for the launcher, which stops them in order
+                start_new_session=True,  # Ctrl-C reaches only the launcher, which stops them
             )
 
     @property
@@ -46,56 +46,56 @@ class LocalProcess:
         self._process.kill()
         self._process.wait()
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         return last_line(self._log) or f"none; see {self._log}"
 
 
 class LocalEngine(Engine):
-    """Keeps child processes.
+    """Holds child processes.
 
     Args:
-      log: of a process, by its name.
-      devices_of: what a process must find in its environment so that it takes the devices that are
-        its own; by the number of its place, of which the lowest that are free are taken.
+      log: the log of a process, by its name.
+      devices_of: slot -> environment variables that give a process its devices. Each process that
+        computes takes the lowest free slot.
     """
 
     def __init__(
         self,
         log: Callable[[str], Path],
-        devices_of: Callable[[int], Mapping[str, str]] = lambda place: {},
+        devices_of: Callable[[int], Mapping[str, str]] = lambda slot: {},
     ):
         super().__init__()
         self._log, self._devices_of = log, devices_of
-        self._places_of: dict[str, list[int]] = {}
+        self._slots_of: dict[str, list[int]] = {}
 
-    def _begin(self, role: Command, name: str) -> list[LocalProcess]:
-        coordinator = f"127.0.0.1:{free_port()}" if role.hosts > 1 else None
-        self._places_of[name] = self._free_places(role.hosts) if role.takes_devices else []
-        devices = [self._devices_of(place) for place in self._places_of[name]] or [{}] * role.hosts
+    def _begin(self, spec: ProcessCommand, name: str) -> list[LocalProcess]:
+        coordinator = f"127.0.0.1:{free_port()}" if spec.hosts > 1 else None
+        self._slots_of[name] = self._free_slots(spec.hosts) if spec.takes_devices else []
+        devices = [self._devices_of(slot) for slot in self._slots_of[name]] or [{}] * spec.hosts
         return [
             LocalProcess(
-                role.command(name, host, coordinator),
+                spec.command(name, host, coordinator),
                 self._log(name if host == 0 else f"{name}-host{host}"),
-                {**os.environ, **role.environment, **devices[host]},
+                {**os.environ, **spec.environment, **devices[host]},
             )
-            for host in range(role.hosts)
+            for host in range(spec.hosts)
         ]
 
-    def _free_places(self, count: int) -> list[int]:
-        taken = {place for other in self._groups for place in self._places_of[other]}
-        free = (place for place in itertools.count() if place not in taken)
+    def _free_slots(self, count: int) -> list[int]:
+        taken = {slot for other in self._workers for slot in self._slots_of[other]}
+        free = (slot for slot in itertools.count() if slot not in taken)
         return list(itertools.islice(free, count))
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
+    """A port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log; empty where there is none."""
+    """The last line of a log; empty if there is none."""
     if not log.exists():
         return ""
     with log.open("rb") as stream:

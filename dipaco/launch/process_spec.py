@@ -1,11 +1,11 @@
-"""What a process of a run is for, as the command line that starts it and what it needs to know."""
+"""The command line of a process that works on a run, and the variables that it needs."""
 
 import os
 import sys
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-# Credentials of stores, by the names that their libraries read: never on a command line.
+# Credentials of stores, under the names that their libraries read; never on a command line.
 STORE_VARIABLES = {
     "s3": (
         "AWS_ACCESS_KEY_ID",
@@ -19,15 +19,15 @@ STORE_VARIABLES = {
 
 
 class ProcessSpec(NamedTuple):
-    """A verb of the command line, and the run it is about, which knows where its database is."""
+    """A verb of the command line and its run."""
 
     verb: str  # worker, executor, evaluator, monitor
     run: str  # folder or URL
-    hosts: int = 1  # that share one worker
-    variables: tuple[str, ...] = ()  # of the environment, to be taken along to other machines
+    hosts: int = 1  # of one worker
+    variables: tuple[str, ...] = ()  # of the environment, passed on to other machines
 
     def command(self, name: str, host: int = 0, coordinator: str | None = None) -> list[str]:
-        """The command line of one process of this role."""
+        """The command line of one of its processes."""
         words = [self.verb, "--run", self.run]
         if self.verb != "monitor":
             words += ["--name", name]
@@ -44,18 +44,18 @@ class ProcessSpec(NamedTuple):
     @property
     def environment(self) -> dict[str, str]:
         taken = {name: os.environ[name] for name in self.variables if name in os.environ}
-        # An outer step is NumPy's: an executor that asked for a device would hold it for nothing.
+        # An outer step runs in NumPy: an executor would hold a device without using it.
         return taken if self.takes_devices else {**taken, "JAX_PLATFORMS": "cpu"}
 
 
 def variables_for(
     run: str, database: str | None, environment: Mapping[str, str] = os.environ
 ) -> tuple[str, ...]:
-    """Names of the variables without which another machine could not open a run.
+    """Names of the variables that another machine needs to open a run.
 
     Args:
       run: folder or URL.
-      database: as the run was given it: a URL, or `env:VARIABLE`.
+      database: as it was given to the run: a URL, or `env:VARIABLE`.
       environment: of this process.
     """
     names: Collection[str] = STORE_VARIABLES.get(run.partition("://")[0], ())

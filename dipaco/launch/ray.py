@@ -1,17 +1,17 @@
-"""Actors on a Ray cluster, each of which holds one process.
+"""Workers as actors on a Ray cluster; each actor holds one process.
 
-A group's actors stand in a placement group with their GPUs, TPUs or CPUs, each host on a machine of
-its own. Where there is no room, Ray keeps them waiting, and an autoscaling cluster grows. Who
-starts what again:
+A worker's actors share a placement group with their GPUs, TPUs or CPUs, each host on its own
+machine. While the cluster has no room, Ray keeps them waiting, and an autoscaling cluster grows.
+What restarts what:
 
-    a machine or an actor died      Ray, elsewhere; the process joins the run under its old name
-    the process died                the supervisor, later each time it happens again soon
+    a machine or an actor died      Ray, on another machine; the process keeps its name
+    the process died                the supervisor, after a wait that doubles each time
     one host of several died        the supervisor, all of them: a `jax.distributed` program cannot
                                     be joined again
 
-Ray says what should live, the ledger what counts: a process on a machine that Ray has given up may
-be alive still, and finds its claim lost. When the launcher dies, Ray ends its actors; when the
-cluster's head dies, all of it does. Both cost time only.
+A process on a machine that Ray has given up may still be running; its claim is then lost. When the
+launcher dies, Ray ends its actors; when the cluster's head dies, everything ends. Both cost only
+time.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dipaco.errors import ExtraMissing
-from dipaco.launch.devices import fake_cpus, memory
-from dipaco.launch.engine import Command, Engine
+from dipaco.launch.devices import fake_cpus, memory_limit
+from dipaco.launch.engine import Engine, ProcessCommand
 from dipaco.launch.errors import ClusterNeedsServer, NoCluster
 from dipaco.launch.local import free_port, last_line
 from dipaco.store.address import Address
@@ -41,51 +41,50 @@ try:
 except ImportError as error:
     raise ExtraMissing(feature="`--engine ray`", package="ray", extra="ray") from error
 
-COORDINATOR = "COORDINATOR"  # a word of a command line, until the address is known
-LOST = -signal.SIGKILL  # the code of a process whose end nobody saw
-LISTEN_SECONDS = 10.0  # for the head of a cluster to be heard of
-ASK_SECONDS = 30.0  # for an answer of an actor that is there
-# Ray does not say why a cluster did not let somebody in.
+COORDINATOR = "COORDINATOR"  # stands for the address in a command line until it is known
+LOST = -signal.SIGKILL  # the code of a process whose end was not seen
+LISTEN_SECONDS = 10.0  # for the head of a cluster to accept a connection
+ASK_SECONDS = 30.0  # for the answer of a running actor
+# Ray does not say why a cluster refused a connection.
 TOKEN_ADVICE = (
-    "somebody listens there; a cluster that asks for a token wants RAY_AUTH_MODE=token in the "
+    "the address accepts connections; a cluster with tokens needs RAY_AUTH_MODE=token in the "
     "environment, and its token in ~/.ray/auth_token"
 )
 
 
 class WorkerResources(NamedTuple):
-    """What each host of a worker takes of the cluster."""
+    """What each host of a worker takes from the cluster."""
 
-    devices: int | None = None  # None = one GPU or TPU chip where the cluster has them
+    devices: int | None = None  # None = one GPU or TPU chip if the cluster has them
     cpus: float = 1
     memory_fraction: float | None = None  # of a GPU that several share
 
     def resources(self, kind: str) -> dict[str, float]:
-        """As Ray counts them, of a host whose devices are of this kind: gpu, tpu, cpu."""
+        """In Ray's terms, for a host whose devices are of this kind: gpu, tpu, cpu."""
         if kind == "cpu":
             return {"CPU": self.cpus}
         share = 1.0 if self.memory_fraction is None else self.memory_fraction
         return {"CPU": self.cpus, kind.upper(): (self.devices or 1) * share}
 
     def environment(self, kind: str) -> dict[str, str]:
-        """What Ray does not set by itself; it says which devices are visible."""
+        """The variables that Ray does not set. Ray itself sets which devices are visible."""
         if kind == "cpu":
             return {} if self.devices is None else fake_cpus(self.devices)
-        return {} if self.memory_fraction is None else memory(self.memory_fraction)
+        return {} if self.memory_fraction is None else memory_limit(self.memory_fraction)
 
 
-ON_CPU = WorkerResources()
+CPU_ONLY = WorkerResources()
 
 
 class ProcessActor:
-    """An actor: it starts one process on its machine, waits for it, and takes it along when it
-    dies itself.
+    """An actor that starts one process on its machine and waits for it. The process ends with it.
 
     Args:
-      words: the command line; `COORDINATOR` stands for the address where the group meets.
-      environment: variables to be added to the machine's.
-      run: folder or URL, beside whose files on this machine the log goes.
+      words: the command line; `COORDINATOR` stands for the address where the hosts connect.
+      environment: variables added to those of the machine.
+      run: folder or URL; the log goes beside its files on this machine.
       log: its name.
-      coordinator: where the group meets; None where this is its first host, or there is only one.
+      coordinator: where the hosts connect; None on the first host, and with only one.
     """
 
     def __init__(
@@ -99,13 +98,13 @@ class ProcessActor:
         self._coordinator = coordinator or f"{ray.util.get_node_ip_address()}:{free_port()}"
         self._log = Layout(Address.parse(run).folder).log(log)
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        leash = [sys.executable, "-m", "dipaco.launch.parent_death", str(os.getpid())]
+        with_parent = [sys.executable, "-m", "dipaco.launch.parent_death", str(os.getpid())]
         command = [self._coordinator if word == COORDINATOR else word for word in words]
         self._started = threading.Event()
-        # The child is on a leash of the thread that starts it: one that lives as long as this
-        # process does, as Ray's own need not.
+        # PR_SET_PDEATHSIG follows the thread that starts the child. This one lives as long as the
+        # process; Ray's own threads may not.
         threading.Thread(
-            target=self._hold, args=([*leash, *command], environment), daemon=True
+            target=self._hold, args=([*with_parent, *command], environment), daemon=True
         ).start()
         self._started.wait()
 
@@ -125,32 +124,32 @@ class ProcessActor:
         self._process.wait()
 
     def coordinator(self) -> str:
-        """Where the group of which this is the first host meets."""
+        """Where the hosts of the worker connect, if this is the first."""
         return self._coordinator
 
     def wait(self) -> int:
-        """The exit code of the process, when it has ended."""
+        """Waits for the process, and returns its exit code."""
         return self._process.wait()
 
     def terminate(self) -> None:
         """Asks the process to end in order."""
         self._process.terminate()
 
-    def last_words(self) -> str:
-        """The last line that it printed."""
+    def last_line(self) -> str:
+        """The last line of its output."""
         return last_line(self._log) or f"none; see {self._log}"
 
 
 class RayProcess:
-    """One process of a group, held by an actor.
+    """One process of a worker, held by an actor.
 
     Args:
-      actor: a `ProcessActor`, there or not yet.
-      group: its placement group, which it gives back with its last process.
+      actor: a `ProcessActor`, running or waiting for resources.
+      placement_group: removed when one of its processes is killed.
     """
 
-    def __init__(self, actor: Any, group: Any):
-        self._actor, self._group = actor, group
+    def __init__(self, actor: Any, placement_group: Any):
+        self._actor, self._placement_group = actor, placement_group
         self._code = actor.wait.remote()
 
     def poll(self) -> int | None:
@@ -163,8 +162,8 @@ class RayProcess:
             return LOST
 
     def terminate(self) -> None:
-        # Where it has no place yet, it must not get one.
-        if not _is_there(self._actor):
+        # An actor that still waits for resources must not start.
+        if not _answers(self._actor):
             self.kill()
             return
         self._actor.terminate.remote()
@@ -173,17 +172,17 @@ class RayProcess:
         with contextlib.suppress(ray.exceptions.RayError, ValueError):
             ray.kill(self._actor)
         with contextlib.suppress(ray.exceptions.RayError, ValueError):
-            ray.util.remove_placement_group(self._group)
+            ray.util.remove_placement_group(self._placement_group)
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         try:
-            return ray.get(self._actor.last_words.remote(), timeout=ASK_SECONDS)
+            return ray.get(self._actor.last_line.remote(), timeout=ASK_SECONDS)
         except ray.exceptions.RayError as error:
             return str(error).strip().rpartition("\n")[2]
 
 
-def _is_there(actor: Any) -> bool:
-    """Whether an actor has its place, and answers."""
+def _answers(actor: Any) -> bool:
+    """Whether an actor has started."""
     try:
         ray.get(actor.coordinator.remote(), timeout=2.0)
     except ray.exceptions.RayError:
@@ -192,62 +191,66 @@ def _is_there(actor: Any) -> bool:
 
 
 class RayEngine(Engine):
-    """Keeps actors on a cluster.
+    """Holds actors on a cluster.
 
     Args:
-      address: HOST:PORT of the cluster's head, `local` for one of this machine's own, or None: the
-        one that this machine belongs to.
-      shape: what each host of a worker takes.
-      run: folder or URL, beside whose files logs go.
-      on_one_machine: the run's name, where only one machine can work on it.
+      address: HOST:PORT of the cluster's head; `local` starts a cluster on this machine; None =
+        the cluster that this machine belongs to.
+      resources: what each host of a worker takes.
+      run: folder or URL; logs go beside its files.
+      on_one_machine: the run's name if only one machine can work on it, else None.
 
     Raises:
       NoCluster, ClusterNeedsServer.
     """
 
     def __init__(
-        self, address: str | None, shape: WorkerResources, run: str, on_one_machine: str | None
+        self,
+        address: str | None,
+        resources: WorkerResources,
+        run: str,
+        on_one_machine: str | None,
     ):
         super().__init__()
         self._run = run
-        join(address)
+        connect(address)
         machines = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
         if on_one_machine is not None and len(machines) > 1:
             raise ClusterNeedsServer(run=on_one_machine, machines=len(machines))
         self._kind = kind_of_devices()
-        self._shape = shape
+        self._resources = resources
 
-    def _begin(self, role: Command, name: str) -> list[RayProcess]:
-        kind, shape = (self._kind, self._shape) if role.takes_devices else ("cpu", ON_CPU)
-        resources = shape.resources(kind)
-        group = ray.util.placement_group(
-            [resources] * role.hosts, strategy="STRICT_SPREAD" if role.hosts > 1 else "PACK"
+    def _begin(self, spec: ProcessCommand, name: str) -> list[RayProcess]:
+        kind, worker = (self._kind, self._resources) if spec.takes_devices else ("cpu", CPU_ONLY)
+        resources = worker.resources(kind)
+        placement_group = ray.util.placement_group(
+            [resources] * spec.hosts, strategy="STRICT_SPREAD" if spec.hosts > 1 else "PACK"
         )
-        environment = {**role.environment, **shape.environment(kind)}
+        environment = {**spec.environment, **worker.environment(kind)}
         actors: list[Any] = []
-        for host in range(role.hosts):
-            holder = ray.remote(ProcessActor).options(
+        for host in range(spec.hosts):
+            actor_class = ray.remote(ProcessActor).options(
                 num_cpus=resources["CPU"],
                 num_gpus=resources.get("GPU", 0),
                 resources={"TPU": resources["TPU"]} if "TPU" in resources else None,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    group, placement_group_bundle_index=host
+                    placement_group, placement_group_bundle_index=host
                 ),
-                max_concurrency=4,  # it is asked things while it waits
-                max_restarts=-1 if role.hosts == 1 else 0,
-                max_task_retries=-1 if role.hosts == 1 else 0,
+                max_concurrency=4,  # it answers calls while `wait` is running
+                max_restarts=-1 if spec.hosts == 1 else 0,
+                max_task_retries=-1 if spec.hosts == 1 else 0,
             )
-            meet = actors[0].coordinator.remote() if actors else None
+            coordinator = actors[0].coordinator.remote() if actors else None
             actors.append(
-                holder.remote(
-                    role.command(name, host, COORDINATOR if role.hosts > 1 else None),
+                actor_class.remote(
+                    spec.command(name, host, COORDINATOR if spec.hosts > 1 else None),
                     environment,
                     self._run,
                     name if host == 0 else f"{name}-host{host}",
-                    meet,
+                    coordinator,
                 )
             )
-        return [RayProcess(actor, group) for actor in actors]
+        return [RayProcess(actor, placement_group) for actor in actors]
 
     def stop(self, grace_seconds: float):
         ended = super().stop(grace_seconds)
@@ -256,25 +259,25 @@ class RayEngine(Engine):
 
 
 def kind_of_devices() -> str:
-    """What the cluster computes on: gpu, tpu, cpu."""
+    """The devices that the cluster computes on: gpu, tpu, cpu."""
     there = ray.cluster_resources()
     return "gpu" if there.get("GPU") else "tpu" if there.get("TPU") else "cpu"
 
 
-def _check_listens(address: str | None) -> None:
-    """Ray itself asks an address where nobody is for minutes."""
+def _check_reachable(address: str | None) -> None:
+    """Refuses an address without a listener at once; Ray itself would try for minutes."""
     host, _, port = (address or "").rpartition(":")
     if not host or "://" in host or not port.isdigit():
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=LISTEN_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise NoCluster(address=address, problem=f"nobody answers ({error})") from error
+        raise NoCluster(address=address, problem=f"no answer ({error})") from error
 
 
-def join(address: str | None) -> None:
-    """Joins a cluster; see `RayEngine`. Raises `NoCluster`."""
-    _check_listens(address)
+def connect(address: str | None) -> None:
+    """Connects to a cluster; `address` as in `RayEngine`. Raises `NoCluster`."""
+    _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray.init(
@@ -286,7 +289,7 @@ def join(address: str | None) -> None:
         )
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         problem = str(error).strip().partition("\n")[0].rstrip(".")
-        is_there = address not in (None, "local") and "://" not in address  # `_check_listens`
-        if is_there and os.environ.get("RAY_AUTH_MODE") != "token":
+        is_reachable = address not in (None, "local") and "://" not in address  # `_check_reachable`
+        if is_reachable and os.environ.get("RAY_AUTH_MODE") != "token":
             problem += f" ({TOKEN_ADVICE})"
         raise NoCluster(address=address or "this machine", problem=problem) from error

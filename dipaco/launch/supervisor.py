@@ -1,10 +1,9 @@
 """Keeps as many workers alive as are wanted, until the run is finished.
 
-A worker that was killed is started again, later each time it happens again soon; one that ended
-with a sentence for a person ends the launch, since another would meet the same. A name at which one
-is at work already, as after a launcher that was killed, is tried again: that one does the work. How
-many are wanted may change meanwhile: `dipaco scale` writes it into the ledger, from wherever that
-can be reached.
+A worker that was killed is started again, after a wait that doubles if it soon dies again. A worker
+that ended with an error message for a person ends the launch: a new one would end the same way. If
+a worker of the same name is still running, as after a launcher that was killed, the name is tried
+again later. `dipaco scale` changes the wanted number through the ledger.
 """
 
 import time
@@ -13,7 +12,7 @@ from typing import NamedTuple
 
 from dipaco.control.ledger import Ledger
 from dipaco.errors import DipacoError
-from dipaco.launch.engine import Command, Ended, Engine
+from dipaco.launch.engine import EndedWorker, Engine, ProcessCommand
 from dipaco.launch.errors import WorkersEnded
 from dipaco.launch.event_tailer import EventTailer
 from dipaco.observe.events import Event
@@ -23,15 +22,15 @@ from dipaco.workers.signals import on_sigterm
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 30.0  # to save a phase part-way
-BAD_INPUT = DipacoError.exit_code  # a worker's where a person must act
+BAD_INPUT = DipacoError.exit_code  # of a worker that needs a person to act
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
-STEADY_SECONDS = 120.0  # a worker that lived that long did not fail at once
+STEADY_SECONDS = 120.0  # a worker that ran this long starts again with the first wait
 
 
 class WorkerGroup(NamedTuple):
-    """Workers of one role, `PREFIX-0`, `PREFIX-1`, ..."""
+    """Workers with one command line, `PREFIX-0`, `PREFIX-1`, ..."""
 
-    role: Command
+    spec: ProcessCommand
     prefix: str
     count: int
 
@@ -41,56 +40,54 @@ class WorkerGroup(NamedTuple):
 
 
 class Supervisor:
-    """Starts workers, starts them again, and lets go of those that are no longer wanted.
+    """Starts workers, restarts them, and ends those that are no longer wanted.
 
     Args:
-      engine: that holds them.
-      crews: what is wanted; the size of the first may be changed by `dipaco scale`.
-      ledger: where a dead worker's tasks are given back at once, before its leases end.
-      tell: is told what happened.
-      launcher: the name that `dipaco scale --launcher` may speak to.
+      engine: holds the workers.
+      groups: the wanted workers; `dipaco scale` changes the size of the first group.
+      ledger: the tasks of a dead worker are given back in it, before their leases expire.
+      on_event: is called with every event.
+      launcher: name of this launcher, for `dipaco scale --launcher`.
     """
 
     def __init__(
         self,
         engine: Engine,
-        crews: Sequence[WorkerGroup],
+        groups: Sequence[WorkerGroup],
         ledger: Ledger,
-        tell: Callable[[Event], None],
+        on_event: Callable[[Event], None],
         launcher: str,
     ):
-        self._engine, self._ledger, self._tell = engine, ledger, tell
+        self._engine, self._ledger, self._on_event = engine, ledger, on_event
         self._launcher = launcher
-        self._is_over = False
+        self._should_stop = False
         self._alive: set[str] = set()
-        self._elastic, *self._others = crews
-        self._heard = set(
-            ledger.meta.desired_workers(launcher)
-        )  # the command line is newer than these
+        self._elastic, *self._others = groups
+        self._known = set(ledger.meta.desired_workers(launcher))  # older than the command line
         self._due_seconds: dict[str, float] = {}  # when to start those that are not alive
         self._started_seconds: dict[str, float] = {}
         self._wait_seconds: dict[str, float] = {}
 
     def end(self) -> None:
-        """`keep_until_finished` returns soon. May be called by a signal handler."""
-        self._is_over = True
+        """Makes `keep_until_finished` return soon. May be called by a signal handler."""
+        self._should_stop = True
 
     def keep_until_finished(self, meanwhile: Callable[[], None]) -> bool:
-        """True when the run is finished, False when told to end or, with all workers gone, when the
-        run was ordered to drain; calls `meanwhile` between looks.
+        """Returns True when the run is finished; False after `end`, or when the run is draining and
+        all workers have left. Calls `meanwhile` after every poll.
 
         Raises:
-          WorkersEnded: a worker ended because of something that a person must put right.
+          WorkersEnded: a worker ended with an error that a person must correct.
         """
         while self._ledger.queue.unfinished():
             is_draining = self._is_draining
-            if self._is_over or (is_draining and not self._alive):
+            if self._should_stop or (is_draining and not self._alive):
                 return False
-            self._hear_wishes()
+            self._read_wanted()
             if not is_draining:
                 self._start_due()
             for ended in self._engine.poll():
-                self._bury(ended)
+                self._handle_end(ended)
             meanwhile()
             time.sleep(POLL_SECONDS)
         return True
@@ -105,46 +102,44 @@ class Supervisor:
         return self._ledger.meta.command().name == "drain"
 
     @property
-    def _wanted(self) -> dict[str, Command]:
-        return {name: crew.role for crew in (self._elastic, *self._others) for name in crew.names}
+    def _wanted(self) -> dict[str, ProcessCommand]:
+        groups = (self._elastic, *self._others)
+        return {name: group.spec for group in groups for name in group.names}
 
-    def _hear_wishes(self) -> None:
-        new = [
-            wish
-            for wish in self._ledger.meta.desired_workers(self._launcher)
-            if wish not in self._heard
-        ]
+    def _read_wanted(self) -> None:
+        desired = self._ledger.meta.desired_workers(self._launcher)
+        new = [each for each in desired if each not in self._known]
         if not new:
             return
-        self._heard.update(new)
+        self._known.update(new)
         before, now = self._elastic.count, new[-1].workers
         self._elastic = self._elastic._replace(count=now)
-        self._tell(Event("workers_wanted", {"now": now, "before": before}))
+        self._on_event(Event("workers_wanted", {"now": now, "before": before}))
         for name in self._alive - self._wanted.keys():
             self._engine.end(name)
 
     def _start_due(self) -> None:
         now = time.monotonic()
-        for name, role in self._wanted.items():
+        for name, spec in self._wanted.items():
             if name in self._alive or self._due_seconds.get(name, now) > now:
                 continue
             self._started_seconds[name] = now
-            self._engine.start(role, name)
+            self._engine.start(spec, name)
             self._alive.add(name)
-            self._tell(Event("worker_started", {"worker": name}))
+            self._on_event(Event("worker_started", {"worker": name}))
 
-    def _bury(self, ended: Ended) -> None:
+    def _handle_end(self, ended: EndedWorker) -> None:
         now = time.monotonic()
         self._alive.discard(ended.name)
         is_taken = ended.code == NameTaken.exit_code
         returned = 0 if is_taken else self._ledger.queue.give_back_of(ended.name)
         if ended.code == BAD_INPUT:
-            raise WorkersEnded(worker=ended.name, words=ended.words)
+            raise WorkersEnded(worker=ended.name, words=ended.last_line)
         if ended.name not in self._wanted:
-            self._say_goodbye(ended, "it is no longer wanted")
+            self._report_departure(ended, "it is no longer wanted")
             return
         if ended.code == 0 and self._is_draining:
-            self._say_goodbye(ended, "the run was told to drain")
+            self._report_departure(ended, "the run was told to drain")
             return
         if ended.code == 0 and not self._ledger.queue.unfinished():
             return
@@ -155,14 +150,14 @@ class Supervisor:
         self._due_seconds[ended.name] = now + wait_seconds
         fields = {
             "worker": ended.name,
-            "how": "another of its name is at work" if is_taken else ended.how,
+            "how": "another worker of its name is running" if is_taken else ended.how,
             "tasks_returned": returned,
             "wait_seconds": wait_seconds,
         }
-        self._tell(Event("worker_ended", fields, "warning"))
+        self._on_event(Event("worker_ended", fields, "warning"))
 
-    def _say_goodbye(self, ended: Ended, reason: str) -> None:
-        self._tell(Event("worker_let_go", {"worker": ended.name, "reason": reason}))
+    def _report_departure(self, ended: EndedWorker, reason: str) -> None:
+        self._on_event(Event("worker_let_go", {"worker": ended.name, "reason": reason}))
 
 
 def supervise(
@@ -174,10 +169,10 @@ def supervise(
     tensorboard: bool = False,
 ) -> bool:
     """Keeps workers until the run is finished (True) or this process is asked to stop (False), and
-    prints their events meanwhile. All workers have left when it returns.
+    prints their events. All workers have ended when it returns.
 
     Raises:
-      WorkersEnded: a worker ended because of something that a person must put right.
+      WorkersEnded: a worker ended with an error that a person must correct.
     """
     with EventTailer(opened, tensorboard=tensorboard) as tailer:
         supervisor = Supervisor(engine, groups, opened.ledger, tailer.tell, launcher)

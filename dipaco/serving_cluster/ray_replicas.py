@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from dipaco.errors import ExtraMissing
 from dipaco.launch.process_spec import variables_for
-from dipaco.launch.ray import WorkerResources, join, kind_of_devices
+from dipaco.launch.ray import WorkerResources, connect, kind_of_devices
 from dipaco.serving.decoding.stream import GenerationRequest
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import PathCacheTooSmall
@@ -281,7 +281,7 @@ def join_cluster(
     Raises:
       NoCluster.
     """
-    join(address)
+    connect(address)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     return lambda spec: RayReplicas(spec, scale, shape, say)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dipaco.launch.engine import Ended, Engine
+from dipaco.launch.engine import EndedWorker, Engine
 from dipaco.launch.local import LocalEngine, last_line
 from dipaco.launch.process_spec import ProcessSpec
 from dipaco.launch.supervisor import BAD_INPUT, GRACE_SECONDS, POLL_SECONDS
@@ -54,7 +54,7 @@ class JobPool:
         poll_seconds: float = POLL_SECONDS,
     ):
         self._jobs = {job.title: job for job in jobs}
-        self._at_once, self._is_worked_on, self._tell = at_once, is_worked_on, tell
+        self._at_once, self._is_worked_on, self._on_event = at_once, is_worked_on, tell
         self._log_of = log_of
         self._waiting = list(jobs)
         self._running: dict[str, Job] = {}  # by process name
@@ -62,7 +62,7 @@ class JobPool:
         self._deaths: dict[str, int] = {}
         self._engine = make_engine(lambda name: log_of(self._running[name]))
         self._poll_seconds = poll_seconds
-        self._is_over = False
+        self._should_stop = False
         self._started = 0
         self.failed: dict[str, str] = {}  # title -> sentence
 
@@ -73,7 +73,7 @@ class JobPool:
 
     def end(self) -> None:
         """`work` returns soon. May be called by a signal handler."""
-        self._is_over = True
+        self._should_stop = True
 
     def work(self, meanwhile: Callable[[], None]) -> bool:
         """True when every job is done or has failed, False when told to end; calls `meanwhile`
@@ -81,11 +81,11 @@ class JobPool:
         """
         try:
             while self._waiting or self.active:
-                if self._is_over:
+                if self._should_stop:
                     return False
                 self._start_due()
                 for ended in self._engine.poll():
-                    self._bury(ended)
+                    self._handle_end(ended)
                 self._let_go()
                 meanwhile()
                 time.sleep(self._poll_seconds)
@@ -108,15 +108,15 @@ class JobPool:
     def _start(self, job: Job) -> None:
         if self._is_worked_on(job.folder):
             self._adopted.append(job)
-            self._tell(Event("row_adopted", {"row": job.title}))
+            self._on_event(Event("row_adopted", {"row": job.title}))
             return
-        self._tell(job.begin())
+        self._on_event(job.begin())
         self._started += 1
         name = f"sweep-{self._started}"
         self._running[name] = job
         self._engine.start(ProcessSpec(job.verb, str(job.folder)), name)
 
-    def _bury(self, ended: Ended) -> None:
+    def _handle_end(self, ended: EndedWorker) -> None:
         job = self._running.pop(ended.name)
         if job.is_done():
             return
@@ -125,7 +125,7 @@ class JobPool:
             log = self._log_of(job)
             self._fail(job, last_line(log) or f"its last words are in {log}.")
             return
-        self._tell(Event("row_ended", {"row": job.title, "how": ended.how}, "warning"))
+        self._on_event(Event("row_ended", {"row": job.title, "how": ended.how}, "warning"))
         self._waiting.insert(0, job)
 
     def _let_go(self) -> None:
@@ -137,4 +137,4 @@ class JobPool:
 
     def _fail(self, job: Job, problem: str) -> None:
         self.failed[job.title] = problem
-        self._tell(Event("row_failed", {"row": job.title, "problem": problem}, "error"))
+        self._on_event(Event("row_failed", {"row": job.title, "problem": problem}, "error"))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dipaco.launch.devices import Visible, devices_of, visible_devices
+from dipaco.launch.devices import VisibleDevices, devices_of, visible_devices
 from dipaco.launch.errors import TooFewDevices
 
-EIGHT_GPUS = Visible("gpu", tuple("01234567"))
+EIGHT_GPUS = VisibleDevices("gpu", tuple("01234567"))
 
 
 @pytest.fixture
@@ -21,18 +21,18 @@ def dev(tmp_path):
 
 def test_gpus_are_those_that_the_machine_has_and_the_environment_does_not_hide(dev):
     gpus = dev("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1", "nvidia10")
-    assert visible_devices({}, gpus) == Visible("gpu", ("0", "1", "10"))
+    assert visible_devices({}, gpus) == VisibleDevices("gpu", ("0", "1", "10"))
     assert visible_devices({"CUDA_VISIBLE_DEVICES": "1,10"}, gpus).ids == ("1", "10")
     assert visible_devices({"CUDA_VISIBLE_DEVICES": ""}, gpus).kind == "cpu"
     assert visible_devices({"JAX_PLATFORMS": "cpu"}, gpus).kind == "cpu"
 
 
 def test_chips_are_found_under_either_name(dev):
-    assert visible_devices({}, dev("accel0", "accel1")) == Visible("tpu", ("0", "1"))
+    assert visible_devices({}, dev("accel0", "accel1")) == VisibleDevices("tpu", ("0", "1"))
 
 
 def test_a_machine_without_either_computes_on_its_cpu(dev):
-    assert visible_devices({}, dev("null", "vfio/vfio")) == Visible("cpu", ())
+    assert visible_devices({}, dev("null", "vfio/vfio")) == VisibleDevices("cpu", ())
 
 
 def test_eight_workers_have_eight_gpus_one_each():
@@ -48,28 +48,28 @@ def test_two_workers_of_four():
 
 
 def test_workers_that_share_a_gpu_share_nine_tenths_of_its_memory():
-    of = devices_of(Visible("gpu", ("5",)), 1, 3, None, {})
+    of = devices_of(VisibleDevices("gpu", ("5",)), 1, 3, None, {})
     shared = {"CUDA_VISIBLE_DEVICES": "5", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.300"}
     assert [of(place) for place in range(3)] == [shared] * 3
-    of = devices_of(Visible("gpu", ("5",)), 1, 3, 0.2, {})
+    of = devices_of(VisibleDevices("gpu", ("5",)), 1, 3, 0.2, {})
     assert of(0)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.200"
 
 
 def test_chips_are_never_shared():
-    of = devices_of(Visible("tpu", tuple("0123")), 2, 2, None, {})
+    of = devices_of(VisibleDevices("tpu", tuple("0123")), 2, 2, None, {})
     assert [of(place)["TPU_VISIBLE_CHIPS"] for place in (0, 1)] == ["0,1", "2,3"]
-    with pytest.raises(TooFewDevices, match="want 6 devices here, and 4 of kind TPU"):
-        devices_of(Visible("tpu", tuple("0123")), 2, 3, None, {})
+    with pytest.raises(TooFewDevices, match="need 6 devices here, and 4 of kind TPU"):
+        devices_of(VisibleDevices("tpu", tuple("0123")), 2, 3, None, {})
 
 
 def test_more_than_there_are_is_refused():
-    with pytest.raises(TooFewDevices, match="want 9 devices here, and 8 of kind GPU"):
+    with pytest.raises(TooFewDevices, match="need 9 devices here, and 8 of kind GPU"):
         devices_of(EIGHT_GPUS, 9, 1, None, {})
 
 
 def test_on_cpu_each_has_as_many_devices_as_it_asks_for_and_keeps_other_flags():
     flags = {"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=8"}
-    of = devices_of(Visible("cpu", ()), 2, 3, None, flags)
+    of = devices_of(VisibleDevices("cpu", ()), 2, 3, None, flags)
     assert of(1) == {"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=2"}
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dipaco.launch.engine import Ended
+from dipaco.launch.engine import EndedWorker
 from dipaco.launch.local import LocalEngine
 from tests.launch.conftest import is_alive, wait_until
 
@@ -74,10 +74,10 @@ def next_end(engine):
 
 def test_what_ends_by_itself_is_told_once_with_its_code_and_last_words(engine, tmp_path):
     engine.start(Dummy(str(tmp_path), how="3"), "one")
-    assert next_end(engine) == [Ended("one", 3, "one 0 of 1 at None")]
+    assert next_end(engine) == [EndedWorker("one", 3, "one 0 of 1 at None")]
     assert engine.poll() == []
     engine.start(Dummy(str(tmp_path), how="0"), "two")
-    assert next_end(engine) == [Ended("two", 0)]
+    assert next_end(engine) == [EndedWorker("two", 0)]
 
 
 def test_a_killed_one_is_seen_and_can_be_started_again_under_its_name(engine, tmp_path):
@@ -100,7 +100,7 @@ def test_one_is_let_go_of_in_order_and_the_others_stay(engine, tmp_path):
     pid_of(tmp_path, "one")
     other = pid_of(tmp_path, "other")
     engine.end("one")
-    assert next_end(engine) == [Ended("one", 0)]
+    assert next_end(engine) == [EndedWorker("one", 0)]
     assert is_alive(other)
 
 

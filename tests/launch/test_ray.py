@@ -135,5 +135,5 @@ def test_who_is_not_let_in_is_told_of_the_token(monkeypatch, address, mode, is_t
         head.bind(("127.0.0.1", 0))
         head.listen()
         with pytest.raises(NoCluster, match="Failed to connect to Ray cluster") as told:
-            file.join(address.format(port=head.getsockname()[1]))
+            file.connect(address.format(port=head.getsockname()[1]))
     assert ("RAY_AUTH_MODE=token" in str(told.value)) == is_told

@@ -6,7 +6,7 @@ import pytest
 
 from dipaco.control.ledger import open_ledger
 from dipaco.launch import supervisor as file
-from dipaco.launch.engine import Ended
+from dipaco.launch.engine import EndedWorker
 from dipaco.launch.errors import WorkersEnded
 from dipaco.launch.process_spec import ProcessSpec, variables_for
 from dipaco.launch.supervisor import Supervisor, WorkerGroup
@@ -21,7 +21,7 @@ class Notebook:
     def __init__(self):
         self.alive, self.to_tell = [], []
 
-    def start(self, role, name):
+    def start(self, spec, name):
         self.alive.append(name)
 
     def end(self, name):
@@ -33,7 +33,7 @@ class Notebook:
 
     def die(self, name, code, words=""):
         self.alive.remove(name)
-        self.to_tell.append(Ended(name, code, words))
+        self.to_tell.append(EndedWorker(name, code, words))
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def clock(monkeypatch):
 def watched(ledger, clock):
     """`watched(crews, what_happens)`: looks again and again, until nothing more happens."""
 
-    def watch(crews, *happenings, name="here"):
+    def watch(groups, *happenings, name="here"):
         engine, told = Notebook(), []
-        boss = Supervisor(engine, crews, ledger, told.append, name)
+        boss = Supervisor(engine, groups, ledger, told.append, name)
         turns = iter(happenings)
 
         def meanwhile():
@@ -188,9 +188,9 @@ def test_what_another_machine_needs_is_taken_along_by_name_and_never_said_aloud(
     variables = variables_for("s3://bucket/one", "env:RUNS")
     assert "AWS_SECRET_ACCESS_KEY" in variables
     assert "AWS_SESSION_TOKEN" not in variables
-    role = ProcessSpec("worker", "s3://bucket/one", variables=variables)
-    assert role.environment["RUNS"].endswith("secret@db/runs")
-    assert role.environment["AWS_SECRET_ACCESS_KEY"] == "hush"
-    assert not {word for word in role.command("w-0") if "secret" in word or "hush" in word}
+    spec = ProcessSpec("worker", "s3://bucket/one", variables=variables)
+    assert spec.environment["RUNS"].endswith("secret@db/runs")
+    assert spec.environment["AWS_SECRET_ACCESS_KEY"] == "hush"
+    assert not {word for word in spec.command("w-0") if "secret" in word or "hush" in word}
     assert variables_for("runs/one", None) == ()
     assert variables_for("runs/one", "postgresql://ana@db/runs") == ()

@@ -239,7 +239,7 @@ def test_what_cannot_be_is_said_before_a_cluster_is_asked(dipaco, tiny):
         assert f"`--replicas` is {given}" in said("--replicas", given)
     assert "--cpus-per-replica" in said("--cpus-per-replica", "0")
     assert "--memory-fraction" in said("--memory-fraction", "2")
-    assert "nobody answers" in said("--address", "127.0.0.1:1")
+    assert "no answer" in said("--address", "127.0.0.1:1")
 
 
 def test_a_replica_that_does_not_see_the_run_says_so(tmp_path):

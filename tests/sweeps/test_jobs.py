@@ -5,7 +5,7 @@ The engine is a list: at every look the oldest process ends, as the test says.
 
 import pytest
 
-from dipaco.launch.engine import Ended
+from dipaco.launch.engine import EndedWorker
 from dipaco.observe.events import Event
 from dipaco.sweeps.jobs import MOST_DEATHS, Job, JobPool
 
@@ -17,8 +17,8 @@ class Processes:
         self.running, self.started, self.most = [], [], 0
         self._ends, self.is_stopped = ends, False
 
-    def start(self, role, name):
-        folder = role.run.rpartition("/")[2]
+    def start(self, spec, name):
+        folder = spec.run.rpartition("/")[2]
         self.running.append((name, folder))
         self.started.append(folder)
         self.most = max(self.most, len(self.running))
@@ -28,7 +28,7 @@ class Processes:
         if not self.running:
             return []
         name, folder = self.running.pop(0)
-        return [Ended(name, self._ends(folder))]
+        return [EndedWorker(name, self._ends(folder))]
 
     def stop(self, grace_seconds):
         self.is_stopped = True

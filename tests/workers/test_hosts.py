@@ -271,7 +271,7 @@ def kill_while_training(pair, folder, victim, log_folder):
             return [h for h in run.ledger.queue.held() if h.task.kind == "train"]
 
     pair.start(Pair(str(folder)), "pair")
-    processes = pair.group("pair")
+    processes = pair.processes("pair")
     wait_for(held, log_folder)
     os.kill(processes[victim].pid, signal.SIGKILL)
     (ended,) = wait_for(pair.poll, log_folder)
