@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dipaco.control.errors import LedgerOlder, LedgerVersion
 
-SCHEMA_VERSION = 8
+SCHEMA = importlib.resources.files("dipaco.control") / "schema"
 
 
 class KeyTaken(Exception):
@@ -114,18 +114,27 @@ def queries(dialect: str) -> dict[str, str]:
     return statements
 
 
-def check_version(found: int, place: object, *, is_older_fine: bool) -> None:
+def check_version(found: int, place: object, dialect: str, *, is_older_fine: bool) -> None:
     """Raises `LedgerVersion`, `LedgerOlder`; 0 is a database without tables."""
-    if found > SCHEMA_VERSION:
-        raise LedgerVersion(file=place, found=found, expected=SCHEMA_VERSION)
-    if 0 < found < SCHEMA_VERSION and not is_older_fine:
-        raise LedgerOlder(file=place, found=found, expected=SCHEMA_VERSION)
+    expected = newest_version(dialect)
+    if found > expected:
+        raise LedgerVersion(file=place, found=found, expected=expected)
+    if 0 < found < expected and not is_older_fine:
+        raise LedgerOlder(file=place, found=found, expected=expected)
+
+
+def newest_version(dialect: str) -> int:
+    """The version of the tables that this program works with."""
+    return max(migrations(dialect))
 
 
 def migrations(dialect: str) -> dict[int, str]:
-    """Schema version -> the script that brings a database there from the version before."""
-    folder = importlib.resources.files("dipaco.control").joinpath("schema", dialect)
-    scripts = sorted(folder.iterdir(), key=lambda file: file.name)
+    """Schema version -> the script that brings a database there from the version before.
+
+    The scripts are `schema/DIALECT/NNN_WHAT.sql`; 001 makes the tables of an empty database. A
+    later version of the tables is one more script for each dialect.
+    """
+    scripts = sorted((SCHEMA / dialect).iterdir(), key=lambda file: file.name)
     return {int(file.name.partition("_")[0]): file.read_text() for file in scripts}
 
 

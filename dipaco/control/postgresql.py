@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from dipaco.control.database import (
-    SCHEMA_VERSION,
     KeyTaken,
     check_version,
     migrations,
+    newest_version,
     queries,
 )
 from dipaco.control.errors import DatabaseRefuses, PasswordOnCommandLine
@@ -51,7 +51,11 @@ class PostgreSQL:
         self._connection: Any = None
         self._is_inside = False  # a transaction
         self._is_older_fine = is_older_fine
-        with_retry(self._begin, lambda: None)
+        try:
+            with_retry(self._begin, lambda: None)
+        except BaseException:
+            self.close()
+            raise
 
     def _begin(self) -> None:
         self.reconnect()
@@ -122,7 +126,7 @@ class PostgreSQL:
             self.wait_for_others("schema")
             before = self._version()
             self._migrate(before)
-        return before, SCHEMA_VERSION
+        return before, newest_version("postgresql")
 
     def fold(self) -> None:
         """A server's files are its own."""
@@ -154,7 +158,7 @@ class PostgreSQL:
         self._connection.execute(queries("postgresql")["create_schema"].format(schema=self._schema))
         self.change("create_schema_version")
         version = self._version()
-        check_version(version, self.place, is_older_fine=self._is_older_fine)
+        check_version(version, self.place, "postgresql", is_older_fine=self._is_older_fine)
         if not version:
             self._migrate(version)
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from dipaco.control import clock
 from dipaco.control.database import (
-    SCHEMA_VERSION,
     KeyTaken,
     check_version,
     migrations,
+    newest_version,
     queries,
 )
 from dipaco.errors import DiskFull, LedgerDamaged, NotWritable, RunBusy
@@ -112,7 +112,7 @@ class SQLite:
         with self._said_plainly():
             before = self._version()
             self._migrate()
-        return before, SCHEMA_VERSION
+        return before, newest_version("sqlite")
 
     def reconnect(self) -> None:
         """A file is not lost and found."""
@@ -168,7 +168,7 @@ class SQLite:
 
     def _version(self) -> int:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        check_version(version, self._file, is_older_fine=self._is_older_fine)
+        check_version(version, self._file, "sqlite", is_older_fine=self._is_older_fine)
         return version
 
     def _migrate(self) -> None:

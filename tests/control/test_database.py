@@ -1,12 +1,11 @@
 """A ledger's file: what can be wrong with it, and that each comes as a sentence."""
 
-import contextlib
 import sqlite3
 
 import pytest
 
-from dipaco.control.database import SCHEMA_VERSION, migrations, queries
-from dipaco.control.errors import LedgerOlder, LedgerVersion
+from dipaco.control.database import newest_version, queries
+from dipaco.control.errors import LedgerVersion
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.sqlite import SQLite
 from dipaco.errors import DiskFull, LedgerDamaged, NotWritable, RunBusy
@@ -55,7 +54,7 @@ def test_a_damaged_file_is_found_when_it_is_read(tmp_path, damage):
         use(file)
 
 
-@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, 99])
+@pytest.mark.parametrize("version", [newest_version("sqlite") + 1, 99])
 def test_a_ledger_of_another_schema_version_is_refused_and_left_alone(tmp_path, version):
     file = filled(tmp_path / "ledger.sqlite")
     with sqlite3.connect(file) as connection:
@@ -63,35 +62,10 @@ def test_a_ledger_of_another_schema_version_is_refused_and_left_alone(tmp_path, 
     connection.close()
     before = file.read_bytes()
     with pytest.raises(
-        LedgerVersion, match=f"version {version}, this program writes {SCHEMA_VERSION}"
+        LedgerVersion, match=f"version {version}, this program writes {newest_version('sqlite')}"
     ):
         Ledger(file)
     assert file.read_bytes() == before
-
-
-def test_tables_of_an_older_version_are_left_alone_until_they_are_upgraded(tmp_path, plan):
-    """Others may be at work on them, with the version that made them."""
-    file = tmp_path / "ledger.sqlite"
-    with sqlite3.connect(file, isolation_level=None) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        for number in (1, 2, 3):
-            connection.executescript(migrations("sqlite")[number])
-        connection.execute("PRAGMA user_version = 3")
-        connection.execute("INSERT INTO meta VALUES ('config', 'as it was')")
-        connection.execute("INSERT INTO tasks (kind, priority, attempt) VALUES ('prepare', 0, 7)")
-    connection.close()
-    before = file.read_bytes()
-    with pytest.raises(
-        LedgerOlder, match=rf"version 3, and this program works with {SCHEMA_VERSION}.*upgrade"
-    ):
-        Ledger(file)
-    assert file.read_bytes() == before
-    with contextlib.closing(Ledger(file, is_older_fine=True)) as ledger:
-        assert ledger.meta.get("config") == "as it was"
-        assert ledger.meta.upgrade("9.9") == (3, SCHEMA_VERSION)
-        assert ledger.meta.command() == ("run", "9.9")
-    with contextlib.closing(Ledger(file)) as ledger:
-        assert ledger.queue.claim("w").attempt == 8
 
 
 def test_a_full_disk_while_finishing_leaves_the_task_claimed_and_nothing_recorded(ledger, plan):

@@ -1,0 +1,313 @@
+-- The ledger of one run, in a schema of its own. The rules are kept here, by constraints and indexes,
+-- not by the programs that write. Receipts are three columns: the object's name in the store, its
+-- digest, its size in bytes.
+
+CREATE TABLE meta (
+  key   TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+);
+
+CREATE TABLE tasks (
+  id        BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  kind      TEXT NOT NULL CHECK (kind IN
+              ('prepare', 'pretrain', 'route', 'train', 'outer', 'label', 'check', 'score',
+               'evaluate', 'reroute', 'report')),
+  arm       TEXT NOT NULL DEFAULT '',
+  subject   TEXT NOT NULL DEFAULT '',
+  phase     BIGINT NOT NULL DEFAULT 0,
+  priority  BIGINT NOT NULL,
+  state     TEXT NOT NULL DEFAULT 'ready' CHECK (state IN
+              ('waiting', 'ready', 'claimed', 'done', 'aside')),
+  attempt   BIGINT NOT NULL DEFAULT 0,  -- fencing token: grows with every claim
+  redo      BIGINT NOT NULL DEFAULT 0,  -- how often it was opened again
+  UNIQUE (kind, arm, subject, phase)
+);
+-- Finished tasks are many and never claimed: they stay out of the index that claims read.
+CREATE INDEX tasks_ready ON tasks (priority, id) WHERE state = 'ready';
+CREATE INDEX tasks_claimed ON tasks (id) WHERE state = 'claimed';
+
+-- Done is done, unless what it made is known to be lost, and that is counted; or it is set aside.
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE integrity_constraint_violation USING MESSAGE = tg_argv[0]; END $$;
+CREATE TRIGGER tasks_done_is_done BEFORE UPDATE OF state ON tasks FOR EACH ROW
+WHEN (old.state = 'done' AND new.state NOT IN ('done', 'aside') AND new.redo <= old.redo)
+EXECUTE FUNCTION refuse('a finished task cannot be opened again');
+
+-- One row for each claim that lives. A late task may have two: the first to commit counts.
+CREATE TABLE claims (
+  task_id      BIGINT NOT NULL REFERENCES tasks (id),
+  attempt      BIGINT NOT NULL,  -- fencing token
+  worker       TEXT NOT NULL,
+  epoch        TEXT NOT NULL,  -- which clock: after a reboot it starts at zero
+  since        DOUBLE PRECISION NOT NULL,  -- seconds of that clock
+  lease_until  DOUBLE PRECISION NOT NULL,
+  PRIMARY KEY (task_id, attempt)
+);
+CREATE INDEX claims_by_worker ON claims (worker);
+
+CREATE TABLE workers (
+  name               TEXT PRIMARY KEY,
+  host               TEXT NOT NULL,
+  pid                BIGINT NOT NULL,
+  machine            TEXT NOT NULL,  -- what the bits of its results depend on
+  version            TEXT NOT NULL,
+  state              TEXT NOT NULL CHECK (state IN ('here', 'left', 'lost')),
+  epoch              TEXT NOT NULL,
+  joined             DOUBLE PRECISION NOT NULL,
+  beat               DOUBLE PRECISION NOT NULL,  -- its last heartbeat
+  committed_seconds  DOUBLE PRECISION NOT NULL DEFAULT 0,
+  committed_tasks    BIGINT NOT NULL DEFAULT 0,
+  lost_tasks         BIGINT NOT NULL DEFAULT 0
+);
+
+-- Modules at the start of a phase.
+CREATE TABLE modules (
+  arm            TEXT NOT NULL,
+  module         TEXT NOT NULL,
+  phase          BIGINT NOT NULL,
+  name           TEXT NOT NULL,
+  digest         TEXT NOT NULL,
+  num_bytes      BIGINT NOT NULL,
+  state_name     TEXT,  -- outer state; NULL: has not stepped
+  state_digest   TEXT,
+  state_bytes    BIGINT,
+  gradient_norm  DOUBLE PRECISION,
+  moves          TEXT,  -- JSON: [{path: norm}, mean cosine]; NULL: no path moved it
+  PRIMARY KEY (arm, module, phase)
+);
+CREATE INDEX modules_by_phase ON modules (arm, phase);
+CREATE INDEX modules_by_name ON modules (name);
+CREATE INDEX modules_by_state ON modules (state_name);
+
+CREATE TABLE arrivals (
+  arm          TEXT NOT NULL,
+  module       TEXT NOT NULL,
+  phase        BIGINT NOT NULL,
+  path         BIGINT NOT NULL,
+  base_digest  TEXT NOT NULL,
+  name         TEXT NOT NULL,
+  digest       TEXT NOT NULL,
+  num_bytes    BIGINT NOT NULL,
+  PRIMARY KEY (arm, module, phase, path)  -- one contribution per path, module and phase
+);
+
+-- Modules that have their quorum (`outer.quorum`) and wait for the rest, until the grace is over.
+CREATE TABLE quorums (
+  arm     TEXT NOT NULL,
+  module  TEXT NOT NULL,
+  phase   BIGINT NOT NULL,
+  epoch   TEXT NOT NULL,  -- which clock: after a reboot it starts at zero
+  until   DOUBLE PRECISION NOT NULL,  -- seconds of that clock
+  PRIMARY KEY (arm, module, phase)
+);
+
+-- Which contributions an outer step takes: decided once, before the step begins, so that it takes
+-- the same when it is done again.
+CREATE TABLE taken (
+  arm     TEXT NOT NULL,
+  module  TEXT NOT NULL,
+  phase   BIGINT NOT NULL,  -- of the contribution
+  path    BIGINT NOT NULL,
+  step    BIGINT NOT NULL,  -- phase of the outer step; above `phase`: the contribution was late
+  PRIMARY KEY (arm, module, phase, path)  -- a contribution counts once
+);
+CREATE INDEX taken_by_step ON taken (arm, module, step);
+
+-- Phases that paths went through.
+CREATE TABLE trained (
+  arm         TEXT NOT NULL,
+  path        BIGINT NOT NULL,
+  phase       BIGINT NOT NULL,
+  name        TEXT NOT NULL,  -- snapshot
+  digest      TEXT NOT NULL,
+  num_bytes   BIGINT NOT NULL,
+  step        BIGINT NOT NULL,
+  batches     TEXT NOT NULL,
+  losses      TEXT NOT NULL,  -- JSON array
+  tokens      BIGINT NOT NULL,
+  seconds     DOUBLE PRECISION NOT NULL,
+  bytes_down  BIGINT NOT NULL,
+  bytes_up    BIGINT NOT NULL,
+  machine     TEXT NOT NULL,
+  position    BIGINT NOT NULL DEFAULT 0,  -- in the data of `batches`
+  PRIMARY KEY (arm, path, phase)
+);
+
+-- A path inside a phase, saved by a worker that had to stop. Deleted when the phase is recorded.
+CREATE TABLE partway (
+  arm        TEXT NOT NULL,
+  path       BIGINT NOT NULL,
+  phase      BIGINT NOT NULL,
+  name       TEXT NOT NULL,  -- snapshot of parameters and inner state
+  digest     TEXT NOT NULL,
+  num_bytes  BIGINT NOT NULL,
+  step       BIGINT NOT NULL,
+  batches    TEXT NOT NULL,
+  losses     TEXT NOT NULL,  -- JSON array, of this phase so far
+  seconds    DOUBLE PRECISION NOT NULL,
+  PRIMARY KEY (arm, path, phase)
+);
+
+CREATE TABLE stages (
+  stage      TEXT NOT NULL,
+  artifacts  TEXT NOT NULL,  -- JSON: name -> [object, digest, bytes]
+  summary    TEXT NOT NULL,  -- JSON
+  seconds    DOUBLE PRECISION NOT NULL,
+  phase      BIGINT NOT NULL DEFAULT 0,  -- of an alternation; every version stays
+  PRIMARY KEY (stage, phase)
+);
+
+-- Log-likelihoods of the router's documents.
+CREATE TABLE labels (
+  arm        TEXT NOT NULL,
+  path       BIGINT NOT NULL,
+  phase      BIGINT NOT NULL,
+  name       TEXT NOT NULL,
+  digest     TEXT NOT NULL,
+  num_bytes  BIGINT NOT NULL,
+  seconds    DOUBLE PRECISION NOT NULL,
+  PRIMARY KEY (arm, path, phase)
+);
+
+-- How well a path predicts what its shard holds out.
+CREATE TABLE checks (
+  arm         TEXT NOT NULL,
+  path        BIGINT NOT NULL,
+  phase       BIGINT NOT NULL,
+  loss        DOUBLE PRECISION NOT NULL,
+  best_phase  BIGINT NOT NULL,
+  seconds     DOUBLE PRECISION NOT NULL,
+  PRIMARY KEY (arm, path, phase)
+);
+
+-- Log-likelihoods of the documents of evaluation.
+CREATE TABLE scores (
+  arm        TEXT NOT NULL,
+  path       BIGINT NOT NULL,
+  phase      BIGINT NOT NULL,
+  name       TEXT NOT NULL,
+  digest     TEXT NOT NULL,
+  num_bytes  BIGINT NOT NULL,
+  seconds    DOUBLE PRECISION NOT NULL,
+  PRIMARY KEY (arm, path, phase)
+);
+
+CREATE TABLE releases (
+  arm     TEXT NOT NULL,
+  phase   BIGINT NOT NULL,
+  digest  TEXT NOT NULL,
+  body    TEXT NOT NULL,  -- JSON: see release.py
+  PRIMARY KEY (arm, phase)
+);
+CREATE TRIGGER releases_are_immutable BEFORE UPDATE ON releases FOR EACH ROW
+EXECUTE FUNCTION refuse('a release is never changed');
+
+CREATE TABLE evaluations (
+  arm                   TEXT NOT NULL,
+  phase                 BIGINT NOT NULL,
+  perplexity            DOUBLE PRECISION NOT NULL,
+  best_path_perplexity  DOUBLE PRECISION,
+  documents             BIGINT NOT NULL,
+  tokens                BIGINT NOT NULL,
+  seconds               DOUBLE PRECISION NOT NULL,
+  PRIMARY KEY (arm, phase)
+);
+
+CREATE TABLE refusals (
+  id      BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  what    TEXT NOT NULL,  -- the object
+  reason  TEXT NOT NULL,
+  task    TEXT NOT NULL,  -- that was done again for it
+  worker  TEXT NOT NULL   -- that found it
+);
+
+-- What was recorded after the phase that a run went back to: it counts no more, and is kept.
+CREATE TABLE set_aside (
+  id        BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  rollback  BIGINT NOT NULL,  -- the first, the second, ...
+  arm       TEXT NOT NULL,
+  phase     BIGINT NOT NULL,  -- that the run went back to
+  kind      TEXT NOT NULL,  -- the table that the fact was in
+  body      TEXT NOT NULL   -- JSON: its columns, in that table's order
+);
+
+-- Volunteers: who may take part, which paths a swarm trains, and how far each swarm is.
+
+CREATE TABLE swarm_passes (
+  serial     TEXT PRIMARY KEY,
+  name       TEXT NOT NULL,
+  role       TEXT NOT NULL CHECK (role IN ('volunteer', 'backbone')),
+  not_after  DOUBLE PRECISION NOT NULL,  -- wall clock: volunteers are on other machines
+  revoked    BIGINT NOT NULL DEFAULT 0
+);
+CREATE INDEX swarm_passes_by_name ON swarm_passes (name);
+
+-- Other workers leave a path with a live backbone to it.
+CREATE TABLE swarm_backbones (
+  worker   TEXT PRIMARY KEY,  -- of `workers`, which knows whether it lives
+  arm      TEXT NOT NULL,
+  subject  TEXT NOT NULL,
+  address  TEXT NOT NULL      -- where peers reach it
+);
+
+-- Every group step that was taken, and whose rows were in it.
+CREATE TABLE swarm_steps (
+  arm      TEXT NOT NULL,
+  path     BIGINT NOT NULL,
+  step     BIGINT NOT NULL,
+  lineage  TEXT NOT NULL,  -- of the state after it
+  loss     DOUBLE PRECISION NOT NULL,
+  targets  DOUBLE PRECISION NOT NULL,
+  seconds  DOUBLE PRECISION NOT NULL,
+  blocks   TEXT NOT NULL,  -- JSON: peer -> blocks of the step's batch
+  PRIMARY KEY (arm, path, step)
+);
+
+CREATE TABLE swarm_status (
+  arm     TEXT NOT NULL,
+  path    BIGINT NOT NULL,
+  leader  TEXT NOT NULL,  -- the worker that leads
+  status  TEXT NOT NULL,  -- JSON: what `dipaco status` shows
+  PRIMARY KEY (arm, path)
+);
+
+-- Finishing a path's phase, in one statement: what `Commit` does statement by statement on SQLite.
+-- Returns 'again', and changes nothing, if the task was opened again. A claim that is lost raises a
+-- violation of uniqueness, and nothing is changed.
+CREATE FUNCTION finish_training(
+  held_task BIGINT, held_attempt BIGINT, holder TEXT,
+  trained_rows JSONB, arrival_rows JSONB, turns TEXT[], outer_tasks JSONB
+) RETURNS TEXT LANGUAGE plpgsql AS $$
+DECLARE
+  held_seconds DOUBLE PRECISION;
+  turn TEXT;
+BEGIN
+  IF (SELECT redo FROM tasks WHERE id = held_task) > 0 THEN RETURN 'again'; END IF;
+  WITH gone AS (DELETE FROM claims WHERE task_id = held_task RETURNING attempt, worker, since)
+  SELECT extract(epoch FROM clock_timestamp()) - since INTO held_seconds FROM gone
+  WHERE attempt = held_attempt AND worker = holder;
+  IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the claim is lost'; END IF;
+  UPDATE tasks SET state = 'done' WHERE id = held_task AND state = 'claimed';
+  IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the task is done'; END IF;
+
+  INSERT INTO trained SELECT * FROM jsonb_populate_recordset(NULL::trained, trained_rows);
+  DELETE FROM partway p USING jsonb_populate_recordset(NULL::trained, trained_rows) t
+  WHERE (p.arm, p.path, p.phase) = (t.arm, t.path, t.phase);
+  INSERT INTO arrivals SELECT * FROM jsonb_populate_recordset(NULL::arrivals, arrival_rows);
+
+  -- Who counts the same contributions waits here, and then sees ours.
+  FOREACH turn IN ARRAY turns LOOP
+    PERFORM pg_advisory_xact_lock(hashtextextended(turn, 0));
+  END LOOP;
+  INSERT INTO tasks AS t (kind, arm, subject, phase, priority)
+  SELECT 'outer', o.arm, o.subject, o.phase, o.priority
+  FROM jsonb_to_recordset(outer_tasks)
+    AS o (arm TEXT, subject TEXT, phase BIGINT, priority BIGINT, awaited BIGINT)
+  WHERE (SELECT count(*) FROM arrivals a
+         WHERE a.arm = o.arm AND a.module = o.subject AND a.phase = o.phase) = o.awaited
+  ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
+  WHERE t.state IN ('waiting', 'aside');
+  UPDATE workers SET committed_seconds = committed_seconds + held_seconds,
+                     committed_tasks = committed_tasks + 1 WHERE name = holder;
+  RETURN 'done';
+END $$;

@@ -1,0 +1,270 @@
+-- The ledger of one run. The rules are kept here, by constraints and indexes, not by the
+-- programs that write. Receipts are three columns: the object's name in the store, its digest, its
+-- size in bytes.
+
+CREATE TABLE meta (
+  key   TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+);
+
+CREATE TABLE tasks (
+  id        INTEGER PRIMARY KEY,
+  kind      TEXT NOT NULL CHECK (kind IN
+              ('prepare', 'pretrain', 'route', 'train', 'outer', 'label', 'check', 'score',
+               'evaluate', 'reroute', 'report')),
+  arm       TEXT NOT NULL DEFAULT '',
+  subject   TEXT NOT NULL DEFAULT '',
+  phase     INTEGER NOT NULL DEFAULT 0,
+  priority  INTEGER NOT NULL,
+  state     TEXT NOT NULL DEFAULT 'ready' CHECK (state IN
+              ('waiting', 'ready', 'claimed', 'done', 'aside')),
+  attempt   INTEGER NOT NULL DEFAULT 0,  -- fencing token: grows with every claim
+  redo      INTEGER NOT NULL DEFAULT 0,  -- how often it was opened again
+  UNIQUE (kind, arm, subject, phase)
+);
+-- Finished tasks are many and never claimed: they stay out of the index that claims read.
+CREATE INDEX tasks_ready ON tasks (priority, id) WHERE state = 'ready';
+CREATE INDEX tasks_claimed ON tasks (id) WHERE state = 'claimed';
+
+-- Done is done, unless what it made is known to be lost, and that is counted; or it is set aside.
+CREATE TRIGGER tasks_done_is_done BEFORE UPDATE OF state ON tasks
+WHEN old.state = 'done' AND new.state NOT IN ('done', 'aside') AND new.redo <= old.redo
+BEGIN SELECT raise(ABORT, 'a finished task cannot be opened again'); END;
+
+-- One row for each claim that lives. A late task may have two: the first to commit counts.
+CREATE TABLE claims (
+  task_id      INTEGER NOT NULL REFERENCES tasks (id),
+  attempt      INTEGER NOT NULL,  -- fencing token
+  worker       TEXT NOT NULL,
+  epoch        TEXT NOT NULL,  -- which clock: after a reboot it starts at zero
+  since        REAL NOT NULL,  -- seconds of that clock
+  lease_until  REAL NOT NULL,
+  PRIMARY KEY (task_id, attempt)
+) WITHOUT ROWID;
+CREATE INDEX claims_by_worker ON claims (worker);
+
+CREATE TABLE workers (
+  name               TEXT PRIMARY KEY,
+  host               TEXT NOT NULL,
+  pid                INTEGER NOT NULL,
+  machine            TEXT NOT NULL,  -- what the bits of its results depend on
+  version            TEXT NOT NULL,
+  state              TEXT NOT NULL CHECK (state IN ('here', 'left', 'lost')),
+  epoch              TEXT NOT NULL,
+  joined             REAL NOT NULL,
+  beat               REAL NOT NULL,  -- its last heartbeat
+  committed_seconds  REAL NOT NULL DEFAULT 0,
+  committed_tasks    INTEGER NOT NULL DEFAULT 0,
+  lost_tasks         INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+
+-- Modules at the start of a phase.
+CREATE TABLE modules (
+  arm            TEXT NOT NULL,
+  module         TEXT NOT NULL,
+  phase          INTEGER NOT NULL,
+  name           TEXT NOT NULL,
+  digest         TEXT NOT NULL,
+  num_bytes      INTEGER NOT NULL,
+  state_name     TEXT,  -- outer state; NULL: has not stepped
+  state_digest   TEXT,
+  state_bytes    INTEGER,
+  gradient_norm  REAL,
+  moves          TEXT,  -- JSON: [{path: norm}, mean cosine]; NULL: no path moved it
+  PRIMARY KEY (arm, module, phase)
+) WITHOUT ROWID;
+CREATE INDEX modules_by_phase ON modules (arm, phase);
+CREATE INDEX modules_by_name ON modules (name);
+CREATE INDEX modules_by_state ON modules (state_name);
+
+CREATE TABLE arrivals (
+  arm          TEXT NOT NULL,
+  module       TEXT NOT NULL,
+  phase        INTEGER NOT NULL,
+  path         INTEGER NOT NULL,
+  base_digest  TEXT NOT NULL,
+  name         TEXT NOT NULL,
+  digest       TEXT NOT NULL,
+  num_bytes    INTEGER NOT NULL,
+  PRIMARY KEY (arm, module, phase, path)  -- one contribution per path, module and phase
+) WITHOUT ROWID;
+
+-- Modules that have their quorum (`outer.quorum`) and wait for the rest, until the grace is over.
+CREATE TABLE quorums (
+  arm     TEXT NOT NULL,
+  module  TEXT NOT NULL,
+  phase   INTEGER NOT NULL,
+  epoch   TEXT NOT NULL,  -- which clock: after a reboot it starts at zero
+  until   REAL NOT NULL,  -- seconds of that clock
+  PRIMARY KEY (arm, module, phase)
+) WITHOUT ROWID;
+
+-- Which contributions an outer step takes: decided once, before the step begins, so that it takes
+-- the same when it is done again.
+CREATE TABLE taken (
+  arm     TEXT NOT NULL,
+  module  TEXT NOT NULL,
+  phase   INTEGER NOT NULL,  -- of the contribution
+  path    INTEGER NOT NULL,
+  step    INTEGER NOT NULL,  -- phase of the outer step; above `phase`: the contribution was late
+  PRIMARY KEY (arm, module, phase, path)  -- a contribution counts once
+) WITHOUT ROWID;
+CREATE INDEX taken_by_step ON taken (arm, module, step);
+
+-- Phases that paths went through.
+CREATE TABLE trained (
+  arm         TEXT NOT NULL,
+  path        INTEGER NOT NULL,
+  phase       INTEGER NOT NULL,
+  name        TEXT NOT NULL,  -- snapshot
+  digest      TEXT NOT NULL,
+  num_bytes   INTEGER NOT NULL,
+  step        INTEGER NOT NULL,
+  batches     TEXT NOT NULL,
+  losses      TEXT NOT NULL,  -- JSON array
+  tokens      INTEGER NOT NULL,
+  seconds     REAL NOT NULL,
+  bytes_down  INTEGER NOT NULL,
+  bytes_up    INTEGER NOT NULL,
+  machine     TEXT NOT NULL DEFAULT '',
+  position    INTEGER NOT NULL DEFAULT 0,  -- in the data of `batches`
+  PRIMARY KEY (arm, path, phase)
+) WITHOUT ROWID;
+
+-- A path inside a phase, saved by a worker that had to stop. Deleted when the phase is recorded.
+CREATE TABLE partway (
+  arm        TEXT NOT NULL,
+  path       INTEGER NOT NULL,
+  phase      INTEGER NOT NULL,
+  name       TEXT NOT NULL,  -- snapshot of parameters and inner state
+  digest     TEXT NOT NULL,
+  num_bytes  INTEGER NOT NULL,
+  step       INTEGER NOT NULL,
+  batches    TEXT NOT NULL,
+  losses     TEXT NOT NULL,  -- JSON array, of this phase so far
+  seconds    REAL NOT NULL,
+  PRIMARY KEY (arm, path, phase)
+) WITHOUT ROWID;
+
+CREATE TABLE stages (
+  stage      TEXT NOT NULL,
+  phase      INTEGER NOT NULL DEFAULT 0,  -- of an alternation; every version stays
+  artifacts  TEXT NOT NULL,  -- JSON: name -> [object, digest, bytes]
+  summary    TEXT NOT NULL,  -- JSON
+  seconds    REAL NOT NULL,
+  PRIMARY KEY (stage, phase)
+) WITHOUT ROWID;
+
+-- Log-likelihoods of the router's documents.
+CREATE TABLE labels (
+  arm        TEXT NOT NULL,
+  path       INTEGER NOT NULL,
+  phase      INTEGER NOT NULL,
+  name       TEXT NOT NULL,
+  digest     TEXT NOT NULL,
+  num_bytes  INTEGER NOT NULL,
+  seconds    REAL NOT NULL,
+  PRIMARY KEY (arm, path, phase)
+) WITHOUT ROWID;
+
+-- How well a path predicts what its shard holds out.
+CREATE TABLE checks (
+  arm         TEXT NOT NULL,
+  path        INTEGER NOT NULL,
+  phase       INTEGER NOT NULL,
+  loss        REAL NOT NULL,
+  best_phase  INTEGER NOT NULL,
+  seconds     REAL NOT NULL,
+  PRIMARY KEY (arm, path, phase)
+) WITHOUT ROWID;
+
+-- Log-likelihoods of the documents of evaluation.
+CREATE TABLE scores (
+  arm        TEXT NOT NULL,
+  path       INTEGER NOT NULL,
+  phase      INTEGER NOT NULL,
+  name       TEXT NOT NULL,
+  digest     TEXT NOT NULL,
+  num_bytes  INTEGER NOT NULL,
+  seconds    REAL NOT NULL,
+  PRIMARY KEY (arm, path, phase)
+) WITHOUT ROWID;
+
+CREATE TABLE releases (
+  arm     TEXT NOT NULL,
+  phase   INTEGER NOT NULL,
+  digest  TEXT NOT NULL,
+  body    TEXT NOT NULL,  -- JSON: see release.py
+  PRIMARY KEY (arm, phase)
+) WITHOUT ROWID;
+CREATE TRIGGER releases_are_immutable BEFORE UPDATE ON releases
+BEGIN SELECT raise(ABORT, 'a release is never changed'); END;
+
+CREATE TABLE evaluations (
+  arm                   TEXT NOT NULL,
+  phase                 INTEGER NOT NULL,
+  perplexity            REAL NOT NULL,
+  best_path_perplexity  REAL,
+  documents             INTEGER NOT NULL,
+  tokens                INTEGER NOT NULL,
+  seconds               REAL NOT NULL,
+  PRIMARY KEY (arm, phase)
+) WITHOUT ROWID;
+
+CREATE TABLE refusals (
+  id      INTEGER PRIMARY KEY,
+  what    TEXT NOT NULL,  -- the object
+  reason  TEXT NOT NULL,
+  task    TEXT NOT NULL,  -- that was done again for it
+  worker  TEXT NOT NULL   -- that found it
+);
+
+-- What was recorded after the phase that a run went back to: it counts no more, and is kept.
+CREATE TABLE set_aside (
+  id        INTEGER PRIMARY KEY,
+  rollback  INTEGER NOT NULL,  -- the first, the second, ...
+  arm       TEXT NOT NULL,
+  phase     INTEGER NOT NULL,  -- that the run went back to
+  kind      TEXT NOT NULL,  -- the table that the fact was in
+  body      TEXT NOT NULL   -- JSON: its columns, in that table's order
+);
+
+-- Volunteers: who may take part, which paths a swarm trains, and how far each swarm is.
+
+CREATE TABLE swarm_passes (
+  serial     TEXT PRIMARY KEY,
+  name       TEXT NOT NULL,
+  role       TEXT NOT NULL CHECK (role IN ('volunteer', 'backbone')),
+  not_after  REAL NOT NULL,  -- wall clock: volunteers are on other machines
+  revoked    INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE INDEX swarm_passes_by_name ON swarm_passes (name);
+
+-- Other workers leave a path with a live backbone to it.
+CREATE TABLE swarm_backbones (
+  worker   TEXT PRIMARY KEY,  -- of `workers`, which knows whether it lives
+  arm      TEXT NOT NULL,
+  subject  TEXT NOT NULL,
+  address  TEXT NOT NULL      -- where peers reach it
+) WITHOUT ROWID;
+
+-- Every group step that was taken, and whose rows were in it.
+CREATE TABLE swarm_steps (
+  arm      TEXT NOT NULL,
+  path     INTEGER NOT NULL,
+  step     INTEGER NOT NULL,
+  lineage  TEXT NOT NULL,  -- of the state after it
+  loss     REAL NOT NULL,
+  targets  REAL NOT NULL,
+  seconds  REAL NOT NULL,
+  blocks   TEXT NOT NULL,  -- JSON: peer -> blocks of the step's batch
+  PRIMARY KEY (arm, path, step)
+) WITHOUT ROWID;
+
+CREATE TABLE swarm_status (
+  arm     TEXT NOT NULL,
+  path    INTEGER NOT NULL,
+  leader  TEXT NOT NULL,  -- the worker that leads
+  status  TEXT NOT NULL,  -- JSON: what `dipaco status` shows
+  PRIMARY KEY (arm, path)
+) WITHOUT ROWID;
