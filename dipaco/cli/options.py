@@ -119,11 +119,11 @@ def with_metrics(run: "Run", options: argparse.Namespace, callbacks: Any) -> Gen
     if options.metrics_port is None:
         yield callbacks
         return
-    from dipaco.observe.metrics import Both, served
+    from dipaco.observe.metrics import CombinedCallbacks, serve_metrics
 
     check_count("--metrics-port", options.metrics_port, 0, LAST_PORT)
-    with served(options.metrics_port, run.open_ledger, options.metrics_host) as metrics:
-        yield Both(callbacks, metrics)
+    with serve_metrics(options.metrics_port, run.open_ledger, options.metrics_host) as metrics:
+        yield CombinedCallbacks(callbacks, metrics)
 
 
 def add_release(parser: argparse.ArgumentParser, phase: str = "--phase") -> None:

@@ -1,4 +1,4 @@
-"""Follows a run's event file while others write to it."""
+"""Reads a run's event file while other processes write to it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +10,14 @@ from dipaco.observe.events import Event
 
 
 class EventFileReader:
-    """Reads what was appended since the last time; begins at the end of what is there."""
+    """Reads what is appended to the file; starts at its present end."""
 
     def __init__(self, file: Path):
         self._file = file
         self._position = file.stat().st_size if file.exists() else 0
 
     def new(self) -> Iterator[Event]:
-        """Every whole line that came since; half a line waits for its other half."""
+        """The events appended since the last call; an incomplete line is left for the next."""
         if not self._file.exists():
             return
         with self._file.open("rb") as stream:
@@ -32,7 +32,7 @@ class EventFileReader:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    """One event; None for what a crash left of a line."""
+    """One event; None for a line that a crash cut off."""
     try:
         record = msgspec.json.decode(line)
         del record["time"]

@@ -1,28 +1,27 @@
-"""What Prometheus is told of a run, on every role: what this process did, and how the run stands.
+"""Metrics for Prometheus: what this process did, and the state of its run.
 
 Names, units and labels follow the conventions of Prometheus and OpenTelemetry: base units in the
-name, counters end in `_total`, what varies is a label (`kind`, `outcome`, `direction`).
+name, counters end in `_total`, dimensions are labels (`kind`, `outcome`, `state`).
 
     dipaco_worker_tasks_total{kind,outcome}        finished, lost, handed_on, mended
-    dipaco_worker_task_seconds_total{kind}         spent in tasks, whatever became of them
+    dipaco_worker_task_seconds_total{kind}         spent in tasks, of any outcome
     dipaco_worker_tokens_total                     trained on, recorded or not
     dipaco_worker_bytes_total{kind}                modules fetched, contributions sent, recorded
-    dipaco_worker_leases_lost_total                another had the task by then
-    dipaco_run_tasks{kind,arm,state}               in the ledger, now
+    dipaco_worker_leases_lost_total                tasks that another worker took over
+    dipaco_run_tasks{kind,arm,state}               now in the ledger
     dipaco_run_tokens_total{arm}                   recorded
     dipaco_run_bytes_total{kind}                   exchanged and written, recorded
     dipaco_run_refusals_total                      objects that were refused or found damaged
     dipaco_run_phase{arm,module}                   of every module
     dipaco_run_workers{state}                      here, left, lost
-    dipaco_run_participation_ratio                 share of all workers' time that counted
+    dipaco_run_participation_ratio                 share of all workers' time in recorded tasks
 
-What the run says is read from the ledger when somebody asks; many roles may be asked, and all say
-the same.
+`dipaco_run_*` is read from the ledger at each scrape, and is the same on every process of a run.
 """
 
 import contextlib
 import time
-from collections import Counter as Count
+from collections import Counter as Counts
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
@@ -31,12 +30,12 @@ from dipaco.control.tasks import Claim, Fact, ModuleReady, PathTrained
 from dipaco.errors import CannotListen, DipacoError, ExtraMissing
 
 
-class WorkMetrics:
-    """A watcher of a worker's loop that counts what it is told.
+class WorkerMetrics:
+    """Callbacks of a worker's loop that count events.
 
     Args:
       registry: of prometheus_client.
-      now: seconds, of a clock that only goes forward.
+      now: monotonic seconds.
     """
 
     def __init__(self, registry: Any, now: Callable[[], float] = time.monotonic):
@@ -46,11 +45,11 @@ class WorkMetrics:
             return Counter(f"dipaco_worker_{name}", help_text, labels, registry=registry)
 
         self._now, self._began_seconds = now, now()
-        self._tasks = counter("tasks", "Tasks, by what became of them.", "kind", "outcome")
+        self._tasks = counter("tasks", "Tasks, by outcome.", "kind", "outcome")
         self._seconds = counter("task_seconds", "Spent in tasks.", "kind")
         self._tokens = counter("tokens", "Trained on, recorded or not.")
         self._bytes = counter("bytes", "Exchanged with other machines, recorded.", "kind")
-        self._leases_lost = counter("leases_lost", "Tasks that another had by then.")
+        self._leases_lost = counter("leases_lost", "Tasks that another worker took over.")
 
     def task_started(self, claim: Claim) -> None:
         self._began_seconds = self._now()
@@ -85,14 +84,14 @@ class WorkMetrics:
         now = self._now()
         self._tasks.labels(claim.task.kind, outcome).inc()
         self._seconds.labels(claim.task.kind).inc(now - self._began_seconds)
-        self._began_seconds = now  # of paths that are trained together, the time is counted once
+        self._began_seconds = now  # counts the time once for paths that are trained together
 
 
 class RunMetrics:
-    """What the ledger of a run says, read when somebody asks.
+    """The state of a run, read from its ledger at each scrape.
 
     Args:
-      open_ledger: a connection for the thread that asks.
+      open_ledger: opens a connection for the calling thread.
     """
 
     def __init__(self, open_ledger: Callable[[], Ledger]):
@@ -119,7 +118,7 @@ class RunMetrics:
             ]
             phases = [((arm, m), phase) for arm, m, phase, _ in ledger.progress.newest_modules()]
             refusals, members = ledger.redos.num_refusals(), ledger.members.list()
-        states = Count(member.state for member in members)
+        states = Counts(member.state for member in members)
         live = sum(member.live_seconds for member in members)
         share = sum(member.committed_seconds for member in members) / max(live, 1e-9)
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
@@ -130,31 +129,31 @@ class RunMetrics:
         yield family(counter, "refusals", "Objects refused or damaged.", (), [((), refusals)])
         yield family(gauge, "phase", "Of every module.", ("arm", "module"), phases)
         workers = [((state,), states[state]) for state in ("here", "left", "lost")]
-        yield family(gauge, "workers", "Who ever took part.", ("state",), workers)
+        yield family(gauge, "workers", "Workers that ever took part.", ("state",), workers)
         help_text = "Share of all workers' time in tasks that were recorded."
         yield family(gauge, "participation_ratio", help_text, (), [((), min(1.0, share))])
 
 
-class Both:
-    """A watcher that tells two, each of what it wants to know."""
+class CombinedCallbacks:
+    """Calls several callbacks, each only if it has the method."""
 
-    def __init__(self, first: Any, second: Any):
-        self._two = first, second
+    def __init__(self, *callbacks: Any):
+        self._callbacks = callbacks
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        def tell(*told: Any) -> None:
-            for callbacks in self._two:
+        def call(*arguments: Any) -> None:
+            for callbacks in self._callbacks:
                 if hasattr(callbacks, name):
-                    getattr(callbacks, name)(*told)
+                    getattr(callbacks, name)(*arguments)
 
-        return tell
+        return call
 
 
 @contextlib.contextmanager
-def served(
+def serve_metrics(
     port: int, open_ledger: Callable[[], Ledger], host: str = "127.0.0.1"
-) -> Generator[WorkMetrics]:
-    """Answers `GET /metrics` from a thread, until it is left.
+) -> Generator[WorkerMetrics]:
+    """Serves `GET /metrics` from a thread while the block runs.
 
     Raises:
       ExtraMissing, CannotListen.
@@ -167,7 +166,7 @@ def served(
         ) from error
     registry: Any = CollectorRegistry()
     registry.register(RunMetrics(open_ledger))
-    work = WorkMetrics(registry)
+    work = WorkerMetrics(registry)
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except (OSError, OverflowError) as error:

@@ -1,7 +1,6 @@
 """Progress: how far a stage is, how fast it goes, how long it still takes.
 
-A bar where there is a terminal, and otherwise a plain line now and then, without time stamps, which
-reads well in a file:
+A bar on a terminal, elsewhere a plain line every ten seconds:
 
     phase 2 of 4: 60 of 80 steps (75%), loss 4.812, 12,310 tokens/s, 3.4 MB sent, 8 s left
 """
@@ -17,15 +16,15 @@ LINE_SECONDS = 10.0  # between plain lines
 
 
 class Progress:
-    """A stage of `total_steps`, told as it goes; a context manager.
+    """The progress of a stage of `total_steps`; a context manager.
 
     Args:
-      title: of the stage, "base model".
+      title: of the stage, as in "base model".
       total_steps: of the whole stage.
-      done_steps: of an interrupted run that goes on; they do not count as speed.
-      unit: what is counted, where it is not steps.
-      stream: where it is told; a bar when it is a terminal.
-      clock: seconds that only go forward.
+      done_steps: steps done before an interruption; they do not count as speed.
+      unit: what is counted.
+      stream: where progress is printed; a bar if it is a terminal.
+      clock: monotonic seconds.
     """
 
     def __init__(
@@ -45,13 +44,13 @@ class Progress:
         self._loss: float | None = None
         self._stream = stream or sys.stderr
         self._clock = clock
-        self._mark_seconds = self._told_seconds = clock()
-        self._told_step = -1
+        self._mark_seconds = self._printed_seconds = clock()
+        self._printed_step = -1
         self._bar = _Bar(title, total_steps, self._stream) if self._stream.isatty() else None
 
     def begin(self, title: str, *, done_steps: int | None = None) -> None:
-        """From here on, steps are those of `title`. Time without steps before it is no part of
-        the speed; nor are those that others have done meanwhile, where `done_steps` tells of them.
+        """The next steps are those of `title`. The time since the last step does not count as
+        speed, nor do steps that others did meanwhile, if `done_steps` gives the new count.
         """
         self._title = title
         if done_steps is not None:
@@ -64,33 +63,33 @@ class Progress:
     def advance(
         self, steps: int = 1, *, tokens: int = 0, bytes_sent: int = 0, loss: float | None = None
     ) -> None:
-        """Tells of `steps` more, the tokens trained and bytes sent in them, and the latest loss."""
+        """Adds `steps`, the tokens trained and bytes sent in them, and shows the latest loss."""
         now = self._clock()
         self._busy_seconds += now - self._mark_seconds
         self._mark_seconds = now
         self._done_steps += steps
-        self._total_steps = max(self._total_steps, self._done_steps)  # some may be done again
+        self._total_steps = max(self._total_steps, self._done_steps)  # some steps may be repeated
         self._tokens += tokens
         self._bytes_sent += bytes_sent
         self._loss = self._loss if loss is None else loss
         if self._bar:
             self._bar.show(self._done_steps, self._facts())
-        elif self._clock() - self._told_seconds >= LINE_SECONDS:
-            self._tell()
+        elif self._clock() - self._printed_seconds >= LINE_SECONDS:
+            self._print()
 
     def say(self, text: str) -> None:
-        """Prints a line of its own, above the bar if there is one."""
+        """Prints a line, above the bar if there is one."""
         if self._bar:
             self._bar.say(text)
         else:
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Ends the bar, or tells of the steps since the last line."""
+        """Ends the bar, or prints the steps since the last line."""
         if self._bar:
             self._bar.close()
-        elif self._done_steps not in (self._told_step, self._first_step):
-            self._tell()
+        elif self._done_steps not in (self._printed_step, self._first_step):
+            self._print()
 
     def __enter__(self) -> Self:
         return self
@@ -98,14 +97,14 @@ class Progress:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _tell(self) -> None:
+    def _print(self) -> None:
         share = self._done_steps / max(self._total_steps, 1)
         steps = f"{self._done_steps} of {self._total_steps} {self._unit} ({share:.0%})"
         print(f"{self._title}: {', '.join([steps, *self._facts()])}", file=self._stream, flush=True)
-        self._told_seconds, self._told_step = self._clock(), self._done_steps
+        self._printed_seconds, self._printed_step = self._clock(), self._done_steps
 
     def _facts(self) -> list[str]:
-        """Loss, speed, bytes and time left, each only if there is something to say."""
+        """Loss, speed, bytes and time left, each only if it is known."""
         elapsed = self._busy_seconds
         steps, left = self._done_steps - self._first_step, self._total_steps - self._done_steps
         facts = []

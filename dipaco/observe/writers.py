@@ -16,7 +16,7 @@ from dipaco.observe.events import Event
 
 
 class EventWriter(Protocol):
-    """What every writer can do."""
+    """A destination of events."""
 
     def write(self, event: Event) -> None: ...
     def close(self) -> None: ...
@@ -24,7 +24,7 @@ class EventWriter(Protocol):
 
 class _Closing:
     def close(self) -> None:
-        """Nothing to close, unless the writer says otherwise."""
+        """Does nothing; a writer with a file overrides it."""
 
     def __enter__(self) -> Self:
         return self
@@ -34,7 +34,7 @@ class _Closing:
 
 
 class Lines(_Closing):
-    """One line a person can read for each event; warnings and errors say what they are."""
+    """One readable line for each event; warnings and errors are marked."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -47,8 +47,8 @@ class Lines(_Closing):
 class JsonLines(_Closing):
     """One JSON object a line, `{"time", "level", "event", ...fields}`, appended.
 
-    Processes may share the file: a line is one `write` in append mode, which the system does not
-    interleave. After a crash half a line may be left; the next writer starts on a fresh one.
+    Processes may share the file: each line is one `write` in append mode, which the system does not
+    interleave. A crash may leave half a line; the next writer starts a new one.
     """
 
     def __init__(self, file: Path | str, clock: Callable[[], float]):
@@ -69,7 +69,7 @@ class JsonLines(_Closing):
 class TensorBoard(_Closing):
     """Scalars for TensorBoard: each number of an event that has a `step`, under `event/field`.
 
-    Fields that are text (a path, a module) join the name, so that each has its own curve.
+    Text fields (a path, a module) are part of the name, so that each has its own curve.
 
     Raises:
       ExtraMissing: tensorboardX is not installed.

@@ -1,4 +1,4 @@
-"""What Prometheus reads: of this process what it was told, of the run what the ledger says."""
+"""Metrics for Prometheus: events of this process, and the state of the run from its ledger."""
 
 import socket
 import urllib.request
@@ -15,14 +15,14 @@ pytest.importorskip("prometheus_client", reason="the extra `metrics` is not inst
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from dipaco.observe.metrics import Both, WorkMetrics, served
+from dipaco.observe.metrics import CombinedCallbacks, WorkerMetrics, serve_metrics
 
 TRAIN = Claim(Task("train", "modular", "2", 0), 1, 1, "w")
 
 
 def test_a_worker_counts_tasks_by_kind_and_outcome_and_the_time_in_them():
     registry, now = CollectorRegistry(), [100.0]
-    metrics = WorkMetrics(registry, now=lambda: now[0])
+    metrics = WorkerMetrics(registry, now=lambda: now[0])
 
     def value(name, **labels):
         return registry.get_sample_value(f"dipaco_worker_{name}_total", labels)
@@ -71,9 +71,9 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def test_whoever_asks_hears_how_the_run_stands_now(half_done, tmp_path):
+def test_a_scrape_reads_the_present_state_of_the_run(half_done, tmp_path):
     port = free_port()
-    with served(port, lambda: Ledger(tmp_path / "ledger.sqlite")) as metrics:
+    with serve_metrics(port, lambda: Ledger(tmp_path / "ledger.sqlite")) as metrics:
         metrics.step_taken(TRAIN, 2.0, 64)
         heard = read(port)
         assert heard["dipaco_worker_tokens_total",] == 64
@@ -90,19 +90,19 @@ def test_whoever_asks_hears_how_the_run_stands_now(half_done, tmp_path):
         read(port)
 
 
-def test_a_port_that_is_taken_is_a_sentence(half_done, tmp_path):
+def test_a_taken_port_is_an_error_message(half_done, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with (
             pytest.raises(CannotListen, match=f"Cannot listen on 127.0.0.1:{port}"),
-            served(port, lambda: half_done),
+            serve_metrics(port, lambda: half_done),
         ):
             raise AssertionError("it listened")
 
 
-def test_both_are_told_each_of_what_it_knows():
+def test_combined_callbacks_call_each_that_has_the_method():
     heard = []
 
     class Narrator:
@@ -112,7 +112,7 @@ def test_both_are_told_each_of_what_it_knows():
         def compare_machines(self, then, now):
             heard.append((then, now))
 
-    both = Both(Narrator(), WorkMetrics(CollectorRegistry()))
+    both = CombinedCallbacks(Narrator(), WorkerMetrics(CollectorRegistry()))
     both.claim_lost(TRAIN)
     both.compare_machines("a", "b")
     assert heard == [TRAIN, ("a", "b")]

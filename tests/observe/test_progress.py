@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_plain_line_tells_steps_loss_speed_bytes_and_time_left():
+def test_a_plain_line_shows_steps_loss_speed_bytes_and_time_left():
     clock, stream = Clock(), io.StringIO()
     with Progress("phase 2 of 4", 80, stream=stream, clock=clock) as progress:
         clock.seconds = 20
@@ -31,7 +31,7 @@ def test_a_plain_line_tells_steps_loss_speed_bytes_and_time_left():
     assert "left" not in stream.getvalue().splitlines()[1]
 
 
-def test_plain_lines_come_now_and_then_and_once_at_the_end():
+def test_plain_lines_come_every_ten_seconds_and_once_at_the_end():
     clock, stream = Clock(), io.StringIO()
     with Progress("base", 100, stream=stream, clock=clock) as progress:
         for second in range(1, 26):
@@ -41,7 +41,7 @@ def test_plain_lines_come_now_and_then_and_once_at_the_end():
     assert steps == ["40", "80", "100"]
 
 
-def test_steps_of_an_interrupted_run_are_not_speed():
+def test_steps_before_an_interruption_do_not_count_as_speed():
     clock, stream = Clock(), io.StringIO()
     with Progress("base", 100, done_steps=90, stream=stream, clock=clock) as progress:
         clock.seconds = 50
@@ -49,7 +49,7 @@ def test_steps_of_an_interrupted_run_are_not_speed():
     assert stream.getvalue() == "base: 95 of 100 steps (95%), 50 s left\n"
 
 
-def test_what_others_have_done_meanwhile_counts_and_is_no_speed():
+def test_steps_that_others_did_meanwhile_count_but_not_as_speed():
     clock, stream = Clock(), io.StringIO()
     with Progress("base", 100, stream=stream, clock=clock) as progress:
         clock.seconds = 5
@@ -70,7 +70,7 @@ def test_on_a_terminal_there_is_a_bar_and_lines_stand_above_it():
     assert "loss 3.000" in stream.getvalue()
 
 
-def test_plain_say_is_a_line():
+def test_say_prints_a_line():
     stream = io.StringIO()
     progress = Progress("base", 10, stream=stream, clock=Clock())
     progress.say("hello")

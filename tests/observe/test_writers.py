@@ -15,7 +15,7 @@ def records(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_lines_say_the_level_unless_it_is_info():
+def test_lines_show_the_level_unless_it_is_info():
     stream = io.StringIO()
     with Lines(stream) as log:
         log.write(LEFT_OUT)

@@ -34,7 +34,7 @@ def undisturbed(dipaco, config_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     ended = dipaco(*arguments(config_file, folder))
     assert ended.code == 0, ended.err
-    told = ("stays as it is", "routed anew before phase 2", "re-routed every 8 tokens")
+    told = ("stays as it is", "routed again before phase 2", "re-routed every 8 tokens")
     for sentence in (*told, "the router for re-routing is kept as it was"):
         assert sentence in ended.err
     return folder
