@@ -20,8 +20,8 @@ from dipaco.evaluation.tables import render_text
 from dipaco.observe.events import Event, Value
 from dipaco.observe.progress import Progress
 from dipaco.observe.writers import EventWriter, JsonLines, Several, TensorBoard
+from dipaco.runs.progress import progress_of
 from dipaco.runs.run import Run
-from dipaco.workers.loop import progress_of
 from dipaco.workers.tasks.report import files_of, make_report, write_files
 
 SECONDS_BETWEEN_MESSAGES = 2.0
@@ -35,7 +35,7 @@ class ConsoleReporter:
 
     def __init__(self, run: Run, *, tensorboard: bool = False):
         self._run = run
-        done, total = progress_of(run, with_partway=True)
+        done, total = progress_of(run, with_partial_snapshots=True)
         writers: list[EventWriter] = [JsonLines(run.layout.events, clock=time.time)]
         if tensorboard:
             writers.append(TensorBoard(run.layout.tensorboard))
@@ -69,7 +69,7 @@ class ConsoleReporter:
         done = None  # by others as well; it takes a look at the ledger
         if self._began_seconds - self._counted_seconds > SECONDS_BETWEEN_COUNTS:
             self._counted_seconds = self._began_seconds
-            done, _ = progress_of(self._run, with_partway=True)
+            done, _ = progress_of(self._run, with_partial_snapshots=True)
         self._bar.begin(str(claim.task), done_steps=done)
 
     def prepare_progressed(self, progress: PrepareProgress) -> None:

@@ -64,23 +64,23 @@ class RoleVerb:
         from dipaco.cli.console import ConsoleReporter
         from dipaco.runs.opening import open_run
         from dipaco.runs.programs import use_compilation_cache
-        from dipaco.workers.hosts import Meeting, meet
-        from dipaco.workers.loop import follow
+        from dipaco.workers.execution import follow
+        from dipaco.workers.hosts import HostOptions, join_hosts
         from dipaco.workers.process import exit_with_other_hosts, joined_run, work
 
         given = vars(options)
-        meeting = Meeting(
+        host_options = HostOptions(
             given.get("hosts", 1), given.get("host_index", 0), given.get("coordinator")
         )
-        meeting.check()
+        host_options.check()
         check_lease(options.lease_seconds)
         name = name_of(options.name)
         run = open_run(options.run, options.database)  # raises before a lock file is made
         is_synchronous = run.config.outer.synchronous
         run.ledger.close()
-        if meeting.hosts > 1 and is_synchronous:
+        if host_options.hosts > 1 and is_synchronous:
             raise BadHosts(problem="`outer.synchronous` steps all paths in one process of one host")
-        hosts = meet(meeting)
+        hosts = join_hosts(host_options)
         use_compilation_cache(cache_folder() / "compiled")
         with joined_run(options.run, options.database) as run, exit_with_other_hosts(hosts):
             if not hosts.is_first:

@@ -155,18 +155,18 @@ def _start(options: argparse.Namespace) -> int:
     from dipaco.runs.opening import create_or_open
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
-    from dipaco.workers.loop import recover
+    from dipaco.workers.garbage_collection import clean_up
     from dipaco.workers.process import work
-    from dipaco.workers.registration import wait_until_free
+    from dipaco.workers.registration import wait_until_name_is_free
 
     use_compilation_cache(cache_folder() / "compiled")
     with folder_lock(options.run) as lock:
         opened, is_new = create_or_open(options.run, config, None, options.database)
         try:
             if lock.is_exclusive:
-                recover(opened)
+                clean_up(opened)
             lock.share()
-            wait_until_free(opened.ledger.members, name, say)
+            wait_until_name_is_free(opened.ledger.members, name, say)
             others = opened.ledger.swarms.backbones(MODULAR, path)
             _check_transport({w: at for w, at in others.items() if w != name}, options.listen)
             backbone = Backbone(
@@ -190,7 +190,7 @@ def _start(options: argparse.Namespace) -> int:
                         name,
                         console,
                         lease_seconds=options.lease_seconds,
-                        run_elsewhere=backbone.run_phase,
+                        phase_runner=backbone.run_phase,
                         on_ctrl_c=True,
                     )
                 if is_finished:

@@ -9,8 +9,8 @@ from dipaco.observe.events import Event
 from dipaco.observe.follow import EventFileReader
 from dipaco.observe.progress import Progress
 from dipaco.observe.writers import TensorBoard
+from dipaco.runs.progress import progress_of
 from dipaco.runs.run import Run
-from dipaco.workers.loop import progress_of
 
 LEDGER_SECONDS = 30.0  # between two looks at how far others are
 

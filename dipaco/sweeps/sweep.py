@@ -15,6 +15,7 @@ from dipaco.observe.events import Event
 from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
 from dipaco.runs.opening import reading
+from dipaco.runs.progress import progress_of
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.folder import finished_beside, is_finished, lock_folder, move_changed, rows_of
 from dipaco.sweeps.jobs import Job, JobPool
@@ -29,7 +30,6 @@ from dipaco.sweeps.shared_base import (
 )
 from dipaco.sweeps.table import SweepTable, Trial, make_table, trials_of
 from dipaco.sweeps.text import render_sweep_markdown
-from dipaco.workers.loop import progress_of
 from dipaco.workers.signals import on_sigterm
 
 

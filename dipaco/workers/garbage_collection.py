@@ -7,7 +7,7 @@ from dipaco.control.tasks import Claim
 from dipaco.runs.run import Run
 
 
-def superseded(run: Run, claim: Claim, but: str | None = None) -> list[str]:
+def superseded_snapshots(run: Run, claim: Claim, but: str | None = None) -> list[str]:
     """What was saved part-way and is of no use once the task is recorded, or more of it is saved:
     all `but` that, which may be there already.
     """
@@ -22,7 +22,7 @@ def superseded(run: Run, claim: Claim, but: str | None = None) -> list[str]:
     )
 
 
-def sweep_after(run: Run, claim: Claim, partial_snapshot: list[str]) -> None:
+def collect_after(run: Run, claim: Claim, partial_snapshot: list[str]) -> None:
     """Removes what the facts of this task have superseded: averaged contributions, snapshots and
     modules of earlier phases, and what was saved `partial_snapshot`.
     """
@@ -42,10 +42,10 @@ def sweep_after(run: Run, claim: Claim, partial_snapshot: list[str]) -> None:
     for name in _superseded_modules(run, claim):
         objects.delete(name)
     if task.kind == "report":  # the last task: nobody writes any more
-        sweep_all(run)
+        collect_all(run)
 
 
-def sweep_all(run: Run) -> None:
+def collect_all(run: Run) -> None:
     """Removes the contributions and snapshots that no fact speaks of or that are superseded. Only
     where nobody writes.
     """
@@ -75,3 +75,15 @@ def _superseded_modules(run: Run, claim: Claim) -> list[str]:
         for module in modules
         for name in run.ledger.retention.superseded_modules(arm.name, module, phase)
     ]
+
+
+def clean_up(run: Run) -> None:
+    """Removes what dead processes left, when no process works on the run from its folder:
+    half-written files and, with SQLite, whose run no other machine can work on, claims and
+    superseded objects too.
+    """
+    if run.address.url is not None or not run.database_location.is_server:
+        run.objects.delete_partial_writes()
+    if not run.database_location.is_server:
+        run.ledger.queue.give_back_all()
+        collect_all(run)

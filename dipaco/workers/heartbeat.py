@@ -16,8 +16,10 @@ from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import Claim
 from dipaco.errors import DipacoError, RunOfOtherVersion
 
-BEATS_PER_LEASE = 4
-MOST_BEAT_SECONDS = LEASE_SECONDS / BEATS_PER_LEASE  # who has longer leases is heard of as often
+HEARTBEATS_PER_LEASE = 4
+MAX_HEARTBEAT_SECONDS = (
+    LEASE_SECONDS / HEARTBEATS_PER_LEASE
+)  # who has longer leases is heard of as often
 
 
 class LeaseRenewer:
@@ -35,7 +37,9 @@ class LeaseRenewer:
         self._lost: set[Claim] = set()
         self._guard = threading.Lock()
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._beat_until_over, name="heart", daemon=True)
+        self._thread = threading.Thread(
+            target=self._renew_until_over, name="heartbeat", daemon=True
+        )
         self.command = "run"  # what everybody who works on the run should do
 
     def __enter__(self) -> Self:
@@ -55,7 +59,7 @@ class LeaseRenewer:
         """Whether a renewal was refused: somebody else may have the task by now."""
         return claim in self._lost
 
-    def beat(self, ledger: Ledger) -> None:
+    def renew(self, ledger: Ledger) -> None:
         """Once; the thread does nothing else."""
         with self._guard:
             claims = self._claims
@@ -64,9 +68,9 @@ class LeaseRenewer:
             if claims is self._claims:
                 self._lost |= lost
         ledger.members.beat(self._worker)
-        self.hear(ledger.meta.command())
+        self.receive(ledger.meta.command())
 
-    def hear(self, command: RunCommand) -> None:
+    def receive(self, command: RunCommand) -> None:
         """Raises `RunOfOtherVersion`: the run was upgraded, and goes on without this process."""
         if command.version not in (None, dipaco.__version__):
             raise RunOfOtherVersion(
@@ -74,12 +78,14 @@ class LeaseRenewer:
             )
         self.command = command.name
 
-    def _beat_until_over(self) -> None:
+    def _renew_until_over(self) -> None:
         with contextlib.suppress(DipacoError):  # the worker will meet it as well, and say it
             ledger = self._open_ledger()
             try:
-                beat_seconds = min(self._lease_seconds / BEATS_PER_LEASE, MOST_BEAT_SECONDS)
-                while not self._is_over.wait(beat_seconds):
-                    self.beat(ledger)
+                heartbeat_seconds = min(
+                    self._lease_seconds / HEARTBEATS_PER_LEASE, MAX_HEARTBEAT_SECONDS
+                )
+                while not self._is_over.wait(heartbeat_seconds):
+                    self.renew(ledger)
             finally:
                 ledger.close()

@@ -24,38 +24,38 @@ from dipaco.workers.errors import BadHosts
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 600.0  # for another host, which may read its modules from a slow store
+TIMEOUT_SECONDS = 600.0  # for another host, which may read its modules from a slow store
 HEARTBEAT_SECONDS = 30  # without one, JAX ends the others
 LEAVING_SECONDS = 30  # for the last host to come to the end
 LISTEN_SECONDS = 1.0  # between two looks whether somebody asks this process to leave
 LOOK_SECONDS = 1.0
 
 
-class HostsApart(Exception):
+class HostGroupBroken(Exception):
     """The hosts of this worker no longer do the same; nothing of what they do counts. Not for a
     person to put right: the worker ends, and is started again.
     """
 
 
-class Alone:
+class SingleHost:
     """The only host: has nobody to tell, and nobody to wait for."""
 
     index, count = 0, 1
     is_first = True
-    is_asked_to_leave = False
+    is_stop_requested = False
 
-    def tell(self, word: Any = None) -> Any:
+    def broadcast(self, word: Any = None) -> Any:
         return word
 
-    def together(self, act: Callable[[], T], word: Callable[[T], str] = lambda _: "") -> T:
+    def run_on_all(self, act: Callable[[], T], word: Callable[[T], str] = lambda _: "") -> T:
         return act()
 
 
-ALONE = Alone()
+SINGLE_HOST = SingleHost()
 
 
 class HostGroup:
-    """This process among the hosts of its worker. Every host must call `tell` and `together` in the
+    """This process among the hosts of its worker. Every host must call `broadcast` and `run_on_all` in the
     same order.
 
     Args:
@@ -76,7 +76,7 @@ class HostGroup:
     def is_first(self) -> bool:
         return self.index == 0
 
-    def tell(self, word: Any = None) -> Any:
+    def broadcast(self, word: Any = None) -> Any:
         """What the first host says, a JSON value; the others, whatever they give, hear it. They
         wait as long as it lives.
         """
@@ -86,7 +86,7 @@ class HostGroup:
             return word
         return json.loads(self._hear(key))
 
-    def together(self, act: Callable[[], T], word: Callable[[T], str] = lambda _: "") -> T:
+    def run_on_all(self, act: Callable[[], T], word: Callable[[T], str] = lambda _: "") -> T:
         """What `act` returns here, once every host has done it; where one failed, all fail.
 
         Args:
@@ -108,7 +108,7 @@ class HostGroup:
             said = {"error": kind, "values": values}
         self._say(f"dipaco/did/{number}/{self.index}", json.dumps(said))
         all_said = [
-            json.loads(self._hear(f"dipaco/did/{number}/{host}", PATIENCE_SECONDS))
+            json.loads(self._hear(f"dipaco/did/{number}/{host}", TIMEOUT_SECONDS))
             for host in range(self.count)
         ]
         self._forget(f"dipaco/did/{number}/{self.index}")
@@ -117,15 +117,15 @@ class HostGroup:
             module, name = failed["error"]
             raise getattr(importlib.import_module(module), name)(**failed["values"])
         if any(each != said for each in all_said):
-            raise HostsApart(f"they came to {', '.join(each['word'] for each in all_said)}")
+            raise HostGroupBroken(f"they came to {', '.join(each['word'] for each in all_said)}")
         return mine  # ty: ignore[invalid-explicit-return]
 
-    def leave(self, *_) -> None:
+    def request_stop(self, *_) -> None:
         """Asks the group to end in order. May be called by a signal handler."""
         self._is_leaving = True
 
     @property
-    def is_asked_to_leave(self) -> bool:
+    def is_stop_requested(self) -> bool:
         """Whether another host was told to end. For the first host, which looks now and then."""
         now = time.monotonic()
         if not self._somebody_leaves and now - self._looked_seconds > LOOK_SECONDS:
@@ -133,7 +133,7 @@ class HostGroup:
             self._somebody_leaves = bool(self._client.key_value_dir_get("dipaco/leave"))
         return self._somebody_leaves
 
-    def part(self) -> None:
+    def shut_down(self) -> None:
         """Waits for the others at the end, so that none takes the end of another for a death."""
         import jax
 
@@ -152,15 +152,15 @@ class HostGroup:
                 return self._client.blocking_key_value_get(key, round(LISTEN_SECONDS * 1000))
             except jax.errors.JaxRuntimeError as error:
                 if not str(error).startswith("DEADLINE_EXCEEDED"):
-                    raise HostsApart(f"{key}: {error}") from error
+                    raise HostGroupBroken(f"{key}: {error}") from error
             if self._is_leaving:
                 self._is_leaving = False
                 self._client.key_value_set(f"dipaco/leave/{self.index}", "")
             if time.monotonic() > deadline:
-                raise HostsApart(f"nothing at {key} for {patience_seconds:.0f} s")
+                raise HostGroupBroken(f"nothing at {key} for {patience_seconds:.0f} s")
 
     def _forget(self, newest: str) -> None:
-        """Whoever is past a `together` has read all that was said before it."""
+        """Whoever is past a `run_on_all` has read all that was said before it."""
         *old, last = self._spoken
         assert last == newest
         for key in old:
@@ -168,10 +168,10 @@ class HostGroup:
         self._spoken = [last]
 
 
-Hosts = Alone | HostGroup
+Hosts = SingleHost | HostGroup
 
 
-class Meeting(NamedTuple):
+class HostOptions(NamedTuple):
     """Which host of how many this process is, and where they meet."""
 
     hosts: int
@@ -192,12 +192,12 @@ class Meeting(NamedTuple):
             raise BadHosts(problem="`--coordinator` is where several meet; give `--hosts` as well")
 
 
-def meet(meeting: Meeting) -> Hosts:
+def join_hosts(meeting: HostOptions) -> Hosts:
     """Waits for all hosts. From then on JAX sees the devices of all; must be called before it is
     asked for any.
     """
     if meeting.hosts == 1:
-        return ALONE
+        return SINGLE_HOST
     import jax
     from jax._src import distributed  # its client has no public name
 
@@ -211,17 +211,17 @@ def meet(meeting: Meeting) -> Hosts:
     return HostGroup(distributed.global_state.client, meeting.index, meeting.hosts)
 
 
-def words_of(claim: Claim) -> str:
+def encode_claim(claim: Claim) -> str:
     """A claim, as it is told to other hosts."""
     return json.dumps([list(claim.task), claim.task_id, claim.attempt, claim.worker])
 
 
-def claim_from(words: str) -> Claim:
-    """The same again. Raises `HostsApart` where it is none."""
+def decode_claim(words: str) -> Claim:
+    """The same again. Raises `HostGroupBroken` where it is none."""
     try:
         (kind, arm, subject, phase), task_id, attempt, worker = json.loads(words)
     except (ValueError, TypeError) as error:
-        raise HostsApart(f"told {words!r}, which is no task") from error
+        raise HostGroupBroken(f"told {words!r}, which is no task") from error
     return Claim(Task(kind, arm, subject, phase), task_id, attempt, worker)
 
 

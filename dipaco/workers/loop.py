@@ -17,32 +17,20 @@ from dipaco.errors import ClaimLost, DipacoError
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.workers.callbacks import Callbacks, NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
-from dipaco.workers.garbage_collection import superseded, sweep_after, sweep_all
+from dipaco.workers.execution import execute
+from dipaco.workers.garbage_collection import collect_after, superseded_snapshots
 from dipaco.workers.heartbeat import LeaseRenewer
-from dipaco.workers.hosts import ALONE, Hosts, claim_from, words_of
-from dipaco.workers.recovery import mend
-from dipaco.workers.tasks.check import check_path
-from dipaco.workers.tasks.evaluate import evaluate_release
-from dipaco.workers.tasks.label import label_path
-from dipaco.workers.tasks.outer import step_module
-from dipaco.workers.tasks.prepare import prepare_corpus
-from dipaco.workers.tasks.report import write_report
-from dipaco.workers.tasks.reroute import reroute
-from dipaco.workers.tasks.route import route
-from dipaco.workers.tasks.score import score_path
+from dipaco.workers.hosts import SINGLE_HOST, Hosts
+from dipaco.workers.recovery import recover
 from dipaco.workers.tasks.train import (
     Preempted,
     stacks_of,
-    train,
-    train_elsewhere,
     train_stacked,
 )
-from dipaco.workers.tasks.train_synchronous import train_together
 
-DONE_BY_ONE = ("prepare", "outer", "evaluate", "report")  # the first of the hosts of a worker
-ON_ONE_HOST = ("reroute",)  # left to workers that have only one, an evaluator for instance
+SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
 SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.02, 1.0  # between two looks for a task
 
 
@@ -69,12 +57,12 @@ class Worker:
         *,
         kinds: Collection[Kind] = ALL_KINDS,
         lease_seconds: float = LEASE_SECONDS,
-        run_elsewhere: PhaseRunner | None = None,
-        hosts: Hosts = ALONE,
+        phase_runner: PhaseRunner | None = None,
+        hosts: Hosts = SINGLE_HOST,
     ):
-        self._run_elsewhere = run_elsewhere
+        self._run_elsewhere = phase_runner
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
-        self._kinds = [kind for kind in kinds if hosts.count == 1 or kind not in ON_ONE_HOST]
+        self._kinds = [kind for kind in kinds if hosts.count == 1 or kind not in SINGLE_HOST_ONLY]
         self._lease_seconds, self._hosts = lease_seconds, hosts
         # Not an `Event`: a signal handler that sets one may wait for ever for the lock that the
         # thread which it interrupts holds.
@@ -87,7 +75,7 @@ class Worker:
 
     @property
     def _should_stop(self) -> bool:
-        is_told = self._is_told_to_stop or self._hosts.is_asked_to_leave
+        is_told = self._is_told_to_stop or self._hosts.is_stop_requested
         return is_told or self._renewer.command == "drain"
 
     def run_until_finished(self) -> bool:
@@ -98,7 +86,7 @@ class Worker:
         """
         wait_seconds, is_paused = SHORTEST_WAIT_SECONDS, False
         while True:
-            self._renewer.hear(self._run.ledger.meta.command())
+            self._renewer.receive(self._run.ledger.meta.command())
             if self._should_stop:
                 return False
             was_paused, is_paused = is_paused, self._renewer.command == "pause"
@@ -168,11 +156,11 @@ class Worker:
                 facts_of = train_stacked(run, claims, self._callbacks.step_taken, should_stop)
             else:
                 elsewhere, hosts = self._run_elsewhere, self._hosts
-                facts_of = [do(run, first, self._callbacks, should_stop, elsewhere, hosts)]
+                facts_of = [execute(run, first, self._callbacks, should_stop, elsewhere, hosts)]
             for claim, facts in zip(claims, facts_of, strict=True):
                 self._finish(claim, facts)
         except Preempted as stopped:
-            for claim, partial_snapshot in zip(claims, stopped.partways, strict=True):
+            for claim, partial_snapshot in zip(claims, stopped.partial_snapshots, strict=True):
                 self._hand_on(claim, partial_snapshot)
         except ClaimLost:
             self._lose(claims)
@@ -190,14 +178,14 @@ class Worker:
             raise
 
     def _finish(self, claim: Claim, facts: list[Fact]) -> None:
-        partial_snapshot = superseded(self._run, claim)
+        partial_snapshot = superseded_snapshots(self._run, claim)
         try:
             self._run.ledger.commit.finish(self._run.plan, claim, facts)
         except ClaimLost:
             self._callbacks.claim_lost(claim)
             return
         self._callbacks.task_finished(claim, facts)
-        sweep_after(self._run, claim, partial_snapshot)
+        collect_after(self._run, claim, partial_snapshot)
 
     def _lose(self, claims: list[Claim]) -> None:
         """One of them is another's by now; the rest go back."""
@@ -213,7 +201,7 @@ class Worker:
 
     def _hand_on(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
         # What others have trained is saved whenever they say so: it may be this very one.
-        old_names = superseded(self._run, claim, but=partial_snapshot.receipt.name)
+        old_names = superseded_snapshots(self._run, claim, but=partial_snapshot.receipt.name)
         try:
             self._run.ledger.commit.release_with_snapshot(claim, partial_snapshot)
         except ClaimLost:
@@ -230,7 +218,7 @@ class Worker:
           The error itself, where nobody can; RecoveryFailed.
         """
         try:
-            mend(self._run, claim, error)
+            recover(self._run, claim, error)
         except ClaimLost:
             self._callbacks.claim_lost(claim)
         except BaseException:
@@ -253,105 +241,3 @@ class Worker:
         with contextlib.suppress(DipacoError):
             return self._run.ledger.queue.is_held(claim)
         return True
-
-
-def do(
-    run: Run,
-    claim: Claim,
-    callbacks: Callbacks,
-    should_stop: Callable[[], bool],
-    run_elsewhere: PhaseRunner | None = None,
-    hosts: Hosts = ALONE,
-) -> list[Fact]:
-    """Does one task of any kind; returns the facts to record. What takes devices is done by all
-    `hosts`, of which the first tells the others; the rest by the first alone.
-    """
-
-    def on_step(loss: float, tokens: int) -> None:
-        callbacks.step_taken(claim, loss, tokens)
-
-    def train_path() -> list[Fact]:
-        if run.plan.arm(claim.task.arm).is_synchronous:
-            return train_together(run, claim, on_step, should_stop)
-        if run_elsewhere is not None and claim.task.kind == "train":
-            return train_elsewhere(run, claim, run_elsewhere, on_step, should_stop)
-        return train(run, claim, on_step, telling(should_stop, hosts), hosts)
-
-    kinds: dict[str, Callable[[], list[Fact]]] = {
-        "prepare": lambda: prepare_corpus(run, claim, callbacks.prepare_progressed),
-        "pretrain": train_path,
-        "route": lambda: hosts.together(lambda: route(run, claim, is_first=hosts.is_first)),
-        "train": train_path,
-        "outer": lambda: step_module(run, claim),
-        "label": lambda: hosts.together(lambda: label_path(run, claim)),
-        "check": lambda: hosts.together(lambda: check_path(run, claim)),
-        "score": lambda: hosts.together(lambda: score_path(run, claim)),
-        "evaluate": lambda: evaluate_release(run, claim),
-        "reroute": lambda: reroute(run, claim, on_step, should_stop),
-        "report": lambda: write_report(run, claim),
-    }
-    if hosts.is_first and claim.task.kind not in DONE_BY_ONE:
-        hosts.tell(words_of(claim))
-    return kinds[claim.task.kind]()
-
-
-def telling(should_stop: Callable[[], bool], hosts: Hosts) -> Callable[[], bool]:
-    """The first host decides, before each step, and tells the others; they hear it."""
-    if hosts.count == 1:
-        return should_stop
-
-    def decide() -> bool:
-        if not hosts.is_first:
-            word = hosts.tell()
-            if word == "lost":
-                raise ClaimLost(task="of this worker")
-            return word == "stop"
-        try:
-            is_over = should_stop()
-        except ClaimLost:
-            hosts.tell("lost")
-            raise
-        hosts.tell("stop" if is_over else "go")
-        return is_over
-
-    return decide
-
-
-def follow(run: Run, hosts: Hosts) -> None:
-    """What a host does that is not the first: takes part in task after task, and knows of no queue,
-    until it is told that there are no more.
-    """
-    while (told := hosts.tell()) is not None:
-        # What else went wrong, the first host knows as well: `together` has told it.
-        with contextlib.suppress(Preempted, DipacoError):
-            do(run, claim_from(told), NullCallbacks(), lambda: False, hosts=hosts)
-
-
-def recover(run: Run) -> None:
-    """Puts a run in order that no process works on from its folder: half-written files are gone.
-    Where nobody can work on it from elsewhere, claimed tasks are ready again, and what nobody will
-    read is gone as well.
-    """
-    if run.address.url is not None or not run.database_location.is_server:
-        run.objects.delete_partial_writes()
-    if not run.database_location.is_server:
-        run.ledger.queue.give_back_all()
-        sweep_all(run)
-
-
-def progress_of(run: Run, *, with_partway: bool = False) -> tuple[int, int]:
-    """Inner steps done and in all, over every path of every arm, and of the router for every few
-    tokens: what most of the time goes into. `with_partway`: those of phases that were begun and
-    saved as well, which are not done again.
-    """
-    done = total = 0
-    step_tokens = run.config.inner.batch_size * run.config.data.length
-    for arm in (run.plan.base, *run.plan.arms):
-        total += arm.path_steps
-        done += run.ledger.progress.training_totals(arm.name).tokens // step_tokens
-        done += run.ledger.progress.steps_in_partial_snapshots(arm.name) if with_partway else 0
-    if run.plan.reroutes:
-        total += run.config.reroute.steps
-        is_done = any(stage.stage == "reroute" for stage in run.ledger.facts.stages())
-        done += run.config.reroute.steps if is_done else 0
-    return done, total

@@ -24,11 +24,12 @@ from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
 from dipaco.store.address import Address
 from dipaco.workers.callbacks import Callbacks
+from dipaco.workers.garbage_collection import clean_up
 from dipaco.workers.heartbeat import LeaseRenewer
-from dipaco.workers.hosts import ALONE, Alone, Hosts
-from dipaco.workers.loop import Worker, recover
+from dipaco.workers.hosts import SINGLE_HOST, Hosts, SingleHost
+from dipaco.workers.loop import Worker
 from dipaco.workers.origin import check_origin, from_checkpoint, from_run
-from dipaco.workers.registration import join
+from dipaco.workers.registration import register
 from dipaco.workers.signals import on_sigterm
 from dipaco.workers.tasks.prepare import restore_corpus
 
@@ -75,7 +76,7 @@ def begun_run(
         try:
             check_origin(opened, init_from, start_from)
             if lock.is_exclusive:
-                recover(opened)
+                clean_up(opened)
             lock.share()
             yield opened, is_new
         finally:
@@ -89,7 +90,7 @@ def joined_run(address: Address, database: str | None = None) -> Generator[Run]:
         opened = open_run(address, database)
         try:
             if lock.is_exclusive:
-                recover(opened)
+                clean_up(opened)
             lock.share()
             yield opened
         finally:
@@ -103,8 +104,8 @@ def work(
     *,
     kinds: Collection[Kind] = ALL_KINDS,
     lease_seconds: float = LEASE_SECONDS,
-    run_elsewhere: PhaseRunner | None = None,
-    hosts: Hosts = ALONE,
+    phase_runner: PhaseRunner | None = None,
+    hosts: Hosts = SINGLE_HOST,
     on_ctrl_c: bool = False,
 ) -> bool:
     """Works until the run is finished (True) or the process is asked to stop (False).
@@ -116,7 +117,7 @@ def work(
       NameTaken: another worker of this name is working on the run.
     """
     members = run.ledger.members
-    join(members, name, machine(), functools.partial(print, flush=True))
+    register(members, name, machine(), functools.partial(print, flush=True))
     run.ledger.queue.give_back_of_namesake(name)
     with LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer:
         if "train" in kinds:
@@ -129,13 +130,13 @@ def work(
             renewer,
             kinds=kinds,
             lease_seconds=lease_seconds,
-            run_elsewhere=run_elsewhere,
+            phase_runner=phase_runner,
             hosts=hosts,
         )
         with on_sigterm(worker.stop, on_ctrl_c=on_ctrl_c):
             is_finished = worker.run_until_finished()
         members.leave(name)
-    hosts.tell(None)
+    hosts.broadcast(None)
     return is_finished
 
 
@@ -144,17 +145,17 @@ def exit_with_other_hosts(hosts: Hosts) -> Generator[None]:
     """For one host of several: a failure ends this process at once, without waiting for the others
     at JAX's shutdown barrier. JAX ends them once it misses this one.
     """
-    if isinstance(hosts, Alone):
+    if isinstance(hosts, SingleHost):
         yield
         return
     if hosts.is_first:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # except while `work` handles it
     else:
-        signal.signal(signal.SIGTERM, hosts.leave)
-        signal.signal(signal.SIGINT, hosts.leave)
+        signal.signal(signal.SIGTERM, hosts.request_stop)
+        signal.signal(signal.SIGINT, hosts.request_stop)
     try:
         yield
-        hosts.part()
+        hosts.shut_down()
     except BaseException as error:
         if isinstance(error, DipacoError):
             print(f"{type(error).__name__}: {error}", file=sys.stderr)

@@ -13,7 +13,7 @@ from dipaco.runs.run import Run
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
 
 
-def mend(run: Run, claim: Claim, error: DipacoError) -> None:
+def recover(run: Run, claim: Claim, error: DipacoError) -> None:
     """Has whatever `error` found missing done again.
 
     Raises:

@@ -12,17 +12,17 @@ from collections.abc import Callable
 import dipaco
 from dipaco.control.members import Member, Members
 from dipaco.workers.errors import NameTaken
-from dipaco.workers.heartbeat import MOST_BEAT_SECONDS
+from dipaco.workers.heartbeat import MAX_HEARTBEAT_SECONDS
 
 LOOK_SECONDS = 0.5
-SILENT_SECONDS = 1.5 * MOST_BEAT_SECONDS  # whoever lives is heard of within that
+SILENT_SECONDS = 1.5 * MAX_HEARTBEAT_SECONDS  # whoever lives is heard of within that
 
 
-def join(members: Members, name: str, machine: str, say: Callable[[str], None]) -> None:
+def register(members: Members, name: str, machine: str, say: Callable[[str], None]) -> None:
     """Takes a place in the roster, as soon as nobody of this name is at work.
 
     Args:
-      roster, name, say: see `wait_until_free`.
+      roster, name, say: see `wait_until_name_is_free`.
       machine: what the bits of its results depend on.
 
     Raises:
@@ -30,12 +30,12 @@ def join(members: Members, name: str, machine: str, say: Callable[[str], None]) 
     """
     here = {"host": socket.gethostname(), "pid": os.getpid(), "version": dipaco.__version__}
     while True:
-        before = wait_until_free(members, name, say)
+        before = wait_until_name_is_free(members, name, say)
         if members.join(name, machine=machine, after=before, **here):
             return
 
 
-def wait_until_free(
+def wait_until_name_is_free(
     members: Members, name: str, say: Callable[[str], None], silent_seconds: float = SILENT_SECONDS
 ) -> Member | None:
     """Returns when nobody of this name is at work: at once, but where one may be.

@@ -86,7 +86,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     stop = threading.Event()
     lenders = [lend_for_a_while(backbone, credential, True, stop) for credential in credentials]
     try:
-        leading = worker_of(run, "back", run_elsewhere=backbone.run_phase, kinds=("train",))
+        leading = worker_of(run, "back", phase_runner=backbone.run_phase, kinds=("train",))
         finish(run, worker_of(run, "plain"), leading)
         assert {newest.phase for newest in run.ledger.progress.newest_phases()} == {
             CONFIG.phases - 1

@@ -17,7 +17,7 @@ from dipaco.outer.compress import codec
 from dipaco.topology import Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused, SnapshotOfOtherData
-from dipaco.workers.loop import do
+from dipaco.workers.execution import execute
 from dipaco.workers.row_plans import batches_for
 from dipaco.workers.tasks.outer import step_module
 from dipaco.workers.tasks.train import train
@@ -76,7 +76,7 @@ def claim_of(run, kind):
         assert claim is not None
         if claim.task.kind == kind:
             return claim
-        run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+        run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
 
 
 def without_clock(facts):

@@ -29,7 +29,7 @@ from dipaco.runs.programs import Programs
 from dipaco.store.errors import ObjectDamaged
 from dipaco.workers import hosts as hosts_file
 from dipaco.workers.errors import BadHosts
-from dipaco.workers.hosts import HostGroup, HostsApart, Meeting, claim_from, words_of
+from dipaco.workers.hosts import HostGroup, HostGroupBroken, HostOptions, decode_claim, encode_claim
 from tests.support.tiny_run import facts
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
@@ -83,7 +83,7 @@ def on_each(service, act, count=3):
 
 def test_all_hear_what_the_first_says_in_its_order(service):
     def act(host):
-        return [host.tell(word if host.is_first else None) for word in ("one", [2, 3], None)]
+        return [host.broadcast(word if host.is_first else None) for word in ("one", [2, 3], None)]
 
     assert on_each(service, act) == [["one", [2, 3], None]] * 3
 
@@ -91,8 +91,8 @@ def test_all_hear_what_the_first_says_in_its_order(service):
 def test_what_all_have_done_is_done_and_what_was_said_before_is_forgotten(service):
     def act(host):
         for number in range(20):
-            host.tell(number)
-        return [host.together(lambda: host.index, lambda _: "the same") for _ in range(2)]
+            host.broadcast(number)
+        return [host.run_on_all(lambda: host.index, lambda _: "the same") for _ in range(2)]
 
     assert on_each(service, act) == [[0, 0], [1, 1], [2, 2]]
     assert len(service.values) <= 2 * 3
@@ -105,52 +105,52 @@ def test_an_error_of_one_is_met_by_all_and_they_go_on(service):
                 raise ObjectDamaged(file=os.devnull, name="objects/x", problem="it is short")
 
         with pytest.raises(ObjectDamaged, match="it is short") as met:
-            host.together(read)
-        return met.value.values["name"], host.together(lambda: "next")
+            host.run_on_all(read)
+        return met.value.values["name"], host.run_on_all(lambda: "next")
 
     assert on_each(service, act) == [("objects/x", "next")] * 3
 
 
 def test_hosts_that_come_to_different_things_part(service):
-    ends = on_each(service, lambda host: host.together(lambda: host.index, str))
-    assert all(isinstance(end, HostsApart) for end in ends)
+    ends = on_each(service, lambda host: host.run_on_all(lambda: host.index, str))
+    assert all(isinstance(end, HostGroupBroken) for end in ends)
     assert "they came to 0, 1, 2" in str(ends[0])
 
 
 def test_a_silent_host_is_not_waited_for_for_ever(service, monkeypatch):
-    monkeypatch.setattr(hosts_file, "PATIENCE_SECONDS", 0.05)
-    with pytest.raises(HostsApart, match="nothing at dipaco/did/0/1 for 0 s"):
-        HostGroup(service, 0, 2).together(lambda: "here")
+    monkeypatch.setattr(hosts_file, "TIMEOUT_SECONDS", 0.05)
+    with pytest.raises(HostGroupBroken, match="nothing at dipaco/did/0/1 for 0 s"):
+        HostGroup(service, 0, 2).run_on_all(lambda: "here")
 
 
 def test_a_host_that_is_told_to_leave_lets_the_first_know(service):
     first, second = HostGroup(service, 0, 2), HostGroup(service, 1, 2)
-    assert not first.is_asked_to_leave
-    second.leave()
+    assert not first.is_stop_requested
+    second.request_stop()
     with ThreadPoolExecutor(1) as thread:
-        heard = thread.submit(second.tell)
+        heard = thread.submit(second.broadcast)
         deadline = time.monotonic() + 60
-        while not first.is_asked_to_leave:
+        while not first.is_stop_requested:
             assert time.monotonic() < deadline
             time.sleep(0.001)
-        first.tell("stop")
+        first.broadcast("stop")
         assert heard.result(timeout=60) == "stop"
 
 
 def test_a_claim_is_told_whole():
     claim = Claim(Task("train", "modular", "2", 5), 17, 3, "ana")
-    assert claim_from(words_of(claim)) == claim
-    with pytest.raises(HostsApart, match="no task"):
-        claim_from("go")
+    assert decode_claim(encode_claim(claim)) == claim
+    with pytest.raises(HostGroupBroken, match="no task"):
+        decode_claim("go")
 
 
 @pytest.mark.parametrize(
     ("meeting", "says"),
     [
-        (Meeting(0, 0, None), "`--hosts` is 0"),
-        (Meeting(2, 2, "a:1"), "`--host-index` is 2, of 2 hosts"),
-        (Meeting(2, 0, None), "`--coordinator` is None"),
-        (Meeting(2, 0, "here"), "`--coordinator` is here; expected HOST:PORT"),
+        (HostOptions(0, 0, None), "`--hosts` is 0"),
+        (HostOptions(2, 2, "a:1"), "`--host-index` is 2, of 2 hosts"),
+        (HostOptions(2, 0, None), "`--coordinator` is None"),
+        (HostOptions(2, 0, "here"), "`--coordinator` is here; expected HOST:PORT"),
     ],
 )
 def test_where_they_meet_must_make_sense(meeting, says):

@@ -4,7 +4,7 @@ import numpy as np
 
 from dipaco.config import MODULAR
 from dipaco.inner.phase import PhaseResult
-from dipaco.workers.loop import progress_of
+from dipaco.runs.progress import progress_of
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 
@@ -18,14 +18,14 @@ def test_what_others_had_when_they_were_stopped_is_where_the_next_worker_goes_on
         work.save(state, (*work.losses, 5.0))  # as a backbone does, now and then
         return PhaseResult(state, np.float32([*work.losses, 5.0]), 4)
 
-    worker = worker_of(run, "others", kinds=("train",), run_elsewhere=one_step)
+    worker = worker_of(run, "others", kinds=("train",), phase_runner=one_step)
     assert worker.run_once()
     (path,) = (p for p in range(4) if run.ledger.facts.partial_snapshot(MODULAR, p, 0) is not None)
     partial_snapshot = run.ledger.facts.partial_snapshot(MODULAR, path, 0)
     assert (partial_snapshot.step, partial_snapshot.losses) == (1, (5.0,))
     assert (run.address.folder / partial_snapshot.receipt.name).exists()
     done, total = progress_of(run)
-    assert progress_of(run, with_partway=True) == (done + 1, total)
+    assert progress_of(run, with_partial_snapshots=True) == (done + 1, total)
 
     while (begun[0][0], (5.0,)) not in begun:  # it may take another path first
         assert worker.run_once()

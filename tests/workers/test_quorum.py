@@ -17,8 +17,8 @@ from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused
-from dipaco.workers.garbage_collection import sweep_after
-from dipaco.workers.loop import do
+from dipaco.workers.execution import execute
+from dipaco.workers.garbage_collection import collect_after
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.tasks import outer as executor
 from tests.workers.conftest import CONFIG, SHARINGS, never, work_until, worker_of
@@ -50,8 +50,8 @@ def work_with_late_paths(run, is_late):
             held.append(claim)
             continue
         claim = claim or held.pop(0)
-        run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
-        sweep_after(run, claim, [])
+        run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
+        collect_after(run, claim, [])
 
 
 def late_ones(run):
@@ -136,7 +136,7 @@ def test_a_step_that_was_killed_takes_the_same_again_though_more_have_come(begin
         elif claim.task.kind == "outer" and len(run.ledger.facts.contributions(*of(claim))) == 1:
             step = claim
         else:
-            run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+            run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
 
     def killed(*_, **__):
         raise Killed
@@ -144,9 +144,9 @@ def test_a_step_that_was_killed_takes_the_same_again_though_more_have_come(begin
     with monkeypatch.context() as patch:
         patch.setattr(executor, "save_tree", killed)
         with pytest.raises(Killed):
-            do(run, step, NullCallbacks(), never)
+            execute(run, step, NullCallbacks(), never)
     for claim in held:
-        run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+        run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
     assert len(run.ledger.facts.contributions(*of(step))) == 2
     run.ledger.queue.give_back(step)
     finish(run)
@@ -196,9 +196,9 @@ def finish_phase_without_path_0(run):
         elif claim.task.phase == 1 and claim.task.kind == "train" and claim.task.arm == MODULAR:
             run.ledger.queue.give_back(claim)
         else:
-            run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+            run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
     assert held is not None
-    run.ledger.commit.finish(run.plan, held, do(run, held, NullCallbacks(), never))
+    run.ledger.commit.finish(run.plan, held, execute(run, held, NullCallbacks(), never))
 
 
 def test_going_back_to_where_a_path_was_late_ends_in_a_replay_as_well(begin):
@@ -258,6 +258,6 @@ def test_workers_end_the_grace_by_themselves(begin):
     while len(run.ledger.facts.modules_at(MODULAR, 1)) < 4:
         assert first.run_once()
     assert slow.task.phase == 0
-    run.ledger.commit.finish(run.plan, slow, do(run, slow, NullCallbacks(), never))
+    run.ledger.commit.finish(run.plan, slow, execute(run, slow, NullCallbacks(), never))
     finish(run)
     assert (slow.task.path, 0) in {(each.path, each.phase) for each in late_ones(run)}

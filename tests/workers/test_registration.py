@@ -10,7 +10,7 @@ import pytest
 
 from dipaco.control.ledger import open_ledger
 from dipaco.workers.errors import NameTaken
-from dipaco.workers.registration import wait_until_free
+from dipaco.workers.registration import wait_until_name_is_free
 
 
 @pytest.fixture
@@ -37,26 +37,26 @@ def test_who_left_who_died_here_and_a_container_that_was_started_again_are_not_w
     members, other_process
 ):
     said = []
-    wait_until_free(members, "back", said.append)
+    wait_until_name_is_free(members, "back", said.append)
     join(members, pid=os.getpid())
-    wait_until_free(members, "back", said.append)
+    wait_until_name_is_free(members, "back", said.append)
     join(members, pid=other_process.pid)
     other_process.kill()
     other_process.wait()
-    wait_until_free(members, "back", said.append)
+    wait_until_name_is_free(members, "back", said.append)
     join(members, host="elsewhere", pid=1)
     members.leave("back")
-    wait_until_free(members, "back", said.append)
+    wait_until_name_is_free(members, "back", said.append)
     assert not said
 
 
 def test_who_is_silent_for_long_is_dead(members, other_process):
     said = []
     join(members, pid=other_process.pid)  # it lives, and may be stopped
-    wait_until_free(members, "back", said.append, silent_seconds=3.0)
+    wait_until_name_is_free(members, "back", said.append, silent_seconds=3.0)
     assert "waiting to see" in said[0]
     join(members, host="elsewhere", pid=1)
-    wait_until_free(members, "back", said.append, silent_seconds=3.0)
+    wait_until_name_is_free(members, "back", said.append, silent_seconds=3.0)
     assert len(said) == 2
 
 
@@ -65,7 +65,7 @@ def test_who_was_here_before_the_machine_was_started_anew_is_dead(members, other
     join(members, pid=other_process.pid)
     members._database.epoch = "the boot after that"
     said = []
-    assert wait_until_free(members, "back", said.append).pid == other_process.pid
+    assert wait_until_name_is_free(members, "back", said.append).pid == other_process.pid
     assert not said
 
 
@@ -81,8 +81,8 @@ def test_a_name_that_is_heard_of_again_is_taken(members, tmp_path):
     beating = threading.Thread(target=beat)
     beating.start()
     try:
-        with pytest.raises(NameTaken, match=r"`back` is at work .* process 17 on elsewhere"):
-            wait_until_free(members, "back", lambda _: None, silent_seconds=60.0)
+        with pytest.raises(NameTaken, match=r"`back` is already a worker .* process 17 on elsewhere"):
+            wait_until_name_is_free(members, "back", lambda _: None, silent_seconds=60.0)
     finally:
         is_over.set()
         beating.join()

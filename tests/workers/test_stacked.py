@@ -9,8 +9,9 @@ import pytest
 from dipaco.control.tasks import PathTrained
 from dipaco.runs.opening import create_or_open
 from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.execution import execute
 from dipaco.workers.heartbeat import LeaseRenewer
-from dipaco.workers.loop import Worker, do
+from dipaco.workers.loop import Worker
 from dipaco.workers.tasks.train import Preempted, stacks_of, train, train_stacked
 from tests.workers.conftest import CONFIG, never, work_until
 
@@ -32,7 +33,7 @@ def claims_of_phase(run, phase):
         claims += run.ledger.queue.claim_stack("test", limit=4)
         if claims[-1].task.kind != "train":
             claim = claims.pop()
-            run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+            run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
     assert {claim.task.phase for claim in claims} == {phase}
     return claims
 
@@ -67,7 +68,7 @@ def test_stacked_paths_that_are_stopped_go_on_one_by_one_to_the_same_bits(begin)
     asked = itertools.count()
     with pytest.raises(Preempted) as stopped:
         train_stacked(run, claims, lambda *step: None, lambda: next(asked) == 1)
-    for claim, partial_snapshot in zip(claims, stopped.value.partways, strict=True):
+    for claim, partial_snapshot in zip(claims, stopped.value.partial_snapshots, strict=True):
         run.ledger.commit.release_with_snapshot(claim, partial_snapshot)
     again = claims_of_phase(run, 1)
     assert stacks_of(run, again) == [[claim] for claim in again]

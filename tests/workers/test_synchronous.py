@@ -17,10 +17,10 @@ from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import Level, Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import SnapshotOfOtherData
-from dipaco.workers.loop import do
+from dipaco.workers.execution import execute
 from dipaco.workers.row_plans import batches_for
 from dipaco.workers.tasks.train import Preempted
-from dipaco.workers.tasks.train_synchronous import train_together
+from dipaco.workers.tasks.train_synchronous import train_synchronous
 from tests.workers.conftest import (
     CONFIG,
     EVERYTHING,
@@ -48,7 +48,7 @@ def claim_train(run, phase):
             assert claim.task.subject == "0"
             if claim.task.phase == phase:
                 return claim
-        run.ledger.commit.finish(run.plan, claim, do(run, claim, NullCallbacks(), never))
+        run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
 
 
 def quiet(loss, tokens): ...
@@ -120,15 +120,15 @@ def test_a_phase_that_is_stopped_part_way_goes_on_to_the_same_bits(begin):
     claim = claim_train(run, 1)
     asked = iter([False, True])
     with pytest.raises(Preempted) as stopped:
-        train_together(run, claim, quiet, lambda: next(asked))
+        train_synchronous(run, claim, quiet, lambda: next(asked))
     partial_snapshot = stopped.value.partial_snapshot
     assert (partial_snapshot.step, len(partial_snapshot.losses)) == (CONFIG.inner.steps + 1, 4)
-    undisturbed = train_together(run, claim._replace(attempt=99), quiet)
+    undisturbed = train_synchronous(run, claim._replace(attempt=99), quiet)
     whole = {fact.module: fact for fact in undisturbed if is_module(fact)}
     run.ledger.commit.release_with_snapshot(claim, partial_snapshot)
     again = claim_train(run, 1)
     told = []
-    facts = train_together(run, again, lambda loss, tokens: told.append(loss))
+    facts = train_synchronous(run, again, lambda loss, tokens: told.append(loss))
     assert len(told) == 4 * (CONFIG.inner.steps - 1)
     for fact in facts:
         if is_module(fact):
@@ -151,7 +151,7 @@ def test_a_damaged_snapshot_is_made_again_by_the_task_that_made_it(begin):
         if file.is_file() and file.stat().st_size > 64:
             file.write_bytes(b"x" * file.stat().st_size)
     with pytest.raises(ObjectDamaged):
-        train_together(run, claim, quiet)
+        train_synchronous(run, claim, quiet)
     run.ledger.queue.give_back(claim)
     worker = worker_of(run)
     while run.ledger.queue.unfinished():
@@ -166,7 +166,7 @@ def test_a_snapshot_of_other_data_is_not_gone_on_from(begin, monkeypatch):
     claim = claim_train(run, 1)
     monkeypatch.setattr(run, "seed_for", lambda *names: 1)
     with pytest.raises(SnapshotOfOtherData):
-        train_together(run, claim, quiet)
+        train_synchronous(run, claim, quiet)
 
 
 def test_a_flat_mixture_is_routed_and_evaluated_like_any_other(begin):

@@ -2,5 +2,5 @@
 task of an arm whose paths step together.
 
 Each is a function of a run and a claim that returns the facts to record; it writes objects, and
-records nothing. `workers.loop.do` has the table of kinds.
+records nothing. `workers.execution.execute` has the table of kinds.
 """

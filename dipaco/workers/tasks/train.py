@@ -29,8 +29,8 @@ from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import ModuleId, assemble, dissect
 from dipaco.workers.errors import SnapshotOfOtherData
-from dipaco.workers.garbage_collection import superseded
-from dipaco.workers.hosts import ALONE, Hosts
+from dipaco.workers.garbage_collection import superseded_snapshots
+from dipaco.workers.hosts import SINGLE_HOST, Hosts
 from dipaco.workers.row_plans import batches_for
 
 OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
@@ -39,13 +39,13 @@ OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
 class Preempted(Exception):
     """The phase was stopped before its end; what there is of it has been saved."""
 
-    def __init__(self, *partways: PartialSnapshot):
-        self.partways = partways  # of every claim, in their order
+    def __init__(self, *partial_snapshots: PartialSnapshot):
+        self.partial_snapshots = partial_snapshots  # of every claim, in their order
 
     @property
     def partial_snapshot(self) -> PartialSnapshot:
         """Of the only claim."""
-        (partial_snapshot,) = self.partways
+        (partial_snapshot,) = self.partial_snapshots
         return partial_snapshot
 
 
@@ -79,7 +79,7 @@ def train(
     claim: Claim,
     on_step: OnStep,
     should_stop: Callable[[], bool] = lambda: False,
-    hosts: Hosts = ALONE,
+    hosts: Hosts = SINGLE_HOST,
 ) -> list[Fact]:
     """Does the task; its facts are true only once they are recorded. Of several hosts that do it
     together, the first saves it and has facts.
@@ -96,7 +96,7 @@ def train_stacked(
     claims: Sequence[Claim],
     on_step: Callable[[Claim, float, int], None],
     should_stop: Callable[[], bool] = lambda: False,
-    hosts: Hosts = ALONE,
+    hosts: Hosts = SINGLE_HOST,
 ) -> list[list[Fact]]:
     """Trains several small paths of an arm through the same phase, in one program: the facts of
     each claim. With `inner.stacking` = "map", they are those of one by one, bit for bit.
@@ -114,7 +114,7 @@ def train_stacked(
     """
     started = time.monotonic()
     inner, count = run.config.inner, len(claims)
-    begun = hosts.together(lambda: [_begin(run, claim) for claim in claims], _where)
+    begun = hosts.run_on_all(lambda: [_begin(run, claim) for claim in claims], _where)
     ((taken, end),) = {(path.state[2], path.steps[1]) for path in begun}
     tokens = inner.batch_size * run.config.data.length
 
@@ -150,10 +150,10 @@ def train_stacked(
     return [_finish(run, *path) for path in ended]
 
 
-def train_elsewhere(
+def train_with_runner(
     run: Run,
     claim: Claim,
-    run_elsewhere: PhaseRunner,
+    phase_runner: PhaseRunner,
     on_step: OnStep,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Fact]:
@@ -178,7 +178,7 @@ def train_elsewhere(
             losses=tuple(losses),
             seconds=begun.seconds + time.monotonic() - started,
         )
-        old_names = superseded(run, claim, but=name)
+        old_names = superseded_snapshots(run, claim, but=name)
         run.ledger.commit.save_partial_snapshot(claim, partial_snapshot)
         for each in old_names:
             run.objects.delete(each)
@@ -187,7 +187,7 @@ def train_elsewhere(
         str(module): run.ledger.facts.module(arm.name, module, claim.task.phase).parameters.digest
         for module in begun.modules
     }
-    result = run_elsewhere(
+    result = phase_runner(
         PhaseWork(
             origin=f"{claim.task} {sorted(modules.items())}",
             state=jax.device_get(run.programs.place(*begun.state)),

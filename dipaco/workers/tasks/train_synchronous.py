@@ -44,7 +44,7 @@ class SynchronousStart(NamedTuple):
     seconds: float
 
 
-def train_together(
+def train_synchronous(
     run: Run, claim: Claim, on_step: OnStep, should_stop: Callable[[], bool] = lambda: False
 ) -> list[Fact]:
     """Does the task; its facts are true only once they are recorded.

@@ -1,0 +1,100 @@
+"""Executes one task of any kind: the table of kinds, and which of a worker's hosts take part."""
+
+import contextlib
+from collections.abc import Callable
+
+from dipaco.control.tasks import Claim, Fact
+from dipaco.errors import ClaimLost, DipacoError
+from dipaco.inner.phase_runner import PhaseRunner
+from dipaco.runs.run import Run
+from dipaco.workers.callbacks import Callbacks, NullCallbacks
+from dipaco.workers.hosts import SINGLE_HOST, Hosts, decode_claim, encode_claim
+from dipaco.workers.tasks.check import check_path
+from dipaco.workers.tasks.evaluate import evaluate_release
+from dipaco.workers.tasks.label import label_path
+from dipaco.workers.tasks.outer import step_module
+from dipaco.workers.tasks.prepare import prepare_corpus
+from dipaco.workers.tasks.report import write_report
+from dipaco.workers.tasks.reroute import reroute
+from dipaco.workers.tasks.route import route
+from dipaco.workers.tasks.score import score_path
+from dipaco.workers.tasks.train import (
+    Preempted,
+    train,
+    train_with_runner,
+)
+from dipaco.workers.tasks.train_synchronous import train_synchronous
+
+FIRST_HOST_ONLY = ("prepare", "outer", "evaluate", "report")  # they take no devices
+
+
+def execute(
+    run: Run,
+    claim: Claim,
+    callbacks: Callbacks,
+    should_stop: Callable[[], bool],
+    phase_runner: PhaseRunner | None = None,
+    hosts: Hosts = SINGLE_HOST,
+) -> list[Fact]:
+    """Does one task of any kind; returns the facts to record. What takes devices is done by all
+    `hosts`, of which the first tells the others; the rest by the first alone.
+    """
+
+    def on_step(loss: float, tokens: int) -> None:
+        callbacks.step_taken(claim, loss, tokens)
+
+    def train_path() -> list[Fact]:
+        if run.plan.arm(claim.task.arm).is_synchronous:
+            return train_synchronous(run, claim, on_step, should_stop)
+        if phase_runner is not None and claim.task.kind == "train":
+            return train_with_runner(run, claim, phase_runner, on_step, should_stop)
+        return train(run, claim, on_step, _stop_decided_by_first(should_stop, hosts), hosts)
+
+    kinds: dict[str, Callable[[], list[Fact]]] = {
+        "prepare": lambda: prepare_corpus(run, claim, callbacks.prepare_progressed),
+        "pretrain": train_path,
+        "route": lambda: hosts.run_on_all(lambda: route(run, claim, is_first=hosts.is_first)),
+        "train": train_path,
+        "outer": lambda: step_module(run, claim),
+        "label": lambda: hosts.run_on_all(lambda: label_path(run, claim)),
+        "check": lambda: hosts.run_on_all(lambda: check_path(run, claim)),
+        "score": lambda: hosts.run_on_all(lambda: score_path(run, claim)),
+        "evaluate": lambda: evaluate_release(run, claim),
+        "reroute": lambda: reroute(run, claim, on_step, should_stop),
+        "report": lambda: write_report(run, claim),
+    }
+    if hosts.is_first and claim.task.kind not in FIRST_HOST_ONLY:
+        hosts.broadcast(encode_claim(claim))
+    return kinds[claim.task.kind]()
+
+
+def _stop_decided_by_first(should_stop: Callable[[], bool], hosts: Hosts) -> Callable[[], bool]:
+    """The first host decides, before each step, and tells the others; they hear it."""
+    if hosts.count == 1:
+        return should_stop
+
+    def decide() -> bool:
+        if not hosts.is_first:
+            word = hosts.broadcast()
+            if word == "lost":
+                raise ClaimLost(task="of this worker")
+            return word == "stop"
+        try:
+            is_over = should_stop()
+        except ClaimLost:
+            hosts.broadcast("lost")
+            raise
+        hosts.broadcast("stop" if is_over else "go")
+        return is_over
+
+    return decide
+
+
+def follow(run: Run, hosts: Hosts) -> None:
+    """What a host does that is not the first: takes part in task after task, and knows of no queue,
+    until it is told that there are no more.
+    """
+    while (told := hosts.broadcast()) is not None:
+        # What else went wrong, the first host knows as well: `run_on_all` has told it.
+        with contextlib.suppress(Preempted, DipacoError):
+            execute(run, decode_claim(told), NullCallbacks(), lambda: False, hosts=hosts)
