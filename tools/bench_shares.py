@@ -17,13 +17,8 @@ import time
 import numpy as np
 
 from dipaco.errors import DipacoError
-from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier
 from dipaco.swarm.network.messages import (
-    Ack,
-    MeanReply,
-    MeanRequest,
-    PushRequest,
     RoundPlan,
     Sender,
     Slice,
@@ -31,6 +26,7 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.transport import Tcp
 from dipaco.swarm.network.wire import LinkMeter, Wire
 from dipaco.swarm.planning.shares import Link, cut, shares, shares_of_links
+from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_holder import StateHolder
 
 
@@ -127,25 +123,12 @@ async def one_round(speeds: np.ndarray, share: np.ndarray, size: int) -> float:
 async def turn(
     wire: Wire, holder: StateHolder, plan: RoundPlan, part: Slice, vector: np.ndarray
 ) -> None:
-    """One peer's business with one slice: sends its part, gets the mean."""
-    content = codec_of("none").encode(vector[part.start : part.stop])
+    """What one peer does for one slice: sends its part, gets the mean."""
+    await push_slice(wire, holder.reducer, plan, part, vector, within_seconds=plan.within_seconds)
     if part.reducer == wire.name:
-        slot = await holder.reducer.slot(1, part.start, part.stop)
-        holder.reducer.push(slot, wire.name, content)
         return
-    at = {"round_number": 1, "step": 0, "start": part.start, "stop": part.stop}
-    await wire.ask(
-        part.address,
-        "push",
-        PushRequest(**at),
-        Ack,
-        payload=content,
-        within_seconds=plan.within_seconds,
-    )
-    _, mean = await wire.ask(
-        part.address, "fetch", MeanRequest(**at), MeanReply, within_seconds=plan.within_seconds
-    )
-    if len(mean) != len(content):
+    mean, _ = await fetch_mean(wire, holder.reducer, plan, part, within_seconds=plan.within_seconds)
+    if len(mean) != 4 * (part.stop - part.start):
         raise DipacoError
 
 

@@ -19,7 +19,8 @@ from dipaco.swarm.training.compute import Compute
 
 def slow_down(seconds_per_block: float, file: Path) -> None:
     """Wraps what a volunteer computes; the product has no such dial."""
-    gradient, compute_blocks, push = Compute.gradient, Volunteer._compute_blocks, Volunteer._push
+    gradient, compute_blocks = Compute.gradient, Volunteer._compute_blocks
+    push_slice = Volunteer._push_slice
     began: list[float] = []
     seen: list[float] = []
 
@@ -40,18 +41,18 @@ def slow_down(seconds_per_block: float, file: Path) -> None:
             seen.append(time.monotonic() - started)
         return found
 
-    async def told_compute_blocks(self, *arguments):
+    async def noted_compute_blocks(self, *arguments):
         note("computing")
         await compute_blocks(self, *arguments)
         note("waiting")
 
-    async def told_push(self, *arguments):
+    async def noted_push_slice(self, *arguments):
         note("averaging")
-        await push(self, *arguments)
+        await push_slice(self, *arguments)
 
     setattr(Compute, "gradient", slow_gradient)  # noqa: B010
-    setattr(Volunteer, "_compute_blocks", told_compute_blocks)  # noqa: B010
-    setattr(Volunteer, "_push", told_push)  # noqa: B010
+    setattr(Volunteer, "_compute_blocks", noted_compute_blocks)  # noqa: B010
+    setattr(Volunteer, "_push_slice", noted_push_slice)  # noqa: B010
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ class BadKeyFile(DipacoError):
 
 
 class NoSuchCredential(DipacoError):
-    """There is no pass for the name {name}. There are passes for: {known}."""
+    """There is no credential for {name}. There are credentials for: {known}."""
 
 
 class TransportMismatch(DipacoError):

@@ -1,12 +1,12 @@
 """Train one path by machines that come and go (DeDLOC, arXiv 2106.10207; extra `swarm`).
 
-  dipaco swarm start CONFIG --run RUN [--path I]      a backbone: welcomes, holds state, saves
-  dipaco swarm token --run RUN --name ANA --days 7    a pass for one name, as a file to send
-  dipaco swarm revoke ANA --run RUN                   her passes are worth nothing from now on
+  dipaco swarm start CONFIG --run RUN [--path I]      a backbone: leads, holds state, saves
+  dipaco swarm token --run RUN --name ANA --days 7    a credential for one name, a file to send
+  dipaco swarm revoke ANA --run RUN                   revokes all credentials of that name
   dipaco swarm join ADDRESS --token FILE              lend this machine; Ctrl-C leaves cleanly
   dipaco swarm aux ADDRESS --token FILE               lend bandwidth: adds up, computes nothing
 
-`start` is a worker of the run that leaves the steps of one path to the group, and needs no
+`start` is a worker of the run that has the group take the steps of one path, and needs no
 accelerator. Start two, and either may die. `dipaco status --run RUN` shows the group.
 """
 
@@ -44,7 +44,7 @@ HELP = "train a path by volunteers' machines: start, token, revoke, join, aux"
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 BACKBONE_DAYS = 3650.0
 MIN_MEGABITS, MAX_MEGABITS = 0.1, 1e6
-OURS = "backbone-"  # with the path: the names on the passes of backbones
+OWN_PREFIX = "backbone-"  # with the path: the names on the credentials of backbones
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(start)
     add_database(start)
     add_set(start)
-    start.add_argument("--path", type=int, metavar="I", help="needed where there are several")
+    start.add_argument("--path", type=int, metavar="I", help="needed if the run has several")
     start.add_argument(
         "--listen",
         default=LISTEN,
@@ -66,40 +66,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where peers reach this machine: /ip4/HOST/tcp/PORT (default: any free port), or "
         "tcp://HOST:PORT, not encrypted, for machines of one network",
     )
-    start.add_argument("--name", help="in the roster; else host and process number")
+    start.add_argument("--name", help="of this worker (default: host and process number)")
     start.add_argument(
-        "--block-rows", type=int, metavar="N", help="rows lent at once (default: a 32nd of a batch)"
+        "--block-rows", type=int, metavar="N", help="rows in a block (default: a 32nd of a batch)"
     )
     start.add_argument(
         "--codec",
         choices=("none", "float16", "int8"),
         default="none",
-        help="of gradients on their way (default: none, float32)",
+        help="of gradients on the wire (default: none, float32)",
     )
     start.add_argument(
         "--state-codec",
         choices=("none", "float16", "int8"),
         default="none",
-        help="of the state that newcomers fetch (default: none); others come from backbones only",
+        help="of the state that newcomers fetch (default: none); if coded, only backbones give it",
     )
     start.add_argument(
-        "--save-seconds", type=float, default=60.0, metavar="S", help="between two savings"
+        "--save-seconds", type=float, default=60.0, metavar="S", help="between two saves"
     )
     start.add_argument(
         "--lease-seconds",
         type=float,
         default=LEASE_SECONDS,
         metavar="S",
-        help=f"after so long a silence another backbone leads (default: {LEASE_SECONDS:.0f})",
+        help=f"of silence, after which another backbone leads (default: {LEASE_SECONDS:.0f})",
     )
 
-    token = verb("token", "make a pass for one name: a file to send to a volunteer")
+    token = verb("token", "make a credential for one name: a file to send to a volunteer")
     add_run(token)
-    token.add_argument("--name", required=True, help="who may take part")
-    token.add_argument("--days", type=float, default=7.0, help="it is valid (default: 7)")
+    token.add_argument("--name", required=True, help="of the volunteer")
+    token.add_argument("--days", type=float, default=7.0, help="of validity (default: 7)")
     token.add_argument("--out", type=Path, metavar="FILE", help="default: NAME.pass")
 
-    revoke = verb("revoke", "let nobody in with the passes of a name")
+    revoke = verb("revoke", "revoke all credentials of a name")
     revoke.add_argument("name", metavar="NAME")
     add_run(revoke)
 
@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         joining.add_argument("address", metavar="ADDRESS", help="as `swarm start` printed it")
         joining.add_argument("--token", type=Path, required=True, metavar="FILE")
         joining.add_argument(
-            "--megabits", type=float, metavar="N", help="use no more, in each direction"
+            "--megabits", type=float, metavar="N", help="at most, in each direction"
         )
         if name == "join":
             joining.add_argument(
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
     return verbs[options.swarm_verb](options)
 
 
-# --- the run's side ------------------------------------------------------------------------------
+# --- at the run ----------------------------------------------------------------------------------
 
 
 def _start(options: argparse.Namespace) -> int:
@@ -173,7 +173,7 @@ def _start(options: argparse.Namespace) -> int:
                 opened.open_ledger,
                 BackbonePlace(MODULAR, path, name),
                 _settings(opened, options),
-                _pass_of_a_backbone(opened, path),
+                _backbone_credential(opened, path),
                 listen=options.listen,
                 identity=opened.layout.swarm_identity(name),
                 say=say,
@@ -204,10 +204,12 @@ def _start(options: argparse.Namespace) -> int:
     return 0
 
 
-def _pass_of_a_backbone(opened: "Run", path: int) -> "Credential":
-    given = _authority(opened).issue(f"{OURS}{path}", "backbone", time.time(), BACKBONE_DAYS)
-    _let_in(opened, given)
-    return given
+def _backbone_credential(opened: "Run", path: int) -> "Credential":
+    credential = _authority(opened).issue(
+        f"{OWN_PREFIX}{path}", "backbone", time.time(), BACKBONE_DAYS
+    )
+    _allow(opened, credential)
+    return credential
 
 
 def _path_of(given: int | None, num_paths: int) -> int:
@@ -221,7 +223,7 @@ def _path_of(given: int | None, num_paths: int) -> int:
 
 
 def _check_transport(others: dict[str, str], listen: str) -> None:
-    """Raises `TransportMismatch`: the other backbones (worker -> address) are reached otherwise."""
+    """Raises `TransportMismatch`: other backbones (worker -> address) use another one."""
     from dipaco.swarm.network.transport import TCP
 
     for worker, address in others.items():
@@ -252,17 +254,17 @@ def _token(options: argparse.Namespace) -> int:
     from dipaco.runs.opening import reading
     from dipaco.swarm.network.credentials import save_credential
 
-    if options.name.startswith(OURS):
-        expected = f"a volunteer's name; those with `{OURS}` are the run's own"
+    if options.name.startswith(OWN_PREFIX):
+        expected = f"a volunteer's name; names with `{OWN_PREFIX}` are the run's own"
         raise BadSetting(name="--name", value=options.name, expected=expected)
     file = options.out or Path(f"{options.name}.pass")
     with reading(options.run) as opened:
-        given = _authority(opened).issue(options.name, "volunteer", time.time(), options.days)
+        credential = _authority(opened).issue(options.name, "volunteer", time.time(), options.days)
         with translate_os_errors(file):
-            save_credential(given, file)
-        _let_in(opened, given)
-        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(given.certificate.not_after))
-        print(f"{file}: {options.name} may take part until {until}. Send it as you would a key.")
+            save_credential(credential, file)
+        _allow(opened, credential)
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(credential.certificate.not_after))
+        print(f"{file}: {options.name} may take part until {until}. Keep it secret, as a key.")
         addresses = [
             address for one in opened.ledger.swarms.statuses() if (address := one["leader_address"])
         ]
@@ -278,28 +280,28 @@ def _revoke(options: argparse.Namespace) -> int:
         swarms = opened.ledger.swarms
         if not swarms.revoke(options.name):
             known = sorted({one.name for one in swarms.credentials() if one.role == "volunteer"})
-            raise NoSuchCredential(name=options.name, known=", ".join(known) or "nobody")
-    print(f"The passes of {options.name} are worth nothing from now on.")
+            raise NoSuchCredential(name=options.name, known=", ".join(known) or "no name")
+    print(f"All credentials of {options.name} are revoked.")
     return 0
 
 
 def _authority(opened: "Run") -> "Authority":
-    """Who issues passes for this run; its key is among the run's facts, for its backbones."""
+    """Issues credentials for this run. Its key is among the run's facts, for all its backbones."""
     from dipaco.swarm.network.credentials import Authority
 
     key = opened.ledger.meta.remember("swarm_authority", Authority.new_key().hex())
     return Authority(bytes.fromhex(key), opened.address.identity)
 
 
-def _let_in(opened: "Run", given: "Credential") -> None:
-    """Who shows the pass."""
-    certificate = given.certificate
+def _allow(opened: "Run", credential: "Credential") -> None:
+    """Puts a credential on the list of those that are accepted."""
+    certificate = credential.certificate
     opened.ledger.swarms.issue(
         certificate.serial, certificate.name, certificate.role, certificate.not_after
     )
 
 
-# --- the volunteers' side ------------------------------------------------------------------------
+# --- at volunteers -------------------------------------------------------------------------------
 
 
 def _join(options: argparse.Namespace) -> int:
@@ -310,7 +312,7 @@ def _join(options: argparse.Namespace) -> int:
     from dipaco.swarm.network.credentials import load_credential
 
     check_between("--megabits", options.megabits, MIN_MEGABITS, MAX_MEGABITS)
-    given = load_credential(options.token)
+    credential = load_credential(options.token)
     if options.swarm_verb == "join":
         from dipaco.caches import cache_folder
         from dipaco.runs.programs import use_compilation_cache
@@ -319,25 +321,25 @@ def _join(options: argparse.Namespace) -> int:
 
     from dipaco.swarm.roles.session import SessionConfig, run_session
 
-    lent = SessionConfig(
+    session = SessionConfig(
         address=options.address,
         computes=options.swarm_verb == "join",
         listens=not getattr(options, "client", False),
         bytes_per_second=options.megabits * 125_000.0 if options.megabits else None,
     )
-    asyncio.run(_until_told(lambda stop: run_session(lent, given, stop, say)))
+    asyncio.run(_until_asked_to_leave(lambda stop: run_session(session, credential, stop, say)))
     return 0
 
 
-async def _until_told(turn: Callable[[asyncio.Event], Any]) -> None:
-    """Ctrl-C and SIGTERM ask to leave; a second Ctrl-C does not wait."""
+async def _until_asked_to_leave(turn: Callable[[asyncio.Event], Any]) -> None:
+    """Ctrl-C and SIGTERM ask to leave in order; a second Ctrl-C does not wait."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def told() -> None:
-        say("leaving: what was computed is handed over. Ctrl-C again leaves at once")
+    def ask_to_leave() -> None:
+        say("leaving: what was computed goes to the leader. Ctrl-C again leaves at once")
         stop.set()
         loop.remove_signal_handler(signal.SIGINT)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told)
+        loop.add_signal_handler(number, ask_to_leave)
     await turn(stop)

@@ -1,10 +1,10 @@
-"""Errors of this room: peers, credentials and messages that are refused. The docstring of a class is its message."""
+"""Errors of swarms: credentials, addresses and messages that are refused, groups out of reach."""
 
 from dipaco.errors import DipacoError
 
 
 class BadCredential(DipacoError):
-    """The pass cannot be used: {problem}. {remedy}"""
+    """The credential cannot be used: {problem}. {remedy}"""
 
 
 class MessageRefused(DipacoError):

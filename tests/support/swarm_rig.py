@@ -16,6 +16,7 @@ from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier
+from dipaco.swarm.network.messages import StatePosition
 from dipaco.swarm.network.transport import Tcp
 from dipaco.swarm.network.wire import LinkMeter, Wire
 from dipaco.swarm.roles.auxiliary import Auxiliary
@@ -93,12 +94,12 @@ class Group:
     def __init__(self, settings=SETTINGS):
         self.settings = settings
         self.compute = COMPUTE if settings is SETTINGS else Compute(settings)
-        self.said, self.refused, self.states, self.closings = [], [], [], []
+        self.said, self.refused, self.states, self.outcomes = [], [], [], []
         self.volunteers = {}
 
     async def __aenter__(self):
         self._lead_with(await wire_of(issue("back", "backbone")))
-        self.holder.begin(first_state(), "test", 0, "root", [])
+        self.holder.set_state(first_state(), StatePosition("test", 0, "root"), [])
         self.leader.begin_phase((self.wire.address,))
         self.states.append(jax.device_get(self.holder.state))
         return self
@@ -120,7 +121,7 @@ class Group:
         await asyncio.sleep(0.2)  # who listens has heard of it
         await old.transport.close()
         self._lead_with(wire)
-        self.holder.begin(self.states[-1], *position, losses)
+        self.holder.set_state(self.states[-1], position, losses)
         self.leader.begin_phase((wire.address,), takes_over=True)
 
     def _lead_with(self, wire):
@@ -148,12 +149,12 @@ class Group:
 
     async def step(self):
         number = self.holder.step
-        closing = await asyncio.wait_for(
+        outcome = await asyncio.wait_for(
             self.leader.take_step(batch_of(number), float(RATES[number]), lambda: False), 60
         )
-        self.closings.append(closing)
+        self.outcomes.append(outcome)
         self.states.append(jax.device_get(self.holder.state))
-        return closing
+        return outcome
 
 
 class Slow:
@@ -172,9 +173,9 @@ class Slow:
 
 def assert_replayed(group):
     """Every step of the group is the plain one, to 1e-5, and each row was in it once."""
-    plain = plain_states(len(group.closings))
+    plain = plain_states(len(group.outcomes))
     for ours, theirs in zip(group.states, plain, strict=True):
         assert largest_difference(ours, theirs) < 1e-5
-    for closing in group.closings:
-        blocks = sorted(block for blocks in closing.rows.values() for block in blocks)
+    for outcome in group.outcomes:
+        blocks = sorted(block for blocks in outcome.blocks_by_peer.values() for block in blocks)
         assert blocks == list(range(group.settings.num_blocks))

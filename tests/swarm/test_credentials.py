@@ -69,7 +69,7 @@ def test_a_message_sent_again_is_refused(authority, verifier, clock):
 
 
 def test_a_message_for_somebody_else_is_refused(authority, verifier, clock):
-    refused(verifier, signer(authority, clock).seal(b"x", "other/2"), b"x", "somebody else")
+    refused(verifier, signer(authority, clock).seal(b"x", "other/2"), b"x", "another recipient")
 
 
 def test_clocks_a_minute_apart_are_fine_and_ten_are_not(authority, verifier):
@@ -130,7 +130,7 @@ def test_a_revoked_pass_and_one_that_is_not_on_the_list_are_refused(authority, v
 def test_one_cannot_speak_in_anothers_name(authority, verifier, clock):
     eve = signer(authority, clock, "eve")
     eve.name = "ana/0123abcd"
-    refused(verifier, eve.seal(b"x", ""), b"x", "pass of eve")
+    refused(verifier, eve.seal(b"x", ""), b"x", "credential of eve")
 
 
 def test_a_pass_comes_back_from_its_file_which_others_cannot_read(authority, tmp_path):
@@ -142,7 +142,7 @@ def test_a_pass_comes_back_from_its_file_which_others_cannot_read(authority, tmp
 
 def test_what_is_not_a_pass_is_said_plainly(authority, tmp_path):
     (tmp_path / "x").write_bytes(b"cos\nsystem\n(S'rm'\ntR.")
-    with pytest.raises(BadCredential, match="is not a pass"):
+    with pytest.raises(BadCredential, match="holds no credential"):
         load_credential(tmp_path / "x")
     with pytest.raises(BadCredential, match="cannot be read"):
         load_credential(tmp_path / "missing")

@@ -40,7 +40,7 @@ async def refused_at_the_door(group, credential, why, **hello):
         config=hello.get("config", ""),
     )
     with pytest.raises(SwarmRefuses, match=why):
-        await wire.ask(group.wire.address, "hello", body, GroupInfo, within_seconds=5.0)
+        await wire.ask(group.wire.address, "join", body, GroupInfo, within_seconds=5.0)
     assert not any(
         name.startswith(credential.certificate.name) for name in group.leader.group.members
     )
@@ -158,7 +158,9 @@ def test_rows_cannot_be_brought_along_where_no_other_leader_was():
                 done = tuple(
                     BlockResult(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in blocks
                 )
-                work = WorkRequest(step=0, lineage="root", done=done, wants_more=False, kept=True)
+                work = WorkRequest(
+                    step=0, lineage="root", done=done, wants_more=False, for_last_leader=True
+                )
                 asked = wire.ask(group.wire.address, "work", work, WorkReply, within_seconds=5.0)
                 if refused:
                     with pytest.raises(SwarmRefuses, match="block 99, which there is not"):
@@ -178,7 +180,7 @@ def test_who_has_nothing_to_add_cannot_push_into_a_round():
             await group.join("ana", slow=0.02)
             await group.step()
             wire = await wire_of(issue("eve"))
-            closed = group.closings[-1].closed
+            closed = group.outcomes[-1].closed
             part = closed.slices[0]
             body = PushRequest(
                 round_number=closed.round_number, step=0, start=part.start, stop=part.stop
@@ -199,7 +201,7 @@ class NeverGives(Volunteer):
         async def silence(body, question):
             await asyncio.sleep(1000)
 
-        for method in ("fetch", "arrived", "push"):
+        for method in ("slice_mean", "arrived", "push"):
             kind, _ = wire._handlers[method]
             wire.register(method, kind, silence)
 
@@ -219,7 +221,7 @@ def test_a_reducer_that_never_answers_is_outlived():
             for _ in range(3):
                 await group.step()
             reducers = {
-                part.reducer for closing in group.closings[-3:] for part in closing.closed.slices
+                part.reducer for outcome in group.outcomes[-3:] for part in outcome.closed.slices
             }
             assert eve.wire.name not in reducers, "it gets no slice any more"
             assert_replayed(group)
@@ -235,7 +237,7 @@ def test_a_peer_that_is_stopped_in_a_block_loses_its_rows_to_others():
                 await group.step()
             await group.join("slug")
             slug = group.volunteers["slug"][0]
-            while slug.wire.name not in group.closings[-1].rows:
+            while slug.wire.name not in group.outcomes[-1].blocks_by_peer:
                 await group.step()
             slug.compute._seconds = 25.0  # far beyond what it was seen to take
             started = time.monotonic()

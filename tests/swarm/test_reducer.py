@@ -27,9 +27,9 @@ def test_a_push_for_a_new_leaders_round_waits_for_its_plan_and_meets_no_round_of
         for count in range(7, 10):
             reducer.begin(plan(round_number_of(900, count)))
         with pytest.raises(BadMessage, match="over"):
-            await reducer.slot(round_number_of(900, 6), 0, 3)
+            await reducer.slice_sum(round_number_of(900, 6), 0, 3)
         # Its first round: not over, though its number is smaller than all that are known.
-        first = asyncio.ensure_future(reducer.slot(round_number_of(800, 1), 0, 3))
+        first = asyncio.ensure_future(reducer.slice_sum(round_number_of(800, 1), 0, 3))
         await asyncio.sleep(0.01)
         assert not first.done()
         reducer.begin(plan(round_number_of(800, 1)))
@@ -45,7 +45,7 @@ def added_up(reducer, number, start, stop, sizes):
     """Who is refused when each sends a slice of values of that size."""
     number = round_number_of(900, number)
     reducer.begin(plan(number, start, stop, sizes))
-    slot = reducer._slots[number]
+    slot = reducer._sums[number]
     for name, size in sizes.items():
         reducer.push(slot, name, np.full(stop - start, size, np.float32).tobytes())
     return set(slot.refused)

@@ -13,9 +13,9 @@ from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.messages import HeldStateRequest, ManifestRequest, StateManifest
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.leader import Leader
-from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.state_bytes import StateBytes
+from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 from tests.support.swarm_rig import (
     SETTINGS,
@@ -48,8 +48,8 @@ def test_peers_of_different_speeds_take_the_steps_of_one_machine():
                 await group.step()
             assert_replayed(group)
             blocks = dict.fromkeys(group.volunteers, 0)
-            for closing in group.closings[1:]:
-                for sender, done in closing.rows.items():
+            for outcome in group.outcomes[1:]:
+                for sender, done in outcome.blocks_by_peer.items():
                     blocks[sender.partition("/")[0]] += len(done)
             assert blocks["ana"] > blocks["cy"]
 
@@ -74,9 +74,9 @@ def test_who_goes_as_a_round_ends_is_told_of_in_the_step_that_its_rows_are_in():
                 return outcome
 
             leader._rounds.hold = hold_and_lose
-            closing = await group.step()
-            assert len(closing.rows) == 2
-            assert closing.closed.loss > 1.0
+            outcome = await group.step()
+            assert len(outcome.blocks_by_peer) == 2
+            assert outcome.closed.loss > 1.0
             assert_replayed(group)
 
     run(scenario)
@@ -93,7 +93,7 @@ def test_who_dies_with_rows_in_its_sum_takes_them_back_to_the_others():
             await until(lambda: group.leader.group.ledger.done_by(bo))
             await group.kill("bo")
             await step
-            assert set(group.closings[-1].rows) == {group.volunteers["ana"][0].wire.name}
+            assert set(group.outcomes[-1].blocks_by_peer) == {group.volunteers["ana"][0].wire.name}
             await group.step()
             assert_replayed(group)
 
@@ -122,7 +122,7 @@ def test_a_leader_that_dies_costs_no_row_that_is_summed(monkeypatch, in_time):
             await group.step()
             for name, blocks in before.items():
                 assert any(f"{name} comes with" in said for said in group.said) == in_time
-                assert not in_time or blocks <= set(group.closings[-1].rows[name])
+                assert not in_time or blocks <= set(group.outcomes[-1].blocks_by_peer[name])
             await group.step()
             assert_replayed(group)
             assert not group.refused, group.refused
@@ -140,12 +140,12 @@ def test_a_backbone_that_begins_anew_is_given_what_another_holds():
             holder = StateHolder(wire, group.compute)
             Leader(wire, holder)
             ask = functools.partial(
-                wire.ask, group.wire.address, "held", answer=StateManifest, within_seconds=5.0
+                wire.ask, group.wire.address, "held", reply=StateManifest, within_seconds=5.0
             )
             with pytest.raises(SwarmRefuses, match="nothing of that phase"):
                 await ask(body=HeldStateRequest(origin="another phase"))
             manifest, _ = await ask(body=HeldStateRequest(origin="test"))
-            assert await Peer(wire, manifest.donors, holder).fetch(manifest)
+            assert await StateDownload(wire, holder, "none", lambda _: None).fetch(manifest)
             assert holder.position == group.holder.position
             assert holder.losses == group.holder.losses
             assert largest_difference(holder.state, group.holder.state) == 0.0
@@ -182,11 +182,11 @@ def test_who_was_given_up_too_early_comes_back_with_what_it_has():
 class DiesAtPush(Volunteer):
     """Falls dead when it should send its sum, and with it the slice that it adds up."""
 
-    async def _push(self, plan, part, vector):
+    async def _push_slice(self, plan, part, vector):
         await self.wire.transport.close()
         raise asyncio.CancelledError
 
-    async def _fetch(self, plan, part):
+    async def _fetch_mean(self, plan, part):
         return b""
 
 
@@ -217,9 +217,9 @@ def test_who_joins_late_gets_the_state_in_chunks_and_then_takes_part():
                 await group.step()
             await group.join("bo")
             bo = group.volunteers["bo"][0]
-            while not any(bo.wire.name in closing.rows for closing in group.closings):
+            while not any(bo.wire.name in outcome.blocks_by_peer for outcome in group.outcomes):
                 await group.step()
-                assert len(group.closings) < 30
+                assert len(group.outcomes) < 30
             assert_replayed(group)
             await until(lambda: bo.holder.position == group.holder.position)
             assert largest_difference(bo.holder.state, group.holder.state) == 0.0
@@ -239,7 +239,9 @@ def test_who_leaves_hands_over_what_it_has_summed():
             bo.leave()
             await task
             await step
-            assert group.wire.name in group.closings[-1].rows, "the leader sends what bo had"
+            assert group.wire.name in group.outcomes[-1].blocks_by_peer, (
+                "the leader sends what bo had"
+            )
             await group.step()
             assert_replayed(group)
 
@@ -254,7 +256,7 @@ def test_clients_and_an_auxiliary_only_dial_out_or_only_add_up():
             await group.join("aux", kind=Auxiliary)
             for _ in range(3):
                 await group.step()
-            adding = {part.reducer for closing in group.closings for part in closing.closed.slices}
+            adding = {part.reducer for outcome in group.outcomes for part in outcome.closed.slices}
             assert {name.partition("/")[0] for name in adding} == {"back", "aux"}
             assert_replayed(group)
 
@@ -264,12 +266,11 @@ def test_clients_and_an_auxiliary_only_dial_out_or_only_add_up():
 def test_a_peer_that_missed_steps_catches_up_by_their_means():
     async def scenario():
         async with Group() as group:
-            await group.join("ana")
-            await group.step()
-            late = group.volunteers["ana"][0]
-            await group.join("bo")
             states = []
-            late._say = states.append
+            late = await group.join("ana", say=states.append)
+            await group.step()
+            await group.join("bo")
+            states.clear()
             held = asyncio.Event()
             advance = late._advance
 

@@ -35,7 +35,7 @@ async def served():
         reached.append(question)
         return MeanReply(), b""
 
-    back.register("fetch", MeanRequest, answer)
+    back.register("slice_mean", MeanRequest, answer)
     back.transport = await Tcp.start(back.serve)
     return back, refused, reached
 
@@ -61,9 +61,9 @@ def test_what_a_stranger_would_bring_is_never_read():
         async with connected(back) as (_, writer):
             # 64 MB: more than sockets hold, so it can only go out as far as it is read.
             with pytest.raises(OSError, match=r"reset|pipe|lost"):
-                await eve._send(writer, "fetch", FETCH, bytes(64 << 20), recipient="")
+                await eve._send(writer, "slice_mean", FETCH, bytes(64 << 20), recipient="")
         assert sum(sent) < 32 << 20
-        assert refused == [(eve.name, "its pass was not issued by this run")]
+        assert refused == [(eve.name, "its credential was not issued by this run")]
         assert not reached
         assert back.meter.bytes_down < 10_000
 
@@ -94,7 +94,7 @@ def test_who_is_let_in_brings_no_more_than_fits_the_group_and_what_was_signed():
 
         def asked(content):
             return ana.ask(
-                back.address, "fetch", FETCH, MeanReply, payload=content, within_seconds=60.0
+                back.address, "slice_mean", FETCH, MeanReply, payload=content, within_seconds=60.0
             )
 
         await asked(bytes(MOST_BYTES))
@@ -106,7 +106,7 @@ def test_who_is_let_in_brings_no_more_than_fits_the_group_and_what_was_signed():
         async with connected(back) as (reader, writer):
             whole = writer.write
             writer.write = lambda content: whole(content.replace(b"rows", b"ROWS"))
-            await ana._send(writer, "fetch", FETCH, b"rows", recipient="")
+            await ana._send(writer, "slice_mean", FETCH, b"rows", recipient="")
             await reader.read()
         assert "not the one that was signed" in refused[-1][1]
         assert len(reached) == 1
@@ -137,7 +137,7 @@ def test_of_many_who_say_nothing_the_first_is_sent_away_and_who_has_a_pass_is_he
             silent = [await open_ones.enter_async_context(connected(back)) for _ in range(5)]
             for reader, _ in silent[:2]:
                 assert await reader.read() == b""
-            await ana.ask(back.address, "fetch", FETCH, MeanReply, within_seconds=60.0)
+            await ana.ask(back.address, "slice_mean", FETCH, MeanReply, within_seconds=60.0)
             assert await silent[2][0].read() == b""
             assert not any(reader.at_eof() for reader, _ in silent[3:])
         assert (len(reached), refused) == (1, [])
@@ -150,10 +150,10 @@ def test_strangers_use_up_nothing_of_what_is_lent_nor_bring_long_headers():
         back.meter = LinkMeter(1000.0)
         eve = wire_of(Authority(bytes(32), "run").issue("eve", "volunteer", time.time(), 1.0))
         eve.transport = await Tcp.start(None)
-        long = "fetch" + "h" * 100_000  # 100 seconds of what is lent
+        long = "slice_mean" + "h" * 100_000  # 100 seconds of what is lent
         with pytest.raises(MessageRefused, match="back"):  # nor does she believe us
             await eve.ask(back.address, long, FETCH, MeanReply, within_seconds=60.0)
-        assert refused == [(eve.name, "its pass was not issued by this run")]
+        assert refused == [(eve.name, "its credential was not issued by this run")]
         assert back.meter.bytes_down == 0
         with pytest.raises(OSError, match=r"hung up|reset|lost"):
             await eve.ask(back.address, "h" * (600 << 10), FETCH, MeanReply, within_seconds=60.0)
@@ -167,8 +167,8 @@ def test_a_name_is_that_of_the_pass_and_a_session(name):
     async def scenario(back, refused, reached):
         eve = wire_of(issue("ana"), name)
         eve.transport = await Tcp.start(None)
-        with pytest.raises(SwarmRefuses, match="the pass of ana"):
-            await eve.ask(back.address, "fetch", FETCH, MeanReply, within_seconds=60.0)
+        with pytest.raises(SwarmRefuses, match="the credential of ana"):
+            await eve.ask(back.address, "slice_mean", FETCH, MeanReply, within_seconds=60.0)
         ((sender, _),) = refused
         assert sender.isprintable()
         assert not reached
@@ -183,7 +183,7 @@ def test_what_strangers_say_steers_no_terminal():
         with pytest.raises(SwarmRefuses) as caught:
             await ana.ask(back.address, "\x1b[2J\r\nok", Ack(), MeanReply, within_seconds=60.0)
         for text in (refused[0][1], str(caught.value)):
-            assert "nobody here answers" in text
+            assert "there is no method" in text
             assert text.isprintable()
 
     run(scenario)

@@ -124,7 +124,7 @@ def test_tokens_are_made_and_revoked(dipaco, tiny, copy_of, tmp_path):
     assert "is not an address of a swarm" in wrong.err
     nobody = dipaco("swarm", "revoke", "EVE", "--run", run.folder)
     assert nobody.code == 2
-    assert "passes for: ANA" in nobody.err
+    assert "credentials for: ANA" in nobody.err
     assert dipaco("swarm", "revoke", "ANA", "--run", run.folder).code == 0
     with reading(run.folder) as opened:
         assert [one.is_revoked for one in opened.ledger.swarms.credentials()] == [True]
@@ -138,7 +138,7 @@ def test_what_is_the_backbones_own_is_not_given_to_volunteers_nor_taken_away(
     with reading(run.folder) as opened:
         opened.ledger.swarms.issue("serial", "backbone-0", "backbone", 2e9)
     revoked = dipaco("swarm", "revoke", "backbone-0", "--run", run.folder)
-    assert (revoked.code, "There is no pass for the name backbone-0" in revoked.err) == (2, True)
+    assert (revoked.code, "There is no credential for backbone-0" in revoked.err) == (2, True)
     with reading(run.folder) as opened:
         assert [one.is_revoked for one in opened.ledger.swarms.credentials()] == [False]
     out = tmp_path / "false.pass"
@@ -175,4 +175,4 @@ def test_wrong_passes_and_addresses_are_said_plainly(dipaco, tiny, tmp_path):
     (tmp_path / "bad.pass").write_text("hello")
     bad = dipaco("swarm", "join", "tcp://127.0.0.1:1", "--token", tmp_path / "bad.pass")
     assert bad.code == 2
-    assert "is not a pass" in bad.err
+    assert "holds no credential" in bad.err

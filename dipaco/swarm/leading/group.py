@@ -1,7 +1,7 @@
-"""Who takes part in a group, as its leader knows it, and which rows of the step are whose.
+"""The members of a group, as its leader knows them, and which rows of the step each of them has.
 
-Rows are lent in blocks. Who goes, or is sent away, takes what it had back to the ledger: others
-compute it. The sums of who leaves in good order are the leader's own from then on: its *gift*.
+Rows are leased in blocks. When a member leaves or is removed, its blocks are free again and others
+compute them. A member that leaves in order gives its sum to the leader: the *departed sum*.
 """
 
 import asyncio
@@ -19,20 +19,22 @@ from dipaco.swarm.planning.leases import BlockLedger, blocks_to_lease
 from dipaco.swarm.planning.progress import Estimate, estimate
 from dipaco.swarm.training.compute import GroupSettings
 
-CHECK_SECONDS = 0.1  # the leader looks after its members so often
-ADOPTION_SECONDS = 1.5  # after a leader has taken over: who was here before comes with what it has
+CHECK_SECONDS = 0.1  # between two looks at the members
+ADOPTION_SECONDS = 1.5  # after a change of leader, in which peers bring what they have summed
 MIN_WAIT_SECONDS = 1.0  # what an operating system may keep a process waiting
-SECONDS_AT_STAKE = 20.0  # of a peer's work, lent at once
+SECONDS_AT_STAKE = 20.0  # of a peer's work, leased at once
+ASSUMED_BLOCK_SECONDS = 60.0  # before any member was timed
+DEPARTED_SHOWN = 20
 
 
 class SwarmGroup:
-    """The members, and the ledger of the step that they are at.
+    """The members, and the ledger of the current step.
 
     Args:
-      name: the leader's.
+      name: of the leader.
       settings: of the group.
-      say: told what happens, in sentences.
-      on_refused: told (who, why).
+      say: called with a sentence about what happens.
+      on_refused: called with (peer, reason).
     """
 
     def __init__(
@@ -45,36 +47,36 @@ class SwarmGroup:
         self._name, self._settings = name, settings
         self._say, self._on_refused = say, on_refused
         self.members: dict[str, GroupMember] = {}
-        self.departed: dict[str, str] = {}  # who left, and how
+        self.departed: dict[str, str] = {}  # member -> why it is gone
         self.banned: dict[str, str] = {}  # session -> why
         self.ledger = BlockLedger(-1, 0)
         self.losses: dict[int, tuple[float, float]] = {}  # block -> loss, targets
         self.departed_sum: np.ndarray | None = None
-        self.changed = asyncio.Event()  # the ledger, or who is here
-        self._was_lent: set[tuple[str, int]] = set()  # in this step, to whom
+        self.changed = asyncio.Event()  # the ledger, or the members
+        self._leased: set[tuple[str, int]] = set()  # (member, block) in this step
         self._failed: set[str] = set()  # in a round of this step
         self._has_woken = False
         self._adoption_ends = 0.0
-        self._checked_at = time.monotonic()  # for who is silent
+        self._checked_at = time.monotonic()  # when silent members were last looked for
 
     def begin_step(self, step: int, *, takes_over: bool = False) -> None:
         """`takes_over`: another has led this step until now, and rows of it are in peers' sums."""
         self._adoption_ends = time.monotonic() + ADOPTION_SECONDS if takes_over else 0.0
         self.ledger = BlockLedger(step, self._settings.num_blocks)
         self.losses, self.departed_sum = {}, None
-        self._was_lent, self._failed, self._has_woken = set(), set(), False
+        self._leased, self._failed, self._has_woken = set(), set(), False
 
-    # --- who is here ---------------------------------------------------------------------------
+    # --- members -------------------------------------------------------------------------------
 
     def add_member(self, name: str, certificate: Certificate, join_request: JoinRequest) -> None:
-        """Somebody is here; what it had under this name before is others'."""
+        """A peer joins; blocks that it had under this name before are free again."""
         self._drop(name)
         self.members[name] = GroupMember(name, certificate, join_request)
         self.departed.pop(name, None)
-        self._say(f"{name} is here{kind_of(join_request)}")
+        self._say(f"{name} has joined{kind_of(join_request)}")
 
     def member(self, name: str) -> GroupMember:
-        """Raises `SwarmRefuses`: it was sent away, or is not known."""
+        """Raises `SwarmRefuses`: it is banned, or not known."""
         self.check_not_banned(name)
         if name not in self.members:
             raise SwarmRefuses(reason=UNKNOWN_PEER)
@@ -86,7 +88,7 @@ class SwarmGroup:
             raise SwarmRefuses(reason=self.banned[name])
 
     def remove(self, name: str, reason: str) -> None:
-        """A member is gone, with what it had."""
+        """A member is gone; its blocks are free again."""
         member = self.members.pop(name, None)
         freed = self._drop(name)
         self._has_woken = False
@@ -98,28 +100,28 @@ class SwarmGroup:
         self.changed.set()
 
     def remove_failed(self, name: str, reason: str) -> None:
-        """A round could not end for a member: it is gone, and what it has summed is not wanted back
-        in this step, since it could not give it.
+        """Removes a member that kept a round from ending. It could not send its sum, so that is not
+        adopted in this step.
         """
         self._failed.add(name)
         self.remove(name, reason)
 
     def ban(self, name: str, reason: str) -> None:
-        """A member is sent away, for this session."""
+        """Removes a member for its whole session."""
         self.banned[name] = reason
         self._on_refused(name, reason)
         self.remove(name, f"refused: {reason}")
 
-    def remove_silent(self) -> None:
-        """Who is silent for too long is gone; leases that ran out are others'."""
+    def check_members(self) -> None:
+        """Removes members that are silent for too long, and frees blocks whose leases ran out."""
         for name in self.silent_members():
             self.remove(name, "it fell silent")
         for name, blocks in self.ledger.expire(time.monotonic()).items():
             self._say(f"{name} is late with {len(blocks)} blocks; others get them")
 
     def silent_members(self) -> list[str]:
-        """Who has not been heard of for longer than one may expect; not counting the time that
-        this process itself was kept from listening.
+        """Members that did not poll for longer than is usual for them. Time in which this process
+        itself did not run does not count.
         """
         now = time.monotonic()
         away_seconds = now - self._checked_at - 2 * CHECK_SECONDS
@@ -128,14 +130,14 @@ class SwarmGroup:
             for member in self.members.values():
                 member.silent_since = min(now, member.silent_since + away_seconds)
         for name, member in self.members.items():
-            patience = max(MIN_WAIT_SECONDS, member.silences.deadline_seconds(0.3))
-            if member.silent_seconds() > patience:
+            limit_seconds = max(MIN_WAIT_SECONDS, member.silences.deadline_seconds(0.3))
+            if member.silent_seconds() > limit_seconds:
                 found.append(name)
         return found
 
     def should_wake(self) -> bool:
-        """Whether rows are free, and some who wait do not know: those of who came back to a new
-        leader, or, said once for whatever came free, those of who is gone.
+        """Whether idle members should ask for work: once when the adoption ends, and once when
+        blocks of departed members are free.
         """
         if self._is_adopting:
             return False
@@ -150,11 +152,11 @@ class SwarmGroup:
         )
         return self._has_woken
 
-    # --- which rows are whose ------------------------------------------------------------------
+    # --- rows ----------------------------------------------------------------------------------
 
     def lease(self, member: GroupMember) -> tuple[tuple[int, ...], float]:
-        """(blocks, none where none is free, seconds that they may take). While peers still come
-        with what they have, nobody is given it anew.
+        """(blocks, none where none is free; seconds that they may take). While peers still bring
+        what they have summed, no blocks are leased.
         """
         if self._is_adopting:
             return (), 0.0
@@ -174,48 +176,50 @@ class SwarmGroup:
         lease = self.ledger.lease(member.name, count, time.monotonic() + within)
         if lease is None:
             return (), 0.0
-        self._was_lent |= {(member.name, block) for block in lease.blocks}
+        self._leased |= {(member.name, block) for block in lease.blocks}
         return lease.blocks, within
 
     def accept(self, member: GroupMember, done: BlockResult) -> bool:
-        """Whether a block that it says it has computed counts.
+        """Whether a block that a member has computed counts.
 
         Raises:
-          SwarmRefuses: it claims what it never had, or what cannot be; it is sent away.
+          SwarmRefuses: the block was never leased to it, or the result is impossible; the member is
+            banned.
         """
         self._check(member, done)
-        if (member.name, done.block) not in self._was_lent:
-            self._send_away(member, f"it claims rows of block {done.block}, which it never had")
+        if (member.name, done.block) not in self._leased:
+            self._ban(member, f"it claims rows of block {done.block}, which it never had")
         did_before = done.block in self.ledger.done_by(member.name)
         if not self.ledger.finish(member.name, done.block):
             return False
         if not did_before:
-            member.blocks_done += 1
             member.block_seconds.add(done.seconds)
             member.blocks_per_second = member.blocks_per_second.after(1, max(done.seconds, 1e-6))
             self.losses[done.block] = done.loss, done.targets
         return True
 
     def adopt(self, member: GroupMember, done: Sequence[BlockResult]) -> bool:
-        """Whether what a peer has summed counts: under the leader before, or here, before it was
-        given up. Gradients of this very step are, whoever leads it. As for rows that were lent,
-        what is in a sum is for the reducers to check; nobody gets rows by this that are not free.
+        """Whether a sum that a peer brings counts: one for the last leader, or one for this leader
+        from before it was removed.
+
+        The sum is of gradients of this very step in either case. Reducers check what is in a sum;
+        here a peer only gets blocks that are free.
 
         Raises:
-          SwarmRefuses: it claims what cannot be; it is sent away.
+          SwarmRefuses: a result is impossible; the member is banned.
         """
         for one in done:
             self._check(member, one)
         blocks = {one.block for one in done}
-        lent = {(member.name, block) for block in blocks}
+        leased = {(member.name, block) for block in blocks}
         did_before = blocks <= set(self.ledger.done_by(member.name))
-        is_own = lent <= self._was_lent and member.name not in self._failed
+        is_own = leased <= self._leased and member.name not in self._failed
         if not (self._is_adopting or is_own):
             return False
         if not self.ledger.adopt(member.name, blocks):
             return False
         self.losses |= {one.block: (one.loss, one.targets) for one in done}
-        self._was_lent |= lent
+        self._leased |= leased
         if not did_before:
             self._say(f"{member.name} comes with {len(blocks)} blocks of this step")
         self.changed.set()
@@ -226,25 +230,25 @@ class SwarmGroup:
         return time.monotonic() < self._adoption_ends
 
     def _check(self, member: GroupMember, done: BlockResult) -> None:
-        """What it says can be true of somebody's block. Raises `SwarmRefuses`; it is sent away."""
+        """Raises `SwarmRefuses`: no block has such a result; the member is banned."""
         if not 0 <= done.block < len(self.ledger):
-            self._send_away(member, f"it claims block {done.block}, which there is not")
+            self._ban(member, f"it claims block {done.block}, which there is not")
         max_targets = self._settings.block_rows * self._settings.length
         if not (np.isfinite(done.loss) and 0 <= done.targets <= max_targets):
-            self._send_away(member, f"it says that a block has a loss of {done.loss}")
+            self._ban(member, f"it says that a block has a loss of {done.loss}")
 
-    def _send_away(self, member: GroupMember, reason: str) -> NoReturn:
+    def _ban(self, member: GroupMember, reason: str) -> NoReturn:
         self.ban(member.name, reason)
         raise SwarmRefuses(reason=reason)
 
-    def forget(self, name: str) -> None:
-        """Its sum is lost: what was in it is others'."""
+    def drop_sum(self, name: str) -> None:
+        """A member has lost its sum: the blocks in it are free again."""
         self._drop(name)
         self.changed.set()
 
     def transfer(self, name: str, blocks: Iterable[int], summed: np.ndarray) -> None:
-        """Who leaves gives away its sum over some blocks. What it reported meanwhile may not be in
-        it any more, but nothing else is.
+        """A member leaves and gives its sum over `blocks`. It may have reported more blocks since:
+        these are free again.
         """
         given = set(blocks)
         if np.isfinite(summed).all() and given <= set(self.ledger.done_by(name)):
@@ -252,7 +256,7 @@ class SwarmGroup:
             self.departed_sum = summed if self.departed_sum is None else self.departed_sum + summed
 
     def count(self, blocks_by_peer: dict[str, tuple[int, ...]]) -> None:
-        """A step is closed, with these blocks of each."""
+        """A step is closed, with these blocks of each peer."""
         for name, blocks in blocks_by_peer.items():
             if name in self.members:
                 self.members[name].counted += len(blocks)
@@ -264,21 +268,21 @@ class SwarmGroup:
         return freed
 
     def _usual_block_seconds(self) -> float:
-        """Of the slowest that we know; a minute where we know nobody."""
+        """Of the slowest member that was timed."""
         known = [
             1.0 / member.blocks_per_second.per_second
             for member in self.members.values()
             if member.blocks_per_second.per_second > 0
         ]
-        return max(known, default=60.0)
+        return max(known, default=ASSUMED_BLOCK_SECONDS)
 
-    # --- what can be said of it ----------------------------------------------------------------
+    # --- status --------------------------------------------------------------------------------
 
     def progress(self) -> Estimate:
-        """How far the group is towards its step."""
+        """How far the group is in its step."""
         now, rows = time.monotonic(), self._settings.block_rows
         reports = [
-            member.report(len(self.ledger.done_by(member.name)) * rows, rows, now, is_current=True)
+            member.report(len(self.ledger.done_by(member.name)) * rows, rows, now)
             for member in self.members.values()
             if member.join_request.computes
         ]
@@ -302,15 +306,15 @@ class SwarmGroup:
                 }
                 for name, member in sorted(self.members.items())
             },
-            "gone": dict(list(self.departed.items())[-20:]),
+            "gone": dict(list(self.departed.items())[-DEPARTED_SHOWN:]),
         }
 
 
-def kind_of(join_request: JoinRequest) -> str:
+def kind_of(request: JoinRequest) -> str:
     """ " (a client, only adds up)", or nothing."""
     kinds = []
-    if join_request.address is None:
+    if request.address is None:
         kinds.append("a client")
-    if not join_request.computes:
-        kinds.append("only adds up" if not join_request.holds_state else "a backbone")
+    if not request.computes:
+        kinds.append("only adds up" if not request.holds_state else "a backbone")
     return f" ({', '.join(kinds)})" if kinds else ""

@@ -1,4 +1,4 @@
-"""The means of past steps, for peers that are a few steps behind."""
+"""The means of past steps, from which peers that are a few steps behind catch up."""
 
 from dipaco.swarm.network.messages import ClosedStep, PastMeanRequest
 
@@ -7,31 +7,31 @@ MAX_STEPS = 16
 
 
 class PastMeans:
-    """The last of them, as they were coded.
+    """The last means, as they were coded.
 
     Args:
       num_values: in a whole mean.
     """
 
     def __init__(self, num_values: int):
-        self._most = max(1, min(MAX_STEPS, KEPT_BYTES // max(4 * num_values, 1)))
+        self._max_steps = max(1, min(MAX_STEPS, KEPT_BYTES // max(4 * num_values, 1)))
         self._slices: dict[tuple[int, str], list[tuple[int, int, bytes]]] = {}
 
-    def keep(self, closed: ClosedStep, contents: list[bytes]) -> None:
+    def add(self, closed: ClosedStep, contents: list[bytes]) -> None:
         """A step that was taken, with the mean of each of its slices."""
         self._slices[closed.step, closed.before] = [
             (part.start, part.stop, content)
             for part, content in zip(closed.slices, contents, strict=True)
         ]
-        while len(self._slices) > self._most:
+        while len(self._slices) > self._max_steps:
             del self._slices[next(iter(self._slices))]
 
     def can_catch_up_from(self, step: int, lineage: str) -> bool:
-        """Whether who is there can catch up by them."""
+        """Whether a peer at that state finds the mean that it needs next."""
         return (step, lineage) in self._slices
 
-    def find(self, asked: PastMeanRequest) -> bytes | None:
-        for start, stop, content in self._slices.get((asked.step, asked.before), []):
-            if (start, stop) == (asked.start, asked.stop):
+    def find(self, request: PastMeanRequest) -> bytes | None:
+        for start, stop, content in self._slices.get((request.step, request.before), []):
+            if (start, stop) == (request.start, request.stop):
                 return content
         return None

@@ -1,1 +1,1 @@
-"""What peers say to each other and how: messages, codecs, credentials, transport."""
+"""How peers talk: messages, codecs, credentials, the signed wire protocol, transports."""

@@ -1,13 +1,16 @@
-"""How gradients and state travel: whole float32, half, or eight bits. Sums are never taken of what
-is coded: a receiver decodes to float32 and adds there.
+"""Codecs of gradients and state on the wire: whole float32, half, or eight bits.
+
+Sums are never taken of coded values: a receiver decodes to float32 and adds there.
 
 Eight bits are linear in blocks of 256 values, each with its own largest magnitude, so that one
-large value costs the precision of its neighbours only. float16 has one scale for the message:
-summed gradients may lie outside of its range.
+large value costs the precision of its neighbours only. The blocks are those of `outer.quantise`;
+the arithmetic is not: this multiplies by 127 / largest where that divides by largest / 127, which
+differs in the last bit, and all peers of a group must decode the same bits. float16 has one scale
+for the message: summed gradients may lie outside of its range.
 
-AdamW's moments need range more than digits, since a mean square that came as zero would make its
-value's next step as large as can be: they travel with sixteen bits of which eight are the exponent,
-or with eight bits of which five are, under one scale, and nothing but zero becomes zero.
+AdamW's moments need range more than digits, since a mean square that became zero would make the
+next step of its value as large as can be. They travel with sixteen bits of which eight are the
+exponent, or with eight bits of which five are, under one scale; only zero becomes zero.
 """
 
 from collections.abc import Callable
@@ -16,9 +19,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from dipaco.outer.quantise import in_blocks, num_blocks
 from dipaco.swarm.errors import BadMessage
 
-BLOCK = 256
 _SHORT = jnp.float8_e5m2
 _LARGEST = np.float32(jnp.finfo(_SHORT).max)
 _LEAST = np.float32(jnp.finfo(_SHORT).smallest_subnormal)
@@ -30,11 +33,11 @@ class WireCodec(NamedTuple):
     name: str
     encode: Callable[[np.ndarray], bytes]
     decode: Callable[[bytes, int], np.ndarray]
-    num_bytes: Callable[[int], int]  # of so many values
+    num_bytes: Callable[[int], int]  # of n coded values
 
 
 def codec_of(name: str) -> WireCodec:
-    """Raises `BadMessage` for a name that is no codec."""
+    """The codec of that name. Raises `BadMessage` for a name that is no codec."""
     if name not in CODECS:
         raise BadMessage(problem=f"it has the codec `{name}`; known are {', '.join(CODECS)}")
     return CODECS[name]
@@ -59,17 +62,17 @@ def _decode_half(content: bytes, num_values: int) -> np.ndarray:
 
 
 def _encode_bytes(values: np.ndarray) -> bytes:
-    blocks = _in_blocks(values)
+    blocks = in_blocks(values)
     scale = np.max(np.abs(blocks), axis=1, initial=0.0).astype("<f4")
     steps = np.rint(blocks * (127.0 / np.where(scale > 0, scale, 1.0))[:, None]).astype(np.int8)
     return scale.tobytes() + steps.reshape(-1)[: len(values)].tobytes()
 
 
 def _decode_bytes(content: bytes, num_values: int) -> np.ndarray:
-    num_blocks = -(-num_values // BLOCK)
-    scale = _array(content[: 4 * num_blocks], "<f4", num_blocks)
-    steps = _array(content[4 * num_blocks :], np.int8, num_values)
-    values = _in_blocks(steps.astype(np.float32)) * (scale / np.float32(127.0))[:, None]
+    num_scales = num_blocks(num_values)
+    scale = _array(content[: 4 * num_scales], "<f4", num_scales)
+    steps = _array(content[4 * num_scales :], np.int8, num_values)
+    values = in_blocks(steps.astype(np.float32)) * (scale / np.float32(127.0))[:, None]
     return values.reshape(-1)[:num_values].astype(np.float32)
 
 
@@ -93,12 +96,6 @@ def _decode_short_range(content: bytes, num_values: int) -> np.ndarray:
     return _array(content[4:], _SHORT, num_values).astype(np.float32) * (scale / _LARGEST)
 
 
-def _in_blocks(values: np.ndarray) -> np.ndarray:
-    padded = np.zeros(-(-len(values) // BLOCK) * BLOCK, np.float32)
-    padded[: len(values)] = values
-    return padded.reshape(-1, BLOCK)
-
-
 def _array(content: bytes, dtype: str | type, count: int) -> np.ndarray:
     expected = count * np.dtype(dtype).itemsize
     if len(content) != expected:
@@ -109,9 +106,9 @@ def _array(content: bytes, dtype: str | type, count: int) -> np.ndarray:
 CODECS = {
     "none": WireCodec("none", _encode_plain, _decode_plain, lambda n: 4 * n),
     "float16": WireCodec("float16", _encode_half, _decode_half, lambda n: 4 + 2 * n),
-    "int8": WireCodec("int8", _encode_bytes, _decode_bytes, lambda n: 4 * -(-n // BLOCK) + n),
+    "int8": WireCodec("int8", _encode_bytes, _decode_bytes, lambda n: 4 * num_blocks(n) + n),
 }
-OF_MOMENTS = {  # by the codec of the parameters beside them
+OF_MOMENTS = {  # by the codec of the parameters that they belong to
     "none": CODECS["none"],
     "float16": WireCodec("bfloat16", _encode_range, _decode_range, lambda n: 2 * n),
     "int8": WireCodec("float8", _encode_short_range, _decode_short_range, lambda n: 4 + n),

@@ -1,11 +1,11 @@
-"""Passes: who may take part, until when, and the signature on everything that is said.
+"""Credentials: which peers may take part, until when, and the signature on every message.
 
-A *pass* is a small file for one name: a certificate (name, role, group, validity, the holder's
-public key) signed by the run's authority, and the private key that goes with it. Every message is
-signed with that key and carries the certificate, the time, a number used once and the name of whom
-it is for; so it can be neither forged nor altered, nor sent again, nor sent to somebody else.
-Ed25519 throughout. Certificates are checked against the authority, an allow-list and a list of
-revoked passes. Clocks may differ by `SKEW_SECONDS`. Nothing is ever unpickled.
+A *credential* is a small file for one name: a certificate (name, role, group, validity, the
+holder's public key) signed by the run's authority, and the private key to it. Every message is
+signed with that key and carries the certificate, the time, a nonce and the name of its recipient,
+so it can neither be forged, altered, sent again nor sent to another peer. Ed25519 throughout.
+Certificates are checked against the authority, an allow-list and a list of revoked ones. Clocks may
+differ by `SKEW_SECONDS`. Nothing is unpickled.
 """
 
 import collections
@@ -50,12 +50,12 @@ class SignedCertificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is in the file."""
+    """The content of a credential file."""
 
     version: int
     signed: SignedCertificate
     private_key: bytes
-    authority: bytes  # public key: the holder checks answers with it
+    authority: bytes  # public key: the holder checks replies with it
 
     @property
     def certificate(self) -> Certificate:
@@ -63,18 +63,18 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What goes with every message."""
+    """The signature of a message, with what else is needed to check it."""
 
     signed: SignedCertificate
     sender: str  # name/session
-    recipient: str  # a session; empty = whoever is asked, before its name is known
+    recipient: str  # a session; empty = any, while its name is not known
     at: float  # the sender's clock
     nonce: bytes
     signature: bytes = b""
 
 
 class Authority:
-    """Who issues passes for one run.
+    """Issues credentials for one run.
 
     Args:
       private_key: 32 bytes, secret.
@@ -93,10 +93,11 @@ class Authority:
         return self._key.public_key().public_bytes_raw()
 
     def issue(self, name: str, role: PeerRole, now: float, days: float) -> Credential:
-        """A pass for one name, with a key of its own.
+        """A credential for one name, with a key of its own.
 
         Raises:
-          BadName, BadCredential: the name, or the time, makes no sense.
+          BadName: it is no name.
+          BadCredential: `days` is no validity.
         """
         check_name(name)
         if not 0 < days <= MAX_DAYS:
@@ -119,7 +120,7 @@ class Authority:
 
 
 def save_credential(credential: Credential, file: Path) -> None:
-    """Writes a pass that its owner alone can read."""
+    """Writes a file that its owner alone can read."""
     file.touch(mode=0o600)
     file.write_bytes(msgspec.msgpack.encode(credential))
 
@@ -134,12 +135,14 @@ def load_credential(file: Path) -> Credential:
         problem = f"{file} cannot be read: {error.strerror}"
         raise BadCredential(problem=problem, remedy="Give the file that you were sent.") from error
     except msgspec.MsgspecError as error:
-        raise BadCredential(problem=f"{file} is not a pass: {error}", remedy=remedy) from error
+        raise BadCredential(
+            problem=f"{file} holds no credential: {error}", remedy=remedy
+        ) from error
     return credential
 
 
 class Signer:
-    """Seals what one session of a pass's holder says."""
+    """Signs the messages of one session of a credential's holder."""
 
     def __init__(self, credential: Credential, clock: Callable[[], float]):
         self._credential, self._clock = credential, clock
@@ -155,12 +158,12 @@ class Signer:
 
 
 class Verifier:
-    """Checks what others say.
+    """Checks the messages of other peers.
 
     Args:
       authority: its public key.
       group: the run's identity.
-      name: of this session: what is meant for another is refused.
+      name: of this session: messages for another recipient are refused.
       clock: wall-clock seconds.
     """
 
@@ -169,12 +172,12 @@ class Verifier:
         self._name, self._clock = name, clock
         self._seen: collections.OrderedDict[bytes, float] = collections.OrderedDict()
         self._certificates: dict[bytes, Certificate] = {}
-        self.allowed: Collection[str] | None = None  # serials; None = whoever has a valid pass
-        self.refresh_lists: Callable[[], None] = lambda: None  # at the list; it may have grown
+        self.allowed: Collection[str] | None = None  # serials; None = all
+        self.refresh_lists: Callable[[], None] = lambda: None  # they may have grown
         self.revoked: Collection[str] = frozenset()  # serials
 
     def check(self, seal: Seal, content: bytes) -> Certificate:
-        """Who said this, beyond doubt.
+        """The certificate of an authentic message's sender.
 
         Raises:
           MessageRefused: the reason is in it.
@@ -182,24 +185,24 @@ class Verifier:
         now, sender = self._clock(), printable(seal.sender)
         certificate = self._certificate(seal.signed, sender)
         if certificate.group != self._group:
-            raise _refused(sender, "its pass is for another run")
+            raise _refused(sender, "its credential is for another run")
         if now > certificate.not_after + SKEW_SECONDS:
-            raise _refused(sender, "its pass has expired")
+            raise _refused(sender, "its credential has expired")
         if now < certificate.not_before - SKEW_SECONDS:
-            raise _refused(sender, "its pass is not valid yet: look at both clocks")
+            raise _refused(sender, "its credential is not valid yet: look at both clocks")
         name, _, session = seal.sender.partition("/")
         if name != certificate.name or not _SESSION.fullmatch(session):
-            raise _refused(sender, f"it speaks with the pass of {certificate.name}")
+            raise _refused(sender, f"it uses the credential of {certificate.name}")
         if not _is_signed(_public(certificate.holder), seal.signature, _to_sign(seal, content)):
             raise _refused(sender, "its signature does not fit the message")
         if not self._is_listed(certificate.serial):
             self.refresh_lists()
             if not self._is_listed(certificate.serial):
-                raise _refused(sender, "its pass is not on the list")
+                raise _refused(sender, "its credential is not on the list")
         if certificate.serial in self.revoked:
-            raise _refused(sender, "its pass was revoked")
+            raise _refused(sender, "its credential was revoked")
         if seal.recipient not in ("", self._name):
-            raise _refused(sender, "the message was meant for somebody else")
+            raise _refused(sender, "the message was for another recipient")
         if abs(now - seal.at) > SKEW_SECONDS:
             minutes = abs(now - seal.at) / 60
             raise _refused(sender, f"the message is {minutes:.0f} minutes off: look at both clocks")
@@ -210,11 +213,11 @@ class Verifier:
         return self.allowed is None or serial in self.allowed
 
     def _certificate(self, signed: SignedCertificate, sender: str) -> Certificate:
-        """Each is checked once; what was found is remembered by its bytes."""
+        """Each is checked once, and then known by its bytes."""
         key = signed.certificate + signed.signature
         if key not in self._certificates:
             if not _is_signed(self._authority, signed.signature, signed.certificate):
-                raise _refused(sender, "its pass was not issued by this run")
+                raise _refused(sender, "its credential was not issued by this run")
             if len(self._certificates) > 10_000:
                 self._certificates.clear()
             self._certificates[key] = msgspec.msgpack.decode(signed.certificate, type=Certificate)
@@ -232,7 +235,7 @@ class Verifier:
 
 
 def printable(text: str, most: int = 200) -> str:
-    """What a stranger says, as it may be shown on a terminal: one line, nothing that steers it."""
+    """A stranger's text as it may be shown on a terminal: one line without control characters."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:most])
 
 

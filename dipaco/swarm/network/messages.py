@@ -1,41 +1,65 @@
-"""What peers say to each other, as values. Arrays travel beside them, as plain bytes."""
+"""Requests, replies and the group's state, as values. Arrays travel beside them, as plain bytes.
+
+Each request says which reply it gets. Docstrings are what a peer says, in the first person.
+"""
 
 import hashlib
+from typing import NamedTuple
 
 import msgspec
 
 NOT_LEADING = "this backbone does not lead"  # a refusal: ask the others
-UNKNOWN_PEER = "you are not known here (any more): say hello"  # likewise
+UNKNOWN_PEER = "you are not known here (any more): join first"  # likewise
+
+
+class StatePosition(NamedTuple):
+    """Which state a peer holds. Equal positions mean equal states, where both are exact."""
+
+    origin: str  # names the phase and what it began with
+    step: int
+    lineage: str  # names the state: see `lineage_after`
 
 
 class PeerMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Of every kind."""
+    """Base of all messages."""
+
+
+class Positioned(PeerMessage):
+    """Base of messages that name a state."""
+
+    origin: str
+    step: int
+    lineage: str
+
+    @property
+    def position(self) -> StatePosition:
+        return StatePosition(self.origin, self.step, self.lineage)
 
 
 class Ack(PeerMessage):
-    """It is so."""
+    """Done; a payload may come along."""
 
 
-# --- coming and going ------------------------------------------------------------------------
+# --- joining and leaving ---------------------------------------------------------------------
 
 
 class JoinRequest(PeerMessage):
-    """I would like to take part."""
+    """I would like to take part. Reply: `GroupInfo`."""
 
     version: str
     address: str | None  # None: I only dial out
     computes: bool  # False: auxiliary, or a backbone
     holds_state: bool  # an auxiliary does not
     config: str = ""  # digest of the group's settings, where I know them already
-    bytes_per_second: float = 0.0  # what I believe my link gives; 0 = no idea
+    bytes_per_second: float = 0.0  # what I believe my link gives; 0 = unknown
 
 
 class SettingsRequest(PeerMessage):
-    """What is trained here?"""
+    """What is trained here? Reply: `GroupInfo`."""
 
 
 class GroupInfo(PeerMessage):
-    """What one must know to take part."""
+    """What a peer needs in order to take part."""
 
     leader: str  # empty: this backbone does not lead; ask the others
     settings: str = ""  # JSON: model, inner settings, block size, codec
@@ -44,14 +68,14 @@ class GroupInfo(PeerMessage):
 
 
 class LeaveRequest(PeerMessage):
-    """I am leaving; the sum of what I computed comes along."""
+    """I am leaving; the sum of these blocks comes along. Reply: `Ack`."""
 
     step: int
     lineage: str
     blocks: tuple[int, ...]
 
 
-# --- the group's board -----------------------------------------------------------------------
+# --- the group's state -----------------------------------------------------------------------
 
 
 class Sender(PeerMessage):
@@ -63,7 +87,7 @@ class Sender(PeerMessage):
 
 
 class Slice(PeerMessage):
-    """Neighbouring values of the gradient, and who adds them up."""
+    """Neighbouring values of the gradient, and which peer adds them up."""
 
     start: int
     stop: int
@@ -90,25 +114,25 @@ ROUNDS_PER_TERM = 1 << 32
 
 
 def round_number_of(term: int, count: int) -> int:
-    """A number that no other leader gives: rounds of one whose board a peer has not read yet are
-    neither over nor those that the peer knows.
+    """A number that no other leader gives, so a peer that still follows the last leader takes a
+    round of the next one neither for one that is over nor for one that it knows.
 
     Args:
-      era: drawn at random by who begins to lead.
+      term: drawn at random by a backbone when it begins to lead.
       count: rounds of this leader, from 1.
     """
     return term * ROUNDS_PER_TERM + count
 
 
 def is_same_term(number: int, other: int) -> bool:
-    """Whether two rounds are of one leader; then they are in order."""
+    """Whether two rounds are of one leader; then their numbers are in order."""
     return number // ROUNDS_PER_TERM == other // ROUNDS_PER_TERM
 
 
 class ClosedStep(PeerMessage):
     """A step that was taken."""
 
-    step: int  # that it was; the group is at the next
+    step: int  # its number; the group is at the next
     before: str  # lineage
     after: str
     round_number: int
@@ -119,34 +143,31 @@ class ClosedStep(PeerMessage):
     loss: float
 
 
-class GroupState(PeerMessage):
-    """Where the group is; everybody listens to it."""
+class GroupState(Positioned):
+    """Where the group is. All peers poll it; it is a state, so none needs to see every change."""
 
     number: int  # grows with every change
     leader: str
-    origin: str  # names the phase and what it began with
-    step: int
-    lineage: str
     is_open: bool  # False: between two phases
-    is_over: bool  # the run needs nobody any more
+    is_over: bool  # the run needs no peers any more
     plan: RoundPlan | None
     closed: tuple[ClosedStep, ...]  # the last steps, the newest last
-    keep: int  # a step at which donors keep their state for newcomers; -1 = none
+    pinned_step: int  # donors keep their state of this step for newcomers; -1 = none
     backbones: tuple[str, ...]  # addresses
     revoked: tuple[str, ...]
     refresh_seconds: float
 
 
-class PollRequest(PeerMessage):
-    """Tell me when the board is not the one that I know."""
+class PollRequest(Positioned):
+    """Answer as soon as the group's state is not the one that I know. Reply: `GroupState`.
+
+    The position is that of the state I hold.
+    """
 
     known: int
     leader: str
-    origin: str
-    step: int
-    lineage: str
     steps_taken: int  # with this group
-    is_exact: bool  # its state is the group's to the last bit
+    is_exact: bool  # my state is the group's to the last bit
     bytes_up: int
     bytes_down: int
     up_bytes_per_second: float
@@ -166,18 +187,18 @@ class BlockResult(PeerMessage):
 
 
 class WorkRequest(PeerMessage):
-    """What I have done, and whether I want more."""
+    """What I have computed, and whether I want more. Reply: `WorkReply`."""
 
     step: int
     lineage: str
     done: tuple[BlockResult, ...]
     wants_more: bool
-    forget: bool = False  # my sum is lost: give what was in it to others
-    kept: bool = False  # what is done was done for the leader before: take all of it, or nothing
+    sum_is_lost: bool = False  # give what was in my sum to others
+    for_last_leader: bool = False  # `done` was computed for it: accept all of it, or nothing
 
 
 class WorkReply(PeerMessage):
-    """What counts, and what to do next; the rows come along."""
+    """Which blocks count, and which to do next; the rows of the latter come along."""
 
     accepted: tuple[int, ...]
     blocks: tuple[int, ...]
@@ -188,7 +209,7 @@ class WorkReply(PeerMessage):
 
 
 class PushRequest(PeerMessage):
-    """My part of a slice comes along."""
+    """My part of a slice comes along. Reply: `Ack`."""
 
     round_number: int
     step: int
@@ -197,7 +218,7 @@ class PushRequest(PeerMessage):
 
 
 class MeanRequest(PeerMessage):
-    """The mean of a slice, when it is there."""
+    """The mean of a slice, as soon as it is there. Reply: `MeanReply`."""
 
     round_number: int
     step: int
@@ -206,53 +227,26 @@ class MeanRequest(PeerMessage):
 
 
 class MeanReply(PeerMessage):
-    """It comes along; or why it does not."""
+    """The coded mean comes along; or why it does not."""
 
     digest: bytes = b""
-    refused: dict[str, str] = {}  # sender -> reason: the round cannot end with it
+    refused: dict[str, str] = {}  # sender -> reason: the round cannot end with its part
 
 
 class ArrivedRequest(PeerMessage):
-    """Who has sent its part?"""
+    """Which parts have arrived? Reply: `ArrivedReply`."""
 
     round_number: int
 
 
 class ArrivedReply(PeerMessage):
-    """These have."""
+    """Those of these senders."""
 
     senders: tuple[str, ...]
 
 
-# --- state -----------------------------------------------------------------------------------
-
-
-class ManifestRequest(PeerMessage):
-    """I need the group's state."""
-
-    codec: str
-
-
-class HeldStateRequest(PeerMessage):
-    """I am a backbone that is to lead, and may have less of this phase than you."""
-
-    origin: str
-
-
-class StateManifest(PeerMessage):
-    """What the state is made of, and who has it."""
-
-    origin: str
-    step: int
-    lineage: str
-    chunk_bytes: int
-    digests: tuple[bytes, ...]
-    donors: tuple[str, ...]  # addresses
-    losses: tuple[float, ...]  # of the steps of this phase
-
-
 class PastMeanRequest(PeerMessage):
-    """The mean gradient of a slice of a step that was taken."""
+    """The mean gradient of a slice of a step that was taken. Reply: `Ack`, with the coded mean."""
 
     step: int
     before: str  # lineage
@@ -260,8 +254,32 @@ class PastMeanRequest(PeerMessage):
     stop: int
 
 
+# --- state -----------------------------------------------------------------------------------
+
+
+class ManifestRequest(PeerMessage):
+    """I need the group's state. Reply: `StateManifest`."""
+
+    codec: str
+
+
+class HeldStateRequest(PeerMessage):
+    """I am a backbone that is to lead; you may be further in this phase. Reply: `StateManifest`."""
+
+    origin: str
+
+
+class StateManifest(Positioned):
+    """What a state is made of, and which peers have it."""
+
+    chunk_bytes: int
+    digests: tuple[bytes, ...]
+    donors: tuple[str, ...]  # addresses
+    losses: tuple[float, ...]  # of the steps of this phase
+
+
 class ChunkRequest(PeerMessage):
-    """One chunk of it."""
+    """One chunk of a state. Reply: `Ack`, with the chunk."""
 
     step: int
     lineage: str
@@ -270,7 +288,7 @@ class ChunkRequest(PeerMessage):
 
 
 def digest(content: bytes | memoryview) -> bytes:
-    """What a message refers to bytes by."""
+    """By which a message refers to bytes."""
     return hashlib.blake2b(content, digest_size=16).digest()
 
 

@@ -1,11 +1,10 @@
-"""How bytes get from peer to peer: streams, by plain TCP or by hivemind's libp2p daemon.
+"""Streams between peers, over plain TCP or hivemind's libp2p daemon.
 
-A transport opens a stream to an address and serves those that others open; everything above it is
-the same. `tcp://HOST:PORT` is for machines that reach each other (a laboratory, tests). Any other
-address is libp2p's (`/ip4/.../p2p/...`): hivemind's daemon, a child process, encrypts, finds peers
-by their identity, passes through NAT and relays where it must. Of hivemind we take this and nothing
-above: its averaging lets every reducer count other senders, so that no one could say afterwards
-which rows a step was made of.
+A transport opens streams to addresses and serves those that peers open. `tcp://HOST:PORT` is for
+machines that reach each other (a laboratory, tests). Any other address is libp2p's
+(`/ip4/.../p2p/...`): hivemind's daemon, a child process, encrypts, finds peers by their identity,
+passes through NAT and relays where it must. Nothing else of hivemind is used: in its averaging each
+reducer may count other senders, so it would be unknown which rows a step was made of.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from dipaco.errors import CannotListen, ExtraMissing
 from dipaco.swarm.errors import BadAddress, SwarmUnreachable
 
 StreamHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-TCP = "tcp://"  # begins an address that is not of libp2p
+TCP = "tcp://"  # the prefix of an address that is not libp2p's
 PROTOCOL = "dipaco-swarm-1"
 STREAM_BYTES = 256 << 10  # read ahead
 LAST_PORT = 65535
@@ -33,14 +32,14 @@ class Transport(Protocol):
     address: str | None  # where others reach this peer; None = a client, which only dials out
 
     async def open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises OSError where nobody answers."""
+        """Raises OSError where there is no peer."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Tcp:
-    """Plain TCP; not encrypted, though everything is signed."""
+    """Plain TCP: not encrypted, though all messages are signed."""
 
     def __init__(self) -> None:
         self.address: str | None = None
@@ -65,7 +64,7 @@ class Tcp:
                 try:
                     await serve(reader, writer)
                 except asyncio.CancelledError:
-                    pass  # the loop ends; asyncio would complain of it
+                    pass  # the loop ends; asyncio would log it
                 finally:
                     self._writers.discard(writer)
                     writer.close()
@@ -111,16 +110,16 @@ class Libp2p:
         Args:
           handler: serves streams; None = a client, which does not listen.
           listen: where, as libp2p writes it.
-          bootstrap: addresses of peers that are there.
-          identity: a file with the key that the address contains; made where there is none, so that
-            a backbone that is started again has the address it had.
+          bootstrap: addresses of peers that run already.
+          identity: a file with the key that the address contains; made if it is missing. A backbone
+            that is started again keeps its address by it.
 
         Raises:
           ExtraMissing, BadAddress, CannotListen.
           SwarmUnreachable: none of `bootstrap` answers.
         """
         try:
-            with warnings.catch_warnings():  # of PyTorch, at what hivemind does
+            with warnings.catch_warnings():  # PyTorch's, at what hivemind does
                 warnings.simplefilter("ignore", FutureWarning)
                 from hivemind.p2p import P2P
                 from hivemind.p2p.p2p_daemon import P2PDaemonError
@@ -153,12 +152,12 @@ class Libp2p:
 
             async def accept(_: Any, reader: asyncio.StreamReader, writer: Any) -> None:
                 with contextlib.closing(writer), contextlib.suppress(asyncio.CancelledError):
-                    await serve(reader, writer)  # the loop ends; asyncio would complain of it
+                    await serve(reader, writer)  # cancelled as the loop ends; asyncio would log it
 
             await daemon.add_binary_stream_handler(PROTOCOL, accept)
             seen = [str(address) for address in await daemon.get_visible_maddrs()]
-            elsewhere = [address for address in seen if not address.startswith("/ip4/127.")]
-            self.address = (elsewhere or seen)[0]
+            outside = [address for address in seen if not address.startswith("/ip4/127.")]
+            self.address = (outside or seen)[0]
         return self
 
     async def open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -187,8 +186,11 @@ async def start_transport(
     bootstrap: tuple[str, ...] = (),
     identity: Path | None = None,
 ) -> Transport:
-    """The transport that an address is of. A peer that listens takes any free port, or that of
-    `like` where it is the address to listen on (no `bootstrap`).
+    """Starts the transport of an address's kind.
+
+    Args:
+      like: without `bootstrap`, the address to listen on; else any, and a free port is taken.
+      handler, bootstrap, identity: as for `Libp2p.start`.
 
     Raises:
       BadAddress: it is of neither kind.
@@ -214,10 +216,10 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _check_is_free(listen: str) -> None:
-    """Raises `BadAddress`, `CannotListen`. The daemon would share a port with another program."""
+    """Raises `BadAddress`, `CannotListen`. The daemon would share a port that is in use."""
     found = re.fullmatch(r"/ip([46])/([^/]+)/tcp/([0-9]+)", listen)
     if found is None:
-        return  # of another kind: the daemon knows
+        return  # of another kind: left to the daemon
     version, host, port = found.groups()
     if int(port) > LAST_PORT:
         raise BadAddress(given=listen)

@@ -1,13 +1,13 @@
-"""Questions and answers between peers: one stream each, both sides signed.
+"""Requests and replies between peers: one stream each, signed by both sides.
 
-    question   length, header, payload (arrays as plain bytes)
-    answer     the same; its method is `answer` or `refusal`, and it names the question it answers
-    header     msgpack: a seal, and what is sealed: method, body, length and digest of the payload
+    request   length, header, payload (arrays as plain bytes)
+    reply     the same; its method is `reply` or `refusal`, and it names its request
+    header    msgpack: a seal, and what is sealed: method, body, length and digest of the payload
 
-So what a stranger would bring is never read: it is refused by its header, which must come soon, and
-is small; where many have not shown theirs yet, the first of them is sent away. A body is a msgspec
-struct: a field too many, one that is missing or of another type is refused before anybody looks at
-it. Nothing can be unpickled: there is nothing that does.
+A stranger's payload is never read: it is refused by its header, which is small and must come soon.
+Where many connections have not sent theirs yet, the oldest is closed. A body is a msgspec struct:
+an unknown, missing or wrongly typed field is refused before any handler sees it. Nothing is
+unpickled.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from dipaco.swarm.network.credentials import Certificate, Seal, Signer, Verifier
 from dipaco.swarm.network.transport import Transport
 from dipaco.swarm.planning.progress import Rate
 
-QUESTION_BYTES = 512 << 10  # of its header (a seal, a method and a body), at most
-ANSWER_BYTES = 4 << 20  # likewise
-HEADER_SECONDS = 30.0  # for a question's to come
-MAX_UNKNOWN = 256  # connections on which it has not come yet
-CHUNK_SECONDS = 60.0  # for each chunk of its payload
-CHUNK_BYTES = 128 << 10  # between two looks at the clock
-MEASURED_BYTES = 64 << 10  # smaller transfers say nothing of a link
-# What asking a peer may end with.
+REQUEST_BYTES = 512 << 10  # of a header (a seal, a method and a body), at most
+REPLY_BYTES = 4 << 20  # likewise
+HEADER_SECONDS = 30.0  # for a request's to come
+MAX_UNKNOWN = 256  # connections without a header
+CHUNK_SECONDS = 60.0  # for each chunk of a payload to come
+CHUNK_BYTES = 128 << 10  # of payload between two checks of the limits
+MEASURED_BYTES = 64 << 10  # smaller transfers do not measure a link
+# What `Wire.ask` raises, where a peer is at fault.
 PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -46,7 +46,7 @@ class _Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     body: bytes
     payload_bytes: Annotated[int, msgspec.Meta(ge=0)]
     payload_digest: bytes
-    asked: bytes  # of an answer: the number of the question
+    in_reply_to: bytes  # the nonce of the request; empty in a request
 
 
 class _Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -55,7 +55,7 @@ class _Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class PeerRequest(NamedTuple):
-    """What a handler gets; who asks is beyond doubt."""
+    """What a handler gets beside the body; the sender is authenticated."""
 
     sender: str  # name/session
     certificate: Certificate
@@ -68,7 +68,7 @@ RequestHandler = Callable[[Any, PeerRequest], Awaitable[PeerReply]]
 
 
 class LinkMeter:
-    """Bytes moved, how fast, and no faster than was lent.
+    """Counts and times the bytes that are moved, and limits their rate.
 
     Args:
       most_bytes_per_second: in each direction; None = what the link gives.
@@ -81,7 +81,7 @@ class LinkMeter:
         self._free_at = {"up": 0.0, "down": 0.0}
 
     async def wait(self, direction: str, num_bytes: int) -> None:
-        """Until that many more may go."""
+        """Waits until that many more bytes may go."""
         if self._most is None:
             return
         now = time.monotonic()
@@ -102,11 +102,11 @@ class LinkMeter:
 
 
 class Wire:
-    """Asks peers, and answers them.
+    """Sends requests to peers, and handles theirs.
 
     Args:
-      signer, verifier: who we are, and whom we believe.
-      most_payload_bytes: what is larger is refused unread. May be set anew, once more is known.
+      signer, verifier: of this session.
+      max_payload_bytes: a larger payload is refused unread. May be changed at any time.
       meter: counts what moves.
     """
 
@@ -126,9 +126,9 @@ class Wire:
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
         self._unknown: collections.deque[asyncio.Timeout] = collections.deque()
 
-    def register(self, method: str, body: type[msgspec.Struct], handle: RequestHandler) -> None:
-        """From now on questions of this method go to `handle`."""
-        self._handlers[method] = body, handle
+    def register(self, method: str, body: type[msgspec.Struct], handler: RequestHandler) -> None:
+        """From now on requests with this method go to `handler`."""
+        self._handlers[method] = body, handler
 
     @property
     def address(self) -> str | None:
@@ -139,25 +139,25 @@ class Wire:
         address: str,
         method: str,
         body: msgspec.Struct,
-        answer: type[Body],
+        reply: type[Body],
         *,
         payload: bytes | memoryview = b"",
         within_seconds: float,
         from_backbone: bool = False,
     ) -> tuple[Body, bytes]:
-        """Asks, and waits for the answer.
+        """Sends a request, and waits for the reply.
 
         Args:
           address: of the peer.
-          method, body, payload: the question.
-          answer: the type that is expected.
-          within_seconds: then a peer that has not answered is given up.
-          from_backbone: an answer of anybody else is refused.
+          method, body, payload: the request.
+          reply: the type of the reply.
+          within_seconds: for all of it.
+          from_backbone: a reply of any other peer is refused.
 
         Raises:
-          OSError: nobody answers; TimeoutError (one of them): not in time.
-          SwarmRefuses: it does not want to, and says why.
-          MessageRefused, BadMessage: what came is not to be believed, or not to be understood.
+          OSError: there is no reply; TimeoutError (one of them): not in time.
+          SwarmRefuses: the peer refuses, and says why.
+          MessageRefused, BadMessage: the reply is not authentic, or cannot be understood.
         """
         assert self.transport is not None
         async with asyncio.timeout(within_seconds):
@@ -165,10 +165,10 @@ class Wire:
                 reader, writer = await self.transport.open(address)
                 with contextlib.closing(writer):
                     nonce = await self._send(writer, method, body, payload, recipient="")
-                    header = await _read_header(reader, ANSWER_BYTES)
+                    header = await _read_header(reader, REPLY_BYTES)
                     certificate, envelope = await self._open(header)
-                    if envelope.asked != nonce:
-                        raise _refused(header, "it answers another question")
+                    if envelope.in_reply_to != nonce:
+                        raise _refused(header, "it replies to another request")
                     if from_backbone and certificate.role != "backbone":
                         raise _refused(header, "it is no backbone")
                     if envelope.method == "refusal":
@@ -178,45 +178,45 @@ class Wire:
                     content = await self._receive_payload(reader, envelope)
             except asyncio.IncompleteReadError as error:
                 raise ConnectionResetError("the peer hung up") from error
-        return _decode(envelope.body, answer), content
+        return _decode(envelope.body, reply), content
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One question of a peer. When it hangs up, its question is dropped."""
+        """Handles one request of a peer. When the peer hangs up, its handler is cancelled."""
         try:
             header = await self._first_header(reader)
             try:
                 certificate, envelope = await self._open(header)
                 content = await self._receive_payload(reader, envelope)
             except DipacoError as error:
-                await self._say(writer, header, *self._refusal(header, error))
+                await self._reply(writer, header, *self._refusal(header, error))
                 return
         except (OSError, asyncio.IncompleteReadError, BadMessage):
             return
-        question = PeerRequest(header.seal.sender, certificate, content)
-        answering = asyncio.ensure_future(self._answer(header, envelope, question))
+        request = PeerRequest(header.seal.sender, certificate, content)
+        handling = asyncio.ensure_future(self._handle(header, envelope, request))
         hanging_up = asyncio.ensure_future(reader.read(1))
         try:
-            await asyncio.wait({answering, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
+            await asyncio.wait({handling, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
+            if handling.done():
                 with contextlib.suppress(OSError):
-                    await self._say(writer, header, *answering.result())
+                    await self._reply(writer, header, *handling.result())
         finally:
-            for task in (answering, hanging_up):
+            for task in (handling, hanging_up):
                 task.cancel()
-            await asyncio.gather(answering, hanging_up, return_exceptions=True)
+            await asyncio.gather(handling, hanging_up, return_exceptions=True)
 
-    async def _say(
-        self, writer: asyncio.StreamWriter, asked: _Header, method: str, body: Any, payload: Any
+    async def _reply(
+        self, writer: asyncio.StreamWriter, to: _Header, method: str, body: Any, payload: Any
     ) -> None:
-        await self._send(writer, method, body, payload, asked.seal.sender, asked.seal.nonce)
+        await self._send(writer, method, body, payload, to.seal.sender, to.seal.nonce)
 
-    async def _answer(self, header: _Header, envelope: _Envelope, question: PeerRequest) -> _Reply:
+    async def _handle(self, header: _Header, envelope: _Envelope, request: PeerRequest) -> _Reply:
         try:
             if envelope.method not in self._handlers:
-                raise BadMessage(problem=f"nobody here answers `{envelope.method}`")
-            kind, handle = self._handlers[envelope.method]
-            body, payload = await handle(_decode(envelope.body, kind), question)
-            return "answer", body, payload
+                raise BadMessage(problem=f"there is no method `{envelope.method}`")
+            kind, handler = self._handlers[envelope.method]
+            body, payload = await handler(_decode(envelope.body, kind), request)
+            return "reply", body, payload
         except DipacoError as error:
             return self._refusal(header, error)
 
@@ -227,15 +227,15 @@ class Wire:
         return "refusal", _Refusal(reason), b""
 
     async def _first_header(self, reader: asyncio.StreamReader) -> _Header:
-        """Of somebody who may be anybody."""
+        """The header of a peer that is not authenticated yet."""
         async with asyncio.timeout(HEADER_SECONDS) as limit:
             self._unknown.append(limit)
             if len(self._unknown) > MAX_UNKNOWN:
                 first = self._unknown.popleft()
                 if not first.expired():
-                    first.reschedule(0)  # its time is over now
+                    first.reschedule(0)  # times out now
             try:
-                return await _read_header(reader, QUESTION_BYTES)
+                return await _read_header(reader, REQUEST_BYTES)
             finally:
                 with contextlib.suppress(ValueError):
                     self._unknown.remove(limit)
@@ -243,7 +243,7 @@ class Wire:
     async def _open(self, header: _Header) -> tuple[Certificate, _Envelope]:
         certificate = self.verifier.check(header.seal, header.envelope)
         num_bytes = len(header.envelope)
-        await self.meter.wait("down", num_bytes)  # strangers use up nothing that was lent
+        await self.meter.wait("down", num_bytes)  # strangers use up nothing of the limit
         self.meter.bytes_down += num_bytes
         return certificate, _decode(header.envelope, _Envelope)
 
@@ -254,11 +254,11 @@ class Wire:
         body: msgspec.Struct,
         payload: bytes | memoryview,
         recipient: str,
-        asked: bytes = b"",
+        in_reply_to: bytes = b"",
     ) -> bytes:
         encoded = msgspec.msgpack.encode(body)
         envelope = msgspec.msgpack.encode(
-            _Envelope(method, encoded, len(payload), _digest(payload), asked)
+            _Envelope(method, encoded, len(payload), _digest(payload), in_reply_to)
         )
         seal = self._signer.seal(envelope, recipient)
         header = msgspec.msgpack.encode(_Header(seal, envelope))

@@ -1,7 +1,7 @@
-"""How long to wait for a peer: learned from what was seen, never a constant.
+"""How long to wait for a peer: learned from durations that were measured, never a constant.
 
-A deadline is the median of what took place before, plus some spreads. The spread is the median
-absolute deviation, so that one stall does not teach patience with the next.
+A deadline is their median plus some spreads. The spread is the median absolute deviation, so that
+one stall does not lengthen the next deadline.
 """
 
 import collections
@@ -15,12 +15,11 @@ GAUSSIAN = 1.4826  # median absolute deviation -> standard deviation
 
 
 def deadline_seconds(durations: Iterable[float], guess_seconds: float) -> float:
-    """After how long to give up, from durations of the same thing.
+    """After how many seconds to give up, from durations of the same thing.
 
     Args:
-      durations: seconds; what has been seen of it. None: `guess_seconds` is all that is known.
-      guess_seconds: what is expected before anything was seen, from sizes and declared speeds. It
-        loses its say one measurement at a time.
+      durations: seconds that it has taken; may be empty.
+      guess_seconds: expected from sizes and declared speeds. It weighs less with each measurement.
     """
     seen = list(durations)
     if not seen:
@@ -33,16 +32,13 @@ def deadline_seconds(durations: Iterable[float], guess_seconds: float) -> float:
 
 
 class Durations:
-    """The last of what was seen."""
+    """The last durations."""
 
     def __init__(self) -> None:
         self._seen: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
 
     def add(self, seconds: float) -> None:
         self._seen.append(seconds)
-
-    def __bool__(self) -> bool:
-        return bool(self._seen)
 
     def deadline_seconds(self, guess_seconds: float) -> float:
         return deadline_seconds(self._seen, guess_seconds)

@@ -1,8 +1,8 @@
-"""The ledger of one group step: which block of rows is whose. No row twice, none lost.
+"""The ledger of one group step: which peer has which block of rows. No row twice, none lost.
 
 A step's batch is cut into blocks of neighbouring rows. A block is free, leased to one peer until a
-deadline, or done by one peer: computed, and held in that peer's sum. What a peer has, leased or
-done, is free again when it goes before the step is closed. Time is any clock in seconds.
+deadline, or done by one peer: computed, and held in that peer's sum. The blocks of a peer,
+leased or done, are free again when it goes before the step is closed. Time is any clock in seconds.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Lease(NamedTuple):
-    """Some blocks, lent to a peer."""
+    """Blocks that a peer is to compute."""
 
     blocks: tuple[int, ...]
     until_seconds: float
@@ -28,7 +28,7 @@ class BlockLedger:
     """The blocks of one step.
 
     Args:
-      step: which; only for those who look.
+      step: its number, to show.
       num_blocks: of its batch.
     """
 
@@ -49,8 +49,8 @@ class BlockLedger:
         return Lease(tuple(free[:count]), until_seconds)
 
     def finish(self, peer: str, block: int) -> bool:
-        """The peer has computed a block; whether it counts. False where it is not its own: it was
-        never leased to it, or went to somebody else meanwhile. A block that it did before counts.
+        """Whether a block that the peer has computed counts. False where it is not its own: never
+        leased to it, or another peer's meanwhile. True again for one that was finished before.
         """
         if not 0 <= block < len(self._blocks) or self._blocks[block].holder != peer:
             return False
@@ -58,9 +58,9 @@ class BlockLedger:
         return True
 
     def adopt(self, peer: str, blocks: Iterable[int]) -> bool:
-        """The peer has computed blocks of this step before this ledger was begun, and its sum is of
-        all of them: all are its own now, or, where another has one of them, none. True again for
-        what was adopted before.
+        """The peer brings a sum of blocks that it computed for another ledger of this step. Either
+        all of them become its own, or, where another peer has one, none. True again for blocks that
+        were adopted before.
         """
         wanted = set(blocks)
         free = {number for number, block in enumerate(self._blocks) if block.holder is None}
@@ -71,30 +71,28 @@ class BlockLedger:
         return True
 
     def drop(self, peer: str) -> tuple[int, ...]:
-        """The peer is gone, and its sum with it: what it had is free again; which blocks."""
+        """The peer is gone, and its sum with it. Returns its blocks, which are free again."""
         had = self._of(peer, done=True) + self._of(peer, done=False)
         for block in had:
             self._blocks[block] = _Block()
         return had
 
     def give_back(self, peer: str) -> tuple[int, ...]:
-        """What the peer has not done is free again; what it has done stays its own."""
+        """Frees the blocks that the peer has not done. Returns them."""
         open_blocks = self._of(peer, done=False)
         for block in open_blocks:
             self._blocks[block] = _Block()
         return open_blocks
 
     def transfer(self, peer: str, blocks: Iterable[int], to: str) -> None:
-        """Who leaves has given away its sum over some blocks: they are in another's now, and what
-        else it had is free.
-        """
+        """The peer leaves; its sum over some blocks is `to`'s now, its other blocks are free."""
         given = set(blocks) & set(self._of(peer, done=True))
         for block in given:
             self._blocks[block].holder = to
         self.drop(peer)
 
     def expire(self, now_seconds: float) -> dict[str, tuple[int, ...]]:
-        """Leases that ran out: their blocks are free again. Peer -> blocks."""
+        """Frees the blocks of leases that ran out. Returns peer -> blocks."""
         late = {
             block.holder
             for block in self._blocks
@@ -106,12 +104,12 @@ class BlockLedger:
         return self._of(peer, done=True)
 
     def held_by(self, peer: str) -> tuple[int, ...]:
-        """Leased to it and not done."""
+        """Blocks that are leased to it and not done."""
         return self._of(peer, done=False)
 
     @property
     def blocks_by_peer(self) -> dict[str, tuple[int, ...]]:
-        """Peer -> blocks that are in its sum."""
+        """Peer -> the blocks in its sum."""
         peers = sorted({block.holder for block in self._blocks if block.is_done and block.holder})
         return {peer: self.done_by(peer) for peer in peers}
 
@@ -142,16 +140,16 @@ def blocks_to_lease(
     seconds_per_block: float,
     max_seconds: float,
 ) -> int:
-    """How many blocks a peer should get at once: half of its fair part of what is free, so that all
-    finish together whatever their speeds (guided self-scheduling), and no more than it can compute
-    in `max_seconds`.
+    """How many blocks to lease to a peer at once: half of its fair part of the free ones, so that
+    peers of all speeds finish together (guided self-scheduling), and no more than it can compute in
+    `max_seconds`.
 
     Args:
       num_free: blocks.
-      rate: of the peer, blocks per second; 0 = not known.
-      rates: of all who compute, with it.
-      seconds_per_block: of the peer; 0 = not known, then it gets one.
-      most_seconds: what would be lost with the peer.
+      rate: of the peer, blocks per second; 0 = not known: it gets one.
+      rates: of all peers that compute, this one among them.
+      seconds_per_block: of the peer; 0 = not known: it gets one.
+      max_seconds: of work that would be lost with the peer.
     """
     if seconds_per_block <= 0 or rate <= 0:
         return min(1, num_free)

@@ -1,4 +1,4 @@
-"""How far a group is towards its next step, and when to look again: pure functions of reports.
+"""How far a group is in its step, and when to look again: pure functions of reports.
 
 DeDLOC (arXiv 2106.10207) appendix B, with the numbers of its published implementation. Between two
 reports of a peer its progress is extrapolated at its own rate; the group's next step is expected
@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgressReport:
-    """What one peer last said."""
+    """The last report of one peer."""
 
     samples: int  # of the current step, accumulated
     samples_per_second: float
-    at_seconds: float  # when it said so
+    at_seconds: float  # when it was made
     is_current: bool = True  # at the group's step; a late peer's rate counts, its samples do not
 
 
@@ -26,18 +26,18 @@ class RefreshSettings:
 
     shortest_seconds: float = 0.5
     longest_seconds: float = 10.0
-    drift_peers: float = 3.0  # so many may join before the next look,
-    drift_fraction: float = 0.2  # or so large a part of the group, whichever is more
-    matchmaking_seconds: float = 5.0  # a round is prepared so long before it is due
+    drift_peers: float = 3.0  # this many may join before the next look,
+    drift_fraction: float = 0.2  # or this share of the group, whichever is more
+    matchmaking_seconds: float = 5.0  # a round is prepared this long before it is due
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Where a group is, as far as its reports tell."""
+    """Where a group is, by its reports."""
 
     samples: float  # accumulated by now, extrapolated
     samples_per_second: float  # of all together
-    seconds_left: float  # until the target; infinite where nobody computes
+    seconds_left: float  # until the target; infinite where no peer computes
     num_peers: int
 
 
@@ -64,8 +64,8 @@ def estimate(
 
 
 def refresh_seconds(progress: Estimate, settings: RefreshSettings) -> float:
-    """How long a peer may go without looking: the time that is left, shortened by how many peers
-    might join meanwhile and so bring the step forward.
+    """How long a peer may go without looking: the time that is left, shortened since peers may join
+    meanwhile and bring the step forward.
     """
     here = progress.num_peers
     most = max(here + settings.drift_peers, here * (1.0 + settings.drift_fraction))
@@ -74,17 +74,17 @@ def refresh_seconds(progress: Estimate, settings: RefreshSettings) -> float:
 
 
 def should_match(progress: Estimate, settings: RefreshSettings) -> bool:
-    """Whether a round should be prepared by now, so that it can begin the moment it is due."""
+    """Whether to prepare a round now, so that it can begin when it is due."""
     return progress.seconds_left <= settings.matchmaking_seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """An exponential moving average of amounts per second, unbiased from the first on (as Adam's
-    moments are).
+    """An exponential moving average of amounts per second, unbiased from the first measurement on
+    (as Adam's moments are).
     """
 
-    weight: float = 0.0  # of what was seen, in (0, 1)
+    weight: float = 0.0  # of the measurements, in [0, 1)
     seconds_per_unit: float = 0.0
 
     def after(self, amount: float, seconds: float, alpha: float = 0.1) -> "Rate":

@@ -1,10 +1,10 @@
-"""Who adds up how much: shares of the gradient vector that make a round as short as links allow.
+"""Shares of the gradient vector: how much each reducer adds up, for the shortest round.
 
 DeDLOC (arXiv 2106.10207) section 3.2 states a linear program: of N peers, peer i with bandwidth b_i
-and share s_i moves 1 + (N - 2) s_i vectors in each direction (its own vector out to the others, the
-others' slices in; then the sums), and the round takes as long as the slowest of them. Its optimum
-has a closed form, so nothing is solved: `shares`. Where links are not symmetric, or peers only add
-up, or only receive, loads differ by direction and one bisection does it: `shares_of_links`.
+and share s_i moves 1 + (N - 2) s_i vectors in each direction (its own vector out, the others'
+slices in; then the sums), and the round takes as long as the slowest of them. Its optimum has a
+closed form, so nothing is solved: `shares`. Where links are not symmetric, or peers only add up, or
+only receive, loads differ by direction and one bisection does it: `shares_of_links`.
 """
 
 import dataclasses
@@ -31,13 +31,13 @@ def shares(bandwidths: np.ndarray) -> np.ndarray:
     b = np.asarray(bandwidths, np.float64)
     can_reduce = b > 0
     num_reducers = int(can_reduce.sum())
-    assert num_reducers, "somebody must add up"
+    assert num_reducers, "there must be a reducer"
     if num_reducers == 1:
         return can_reduce.astype(np.float64)
     if len(b) == 2:
-        return can_reduce / 2  # each moves one vector whatever its share
+        return can_reduce / 2  # each moves one vector, for any share
     xi = max(1.0 / b[can_reduce].min(), (len(b) - 2 + num_reducers) / b.sum())
-    # Rounding may leave the slowest a hair below zero.
+    # Rounding may leave the slowest slightly below zero.
     score = np.maximum(np.where(can_reduce, xi * b - 1.0, 0.0), 0.0)
     return score / score.sum() if score.any() else can_reduce / num_reducers
 
@@ -75,7 +75,7 @@ def shares_of_links(links: Sequence[Link]) -> np.ndarray:
         np.array([getattr(link, name) for link in links], bool)
         for name in ("sends", "receives", "can_reduce")
     )
-    assert can_reduce.any(), "somebody must add up"
+    assert can_reduce.any(), "there must be a reducer"
     if can_reduce.sum() == 1:
         return can_reduce.astype(np.float64)
     up_slope = receives.sum() - receives - sends.astype(float)

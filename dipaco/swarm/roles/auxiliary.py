@@ -11,22 +11,22 @@ class Auxiliary(Peer):
     samples = 0
 
     async def run(self) -> None:
-        """Until the run is over, or `leave` is called.
+        """Takes part until the run is over, or `leave` is called.
 
         Raises:
           SwarmRefuses, SwarmUnreachable.
         """
-        listening = asyncio.ensure_future(self.poll_forever())
+        polling = asyncio.ensure_future(self.poll_forever())
         leaving = asyncio.ensure_future(self._is_leaving.wait())
         try:
-            done, _ = await asyncio.wait([listening, leaving], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([polling, leaving], return_when=asyncio.FIRST_COMPLETED)
             if leaving in done:
                 while self.group_state is not None and self.group_state.plan is not None:
-                    await self.changed(1.0)  # others wait for its slice
-                await self.say_goodbye()
+                    await self.wait_for_change(1.0)  # senders wait for its slice
+                await self.send_leave()
             for task in done - {leaving}:
                 task.result()
         finally:
-            for task in (listening, leaving):
+            for task in (polling, leaving):
                 task.cancel()
-            await asyncio.gather(listening, leaving, return_exceptions=True)
+            await asyncio.gather(polling, leaving, return_exceptions=True)

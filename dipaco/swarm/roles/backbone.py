@@ -1,9 +1,9 @@
-"""A backbone: the process that stands between a run and a swarm.
+"""A backbone: the process between a run and a swarm.
 
-To the run it is a worker: it claims the path's `train` task, and records it. To the group it is
-whoever leads, while it holds that claim; otherwise it follows as every peer does, and holds the
-state, ready to go on where the other backbone died. The group lives in a thread with an event loop;
-the worker's thread hands it phases and records what comes.
+To the run it is a worker: it claims the path's `train` task, and records the result. To the group
+it is the leader while it holds that claim; otherwise it follows as every peer does, and holds the
+state, ready to go on where another backbone died. The group runs in a thread with an event loop;
+the worker's thread gives it phases and records its steps.
 """
 
 import asyncio
@@ -24,22 +24,23 @@ from dipaco.errors import DipacoError
 from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier
-from dipaco.swarm.network.messages import HeldStateRequest, StateManifest
+from dipaco.swarm.network.messages import HeldStateRequest, StateManifest, StatePosition
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.roles.leader import Leader, StepOutcome
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.compute import Compute, GroupSettings
+from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 
-SAVE_SECONDS = 60.0  # between two savings of a phase that goes on
+SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
 STATUS_SECONDS = 1.0
-HELD_SECONDS = 3.0  # for another backbone to say what it holds
+HELD_SECONDS = 3.0  # for another backbone to reply with the state that it holds
 REFUSALS_SHOWN = 20
 
 
 class BackbonePlace(NamedTuple):
-    """Which path of which arm, and who works on it."""
+    """Which path of which arm, by which worker."""
 
     arm: str
     path: int
@@ -47,9 +48,9 @@ class BackbonePlace(NamedTuple):
 
 
 class _StepTaken(NamedTuple):
-    """A step, on its way from the group's thread to the worker's."""
+    """A step, on its way from the group's thread to the worker's thread."""
 
-    closing: StepOutcome
+    outcome: StepOutcome
     state: Any
     losses: list[float]  # of the phase so far
 
@@ -59,13 +60,13 @@ class Backbone:
 
     Args:
       open_ledger: a connection for the group's thread.
-      place: what it is the backbone of.
+      place: of which path it is the backbone.
       settings: of the group.
-      given: its own pass.
+      credential: its own.
       listen: the address to listen on.
       identity: the file of its libp2p key.
-      say: told what happens, from the group's thread.
-      save_seconds: how often a phase is saved part-way.
+      say: called with a sentence about what happens, in the group's thread.
+      save_seconds: between two saves of a phase that goes on.
     """
 
     def __init__(
@@ -86,7 +87,6 @@ class Backbone:
         self._save_seconds = save_seconds
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
-        self._is_over = False
         self._is_busy = False  # leads a phase
         self._refusals: list[dict[str, str]] = []
         self.address = ""
@@ -94,7 +94,7 @@ class Backbone:
     # --- the worker's side ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Listens, and follows whoever leads.
+        """Listens, and follows the leader of the group.
 
         Raises:
           CannotListen, ExtraMissing.
@@ -105,7 +105,7 @@ class Backbone:
         self._do(self._start())
 
     def close(self, *, is_finished: bool) -> None:
-        """Leaves; where the run is finished, everybody is told."""
+        """Leaves; where the run is finished, the group is ended."""
         with contextlib.suppress(DipacoError, OSError, TimeoutError):
             self._do(self._stop(is_finished))
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -117,7 +117,7 @@ class Backbone:
         """Has the group take the steps of a phase; see `PhaseRunner`.
 
         Raises:
-          Whatever `work.should_stop` does, and then nothing more is recorded.
+          What `work.should_stop` raises; then nothing more is recorded.
         """
         taken: queue.SimpleQueue[_StepTaken] = queue.SimpleQueue()
         stop = threading.Event()
@@ -132,8 +132,8 @@ class Backbone:
                     one = taken.get(timeout=0.1)
                 except queue.Empty:
                     continue
-                targets += one.closing.targets
-                work.on_step(len(one.losses), one.closing.closed.loss)
+                targets += one.outcome.targets
+                work.on_step(len(one.losses), one.outcome.closed.loss)
                 if time.monotonic() - saved_at > self._save_seconds:
                     work.save(jax.device_get(one.state), one.losses)
                     saved_at = time.monotonic()
@@ -155,7 +155,7 @@ class Backbone:
         signer = Signer(self._credential, time.time)
         certificate = self._credential.certificate
         verifier = Verifier(self._credential.authority, certificate.group, signer.name, time.time)
-        verifier.refresh_lists = self._look_again
+        verifier.refresh_lists = self._try_to_read_ledger
         self._wire = Wire(signer, verifier, self._settings.max_payload_bytes)
         self._wire.on_refused = self._refused
         self._ledger = self._open_ledger()
@@ -168,18 +168,17 @@ class Backbone:
         self._ledger.swarms.put_backbone(
             self._place.worker, self._place.arm, self._place.path, self.address
         )
-        self._look_up()
+        self._read_ledger()
         self._tasks = [
-            asyncio.ensure_future(self._look_forever()),
+            asyncio.ensure_future(self._watch_ledger_forever()),
             asyncio.ensure_future(self._follow_forever()),
         ]
 
     async def _stop(self, is_finished: bool) -> None:
-        self._is_over = True
         if is_finished and self._leader.is_leading:
             self._leader.end()
-            await asyncio.sleep(1.0)  # whoever listens is told
-        left = asyncio.all_tasks() - {asyncio.current_task()}  # answers and rounds among them
+            await asyncio.sleep(1.0)  # peers that poll get it
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # replies and rounds among them
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
@@ -196,8 +195,8 @@ class Backbone:
             self._refusals = [*self._refusals, one][-REFUSALS_SHOWN:]
             self._say(f"{sender} refused: {reason}")
 
-    def _look_up(self) -> None:
-        """What others have put into the ledger: passes, revocations, backbones."""
+    def _read_ledger(self) -> None:
+        """What other processes have put into the ledger: credentials, revocations, backbones."""
         issued = self._ledger.swarms.credentials()
         verifier = self._wire.verifier
         verifier.allowed = frozenset(one.serial for one in issued)
@@ -207,24 +206,24 @@ class Backbone:
         ) or (self.address,)
         self._leader.update_backbones(self._backbones, tuple(sorted(verifier.revoked)))
 
-    def _look_again(self) -> None:
+    def _try_to_read_ledger(self) -> None:
         with contextlib.suppress(DipacoError):
-            self._look_up()
+            self._read_ledger()
 
-    async def _look_forever(self) -> None:
+    async def _watch_ledger_forever(self) -> None:
         while True:
             await asyncio.sleep(STATUS_SECONDS)
             with contextlib.suppress(DipacoError):
-                self._look_up()
+                self._read_ledger()
                 if self._is_busy:
                     self._put_status()
-                elif self._leader.is_leading and self._leads_now() not in (
+                elif self._leader.is_leading and self._leader_in_ledger() not in (
                     None,
                     self._place.worker,
                 ):
-                    self._leader.is_leading = False  # another has claimed the next phase
+                    self._leader.stop_leading()  # another has claimed the next phase
 
-    def _leads_now(self) -> str | None:
+    def _leader_in_ledger(self) -> str | None:
         for one in self._ledger.swarms.statuses():
             if (one["arm"], one["path"]) == (self._place.arm, self._place.path):
                 return one["leader"]
@@ -239,7 +238,7 @@ class Backbone:
         )
 
     async def _follow_forever(self) -> None:
-        """Whenever this backbone does not lead, it is a peer of whoever does."""
+        """While this backbone does not lead, it is a peer of the one that does."""
         while True:
             others = tuple(address for address in self._backbones if address != self.address)
             if self._leader.is_leading or not others:
@@ -269,16 +268,18 @@ class Backbone:
         self, work: PhaseWork, taken: queue.SimpleQueue, stop: threading.Event
     ) -> tuple[Any, list[float]]:
         holder = self._holder
-        self._leader.is_leading = self._is_busy = True  # the peer in us stops
+        self._is_busy = True
+        self._leader.start_leading()  # `_follow_forever` stops its peer
         await asyncio.sleep(0.1)
         begins = work.first_step - len(work.losses)  # the phase
         ends = work.first_step + len(work.rates)
         if not holder.origin:
-            await self._ask_the_others(work.origin, work.first_step, ends)
+            await self._fetch_held_state(work.origin, work.first_step, ends)
         goes_on = holder.origin == work.origin and work.first_step <= holder.step <= ends
         if not goes_on or len(holder.losses) != holder.step - begins:
             lineage = f"{work.first_step}-{self._wire.name}-{time.time():.3f}"
-            holder.begin(work.state, work.origin, work.first_step, lineage, list(work.losses))
+            position = StatePosition(work.origin, work.first_step, lineage)
+            holder.set_state(work.state, position, list(work.losses))
         elif holder.step > work.first_step:
             self._say(f"goes on from step {holder.step:,}, as the group had it")
         self._leader.begin_phase(self._backbones, takes_over=goes_on)
@@ -291,11 +292,11 @@ class Backbone:
                     asyncio.to_thread(work.batch_at, min(holder.step + 1, ends - 1))
                 )
                 rate = float(work.rates[holder.step - work.first_step])
-                closing = await self._leader.take_step(rows, rate, stop.is_set)
-                if closing is None:
+                outcome = await self._leader.take_step(rows, rate, stop.is_set)
+                if outcome is None:
                     break
-                self._record(closing)
-                taken.put(_StepTaken(closing, holder.state, list(holder.losses)))
+                self._record(outcome)
+                taken.put(_StepTaken(outcome, holder.state, list(holder.losses)))
             await asyncio.gather(batch, return_exceptions=True)
             return jax.device_get(holder.state), list(holder.losses)
         finally:
@@ -304,9 +305,9 @@ class Backbone:
             with contextlib.suppress(DipacoError):
                 self._put_status()
 
-    async def _ask_the_others(self, origin: str, first_step: int, last_step: int) -> None:
-        """A backbone that has only just been started has what was saved; who followed the group
-        until now may be further, and then nobody's work since is lost.
+    async def _fetch_held_state(self, origin: str, first_step: int, last_step: int) -> None:
+        """Takes the newest state that a backbone holds: this one starts from what was saved;
+        another that followed the group may be further.
         """
         found: list[StateManifest] = []
         for address in self._backbones:
@@ -323,13 +324,13 @@ class Backbone:
                     found.append(manifest)
         for manifest in sorted(found, key=lambda one: one.step, reverse=True):
             if manifest.origin == origin and first_step <= manifest.step <= last_step:
-                peer = Peer(self._wire, tuple(manifest.donors), self._holder, say=self._say)
+                download = StateDownload(self._wire, self._holder, "none", self._say)
                 with contextlib.suppress(*PEER_ERRORS):
-                    if await peer.fetch(manifest):
+                    if await download.fetch(manifest):
                         return
 
-    def _record(self, closing: StepOutcome) -> None:
-        closed = closing.closed
+    def _record(self, outcome: StepOutcome) -> None:
+        closed = outcome.closed
         with contextlib.suppress(DipacoError):
             self._ledger.swarms.put_step(
                 self._place.arm,
@@ -338,8 +339,8 @@ class Backbone:
                     step=closed.step,
                     lineage=closed.after,
                     loss=closed.loss,
-                    targets=closing.targets,
-                    seconds=closing.seconds,
-                    blocks={name: list(blocks) for name, blocks in closing.rows.items()},
+                    targets=outcome.targets,
+                    seconds=outcome.seconds,
+                    blocks={name: list(blocks) for name, blocks in outcome.blocks_by_peer.items()},
                 ),
             )

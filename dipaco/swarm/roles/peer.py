@@ -1,9 +1,8 @@
-"""A peer that follows: listens to the group's board, takes every step that the group takes, and
-sends what it has.
+"""A peer that follows: it polls the group's state, takes every step that the group takes, and sends
+what it has summed.
 
-The board is a state, not a stream of orders: whoever misses some of it reads the next. A peer that
-is a few steps behind fetches their means and catches up; one that is further, or elsewhere, fetches
-the state, in chunks, from several donors.
+A peer that is a few steps behind fetches their means and catches up; one that is further behind, or
+at another state, fetches the state.
 """
 
 import asyncio
@@ -13,7 +12,6 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import jax
 import numpy as np
 
 import dipaco
@@ -25,18 +23,14 @@ from dipaco.swarm.network.messages import (
     NOT_LEADING,
     UNKNOWN_PEER,
     Ack,
-    ChunkRequest,
     ClosedStep,
     GroupInfo,
     GroupState,
     JoinRequest,
     LeaveRequest,
     ManifestRequest,
-    MeanReply,
-    MeanRequest,
     PastMeanRequest,
     PollRequest,
-    PushRequest,
     RoundPlan,
     SettingsRequest,
     Slice,
@@ -46,12 +40,12 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.deadlines import Durations
 from dipaco.swarm.training.compute import GroupSettings
-from dipaco.swarm.training.state_bytes import StateBytes, state_from_bytes
-from dipaco.swarm.training.state_holder import StateHolder, decoded
+from dipaco.swarm.training.slices import fetch_mean, push_slice
+from dipaco.swarm.training.state_download import StateDownload
+from dipaco.swarm.training.state_holder import StateHolder
 
-CHUNKS_AT_ONCE = 4
-PATIENCE_SECONDS = 600.0  # with a group whose backbones are all gone
-QUIET_SECONDS = 5.0  # before it is said that nobody answers
+GIVE_UP_SECONDS = 600.0  # with a group none of whose backbones answers
+QUIET_SECONDS = 5.0  # before that is said
 
 
 class Peer:
@@ -59,10 +53,11 @@ class Peer:
 
     Args:
       wire: with a transport.
-      backbones: addresses to begin with; the board brings more.
+      backbones: addresses to begin with; the group's state brings more.
       holder: its state and its slices.
-      bytes_per_second: of its link, as it says itself.
-      say: told what happens, in sentences.
+      state_codec: of the state that it is given. A peer that may come to lead needs "none".
+      bytes_per_second: of its link, as declared to the leader; 0 = unknown.
+      say: called with a sentence about what happens.
     """
 
     computes = False  # gradients
@@ -73,41 +68,33 @@ class Peer:
         backbones: tuple[str, ...],
         holder: StateHolder,
         *,
+        state_codec: str = "none",
         bytes_per_second: float = 0.0,
         say: Callable[[str], None] = lambda sentence: None,
     ):
         self.wire, self.holder, self._say = wire, holder, say
         self._backbones = list(backbones)
-        self._bytes_per_second = bytes_per_second
+        self._state_codec, self._bytes_per_second = state_codec, bytes_per_second
         self.leader_address = ""
         self.group_state: GroupState | None = None
-        self._news, self._is_leaving = asyncio.Event(), asyncio.Event()
-        self._fetching: dict[int, dict[int, asyncio.Task[bytes]]] = {}  # round -> start -> bytes
+        self._changed, self._is_leaving = asyncio.Event(), asyncio.Event()
+        self._means: dict[int, dict[int, asyncio.Task[bytes]]] = {}  # round -> start -> coded mean
         self._background: set[asyncio.Task[Any]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
-        self._answers = Durations()  # of short questions to the leader
-        self._chunks: dict[bytes, bytes] = {}  # digest -> chunk, of a state that is being fetched
+        self._reply_seconds = Durations()  # of short requests to the leader
+        self._download = StateDownload(wire, holder, state_codec, say)
 
-    @property
-    def state_codec(self) -> str:
-        """How it is given the group's state; who may lead one day needs all of it."""
-        return "none"
-
-    def leave(self) -> None:
-        """Soon, in order."""
-        self._is_leaving.set()
-
-    # --- finding the leader --------------------------------------------------------------------
+    # --- joining and leaving -------------------------------------------------------------------
 
     async def join(self) -> GroupInfo:
-        """Finds who leads, and is let in.
+        """Finds the leader and joins its group.
 
         Raises:
           SwarmRefuses: for good.
-          SwarmUnreachable: nobody has answered for `PATIENCE_SECONDS`.
+          SwarmUnreachable: no backbone has answered for `GIVE_UP_SECONDS`.
         """
         compute = self.holder.compute
-        join_request = JoinRequest(
+        request = JoinRequest(
             version=dipaco.__version__,
             address=self.wire.address,
             computes=self.computes,
@@ -115,60 +102,63 @@ class Peer:
             config="" if compute is None else compute.settings.digest,
             bytes_per_second=self._bytes_per_second,
         )
-        return await self.find_leader("hello", join_request)
+        return await self.find_leader("join", request)
 
     async def find_leader(self, method: str, body: JoinRequest | SettingsRequest) -> GroupInfo:
         """Asks one backbone after the other. Raises as `join`."""
-        started, problem, has_said = time.monotonic(), "nobody leads", False
-        while (waited := time.monotonic() - started) < PATIENCE_SECONDS:
+        started, problem, has_said = time.monotonic(), "none of them leads", False
+        while (waited := time.monotonic() - started) < GIVE_UP_SECONDS:
             if waited > QUIET_SECONDS and not has_said:
                 has_said = True
-                minutes = (PATIENCE_SECONDS - waited) / 60
+                minutes = (GIVE_UP_SECONDS - waited) / 60
                 where = ", ".join(self._backbones)
                 self._say(f"no answer from {where} yet ({problem}); trying for {minutes:.0f} min")
             for address in list(self._backbones):
                 if address == self.wire.address:
                     continue
                 try:
-                    welcome, _ = await self.wire.ask(
+                    info, _ = await self.wire.ask(
                         address, method, body, GroupInfo, within_seconds=20.0, from_backbone=True
                     )
                 except (OSError, TimeoutError, BadMessage) as error:
                     problem = printable(str(error)) or type(error).__name__
                     continue
-                self._add_backbones(welcome.backbones)
-                if welcome.leader:
+                self._add_backbones(info.backbones)
+                if info.leader:
                     self.leader_address = address
-                    return welcome
+                    return info
             await asyncio.sleep(random.uniform(0.2, 0.6))
         raise SwarmUnreachable(addresses=", ".join(self._backbones), problem=problem)
 
-    # --- the board -----------------------------------------------------------------------------
+    def _add_backbones(self, backbones: tuple[str, ...]) -> None:
+        for address in backbones:
+            if address not in self._backbones:
+                self._backbones.append(address)
+
+    def leave(self) -> None:
+        """Asks `run` of a volunteer or an auxiliary to leave in order."""
+        self._is_leaving.set()
+
+    async def send_leave(self, blocks: tuple[int, ...] = (), content: bytes = b"") -> None:
+        """Leaves the group; the sum over `blocks` goes to the leader, so that it is not lost."""
+        body = LeaveRequest(step=self.holder.step, lineage=self.holder.lineage, blocks=blocks)
+        with contextlib.suppress(*PEER_ERRORS, DipacoError):
+            await self.wire.ask(
+                self.leader_address, "leave", body, Ack, payload=content, within_seconds=20.0
+            )
+
+    # --- the group's state ---------------------------------------------------------------------
 
     async def poll_forever(self) -> None:
-        """Keeps `group_state` up to date, whoever leads. Ends when the run is over."""
+        """Keeps `group_state` up to date, whichever backbone leads. Ends when the run is over."""
         while True:
             known = self.group_state
-            holder, meter = self.holder, self.wire.meter
-            listen = PollRequest(
-                known=-1 if known is None else known.number,
-                leader="" if known is None else known.leader,
-                origin=holder.origin,
-                step=holder.step,
-                lineage=holder.lineage,
-                steps_taken=holder.steps_taken,
-                is_exact=holder.is_exact,
-                bytes_up=meter.bytes_up,
-                bytes_down=meter.bytes_down,
-                up_bytes_per_second=meter.up.per_second,
-                down_bytes_per_second=meter.down.per_second,
-            )
             within = 15.0 + (known.refresh_seconds if known is not None else 0.0)
             try:
-                group_state, _ = await self.wire.ask(
+                state, _ = await self.wire.ask(
                     self.leader_address,
-                    "listen",
-                    listen,
+                    "poll",
+                    self._poll_request(known),
                     GroupState,
                     within_seconds=within,
                     from_backbone=True,
@@ -182,171 +172,159 @@ class Peer:
                 await asyncio.sleep(0.05)
                 await self._join_again()
                 continue
-            self._apply_group_state(group_state)
-            if group_state.is_over:
+            self._apply(state)
+            if state.is_over:
                 return
+
+    def _poll_request(self, known: GroupState | None) -> PollRequest:
+        holder, meter = self.holder, self.wire.meter
+        return PollRequest(
+            known=-1 if known is None else known.number,
+            leader="" if known is None else known.leader,
+            **holder.position._asdict(),
+            steps_taken=holder.steps_taken,
+            is_exact=holder.is_exact,
+            bytes_up=meter.bytes_up,
+            bytes_down=meter.bytes_down,
+            up_bytes_per_second=meter.up.per_second,
+            down_bytes_per_second=meter.down.per_second,
+        )
 
     async def _join_again(self) -> None:
         await self.join()
-        self.group_state = None  # nothing of it holds until the next is read
+        self.group_state = None  # nothing of it holds until the next is here
         self.on_leader_lost()
 
-    def on_leader_lost(self) -> None:
-        """Another leads, or the same knows us no more: what was leased is nobody's."""
-
-    def _apply_group_state(self, group_state: GroupState) -> None:
-        self._add_backbones(group_state.backbones)
-        self.wire.verifier.revoked = frozenset(group_state.revoked)
-        if self.group_state is not None and group_state.leader != self.group_state.leader:
+    def _apply(self, state: GroupState) -> None:
+        self._add_backbones(state.backbones)
+        self.wire.verifier.revoked = frozenset(state.revoked)
+        last, self.group_state = self.group_state, state
+        if last is not None and state.leader != last.leader:
             self.on_leader_lost()
-        changed = self.group_state is None or (group_state.leader, group_state.number) != (
-            self.group_state.leader,
-            self.group_state.number,
-        )
-        self.group_state = group_state
-        if group_state.plan is not None:
-            self.holder.reducer.begin(group_state.plan)
-        self.holder.keep(group_state.keep)
-        if changed:
-            self.tell()
+        if state.plan is not None:
+            self.holder.reducer.begin(state.plan)
+        self.holder.pin(state.pinned_step)
+        if last is None or (state.leader, state.number) != (last.leader, last.number):
+            self._notify()
 
-    def _add_backbones(self, backbones: tuple[str, ...]) -> None:
-        for address in backbones:
-            if address not in self._backbones:
-                self._backbones.append(address)
+    def _notify(self) -> None:
+        """Wakes tasks that wait for the group's state or the peer's to change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
-    def tell(self) -> None:
-        """Wakes whoever waits for the board or the state to change."""
-        self._news.set()
-        self._news = asyncio.Event()
-
-    async def changed(self, within_seconds: float = 5.0) -> None:
+    async def wait_for_change(self, within_seconds: float = 5.0) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_seconds):
-                await self._news.wait()
+                await self._changed.wait()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it holds the group's state, and a step is open."""
+        state = self.group_state
+        return state is not None and state.is_open and self.holder.position == state.position
+
+    # --- for volunteers to override ------------------------------------------------------------
+
+    def gradient_sum(self, plan: RoundPlan) -> np.ndarray | None:
+        """The sum that the plan expects of this peer; None where there is none."""
+        return None
+
+    def on_leader_lost(self) -> None:
+        """Another backbone leads, or the same one does not know this peer: its leases are void."""
+
+    def on_state_fetched(self) -> None:
+        """The peer was given a state, and did not step to it."""
+
+    def on_step(self, closed: ClosedStep) -> None:
+        """The peer has taken a step of the group."""
 
     # --- following -----------------------------------------------------------------------------
 
     async def follow_forever(self) -> None:
         """Takes the group's steps. Ends when the run is over."""
         while True:
-            group_state = self.group_state
-            if group_state is None:
-                await self.changed()
+            state = self.group_state
+            if state is None:
+                await self.wait_for_change()
                 continue
-            if group_state.is_over:
+            if state.is_over:
                 return
-            if self.holder.compute is None or not group_state.lineage:
-                await self.changed()
+            if self.holder.compute is None or not state.lineage:
+                await self.wait_for_change()
                 continue
-            if (closed := self._next_step(group_state)) is not None:
+            if (closed := self._next_step(state)) is not None:
                 await self._advance(closed)
-            elif self.holder.position != position_of(group_state):
+            elif self.holder.position != state.position:
                 await self._fetch_state()
             else:
-                if group_state.plan is not None:
-                    self._begin_round(group_state.plan)
-                await self.changed()
+                if state.plan is not None:
+                    self._begin_round(state.leader, state.plan)
+                await self.wait_for_change()
 
-    @property
-    def is_current(self) -> bool:
-        group_state = self.group_state
-        return (
-            group_state is not None
-            and group_state.is_open
-            and self.holder.position == position_of(group_state)
-        )
-
-    def _next_step(self, group_state: GroupState) -> ClosedStep | None:
+    def _next_step(self, state: GroupState) -> ClosedStep | None:
         here = self.holder
-        if group_state.origin != here.origin:
+        if state.origin != here.origin:
             return None
-        for closed in group_state.closed:
+        for closed in state.closed:
             if (closed.step, closed.before) == (here.step, here.lineage):
                 return closed
         return None
 
-    def gradient_sum(self, plan: RoundPlan) -> np.ndarray | None:
-        """The sum that the plan expects of this peer; None where it expects, or there is, none."""
-        return None
-
-    def _begin_round(self, plan: RoundPlan) -> None:
-        assert self.group_state is not None
-        key = self.group_state.leader, plan.number
+    def _begin_round(self, leader: str, plan: RoundPlan) -> None:
+        key = leader, plan.number
         if key in self._begun_rounds:
             return
         self._begun_rounds.add(key)
-        self._fetching = {
+        slices = [part for part in plan.slices if part.stop > part.start]
+        self._means = {
             plan.number: {
-                part.start: asyncio.ensure_future(self._fetch(plan, part))
-                for part in plan.slices
-                if part.stop > part.start
+                part.start: asyncio.ensure_future(self._fetch_mean(plan, part)) for part in slices
             }
         }
         vector = self.gradient_sum(plan)
         if vector is not None:
-            for part in plan.slices:
-                if part.stop > part.start:
-                    self._spawn(self._push(plan, part, vector))
+            for part in slices:
+                self._spawn(self._push_slice(plan, part, vector))
 
     def _spawn(self, turn: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Goes on by itself; it is held on to until it ends, which asyncio does not do."""
+        """A task of its own. It is held until it ends: asyncio alone would let it be collected."""
         task = asyncio.ensure_future(turn)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
 
-    async def _push(self, plan: RoundPlan, part: Slice, vector: np.ndarray) -> None:
-        values = vector[part.start : part.stop]
-        content = await asyncio.to_thread(codec_of(plan.codec).encode, values)
-        body = PushRequest(
-            round_number=plan.number, step=plan.step, start=part.start, stop=part.stop
-        )
-        if part.reducer == self.wire.name:
-            with contextlib.suppress(BadMessage):
-                slot = await self.holder.reducer.slot(plan.number, part.start, part.stop)
-                self.holder.reducer.push(slot, self.wire.name, content)
-            return
-        for _ in range(3):
-            try:
-                await self.wire.ask(
-                    part.address,
-                    "push",
-                    body,
-                    Ack,
-                    payload=content,
-                    within_seconds=2 * plan.within_seconds,
-                )
-                return
-            except SwarmRefuses as error:
-                self._say(f"what was sent did not count: {error.values['reason']}")
-                return
-            except PEER_ERRORS:
-                await asyncio.sleep(0.05)
-
-    async def _fetch(self, plan: RoundPlan, part: Slice) -> bytes:
-        """The mean of a slice, as it is coded; empty where its reducer does not give it."""
-        if part.reducer == self.wire.name:
-            try:
-                slot = await self.holder.reducer.slot(plan.number, part.start, part.stop)
-            except BadMessage:
-                return b""  # another leads by now
-            content, _, _ = await self.holder.reducer.outcome(slot)
-            return content
-        body = MeanRequest(
-            round_number=plan.number, step=plan.step, start=part.start, stop=part.stop
-        )
+    async def _push_slice(self, plan: RoundPlan, part: Slice, vector: np.ndarray) -> None:
         try:
-            _, content = await self.wire.ask(
-                part.address, "fetch", body, MeanReply, within_seconds=4 * plan.within_seconds
+            await push_slice(
+                self.wire,
+                self.holder.reducer,
+                plan,
+                part,
+                vector,
+                within_seconds=2 * plan.within_seconds,
+                attempts=3,
+            )
+        except SwarmRefuses as error:
+            self._say(f"what was sent did not count: {error.values['reason']}")
+        except PEER_ERRORS:
+            pass  # the leader finds out, and holds the round again
+
+    async def _fetch_mean(self, plan: RoundPlan, part: Slice) -> bytes:
+        """The coded mean of a slice; empty where its reducer does not give it."""
+        try:
+            mean = await fetch_mean(
+                self.wire,
+                self.holder.reducer,
+                plan,
+                part,
+                within_seconds=4 * plan.within_seconds,
             )
         except PEER_ERRORS:
             return b""
-        return content
+        return mean.content
 
     async def _advance(self, closed: ClosedStep) -> None:
-        compute = self.holder.compute
-        assert compute is not None
+        assert self.holder.compute is not None
         contents = await asyncio.gather(
             *(
                 self._mean_of(closed, part, known)
@@ -354,34 +332,32 @@ class Peer:
             )
         )
         if any(content is None for content in contents):
-            self.holder.lineage = ""  # fetch the state instead
+            self.holder.lineage = ""  # the state is fetched instead
             return
+        decode = codec_of(closed.codec).decode
         mean = np.concatenate(
             [
-                decoded(content, closed.codec, part.stop - part.start)
+                decode(content, part.stop - part.start)
                 for content, part in zip(contents, closed.slices, strict=True)
                 if content is not None
             ]
         )
         await self.holder.advance(mean, closed)
         if self.group_state is not None:
-            self.holder.keep(self.group_state.keep)
+            self.holder.pin(self.group_state.pinned_step)
         self.on_step(closed)
-        self.tell()
-
-    def on_step(self, closed: ClosedStep) -> None:
-        """Told after each step of the group that this peer has taken."""
+        self._notify()
 
     async def _mean_of(self, closed: ClosedStep, part: Slice, known: bytes) -> bytes | None:
-        """A slice of the mean: from its reducer, else from the leader; None where it is gone."""
+        """A slice of the mean, from its reducer or else from the leader; None where it is gone."""
         if part.stop == part.start:
             return b""
-        task = self._fetching.get(closed.round_number, {}).get(part.start)
+        task = self._means.get(closed.round_number, {}).get(part.start)
         if task is not None:
             with contextlib.suppress(TimeoutError, BadMessage):
-                # The leader has this slice already; a reducer that still has not is passed over.
+                # The leader has this slice already: a reducer that still has not is passed over.
                 content = await asyncio.wait_for(
-                    asyncio.shield(task), self._answers.deadline_seconds(2.0) + 1.0
+                    asyncio.shield(task), self._reply_seconds.deadline_seconds(2.0) + 1.0
                 )
                 if digest(content) == known:
                     return content
@@ -391,7 +367,7 @@ class Peer:
         for _ in range(3):
             try:
                 _, content = await self.wire.ask(
-                    self.leader_address, "mean", body, Ack, within_seconds=60.0
+                    self.leader_address, "past_mean", body, Ack, within_seconds=60.0
                 )
             except SwarmRefuses:
                 return None
@@ -402,110 +378,30 @@ class Peer:
                 return content
         return None
 
-    # --- state ---------------------------------------------------------------------------------
-
     async def _fetch_state(self) -> None:
-        """The group's state, from whoever has it. On failure, the next turn tries again."""
+        """Fetches the group's state. Where that fails, `follow_forever` tries again."""
         try:
             manifest, _ = await self.wire.ask(
                 self.leader_address,
                 "manifest",
-                ManifestRequest(codec=self.state_codec),
+                ManifestRequest(codec=self._state_codec),
                 StateManifest,
                 within_seconds=60.0,
                 from_backbone=True,
             )
         except PEER_ERRORS:
-            await self.changed(0.5)
+            await self.wait_for_change(0.5)
             return
-        if not await self.fetch(manifest):
-            await self.changed(0.5)
-
-    async def fetch(self, manifest: StateManifest) -> bool:
-        """Takes the state that is described, from its donors; False where they did not give all."""
-        compute = self.holder.compute
-        assert compute is not None
-        had = self._own_chunks()
-        # Equal chunks (moments that are zero still) are fetched once.
-        wanted = {d: number for number, d in enumerate(manifest.digests)}
-        missing = [(n, d) for d, n in wanted.items() if d not in self._chunks and d not in had]
-        num_missing, donors = len(missing), list(manifest.donors)
-        await asyncio.gather(
-            *(self._fetch_chunks(manifest, missing, donors) for _ in range(CHUNKS_AT_ONCE))
-        )
-        chunks = [self._chunks.get(d) or had.get(d) for d in manifest.digests]
-        if any(chunk is None for chunk in chunks):
-            return False
-        content = b"".join(chunk for chunk in chunks if chunk is not None)
-        state = state_from_bytes(content, self.state_codec, compute.state_like)
-        at = manifest.origin, manifest.step, manifest.lineage
-        is_exact = self.state_codec == "none"
-        self.holder.begin(state, *at, list(manifest.losses), is_exact=is_exact)
-        self.fetched()
-        self._chunks = {}
-        fetched = num_missing * manifest.chunk_bytes / 1e6
-        self._say(f"has the state of step {manifest.step} ({fetched:.1f} MB fetched)")
-        self.tell()
-        return True
-
-    def fetched(self) -> None:
-        """Told when it was given a state, and did not step to it."""
-
-    def _own_chunks(self) -> dict[bytes, bytes]:
-        """What this peer has of any state, by digest."""
-        if self.holder.state is None or not self.holder.is_exact:
-            return {}
-        own = StateBytes(jax.device_get(self.holder.state), self.state_codec)
-        return {digest(chunk): bytes(chunk) for chunk in map(own.chunk, range(own.num_chunks))}
-
-    async def _fetch_chunks(
-        self, manifest: StateManifest, missing: list[tuple[int, bytes]], donors: list[str]
-    ) -> None:
-        """Takes chunks from the list until it is empty, or no donor is left."""
-        while missing and donors:
-            number, known = missing.pop()
-            donor = random.choice(donors)
-            body = ChunkRequest(
-                step=manifest.step,
-                lineage=manifest.lineage,
-                codec=self.state_codec,
-                number=number,
-            )
-            try:
-                _, content = await self.wire.ask(donor, "chunk", body, Ack, within_seconds=30.0)
-            except PEER_ERRORS:
-                content = b""
-            if digest(content) == known:
-                self._chunks[known] = content
-                continue
-            # It has left, or its state differs in the last bits: another has the rest.
-            missing.append((number, known))
-            if donor in donors:
-                donors.remove(donor)
-
-    # --- leaving -------------------------------------------------------------------------------
-
-    async def say_goodbye(self, blocks: tuple[int, ...] = (), content: bytes = b"") -> None:
-        """Leaves; the sum over `blocks` goes along, so that it is not lost."""
-        body = LeaveRequest(step=self.holder.step, lineage=self.holder.lineage, blocks=blocks)
-        with contextlib.suppress(*PEER_ERRORS, DipacoError):
-            await self.wire.ask(
-                self.leader_address,
-                "bye",
-                body,
-                Ack,
-                payload=content,
-                within_seconds=20.0,
-            )
+        if await self._download.fetch(manifest):
+            self.on_state_fetched()
+            self._notify()
+        else:
+            await self.wait_for_change(0.5)
 
 
-def settings_of(welcome: GroupInfo) -> GroupSettings:
-    """Raises `BadMessage` where they are not what they are said to be."""
-    settings = GroupSettings.from_json(welcome.settings)
-    if settings.digest != welcome.config:
+def settings_of(info: GroupInfo) -> GroupSettings:
+    """Raises `BadMessage` where they do not have their digest."""
+    settings = GroupSettings.from_json(info.settings)
+    if settings.digest != info.config:
         raise BadMessage(problem="the group's settings do not have their digest")
     return settings
-
-
-def position_of(group_state: GroupState) -> tuple[str, int, str]:
-    return group_state.origin, group_state.step, group_state.lineage

@@ -1,4 +1,4 @@
-"""One evening of a machine that is lent: from the pass to the goodbye."""
+"""One session of a volunteer or an auxiliary: from its credential until it leaves."""
 
 import asyncio
 import time
@@ -17,18 +17,18 @@ from dipaco.swarm.training.state_holder import StateHolder
 
 
 class SessionConfig(NamedTuple):
-    """What somebody lends, and to whom."""
+    """What a machine does for a swarm."""
 
     address: str  # of a backbone
-    computes: bool
-    listens: bool
+    computes: bool  # False: it only adds up
+    listens: bool  # False: it only dials out
     bytes_per_second: float | None  # at most, in each direction; None = what the link gives
 
 
 async def run_session(
-    lent: SessionConfig, credential: Credential, stop: asyncio.Event, say: Callable[[str], None]
+    config: SessionConfig, credential: Credential, stop: asyncio.Event, say: Callable[[str], None]
 ) -> None:
-    """Takes part until the run is over, or `stop` is set.
+    """Takes part in a group until the run is over, or `stop` is set.
 
     Raises:
       BadAddress, ExtraMissing, SwarmRefuses, SwarmUnreachable.
@@ -36,22 +36,22 @@ async def run_session(
     signer = Signer(credential, time.time)
     certificate = credential.certificate
     verifier = Verifier(credential.authority, certificate.group, signer.name, time.time)
-    wire = Wire(signer, verifier, 0, LinkMeter(lent.bytes_per_second))  # nobody brings anything yet
+    wire = Wire(signer, verifier, 0, LinkMeter(config.bytes_per_second))  # no payload is taken yet
     wire.transport = await start_transport(
-        lent.address, wire.serve if lent.listens else None, bootstrap=(lent.address,)
+        config.address, wire.serve if config.listens else None, bootstrap=(config.address,)
     )
     try:
-        joining = asyncio.ensure_future(_join(lent, wire, say))
-        told = asyncio.ensure_future(stop.wait())
-        await asyncio.wait([joining, told], return_when=asyncio.FIRST_COMPLETED)
+        joining = asyncio.ensure_future(_join(config, wire, say))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait([joining, stopping], return_when=asyncio.FIRST_COMPLETED)
         if not joining.done():
-            joining.cancel()  # nobody knows us yet
+            joining.cancel()  # the group does not know of it yet
             return
         peer = joining.result()
         say(f"{signer.name} is in, until {_date(certificate.not_after)} at most; Ctrl-C leaves")
         running = asyncio.ensure_future(peer.run())
-        await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
         if not running.done():
             peer.leave()
         await running
@@ -62,18 +62,20 @@ async def run_session(
 
 
 async def _join(
-    lent: SessionConfig, wire: Wire, say: Callable[[str], None]
+    config: SessionConfig, wire: Wire, say: Callable[[str], None]
 ) -> Volunteer | Auxiliary:
-    """Asks what is trained here, and is let in."""
-    speed = lent.bytes_per_second or 0.0
-    asking = Peer(wire, (lent.address,), StateHolder(wire), say=say)
+    """Asks for the group's settings, then joins with programs that fit them."""
+    speed = config.bytes_per_second or 0.0
+    asking = Peer(wire, (config.address,), StateHolder(wire), say=say)
     settings = settings_of(await asking.find_leader("settings", SettingsRequest()))
     wire.max_payload_bytes = settings.max_payload_bytes
-    if lent.computes:
+    if config.computes:
         holder = StateHolder(wire, Compute(settings))
-        peer = Volunteer(wire, (lent.address,), holder, bytes_per_second=speed, say=say)
+        peer = Volunteer(wire, (config.address,), holder, bytes_per_second=speed, say=say)
     else:
-        peer = Auxiliary(wire, (lent.address,), StateHolder(wire), bytes_per_second=speed, say=say)
+        peer = Auxiliary(
+            wire, (config.address,), StateHolder(wire), bytes_per_second=speed, say=say
+        )
     await peer.join()
     return peer
 

@@ -1,9 +1,9 @@
-"""A volunteer: a peer that computes gradients, at its own pace, on rows that it was lent.
+"""A volunteer: a peer that computes gradients, at its own pace, of rows that are reply to it.
 
-A block that is computed is *pending* until the leader has said that it counts; only then it is
-added to the sum. So the leader always knows exactly what is in a peer's sum, and a block that went
-to somebody else meanwhile is in nobody's twice. When the leader is gone, the sum is kept: whoever
-leads the same step next may take it over.
+A computed block is *pending* until the leader has accepted it, and only then added to the sum. So
+the leader always knows exactly what is in a peer's sum, and a block that has gone to another peer
+meanwhile is in no two sums. When the leader is lost the sum is kept: the next leader of the same
+step may adopt it.
 """
 
 import asyncio
@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dipaco.swarm.network.messages import BlockResult, ClosedStep, RoundPlan, WorkReply, WorkRequest
+from dipaco.swarm.network.messages import (
+    BlockResult,
+    ClosedStep,
+    RoundPlan,
+    StatePosition,
+    WorkReply,
+    WorkRequest,
+)
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.compute import Compute, unpack_rows
@@ -21,9 +28,9 @@ from dipaco.swarm.training.state_holder import StateHolder
 
 
 class _KeptSum(NamedTuple):
-    """What was summed for a leader that is gone."""
+    """What was summed for a leader that was lost."""
 
-    position: tuple[str, int, str]  # the state that it is the gradient at
+    position: StatePosition  # of the state that it is the gradient at
     total: Any
     summed: dict[int, BlockResult]
 
@@ -42,23 +49,26 @@ class Volunteer(Peer):
         bytes_per_second: float = 0.0,
         say: Callable[[str], None] = lambda sentence: None,
     ):
-        super().__init__(wire, backbones, holder, bytes_per_second=bytes_per_second, say=say)
         assert holder.compute is not None
+        super().__init__(
+            wire,
+            backbones,
+            holder,
+            state_codec=holder.compute.settings.state_codec,
+            bytes_per_second=bytes_per_second,
+            say=say,
+        )
         self.compute: Compute = holder.compute
         self._sum: Any | None = None
-        self._summed: dict[int, BlockResult] = {}
+        self._summed: dict[int, BlockResult] = {}  # the blocks in it
         self._pending: dict[int, tuple[Any, BlockResult]] = {}
-        self._done: list[BlockResult] = []  # that the leader has not been told of
-        self._kept: _KeptSum | None = None
-        self._leaders = 0  # that were lost
-        self.samples = 0  # that were computed and counted
-
-    @property
-    def state_codec(self) -> str:
-        return self.compute.settings.state_codec
+        self._done: list[BlockResult] = []  # not reported yet
+        self._kept_sum: _KeptSum | None = None
+        self._leaders_lost = 0
+        self.samples = 0  # that were computed and accepted
 
     async def run(self) -> None:
-        """Until the run is over, or `leave` is called.
+        """Takes part until the run is over, or `leave` is called.
 
         Raises:
           SwarmRefuses, SwarmUnreachable.
@@ -71,7 +81,7 @@ class Volunteer(Peer):
         try:
             done, _ = await asyncio.wait([*tasks, leaving], return_when=asyncio.FIRST_COMPLETED)
             if leaving in done:
-                await self._go()
+                await self._leave_in_order()
             for task in done - {leaving}:
                 task.result()
         finally:
@@ -79,15 +89,15 @@ class Volunteer(Peer):
                 task.cancel()
             await asyncio.gather(*tasks, leaving, return_exceptions=True)
 
-    async def _go(self) -> None:
-        """Hands over what is summed so far."""
-        while (
-            self.group_state is not None and self.group_state.plan is not None and self.is_current
-        ):
-            await self.changed(1.0)  # a round goes on: it gets what we have by itself
+    async def _leave_in_order(self) -> None:
+        """Gives the leader what is summed so far."""
+        state = self.group_state
+        while state is not None and state.plan is not None and self.is_current:
+            await self.wait_for_change(1.0)  # the round takes the sum
+            state = self.group_state
         blocks = tuple(sorted(self._summed))
         content = b"" if self._sum is None else np.asarray(self._sum, "<f4").tobytes()
-        await self.say_goodbye(blocks if content else (), content)
+        await self.send_leave(blocks if content else (), content)
 
     # --- the sum -------------------------------------------------------------------------------
 
@@ -97,59 +107,57 @@ class Volunteer(Peer):
         }
         if not expected:
             return None
-        if self._kept is not None:
-            self._take_back(self._kept)  # the answer that it counts was lost, or is on its way
+        if self._kept_sum is not None:
+            self._restore(self._kept_sum)  # the reply that it counts was lost, or is on its way
         for block in expected - set(self._summed):
             if block in self._pending:
-                self._count(block)  # the answer that it counts was lost
+                self._add(block)  # the reply that it counts was lost
         if set(self._summed) != expected:
-            self._give_up()
+            self._discard_sum()
             return None
         return np.asarray(self._sum)
 
-    def _take_back(self, kept: "_KeptSum") -> None:
-        """What was kept is the sum again, if nothing was summed since and it is still of use."""
-        self._kept = None
+    def _restore(self, kept: _KeptSum) -> None:
+        """Goes on with a kept sum, if it is of the current state and nothing was summed since."""
+        self._kept_sum = None
         if kept.position == self.holder.position and not self._summed:
             self._sum, self._summed = kept.total, kept.summed
 
-    def _give_up(self) -> None:
-        """The sum is not what the leader believes it is."""
-        self._forget()
-        self._spawn(self._tell_forgotten())
+    def _discard_sum(self) -> None:
+        """The sum is not what the leader takes it to be: both begin again."""
+        self._reset()
+        self._spawn(self._report_lost_sum())
 
-    async def _tell_forgotten(self) -> None:
-        work = WorkRequest(
-            step=self.holder.step,
-            lineage=self.holder.lineage,
-            done=(),
-            wants_more=False,
-            forget=True,
+    async def _report_lost_sum(self) -> None:
+        here = self.holder
+        await self._request_work(
+            WorkRequest(
+                step=here.step, lineage=here.lineage, done=(), wants_more=False, sum_is_lost=True
+            )
         )
-        await self._ask_for(work)
 
-    def _count(self, block: int) -> None:
+    def _add(self, block: int) -> None:
         gradient, self._summed[block] = self._pending.pop(block)
         self._sum = gradient if self._sum is None else self.compute.add(self._sum, gradient)
         self.samples += self.compute.settings.block_rows
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._sum, self._summed, self._pending, self._done = None, {}, {}, []
 
     def on_leader_lost(self) -> None:
         for block in list(self._pending):
-            self._count(block)  # nobody else was told that it should
+            self._add(block)  # no other peer was given it
         if self._summed:
-            self._kept = _KeptSum(self.holder.position, self._sum, self._summed)
-        self._leaders += 1
-        self._forget()
+            self._kept_sum = _KeptSum(self.holder.position, self._sum, self._summed)
+        self._leaders_lost += 1
+        self._reset()
 
-    def fetched(self) -> None:
-        self._forget()
+    def on_state_fetched(self) -> None:
+        self._reset()
 
     def on_step(self, closed: ClosedStep) -> None:
-        self._kept = None
-        self._forget()
+        self._kept_sum = None
+        self._reset()
         self._say(f"step {closed.step + 1:,}: loss {closed.loss:.3f}")
 
     # --- computing -----------------------------------------------------------------------------
@@ -157,58 +165,61 @@ class Volunteer(Peer):
     async def _compute_forever(self) -> None:
         await asyncio.to_thread(self.compute.warm_up)
         while True:
-            group_state = self.group_state
-            if not self.is_current or group_state is None or group_state.plan is not None:
-                await self.changed(1.0)
+            state = self.group_state
+            if not self.is_current or state is None or state.plan is not None:
+                await self.wait_for_change(1.0)
                 continue
-            if self._kept is not None and not await self._offer_kept(self._kept):
-                await self.changed(0.1)
+            if self._kept_sum is not None and not await self._offer_kept_sum(self._kept_sum):
+                await self.wait_for_change(0.1)
                 continue
-            leased, rows = await self._ask_for(self._report(wants_more=True))
-            if leased is None or not leased.blocks:
-                await self.changed(min(group_state.refresh_seconds, 1.0))
+            reply, rows = await self._request_work(self._report(wants_more=True))
+            if reply is None or not reply.blocks:
+                await self.wait_for_change(min(state.refresh_seconds, 1.0))
                 continue
-            await self._compute_blocks(leased, rows)
+            await self._compute_blocks(reply, rows)
 
-    async def _offer_kept(self, kept: "_KeptSum") -> bool:
-        """To whoever leads now; False where there was no answer, and it is to be asked again."""
+    async def _offer_kept_sum(self, kept: _KeptSum) -> bool:
+        """Offers a kept sum to the new leader; False where there was no reply, and it is to be
+        offered again.
+        """
         here = self.holder
         if kept.position != here.position or self._summed:
-            self._kept = None
+            self._kept_sum = None
             return True
         done = tuple(kept.summed.values())
         work = WorkRequest(
-            step=here.step, lineage=here.lineage, done=done, wants_more=False, kept=True
+            step=here.step, lineage=here.lineage, done=done, wants_more=False, for_last_leader=True
         )
-        leased, _ = await self._answer_to(work)
-        if leased is None:
+        reply, _ = await self._send(work)
+        if reply is None:
             return False
-        if self._kept is kept:  # else a round has begun meanwhile, or this leader is gone as well
-            self._kept = None
-            if leased.accepted:
-                self._take_back(kept)
+        # Else a round has begun meanwhile, or this leader is lost as well.
+        if self._kept_sum is kept:
+            self._kept_sum = None
+            if reply.accepted:
+                self._restore(kept)
         return True
 
-    async def _compute_blocks(self, leased: WorkReply, rows: list[dict]) -> None:
+    async def _compute_blocks(self, reply: WorkReply, rows: list[dict]) -> None:
         assert self.holder.state is not None
-        parts, position, leaders = self.holder.state.parts, self.holder.position, self._leaders
+        parts, position, leaders = self.holder.state.parts, self.holder.position, self._leaders_lost
         reporting: asyncio.Task[Any] | None = None
-        for block, of_block in zip(leased.blocks, rows, strict=True):
+        for block, of_block in zip(reply.blocks, rows, strict=True):
             started = time.monotonic()
             gradient, loss, targets = await asyncio.to_thread(
                 self.compute.gradient, parts, of_block
             )
-            if (self.holder.position, self._leaders) != (position, leaders):
+            if (self.holder.position, self._leaders_lost) != (position, leaders):
                 return
             seconds = time.monotonic() - started
             done = BlockResult(block=block, loss=loss, targets=targets, seconds=seconds)
             self._pending[block] = gradient, done
             self._done.append(done)
-            # The next block does not wait for the leader; after the last, the next lease is asked.
+            # The next block does not wait for the report. The last block's is the next request.
             if reporting is not None:
                 await reporting
-            if block != leased.blocks[-1]:
-                reporting = self._spawn(self._ask_for(self._report(wants_more=False)))
+            if block != reply.blocks[-1]:
+                reporting = self._spawn(self._request_work(self._report(wants_more=False)))
 
     def _report(self, *, wants_more: bool) -> WorkRequest:
         done, self._done = tuple(self._done), []
@@ -216,36 +227,36 @@ class Volunteer(Peer):
             step=self.holder.step, lineage=self.holder.lineage, done=done, wants_more=wants_more
         )
 
-    async def _ask_for(self, work: WorkRequest) -> tuple[WorkReply | None, list[dict]]:
-        """Reports and asks; what counts is added to the sum."""
-        asked = self.holder.position, self._leaders
-        leased, content = await self._answer_to(work)
-        if (self.holder.position, self._leaders) != asked:
+    async def _request_work(self, work: WorkRequest) -> tuple[WorkReply | None, list[dict]]:
+        """Reports and asks for more; blocks that are accepted are added to the sum."""
+        asked = self.holder.position, self._leaders_lost
+        reply, content = await self._send(work)
+        if (self.holder.position, self._leaders_lost) != asked:
             return None, []
-        if leased is None:
-            self._done = [*work.done, *self._done]  # to be told again
+        if reply is None:
+            self._done = [*work.done, *self._done]  # reported again
             return None, []
-        for block in leased.accepted:
+        for block in reply.accepted:
             if block in self._pending:
-                self._count(block)
+                self._add(block)
         for one in work.done:
-            if one.block not in leased.accepted:
+            if one.block not in reply.accepted:
                 self._pending.pop(one.block, None)
-        if not self._summed.keys().isdisjoint(leased.blocks):
-            self._give_up()  # it would be summed twice
+        if not self._summed.keys().isdisjoint(reply.blocks):
+            self._discard_sum()  # a block would be in it twice
             return None, []
         settings = self.compute.settings
         sizes = [
             min(settings.block_rows, settings.inner.batch_size - block * settings.block_rows)
-            for block in leased.blocks
+            for block in reply.blocks
         ]
-        return leased, unpack_rows(content, sizes, settings.length)
+        return reply, unpack_rows(content, sizes, settings.length)
 
-    async def _answer_to(self, work: WorkRequest) -> tuple[WorkReply | None, bytes]:
-        """None where there was none."""
+    async def _send(self, work: WorkRequest) -> tuple[WorkReply | None, bytes]:
+        """(the reply, its payload); None where there was no reply."""
         started = time.monotonic()
         try:
-            leased, content = await self.wire.ask(
+            reply, content = await self.wire.ask(
                 self.leader_address,
                 "work",
                 work,
@@ -253,8 +264,8 @@ class Volunteer(Peer):
                 within_seconds=30.0,
                 from_backbone=True,
             )
-        except PEER_ERRORS:  # also of who refuses: the board will tell why
+        except PEER_ERRORS:  # a refusal among them: the next poll says why
             await asyncio.sleep(0.05)
             return None, b""
-        self._answers.add(time.monotonic() - started)
-        return leased, content
+        self._reply_seconds.add(time.monotonic() - started)
+        return reply, content

@@ -1,4 +1,4 @@
-"""What a peer computes: the gradient of a block of rows, and the step that all take alike.
+"""What a peer computes: the gradient of a block of rows, and the step that all peers take alike.
 
 A gradient travels as one float32 vector, leaves in the order of their names.
 """
@@ -48,7 +48,7 @@ class GroupSettings:
         try:
             return msgspec.convert(json.loads(text), type=cls)
         except (ValueError, msgspec.MsgspecError) as error:
-            raise BadMessage(problem=f"the group's settings are not ours: {error}") from error
+            raise BadMessage(problem=f"the group's settings cannot be read: {error}") from error
 
     @property
     def digest(self) -> str:
@@ -56,15 +56,15 @@ class GroupSettings:
 
     @property
     def max_payload_bytes(self) -> int:
-        """What no message of this group is larger than: float32 values of the whole model, the rows
-        of a batch, or a chunk of state; with room to spare.
+        """A limit to what a message of this group brings: float32 values of the whole model, the
+        rows of a batch, or a chunk of state; with room to spare.
         """
         rows_bytes = 4 * len(COLUMNS) * self.inner.batch_size * self.length
         return 4 * num_parameters(self.model) + rows_bytes + 2 * CHUNK_BYTES
 
     @property
     def num_blocks(self) -> int:
-        """Of a step; the last may be shorter."""
+        """Blocks of a step; the last may be shorter."""
         return -(-self.inner.batch_size // self.block_rows)
 
 
@@ -101,7 +101,7 @@ class Compute:
         return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.state_like.parts))
 
     def warm_up(self) -> None:
-        """Compiles, so that the first block takes as long as any."""
+        """Compiles, so that the first block takes no longer than others."""
         with self._warming:
             if self._is_warm:
                 return
@@ -136,14 +136,14 @@ class Compute:
 
 
 def pack_rows(blocks: list[dict[str, np.ndarray]]) -> bytes:
-    """Rows of several blocks, for the way."""
+    """Rows of several blocks as the payload of a message."""
     return b"".join(
         np.ascontiguousarray(block[name], "<i4").tobytes() for block in blocks for name in COLUMNS
     )
 
 
 def unpack_rows(content: bytes, rows_in_blocks: list[int], length: int) -> list[dict]:
-    """The inverse; raises `BadMessage` where sizes do not fit."""
+    """The inverse. Raises `BadMessage` where sizes do not fit."""
     if len(content) != sum(rows_in_blocks) * length * 4 * len(COLUMNS):
         raise BadMessage(problem=f"{len(content)} bytes of rows do not fit the blocks")
     values, offset, blocks = np.frombuffer(content, "<i4"), 0, []

@@ -1,28 +1,35 @@
-"""A reducer's part of a round: takes its slice from every sender, checks it, adds, and gives the
-mean to whoever asks.
+"""A reducer's part of a round: it takes its slice of each sum, checks it, adds, and gives the mean.
 
 A part counts only if it is finite, as long as it should be, and no larger than the group's: its
-root mean square per target is compared with that of the others and, while the slice is about the
-same, of rounds before: the head's is tens of times the embedding's, and slices move when somebody
-joins or leaves. Sums are float64, so that the order in which parts arrive does not show in the
-mean.
+root mean square per target is compared with that of the other parts and, while the slice stays
+about the same, with that of rounds before. (The head's gradient is tens of times the embedding's,
+and slices move when a peer joins or leaves.) Sums are float64, so that the order in which parts
+arrive does not show in the mean.
 """
 
 import asyncio
 import collections
 import math
 import statistics
+from typing import NamedTuple
 
 import numpy as np
 
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.network.messages import RoundPlan, digest, is_same_term
+from dipaco.swarm.network.messages import RoundPlan, is_same_term
 
-MAX_TIMES = 30.0  # times the group's root mean square per target, before it is refused
+MAX_TIMES = 30.0  # the group's root mean square per target, before a part is refused
 REMEMBERED = 32  # rounds
 MIN_OVERLAP = 0.9  # of what two slices cover together, in both: about the same slice
 KEPT_ROUNDS = 3  # whose means are still given out
+
+
+class SliceMean(NamedTuple):
+    """How a slice of a round ended."""
+
+    content: bytes  # the coded mean; empty where a sender was refused
+    refused: dict[str, str]  # sender -> reason
 
 
 class SliceSum:
@@ -33,7 +40,7 @@ class SliceSum:
         self.parts: dict[str, np.ndarray] = {}
         self.refused: dict[str, str] = {}
         self.mean: bytes | None = None
-        self.is_settled = asyncio.Event()  # there is a mean, or somebody was refused
+        self.is_settled = asyncio.Event()  # there is a mean, or a sender was refused
 
 
 class Reducer:
@@ -41,99 +48,100 @@ class Reducer:
 
     def __init__(self, name: str):
         self._name = name
-        self._slots: dict[int, SliceSum] = {}
+        self._sums: dict[int, SliceSum] = {}  # by round
         self._usual: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
-        self._usual_of = (0, 0)  # the slice that it was first seen in
-        self._news = asyncio.Event()
+        self._usual_of = (0, 0)  # the slice in which `_usual` was measured
+        self._new_round = asyncio.Event()
 
     def begin(self, plan: RoundPlan) -> None:
-        """A round of which this peer may have a slice. Those of another leader are forgotten."""
-        self._slots = {n: slot for n, slot in self._slots.items() if is_same_term(n, plan.number)}
+        """A round in which this peer may have a slice. Rounds of another leader are dropped."""
+        self._sums = {n: one for n, one in self._sums.items() if is_same_term(n, plan.number)}
         for part in plan.slices:
-            if part.reducer == self._name and plan.number not in self._slots:
-                self._slots[plan.number] = SliceSum(plan, part.start, part.stop)
-        while len(self._slots) > KEPT_ROUNDS:
-            del self._slots[min(self._slots)]
-        self._news.set()
-        self._news = asyncio.Event()
+            if part.reducer == self._name and plan.number not in self._sums:
+                self._sums[plan.number] = SliceSum(plan, part.start, part.stop)
+        while len(self._sums) > KEPT_ROUNDS:
+            del self._sums[min(self._sums)]
+        self._new_round.set()
+        self._new_round = asyncio.Event()
 
-    async def slot(self, round_number: int, start: int, stop: int) -> SliceSum:
-        """The slice of a round. Who pushes may have heard of it before we have: it is waited for,
-        as long as the caller does.
+    async def slice_sum(self, round_number: int, start: int, stop: int) -> SliceSum:
+        """The slice of a round. A sender may hear of a round before its reducer does: then this
+        waits for the plan, as long as the caller does.
 
         Raises:
           BadMessage: this peer does not have that slice.
         """
-        while round_number not in self._slots:
-            known = min(self._slots, default=round_number)
+        while round_number not in self._sums:
+            known = min(self._sums, default=round_number)
             if is_same_term(round_number, known) and round_number < known:
                 raise BadMessage(problem="that round is over")
-            await self._news.wait()
-        found = self._slots[round_number]
+            await self._new_round.wait()
+        found = self._sums[round_number]
         if (found.start, found.stop) != (start, stop):
             problem = f"values {start} to {stop} of that round are not added up here"
             raise BadMessage(problem=problem)
         return found
 
     def arrived(self, round_number: int) -> tuple[str, ...]:
-        found = self._slots.get(round_number)
+        """Senders whose parts are here."""
+        found = self._sums.get(round_number)
         return () if found is None else tuple(sorted(found.parts))
 
-    def push(self, slot: SliceSum, sender: str, content: bytes) -> None:
-        """A sender's part.
+    def push(self, total: SliceSum, sender: str, content: bytes) -> None:
+        """Adds a sender's part.
 
         Raises:
-          BadMessage: it does not count; the reason is in it, and the leader will be told.
+          BadMessage: it does not count, and why; the leader learns of it with the mean.
         """
-        senders = {one.name: one.targets for one in slot.plan.senders}
+        senders = {one.name: one.targets for one in total.plan.senders}
         if sender not in senders:
             raise BadMessage(problem=f"{sender} has nothing to add in that round")
-        if sender in slot.parts or slot.mean is not None:
-            return  # it was sent again: an answer was lost
+        if sender in total.parts or total.mean is not None:
+            return  # sent again, because a reply was lost
         try:
-            values = codec_of(slot.plan.codec).decode(content, slot.stop - slot.start)
+            values = codec_of(total.plan.codec).decode(content, total.stop - total.start)
             if not np.isfinite(values).all():
                 raise BadMessage(problem="the gradient holds a NaN or an infinity")
         except BadMessage as error:
-            self._refuse(slot, sender, str(error.values["problem"]))
+            self._refuse(total, sender, str(error.values["problem"]))
             raise
-        slot.parts[sender] = values
-        if len(slot.parts) == len(senders):
-            self._add_up(slot, senders)
+        total.parts[sender] = values
+        if len(total.parts) == len(senders):
+            self._add_up(total, senders)
 
-    def _add_up(self, slot: SliceSum, targets_of: dict[str, float]) -> None:
+    def _add_up(self, total: SliceSum, targets_of: dict[str, float]) -> None:
         total_targets = sum(targets_of.values())
-        scale = {name: _rms(part) / targets_of[name] for name, part in slot.parts.items()}
-        if not overlap_mostly(self._usual_of, (slot.start, slot.stop)):
+        scale = {name: _rms(part) / targets_of[name] for name, part in total.parts.items()}
+        if not overlap_mostly(self._usual_of, (total.start, total.stop)):
             self._usual.clear()
-            self._usual_of = slot.start, slot.stop
-        too_large = oversized_sums(scale, targets_of, list(self._usual))
-        for name, times in too_large.items():
-            del slot.parts[name]
+            self._usual_of = total.start, total.stop
+        oversized = oversized_sums(scale, targets_of, list(self._usual))
+        for name, times in oversized.items():
+            del total.parts[name]
             problem = f"the gradient is {times:.0f} times as large as the group's"
-            self._refuse(slot, name, problem)
-        if too_large:
+            self._refuse(total, name, problem)
+        if oversized:
             return
-        total = np.zeros(slot.stop - slot.start, np.float64)
-        for name in sorted(slot.parts):
-            total += slot.parts[name]
-        mean = (total / max(total_targets, 1.0)).astype(np.float32)
-        slot.mean = codec_of(slot.plan.codec).encode(mean)
-        slot.is_settled.set()
-        slot.parts = {name: np.zeros(0, np.float32) for name in slot.parts}
+        added = np.zeros(total.stop - total.start, np.float64)
+        for name in sorted(total.parts):
+            added += total.parts[name]
+        mean = (added / max(total_targets, 1.0)).astype(np.float32)
+        total.mean = codec_of(total.plan.codec).encode(mean)
+        total.is_settled.set()
+        total.parts = {name: np.zeros(0, np.float32) for name in total.parts}
         if scale and any(scale.values()):
             self._usual.append(statistics.median(scale.values()))
 
-    def _refuse(self, slot: SliceSum, sender: str, reason: str) -> None:
-        slot.refused[sender] = reason
-        slot.is_settled.set()
+    def _refuse(self, total: SliceSum, sender: str, reason: str) -> None:
+        total.refused[sender] = reason
+        total.is_settled.set()
 
-    async def outcome(self, slot: SliceSum) -> tuple[bytes, bytes, dict[str, str]]:
-        """(mean as it is coded, its digest, who was refused), when either is known."""
-        await slot.is_settled.wait()
-        if slot.mean is None:
-            return b"", b"", dict(slot.refused)
-        return slot.mean, digest(slot.mean), {}
+    async def mean(self, total: SliceSum) -> SliceMean:
+        """Waits until there is a mean, or a sender was refused."""
+        await total.is_settled.wait()
+        if total.mean is None:
+            return SliceMean(b"", dict(total.refused))
+        return SliceMean(total.mean, {})
 
 
 def overlap_mostly(one: tuple[int, int], other: tuple[int, int]) -> bool:
@@ -146,14 +154,14 @@ def overlap_mostly(one: tuple[int, int], other: tuple[int, int]) -> bool:
 def oversized_sums(
     scale: dict[str, float], targets: dict[str, float], usual: list[float]
 ) -> dict[str, float]:
-    """Who sent far too much, and how many times the group's size.
+    """Senders of far too large a sum, and how many times the group's size it is.
 
     A mean over few targets is noisier: by the root of how many fewer they are.
 
     Args:
       scale: root mean square of each sender's sum, per target.
       targets: of each sender.
-      usual: that of rounds before; with nobody to compare with, nobody is refused.
+      usual: that of rounds before. Without it, one sender alone is never refused.
     """
     max_targets, found = max(targets.values(), default=1.0), {}
     for name, own in scale.items():

@@ -1,12 +1,12 @@
-"""A path's state as bytes in chunks, so that it can be fetched from several donors, checked piece
-by piece, and gone on with after a donor has left.
+"""A path's state as bytes in chunks: fetched from several donors, checked chunk by chunk, and
+completed after a donor has left.
 
 Chunks are known by digest: what a newcomer has already, from another donor or of its own last
 state, it does not fetch again (AdamW's moments are the same before and after an outer step).
 
-Under a codec, what arrives is not what was sent: parameters differ in their last digits, for as
-long as the peer stays, since steps add the same to both. Its gradients are those of a model that is
-a rounding away; it never gives its state to others.
+Under a codec the newcomer's parameters differ from the group's in their last digits, for as long as
+it stays, since steps add the same to both. Its gradients are those of a model that is a rounding
+away; it never gives its state to other peers.
 """
 
 import functools
@@ -24,14 +24,14 @@ CHUNK_BYTES = 1 << 20
 
 
 class StateBytes:
-    """A state, as one line of bytes.
+    """A state as one sequence of bytes.
 
     Args:
       state: of a path.
       codec: of `CODECS`; moments take the one beside it in `OF_MOMENTS`.
 
     Raises:
-      BadMessage: it is not known.
+      BadMessage: the codec is not known.
     """
 
     def __init__(self, state: PathState, codec: str = "none"):
@@ -47,7 +47,7 @@ class StateBytes:
         return -(-len(self._bytes) // CHUNK_BYTES)
 
     def chunk(self, number: int) -> memoryview:
-        """Raises `BadMessage` for a number that there is not."""
+        """Raises `BadMessage` where there is no such chunk."""
         if not 0 <= number < self.num_chunks:
             raise BadMessage(problem=f"there is no chunk {number}")
         return memoryview(self._bytes)[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
@@ -58,10 +58,10 @@ class StateBytes:
 
 
 def state_from_bytes(content: bytes, codec: str, like: PathState) -> PathState:
-    """The state again; `like` gives shapes and types.
+    """The inverse; `like` gives shapes and types.
 
     Raises:
-      BadMessage: there are more or fewer bytes.
+      BadMessage: there are too many or too few bytes.
     """
     leaves = _leaves(like, codec)
     sizes = [
@@ -84,7 +84,7 @@ def state_from_bytes(content: bytes, codec: str, like: PathState) -> PathState:
 
 
 def _leaves(state: PathState, codec: str) -> list[tuple[Any, WireCodec | None]]:
-    """Leaves in the order that all peers share, and how each travels; None = as it is."""
+    """Leaves in the order that all peers share, and the codec of each; None = its own bytes."""
     of_parts = codec_of(codec)
 
     def coded(tree: Any, of_tree: WireCodec) -> list[tuple[Any, WireCodec | None]]:

@@ -1,6 +1,4 @@
-"""What every peer with state does, whoever leads: holds it, steps it, gives it to newcomers, and
-adds up its slice of each round.
-"""
+"""A peer's state: held, stepped, given to newcomers; and its slices of rounds, added up."""
 
 import asyncio
 
@@ -9,7 +7,6 @@ import numpy as np
 
 from dipaco.inner.state import PathState
 from dipaco.swarm.errors import BadMessage
-from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import (
     Ack,
     ArrivedReply,
@@ -19,6 +16,8 @@ from dipaco.swarm.network.messages import (
     MeanReply,
     MeanRequest,
     PushRequest,
+    StatePosition,
+    digest,
 )
 from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
 from dipaco.swarm.training.compute import Compute
@@ -27,10 +26,10 @@ from dipaco.swarm.training.state_bytes import StateBytes
 
 
 class StateHolder:
-    """The state of one peer, and its answers to others.
+    """The state of one peer, and its replies to other peers.
 
     Args:
-      wire: is given handlers.
+      wire: gets handlers.
       compute: its programs; None for an auxiliary, which holds no state.
     """
 
@@ -39,37 +38,32 @@ class StateHolder:
         self.reducer = Reducer(wire.name)
         self.state: PathState | None = None
         self.origin, self.step, self.lineage = "", -1, ""
-        self.is_exact = True  # not a rounding away from the group's
+        self.is_exact = True  # the group's to the last bit
         self.losses: list[float] = []  # of the steps of this phase
-        self.steps_taken = 0  # with the group, since the state was fetched or given
-        self._kept: tuple[int, str, PathState] | None = None
-        self._kept_bytes: dict[str, StateBytes] = {}  # by codec
+        self.steps_taken = 0  # with the group, since the state was set
+        self._pinned: tuple[StatePosition, PathState] | None = None
+        self._pinned_bytes: dict[str, StateBytes] = {}  # by codec
         self._packing = asyncio.Lock()
         wire.register("push", PushRequest, self._push)
-        wire.register("fetch", MeanRequest, self._fetch)
+        wire.register("slice_mean", MeanRequest, self._slice_mean)
         wire.register("arrived", ArrivedRequest, self._arrived)
         wire.register("chunk", ChunkRequest, self._chunk)
 
     @property
-    def position(self) -> tuple[str, int, str]:
-        """Where this state is: equal for two peers if and only if their states are, where these
-        are exact.
-        """
-        return self.origin, self.step, self.lineage
+    def position(self) -> StatePosition:
+        return StatePosition(self.origin, self.step, self.lineage)
 
-    def begin(
+    def set_state(
         self,
         state: PathState,
-        origin: str,
-        step: int,
-        lineage: str,
+        position: StatePosition,
         losses: list[float],
         *,
         is_exact: bool = True,
     ) -> None:
         """A state that was fetched, or given by the run."""
         self.state = jax.device_put(state)
-        self.origin, self.step, self.lineage = origin, step, lineage
+        self.origin, self.step, self.lineage = position
         self.losses, self.steps_taken, self.is_exact = losses, 0, is_exact
 
     async def advance(self, mean: np.ndarray, closed: ClosedStep) -> None:
@@ -84,43 +78,38 @@ class StateHolder:
         self.losses.append(closed.loss)
         self.steps_taken += 1
 
-    def keep(self, step: int) -> None:
+    def pin(self, step: int) -> None:
         """Keeps the state of this step for newcomers, if it is the one that is held now."""
-        if step == self.step and self.state is not None:
-            here = self._kept is not None and self._kept[:2] == (step, self.lineage)
-            if not here:
-                self._kept, self._kept_bytes = (step, self.lineage, self.state), {}
+        if step != self.step or self.state is None:
+            return
+        if self._pinned is None or self._pinned[0][1:] != self.position[1:]:
+            self._pinned, self._pinned_bytes = (self.position, self.state), {}
 
     async def pinned_bytes(self, step: int, lineage: str, codec: str) -> StateBytes:
         """Raises `BadMessage` where that state is not kept."""
         async with self._packing:
-            if self._kept is None or self._kept[:2] != (step, lineage):
+            if self._pinned is None or self._pinned[0][1:] != (step, lineage):
                 raise BadMessage(problem=f"the state of step {step} is not kept here")
-            kept, state = self._kept_bytes, self._kept[2]
-            if codec not in kept:
-                kept[codec] = await asyncio.to_thread(
+            packed, state = self._pinned_bytes, self._pinned[1]
+            if codec not in packed:
+                packed[codec] = await asyncio.to_thread(
                     lambda: StateBytes(jax.device_get(state), codec)
                 )
-            return kept[codec]
+            return packed[codec]
 
-    async def _push(self, body: PushRequest, question: PeerRequest) -> PeerReply:
-        slot = await self.reducer.slot(body.round_number, body.start, body.stop)
-        self.reducer.push(slot, question.sender, question.payload)
+    async def _push(self, body: PushRequest, request: PeerRequest) -> PeerReply:
+        total = await self.reducer.slice_sum(body.round_number, body.start, body.stop)
+        self.reducer.push(total, request.sender, request.payload)
         return Ack(), b""
 
-    async def _fetch(self, body: MeanRequest, _: PeerRequest) -> PeerReply:
-        slot = await self.reducer.slot(body.round_number, body.start, body.stop)
-        content, digest, refused = await self.reducer.outcome(slot)
-        return MeanReply(digest=digest, refused=refused), content
+    async def _slice_mean(self, body: MeanRequest, _: PeerRequest) -> PeerReply:
+        total = await self.reducer.slice_sum(body.round_number, body.start, body.stop)
+        content, refused = await self.reducer.mean(total)
+        return MeanReply(digest=digest(content) if content else b"", refused=refused), content
 
     async def _arrived(self, body: ArrivedRequest, _: PeerRequest) -> PeerReply:
         return ArrivedReply(senders=self.reducer.arrived(body.round_number)), b""
 
     async def _chunk(self, body: ChunkRequest, _: PeerRequest) -> PeerReply:
-        kept = await self.pinned_bytes(body.step, body.lineage, body.codec)
-        return Ack(), kept.chunk(body.number)
-
-
-def decoded(content: bytes, codec: str, num_values: int) -> np.ndarray:
-    """A slice of the mean, as everybody decodes it alike."""
-    return codec_of(codec).decode(content, num_values)
+        packed = await self.pinned_bytes(body.step, body.lineage, body.codec)
+        return Ack(), packed.chunk(body.number)

@@ -1,0 +1,220 @@
+"""A leader's replies to peers: joining, polls, leases of rows, states for newcomers, past means."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+import numpy as np
+
+import dipaco
+from dipaco.swarm.errors import BadMessage, SwarmRefuses
+from dipaco.swarm.leading.group import SwarmGroup
+from dipaco.swarm.leading.members import GroupMember
+from dipaco.swarm.leading.past_means import PastMeans
+from dipaco.swarm.leading.published_state import PublishedState
+from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.messages import (
+    NOT_LEADING,
+    Ack,
+    GroupInfo,
+    HeldStateRequest,
+    JoinRequest,
+    LeaveRequest,
+    ManifestRequest,
+    PastMeanRequest,
+    PollRequest,
+    SettingsRequest,
+    StateManifest,
+    WorkReply,
+    WorkRequest,
+)
+from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
+from dipaco.swarm.training.compute import pack_rows
+from dipaco.swarm.training.state_bytes import CHUNK_BYTES
+from dipaco.swarm.training.state_holder import StateHolder
+
+
+class LeaderService:
+    """Handles the requests that only a leader can answer.
+
+    Args:
+      wire: gets handlers.
+      holder: of this backbone.
+      group, published, past_means: of the leader.
+      on_refused: called with (peer, reason).
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        holder: StateHolder,
+        group: SwarmGroup,
+        published: PublishedState,
+        past_means: PastMeans,
+        on_refused: Callable[[str, str], None],
+    ):
+        assert holder.compute is not None
+        self._wire, self._holder, self._compute = wire, holder, holder.compute
+        self._group, self._published, self._past_means = group, published, past_means
+        self._on_refused = on_refused
+        self.is_leading = False
+        self.backbones: tuple[str, ...] = ()  # addresses
+        self.batch: Mapping[str, np.ndarray] = {}  # of the current step
+        self._offered: StateManifest | None = None
+        wire.register("settings", SettingsRequest, self._settings)
+        wire.register("join", JoinRequest, self._join)
+        wire.register("poll", PollRequest, self._poll)
+        wire.register("work", WorkRequest, self._work)
+        wire.register("manifest", ManifestRequest, self._manifest)
+        wire.register("held", HeldStateRequest, self._held)
+        wire.register("past_mean", PastMeanRequest, self._past_mean)
+        wire.register("leave", LeaveRequest, self._leave)
+
+    # --- joining and leaving -------------------------------------------------------------------
+
+    async def _join(self, body: JoinRequest, request: PeerRequest) -> PeerReply:
+        if not self.is_leading:
+            return self._group_info(), b""
+        self._group.check_not_banned(request.sender)
+        reason = ""
+        if body.version != dipaco.__version__:
+            reason = f"it runs dipaco {body.version}; this group runs {dipaco.__version__}"
+        elif body.config and body.config != self._compute.settings.digest:
+            reason = "it trains another config than this group"
+        if reason:
+            self._on_refused(request.sender, reason)
+            raise SwarmRefuses(reason=reason)
+        self._group.add_member(request.sender, request.certificate, body)
+        return self._group_info(), b""
+
+    async def _settings(self, body: SettingsRequest, request: PeerRequest) -> PeerReply:
+        return self._group_info(), b""
+
+    def _group_info(self) -> GroupInfo:
+        if not self.is_leading:
+            return GroupInfo(leader="", backbones=self.backbones)
+        settings = self._compute.settings
+        return GroupInfo(
+            leader=self._wire.name,
+            settings=settings.to_json(),
+            config=settings.digest,
+            backbones=self.backbones,
+        )
+
+    async def _leave(self, body: LeaveRequest, request: PeerRequest) -> PeerReply:
+        member, here = self._member(request), self._holder
+        is_ours = (body.step, body.lineage) == (here.step, here.lineage)
+        if request.payload and is_ours and self._published.value.plan is None:
+            summed = codec_of("none").decode(request.payload, self._compute.num_values)
+            self._group.transfer(member.name, body.blocks, summed)
+        self._group.remove(member.name, "it has left")
+        return Ack(), b""
+
+    def _member(self, request: PeerRequest) -> GroupMember:
+        """Raises `SwarmRefuses`: it is no member, or this backbone does not lead."""
+        if not self.is_leading:
+            raise SwarmRefuses(reason=NOT_LEADING)
+        return self._group.member(request.sender)
+
+    # --- the group's state ---------------------------------------------------------------------
+
+    async def _poll(self, body: PollRequest, request: PeerRequest) -> PeerReply:
+        member, published = self._member(request), self._published
+        member.poll_begins(body)
+        try:
+            deadline = time.monotonic() + published.value.refresh_seconds
+            while (body.leader, body.known) == (published.value.leader, published.value.number):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                await published.wait_for_change(left)
+        finally:
+            member.poll_ends()
+        if request.sender not in self._group.members:
+            self._member(request)  # raises, with the reason
+        return published.value, b""
+
+    # --- rows ----------------------------------------------------------------------------------
+
+    async def _work(self, body: WorkRequest, request: PeerRequest) -> PeerReply:
+        member, published = self._member(request), self._published.value
+        nothing = WorkReply(accepted=(), blocks=(), within_seconds=0.0), b""
+        is_at_step = (body.step, body.lineage) == (self._holder.step, self._holder.lineage)
+        if not is_at_step or not published.is_open:
+            return nothing
+        if body.sum_is_lost:
+            self._group.drop_sum(member.name)
+            return nothing
+        if body.for_last_leader:
+            if not self._group.adopt(member, body.done):
+                return nothing
+            blocks = tuple(one.block for one in body.done)
+            return WorkReply(accepted=blocks, blocks=(), within_seconds=0.0), b""
+        accepted = tuple(one.block for one in body.done if self._group.accept(member, one))
+        blocks, within = (), 0.0
+        if body.wants_more and published.plan is None:
+            blocks, within = self._group.lease(member)
+        rows = [self._compute.rows_of(self.batch, block) for block in blocks]
+        self._group.changed.set()
+        return WorkReply(accepted=accepted, blocks=blocks, within_seconds=within), pack_rows(rows)
+
+    # --- states and means ----------------------------------------------------------------------
+
+    async def _manifest(self, body: ManifestRequest, request: PeerRequest) -> PeerReply:
+        self._member(request)
+        codec_of(body.codec)
+        here, offered = self._holder, self._offered
+        # A state of some steps ago is still offered while its means are kept: a peer that has begun
+        # to fetch it can finish, and catches up by the means of the steps since.
+        if (
+            offered is None
+            or offered.origin != here.origin
+            or not (
+                self._past_means.can_catch_up_from(offered.step, offered.lineage)
+                or offered.position == here.position
+            )
+        ):
+            here.pin(here.step)
+            self._published.publish(pinned_step=here.step)
+            offered = self._offered = self._offer()
+        return await self._with_digests(offered, body.codec), b""
+
+    async def _held(self, body: HeldStateRequest, request: PeerRequest) -> PeerReply:
+        """Answered by every backbone, whether it leads or not."""
+        here = self._holder
+        if request.certificate.role != "backbone":
+            raise SwarmRefuses(reason="only a backbone is told")
+        if here.origin != body.origin or here.step < 0:
+            raise SwarmRefuses(reason="nothing of that phase is held here")
+        here.pin(here.step)
+        offered = msgspec.structs.replace(self._offer(), donors=(self._wire.address or "",))
+        return await self._with_digests(offered, "none"), b""
+
+    async def _with_digests(self, offered: StateManifest, codec: str) -> StateManifest:
+        packed = await self._holder.pinned_bytes(offered.step, offered.lineage, codec)
+        digests = await asyncio.to_thread(lambda: packed.digests)
+        return msgspec.structs.replace(offered, digests=digests)
+
+    def _offer(self) -> StateManifest:
+        """The state that is held now, and the peers that have it."""
+        position = self._holder.position
+        donors = [
+            member.address
+            for member in self._group.members.values()
+            if member.address and member.can_donate(position)
+        ]
+        return StateManifest(
+            **position._asdict(),
+            chunk_bytes=CHUNK_BYTES,
+            digests=(),
+            donors=(*donors, self._wire.address or ""),
+            losses=tuple(self._holder.losses),
+        )
+
+    async def _past_mean(self, body: PastMeanRequest, request: PeerRequest) -> PeerReply:
+        self._member(request)
+        content = self._past_means.find(body)
+        if content is None:
+            raise BadMessage(problem=f"the mean of step {body.step} is not kept any more")
+        return Ack(), content

@@ -1,0 +1,81 @@
+"""One slice of a round between two peers: a part goes to its reducer, the mean comes from it.
+
+Where this peer is the reducer itself, nothing goes over the network.
+"""
+
+import asyncio
+
+import numpy as np
+
+from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.messages import (
+    Ack,
+    MeanReply,
+    MeanRequest,
+    PushRequest,
+    RoundPlan,
+    Slice,
+)
+from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.training.reducer import Reducer, SliceMean
+
+
+async def push_slice(
+    wire: Wire,
+    reducer: Reducer,
+    plan: RoundPlan,
+    part: Slice,
+    vector: np.ndarray,
+    *,
+    within_seconds: float,
+    attempts: int = 1,
+) -> None:
+    """Sends this peer's part of a slice to its reducer.
+
+    Args:
+      reducer: of this peer.
+      vector: float32 [values], the whole sum.
+      within_seconds: for each attempt.
+
+    Raises:
+      SwarmRefuses: it does not count.
+      PEER_ERRORS: its reducer does not answer, or, where that is this peer, `BadMessage`: it does
+        not count.
+    """
+    values = vector[part.start : part.stop]
+    content = await asyncio.to_thread(codec_of(plan.codec).encode, values)
+    if part.reducer == wire.name:
+        total = await reducer.slice_sum(plan.number, part.start, part.stop)
+        reducer.push(total, wire.name, content)
+        return
+    body = PushRequest(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
+    for attempt in range(1, attempts + 1):
+        try:
+            await wire.ask(
+                part.address, "push", body, Ack, payload=content, within_seconds=within_seconds
+            )
+            return
+        except SwarmRefuses:
+            raise
+        except PEER_ERRORS:
+            if attempt == attempts:
+                raise
+            await asyncio.sleep(0.05)
+
+
+async def fetch_mean(
+    wire: Wire, reducer: Reducer, plan: RoundPlan, part: Slice, *, within_seconds: float
+) -> SliceMean:
+    """The coded mean of a slice from its reducer, or whom that has refused.
+
+    Raises:
+      PEER_ERRORS: its reducer does not give it.
+    """
+    if part.reducer == wire.name:
+        return await reducer.mean(await reducer.slice_sum(plan.number, part.start, part.stop))
+    body = MeanRequest(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
+    reply, content = await wire.ask(
+        part.address, "slice_mean", body, MeanReply, within_seconds=within_seconds
+    )
+    return SliceMean(content, reply.refused)

@@ -1,0 +1,89 @@
+"""Fetches a state in chunks from several donors, and goes on when a donor leaves.
+
+Chunks that this peer has already, of its own last state or of an attempt that was cut short, are
+not fetched again.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import jax
+
+from dipaco.swarm.network.messages import Ack, ChunkRequest, StateManifest, digest
+from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.training.state_bytes import StateBytes, state_from_bytes
+from dipaco.swarm.training.state_holder import StateHolder
+
+CONCURRENT_CHUNKS = 4
+CHUNK_SECONDS = 30.0  # for each to come
+
+
+class StateDownload:
+    """Fills a holder with the group's state.
+
+    Args:
+      wire: with a transport.
+      holder: gets the state.
+      codec: that the state travels in.
+      say: called with a sentence when the state is there.
+    """
+
+    def __init__(self, wire: Wire, holder: StateHolder, codec: str, say: Callable[[str], None]):
+        self._wire, self._holder, self._codec, self._say = wire, holder, codec, say
+        self._chunks: dict[bytes, bytes] = {}  # digest -> chunk
+
+    async def fetch(self, manifest: StateManifest) -> bool:
+        """Takes the state that is described; False where its donors did not give all of it."""
+        compute = self._holder.compute
+        assert compute is not None
+        own = self._own_chunks()
+        # Equal chunks (moments that are still zero) are fetched once.
+        wanted = {d: number for number, d in enumerate(manifest.digests)}
+        missing = [(n, d) for d, n in wanted.items() if d not in self._chunks and d not in own]
+        num_missing, donors = len(missing), list(manifest.donors)
+        await asyncio.gather(
+            *(self._fetch_chunks(manifest, missing, donors) for _ in range(CONCURRENT_CHUNKS))
+        )
+        chunks = [self._chunks.get(d) or own.get(d) for d in manifest.digests]
+        if any(chunk is None for chunk in chunks):
+            return False
+        content = b"".join(chunk for chunk in chunks if chunk is not None)
+        state = state_from_bytes(content, self._codec, compute.state_like)
+        is_exact = self._codec == "none"
+        self._holder.set_state(state, manifest.position, list(manifest.losses), is_exact=is_exact)
+        self._chunks = {}
+        megabytes = num_missing * manifest.chunk_bytes / 1e6
+        self._say(f"has the state of step {manifest.step} ({megabytes:.1f} MB fetched)")
+        return True
+
+    def _own_chunks(self) -> dict[bytes, bytes]:
+        """Chunks of the state that this peer holds, by digest."""
+        if self._holder.state is None or not self._holder.is_exact:
+            return {}
+        own = StateBytes(jax.device_get(self._holder.state), self._codec)
+        return {digest(chunk): bytes(chunk) for chunk in map(own.chunk, range(own.num_chunks))}
+
+    async def _fetch_chunks(
+        self, manifest: StateManifest, missing: list[tuple[int, bytes]], donors: list[str]
+    ) -> None:
+        """Takes chunks from the list until it is empty, or no donor is left."""
+        while missing and donors:
+            number, known = missing.pop()
+            donor = random.choice(donors)
+            body = ChunkRequest(
+                step=manifest.step, lineage=manifest.lineage, codec=self._codec, number=number
+            )
+            try:
+                _, content = await self._wire.ask(
+                    donor, "chunk", body, Ack, within_seconds=CHUNK_SECONDS
+                )
+            except PEER_ERRORS:
+                content = b""
+            if digest(content) == known:
+                self._chunks[known] = content
+                continue
+            # The donor has left, or its state differs in the last bits: others have the rest.
+            missing.append((number, known))
+            if donor in donors:
+                donors.remove(donor)
