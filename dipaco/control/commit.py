@@ -6,23 +6,22 @@ a row are swept later.
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 from dipaco.control.database import Database, KeyTaken
 from dipaco.control.facts import Facts, PartialSnapshot
 from dipaco.control.plan import Plan
-from dipaco.control.queue import Queue, add_outer_task, add_tasks
+from dipaco.control.queue import Queue, add_outer_task, add_tasks, key_of
 from dipaco.control.quorums import Quorums
 from dipaco.control.recording import (
-    counted_with,
-    is_known,
+    is_recorded,
+    lock_subjects,
     record,
-    row_of_arrival,
+    row_of_contribution,
     row_of_trained,
 )
 from dipaco.control.release import make_release
 from dipaco.control.retry import retried, with_retry
-from dipaco.control.scheduler import due, gathering, quorums
+from dipaco.control.scheduler import awaited_steps, due, quorum_steps
 from dipaco.control.tasks import (
     PRIORITY,
     Claim,
@@ -72,7 +71,7 @@ class Commit:
           ClaimLost: somebody else holds the task by now. Nothing was recorded.
         """
         with self._database.transaction():
-            held = self._database.one("drop_claim", **_key(claim))
+            held = self._database.one("drop_claim", **key_of(claim))
             if held is None:
                 raise ClaimLost(task=claim.task)
             self._put_partial_snapshot(claim.task, partial_snapshot)
@@ -83,7 +82,7 @@ class Commit:
     def save_partial_snapshot(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
         """Remembers how far a training task is. Raises as `release_with_snapshot`."""
         with self._database.transaction():
-            if self._database.one("holds_claim", **_key(claim)) is None:
+            if self._database.one("holds_claim", **key_of(claim)) is None:
                 raise ClaimLost(task=claim.task)
             self._put_partial_snapshot(claim.task, partial_snapshot)
 
@@ -96,10 +95,12 @@ class Commit:
                 return False
         outer = [
             {**task._asdict(), "priority": PRIORITY[task.kind], "awaited": awaited}
-            for task, awaited in gathering(plan, facts)
+            for task, awaited in awaited_steps(plan, facts)
         ]
         trained = [row_of_trained(fact) for fact in facts if isinstance(fact, PathTrained)]
-        arrivals = [row_of_arrival(fact) for fact in facts if isinstance(fact, Contribution)]
+        contributions = [
+            row_of_contribution(fact) for fact in facts if isinstance(fact, Contribution)
+        ]
         try:
             ((done,),) = self._database.once(
                 "finish_training",
@@ -107,8 +108,8 @@ class Commit:
                 attempt=claim.attempt,
                 worker=claim.worker,
                 trained=json.dumps(trained),
-                arrivals=json.dumps(arrivals),
-                lock_keys=self._database.lock_keys(*_counted_with_any(plan, facts)),
+                contributions=json.dumps(contributions),
+                lock_keys=self._database.lock_keys(*_lock_subjects(plan, facts)),
                 outer=json.dumps(outer),
             )
             self._database.flush()
@@ -122,15 +123,15 @@ class Commit:
             with database.transaction():
                 seconds, redone = self._queue.end_finished(claim)
                 for fact in facts:
-                    if not (redone and is_known(database, claim.task, fact)):
+                    if not (redone and is_recorded(database, claim.task, fact)):
                         record(database, fact)
                 if redone:  # whoever waited looks again; what is still missing is found again
                     database.change("wake_tasks")
-                database.wait_for_others(*_counted_with_any(plan, facts))
-                for task, awaited in gathering(plan, facts):
+                database.lock(*_lock_subjects(plan, facts))
+                for task, awaited in awaited_steps(plan, facts):
                     add_outer_task(database, task, awaited)
-                for quorum in quorums(plan, facts):
-                    self._quorums.look_at(quorum)
+                for quorum in quorum_steps(plan, facts):
+                    self._quorums.update(quorum)
                 tasks = due(plan, facts, self._facts)
                 scored = [(t.arm, t.phase) for t in tasks if t.kind == "score"]
                 for arm, phase in dict.fromkeys(scored):
@@ -143,7 +144,7 @@ class Commit:
 
     def _put_partial_snapshot(self, task: Task, partial_snapshot: PartialSnapshot) -> None:
         self._database.change(
-            "put_partway",
+            "put_partial_snapshot",
             arm=task.arm,
             path=task.path,
             phase=task.phase,
@@ -172,11 +173,11 @@ class Commit:
         )
 
 
-def _counted_with_any(plan: Plan, facts: list[Fact]) -> list[str]:
+def _lock_subjects(plan: Plan, facts: list[Fact]) -> list[str]:
     return [
         subject
         for fact in facts
-        for subject in counted_with(fact, has_quorum=_has_quorum(plan, fact))
+        for subject in lock_subjects(fact, has_quorum=_has_quorum(plan, fact))
     ]
 
 
@@ -184,7 +185,3 @@ def _has_quorum(plan: Plan, fact: Fact) -> bool:
     return (
         isinstance(fact, Contribution | ModuleReady | PathTrained) and plan.arm(fact.arm).has_quorum
     )
-
-
-def _key(claim: Claim) -> dict[str, Any]:
-    return {"task_id": claim.task_id, "attempt": claim.attempt, "worker": claim.worker}

@@ -38,7 +38,7 @@ class Database(Protocol):
         """
         ...
 
-    def wait_for_others(self, *subjects: str) -> None:
+    def lock(self, *subjects: str) -> None:
         """Inside a transaction: what others have recorded about `subjects` can be counted from now
         on, and whoever counts them next sees what is recorded here. It waits for whoever counts
         now.
@@ -53,7 +53,7 @@ class Database(Protocol):
         ...
 
     def lock_keys(self, *subjects: str) -> list[str]:
-        """The names of the locks that `wait_for_others` takes, in its order; none where it takes
+        """The names of the locks that `lock` takes, in its order; none where it takes
         none.
         """
         ...

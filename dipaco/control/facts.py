@@ -98,7 +98,7 @@ class Facts:
 
     def contributions(self, arm: str, module: ModuleId, phase: int) -> list[Contribution]:
         """Contributions to a module in a phase, in path order."""
-        rows = self._database.rows("arrivals", arm=arm, module=str(module), phase=phase)
+        rows = self._database.rows("contributions", arm=arm, module=str(module), phase=phase)
         return [
             Contribution(
                 arm=arm,
@@ -113,7 +113,7 @@ class Facts:
 
     def partial_snapshot(self, arm: str, path: int, phase: int) -> PartialSnapshot | None:
         """Where a path stopped inside a phase, if it did."""
-        row = self._database.one("get_partway", arm=arm, path=path, phase=phase)
+        row = self._database.one("get_partial_snapshot", arm=arm, path=path, phase=phase)
         if row is None:
             return None
         return PartialSnapshot(Receipt(*row[:3]), row[3], row[4], tuple(json.loads(row[5])), row[6])

@@ -48,7 +48,7 @@ class Meta:
     @retried
     def command(self) -> RunCommand:
         """What everybody should do, and which version of this program they should be."""
-        found = dict(self._database.rows("orders"))
+        found = dict(self._database.rows("run_command"))
         return RunCommand(found.get("order", "run"), found.get("version"))
 
     @retried

@@ -1,13 +1,13 @@
 """PostgreSQL: the facts of a run in a schema of their own, for workers on any machine.
 
-Leases are measured by the server's clock, so no two machines need agree on the time. What a
-transaction counts (arrivals of a module, say) it must see whole, and at READ COMMITTED it does not
-see what others are about to commit: so transactions that count the same thing queue at an advisory
-lock with its name, after they have recorded and before they count.
+Leases are measured by the server's clock, so no two machines need agree on the time. A transaction
+that counts facts (contributions to a module, say) must count all, and at READ COMMITTED it does not
+see what other transactions are about to commit. So transactions that count the same facts take an
+advisory lock of that name, after they have recorded and before they count.
 
 What happens for every path and phase is one statement each: a claim, and what is recorded of a
-phase (`finish_training`, a function of the schema). Between taking a lock and letting go of it
-nobody then waits for a client to get its turn on a busy machine.
+phase (`finish_training`, a function of the schema). A lock is then never held while a client waits
+for a processor.
 """
 
 import contextlib
@@ -91,9 +91,9 @@ class PostgreSQL:
         """
         self._execute("flush", {})
 
-    def wait_for_others(self, *subjects: str) -> None:
-        for turn in self.lock_keys(*subjects):
-            self.rows("wait_for_turn", subject=turn)
+    def lock(self, *subjects: str) -> None:
+        for key in self.lock_keys(*subjects):
+            self.rows("wait_for_lock", subject=key)
 
     def lock_keys(self, *subjects: str) -> list[str]:
         """The names of the locks to take, in an order in which no two wait for each other."""
@@ -123,7 +123,7 @@ class PostgreSQL:
 
     def upgrade(self) -> tuple[int, int]:
         with self._inside():
-            self.wait_for_others("schema")
+            self.lock("schema")
             before = self._version()
             self._migrate(before)
         return before, newest_version("postgresql")
@@ -153,7 +153,7 @@ class PostgreSQL:
 
     def _lay_tables(self) -> None:
         """Where there are none yet."""
-        self.wait_for_others("schema")
+        self.lock("schema")
         # Its name is ours (places.py): letters, digits and underlines.
         self._connection.execute(queries("postgresql")["create_schema"].format(schema=self._schema))
         self.change("create_schema_version")

@@ -71,7 +71,7 @@ class RunProgress:
 
     def steps_in_partial_snapshots(self, arm: str) -> int:
         """Inner steps that are saved, of phases that are not finished."""
-        rows = self._database.rows("partway_losses", arm=arm)
+        rows = self._database.rows("partial_snapshot_losses", arm=arm)
         return sum(len(json.loads(losses)) for (losses,) in rows)
 
     def machines(self) -> dict[str, int]:

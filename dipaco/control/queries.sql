@@ -23,18 +23,18 @@ WHERE tasks.state IN ('waiting', 'aside');
 -- add_outer_task: as above, where all contributions to the module are in
 INSERT INTO tasks (kind, arm, subject, phase, priority)
 SELECT 'outer', :arm, :subject, :phase, :priority
-WHERE (SELECT count(*) FROM arrivals
+WHERE (SELECT count(*) FROM contributions
        WHERE arm = :arm AND module = :subject AND phase = :phase) = :awaited
 ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
 WHERE tasks.state IN ('waiting', 'aside');
 
--- gathered: whether a module has reached a phase, and how many contributions there are to it in that
--- phase and in the one before
+-- count_contributions: whether a module has reached a phase, and how many contributions there are to
+-- it in that phase and in the one before
 SELECT (SELECT count(*) FROM modules
         WHERE arm = :arm AND module = :module AND phase = :phase),
-       (SELECT count(*) FROM arrivals
+       (SELECT count(*) FROM contributions
         WHERE arm = :arm AND module = :module AND phase = :phase),
-       (SELECT count(*) FROM arrivals
+       (SELECT count(*) FROM contributions
         WHERE arm = :arm AND module = :module AND phase = :phase - 1);
 
 -- put_quorum: enough of them are in; the rest has so long, unless the step is due already
@@ -47,17 +47,17 @@ ON CONFLICT (arm, module, phase) DO NOTHING;
 -- drop_quorum: all are in
 DELETE FROM quorums WHERE arm = :arm AND module = :module AND phase = :phase;
 
--- num_over: modules whose grace is over, or is counted by a clock that is no more
+-- num_graces_over: modules whose grace is over, or is counted by a clock that is no more
 SELECT count(*) FROM quorums WHERE until <= :now OR epoch <> :epoch;
 
--- begin_grace_anew: its clock is no more
+-- restart_grace: its clock is no more
 UPDATE quorums SET epoch = :epoch, until = :now + :grace_seconds
 WHERE epoch <> :epoch AND arm = :arm;
 
 -- end_grace: modules that wait no longer
 DELETE FROM quorums WHERE epoch = :epoch AND until <= :now RETURNING arm, module, phase;
 
--- quorums: modules that wait for the rest, and for how long yet
+-- steps_in_grace: modules that wait for the rest, and for how long yet
 SELECT arm, module, phase, until - :now FROM quorums WHERE epoch = :epoch
 ORDER BY arm, module, phase;
 
@@ -67,10 +67,10 @@ ORDER BY phase, path;
 
 -- take: what it takes from now on: all that is in of its phase, and what was late for the one before
 INSERT INTO taken (arm, module, phase, path, step)
-SELECT a.arm, a.module, a.phase, a.path, :step FROM arrivals a
-WHERE a.arm = :arm AND a.module = :module AND a.phase >= :step - 1 AND a.phase <= :step
+SELECT c.arm, c.module, c.phase, c.path, :step FROM contributions c
+WHERE c.arm = :arm AND c.module = :module AND c.phase >= :step - 1 AND c.phase <= :step
   AND NOT EXISTS (SELECT 1 FROM taken t
-                  WHERE (t.arm, t.module, t.phase, t.path) = (a.arm, a.module, a.phase, a.path));
+                  WHERE (t.arm, t.module, t.phase, t.path) = (c.arm, c.module, c.phase, c.path));
 
 -- all_taken: every contribution that a step of an arm has taken
 SELECT module, phase, path, step FROM taken WHERE arm = :arm ORDER BY step, module, phase, path;
@@ -103,7 +103,7 @@ WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase;
 SELECT arm, module, phase FROM modules WHERE name = :name OR state_name = :name;
 
 -- maker_of_message: the path that contributed it
-SELECT arm, path, phase FROM arrivals WHERE name = :name ORDER BY path LIMIT 1;
+SELECT arm, path, phase FROM contributions WHERE name = :name ORDER BY path LIMIT 1;
 
 -- maker_of_snapshot: the path whose snapshot it is
 SELECT arm, path, phase FROM trained WHERE name = :name;
@@ -114,11 +114,11 @@ SELECT arm, path, phase FROM scores WHERE name = :name ORDER BY path LIMIT 1;
 -- maker_of_labels: the path that scored the router's documents
 SELECT arm, path, phase FROM labels WHERE name = :name ORDER BY path LIMIT 1;
 
--- drop_partway_named: it is damaged; the phase begins anew
-DELETE FROM partway WHERE name = :name;
+-- drop_partial_snapshot_named: it is damaged; the phase begins anew
+DELETE FROM partial_snapshots WHERE name = :name;
 
--- drop_arrival: it is refused
-DELETE FROM arrivals WHERE arm = :arm AND module = :module AND phase = :phase AND path = :path;
+-- drop_contribution: it is refused
+DELETE FROM contributions WHERE arm = :arm AND module = :module AND phase = :phase AND path = :path;
 
 -- put_refusal: remembers what was wrong
 INSERT INTO refusals (what, reason, task, worker) VALUES (:what, :reason, :task, :worker);
@@ -136,7 +136,7 @@ WHERE id = (SELECT id FROM tasks
                 WHERE tasks.kind = 'train' AND w.state = 'here' AND (
                   b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
                   OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-                    AND w.beat > :now - :patience_seconds
+                    AND w.beat > :now - :max_silent_seconds
                     AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
             ORDER BY priority, id LIMIT 1)
 RETURNING id, kind, arm, subject, phase, attempt;
@@ -151,16 +151,16 @@ WITH next AS MATERIALIZED
        WHERE tasks.kind = 'train' AND w.state = 'here' AND (
          b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
          OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-           AND w.beat > :now - :patience_seconds
+           AND w.beat > :now - :max_silent_seconds
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
    ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED),
-taken AS
+claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
    RETURNING id, kind, arm, subject, phase, attempt),
 held AS
   (INSERT INTO claims (task_id, attempt, worker, epoch, since, lease_until)
-   SELECT id, attempt, :worker, :epoch, :now, :now + :lease_seconds FROM taken)
-SELECT id, kind, arm, subject, phase, attempt FROM taken;
+   SELECT id, attempt, :worker, :epoch, :now, :now + :lease_seconds FROM claimed)
+SELECT id, kind, arm, subject, phase, attempt FROM claimed;
 
 -- claim_alike: ready tasks of one kind, arm and phase, to be done together
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1
@@ -171,7 +171,7 @@ WHERE id IN (SELECT id FROM tasks
                  WHERE tasks.kind = 'train' AND w.state = 'here' AND (
                    b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
                    OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-                     AND w.beat > :now - :patience_seconds
+                     AND w.beat > :now - :max_silent_seconds
                      AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
              ORDER BY id LIMIT :limit)
 RETURNING id, kind, arm, subject, phase, attempt;
@@ -185,16 +185,16 @@ WITH next AS MATERIALIZED
        WHERE tasks.kind = 'train' AND w.state = 'here' AND (
          b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
          OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-           AND w.beat > :now - :patience_seconds
+           AND w.beat > :now - :max_silent_seconds
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
    ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED),
-taken AS
+claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
    RETURNING id, kind, arm, subject, phase, attempt),
 held AS
   (INSERT INTO claims (task_id, attempt, worker, epoch, since, lease_until)
-   SELECT id, attempt, :worker, :epoch, :now, :now + :lease_seconds FROM taken)
-SELECT id, kind, arm, subject, phase, attempt FROM taken;
+   SELECT id, attempt, :worker, :epoch, :now, :now + :lease_seconds FROM claimed)
+SELECT id, kind, arm, subject, phase, attempt FROM claimed;
 
 -- late_tasks: claimed tasks of some kinds that one other worker holds, with how long it has
 SELECT t.id, t.kind, t.arm, min(:now - c.since) FROM claims c JOIN tasks t ON t.id = c.task_id
@@ -284,27 +284,29 @@ UPDATE workers SET lost_tasks = lost_tasks + 1 WHERE name = :name;
 SELECT name, host, pid, machine, state, :now - beat, beat - joined, committed_seconds,
        committed_tasks, lost_tasks, epoch, joined FROM workers ORDER BY name;
 
--- put_partway: a path stopped inside a phase
-INSERT INTO partway (arm, path, phase, name, digest, num_bytes, step, batches, losses, seconds)
+-- put_partial_snapshot: a path stopped inside a phase
+INSERT INTO partial_snapshots (arm, path, phase, name, digest, num_bytes, step, batches, losses,
+                               seconds)
 VALUES (:arm, :path, :phase, :name, :digest, :num_bytes, :step, :batches, :losses, :seconds)
 ON CONFLICT (arm, path, phase) DO UPDATE SET
   name = excluded.name, digest = excluded.digest, num_bytes = excluded.num_bytes,
   step = excluded.step, batches = excluded.batches, losses = excluded.losses,
   seconds = excluded.seconds;
 
--- get_partway: where it stopped
-SELECT name, digest, num_bytes, step, batches, losses, seconds FROM partway
+-- get_partial_snapshot: where it stopped
+SELECT name, digest, num_bytes, step, batches, losses, seconds FROM partial_snapshots
 WHERE arm = :arm AND path = :path AND phase = :phase;
 
--- partway_losses: of an arm's phases that somebody has begun
-SELECT losses FROM partway WHERE arm = :arm;
+-- partial_snapshot_losses: of an arm's phases that somebody has begun
+SELECT losses FROM partial_snapshots WHERE arm = :arm;
 
--- drop_partway: the phase is recorded whole
-DELETE FROM partway WHERE arm = :arm AND path = :path AND phase = :phase;
+-- drop_partial_snapshot: the phase is recorded whole
+DELETE FROM partial_snapshots WHERE arm = :arm AND path = :path AND phase = :phase;
 
 -- finish_training@postgresql: everything that a path's phase leads to, with its facts; see the schema
-SELECT finish_training(:task_id, :attempt, :worker, CAST(:trained AS JSONB), CAST(:arrivals AS JSONB),
-                       CAST(:lock_keys AS TEXT[]), CAST(:outer AS JSONB));
+SELECT finish_training(:task_id, :attempt, :worker, CAST(:trained AS JSONB),
+                       CAST(:contributions AS JSONB), CAST(:lock_keys AS TEXT[]),
+                       CAST(:outer AS JSONB));
 
 -- flush@postgresql: a commit of its own, which waits until all before it outlive a power cut
 SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'dipaco', '');
@@ -323,7 +325,7 @@ SELECT version FROM schema_version;
 INSERT INTO schema_version (version) VALUES (:version)
 ON CONFLICT (is_only) DO UPDATE SET version = excluded.version;
 
--- wait_for_turn@postgresql: until whoever counts the same thing has committed
+-- wait_for_lock@postgresql: until whoever counts the same thing has committed
 SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0));
 
 -- count_tasks: by kind and state
@@ -361,16 +363,16 @@ JOIN (SELECT arm, module, max(phase) AS phase FROM modules GROUP BY arm, module)
   ON (m.arm, m.module, m.phase) = (s.arm, s.module, s.phase)
 ORDER BY m.arm, m.module;
 
--- add_arrival: one path's contribution to one module
-INSERT INTO arrivals (arm, module, phase, path, base_digest, name, digest, num_bytes)
+-- add_contribution: one path's contribution to one module
+INSERT INTO contributions (arm, module, phase, path, base_digest, name, digest, num_bytes)
 VALUES (:arm, :module, :phase, :path, :base_digest, :name, :digest, :num_bytes);
 
--- arrivals: contributions to a module in a phase, in path order
-SELECT path, base_digest, name, digest, num_bytes FROM arrivals
+-- contributions: contributions to a module in a phase, in path order
+SELECT path, base_digest, name, digest, num_bytes FROM contributions
 WHERE arm = :arm AND module = :module AND phase = :phase ORDER BY path;
 
--- get_arrival: that of one path
-SELECT digest FROM arrivals
+-- get_contribution: that of one path
+SELECT digest FROM contributions
 WHERE arm = :arm AND module = :module AND phase = :phase AND path = :path;
 
 -- add_trained: a path went through a phase
@@ -469,14 +471,14 @@ SELECT perplexity FROM evaluations WHERE arm = :arm AND phase = :phase;
 SELECT arm, phase, perplexity, best_path_perplexity, documents, tokens, seconds FROM evaluations
 ORDER BY arm, phase;
 
--- superseded_arrivals: contributions of a phase, when the newest `keep` phases have them
-SELECT a.name FROM arrivals a JOIN modules m
-  ON (m.arm, m.module, m.phase) = (a.arm, a.module, a.phase + :keep)
-WHERE a.arm = :arm AND a.module = :module AND a.phase = :newest - :keep;
+-- superseded_contributions: contributions of a phase, when the newest `keep` phases have them
+SELECT c.name FROM contributions c JOIN modules m
+  ON (m.arm, m.module, m.phase) = (c.arm, c.module, c.phase + :keep)
+WHERE c.arm = :arm AND c.module = :module AND c.phase = :newest - :keep;
 
 -- superseded_taken: the same, where a step may take one that was late
-SELECT a.name FROM arrivals a JOIN taken t
-  ON (t.arm, t.module, t.phase, t.path) = (a.arm, a.module, a.phase, a.path)
+SELECT c.name FROM contributions c JOIN taken t
+  ON (t.arm, t.module, t.phase, t.path) = (c.arm, c.module, c.phase, c.path)
 JOIN modules m ON (m.arm, m.module, m.phase) = (t.arm, t.module, t.step + :keep)
 WHERE t.arm = :arm AND t.module = :module AND t.step = :newest - :keep;
 
@@ -506,14 +508,14 @@ SELECT name FROM
   AS aged
 WHERE age <= :snapshots
 UNION
-SELECT a.name FROM arrivals a
-LEFT JOIN taken t ON (t.arm, t.module, t.phase, t.path) = (a.arm, a.module, a.phase, a.path)
+SELECT c.name FROM contributions c
+LEFT JOIN taken t ON (t.arm, t.module, t.phase, t.path) = (c.arm, c.module, c.phase, c.path)
 LEFT JOIN modules m
-  ON (m.arm, m.module, m.phase) = (a.arm, a.module, :contributions + coalesce(t.step,
-    a.phase + CASE WHEN EXISTS (SELECT 1 FROM taken o WHERE o.arm = a.arm) THEN 1 ELSE 0 END))
+  ON (m.arm, m.module, m.phase) = (c.arm, c.module, :contributions + coalesce(t.step,
+    c.phase + CASE WHEN EXISTS (SELECT 1 FROM taken o WHERE o.arm = c.arm) THEN 1 ELSE 0 END))
 WHERE m.module IS NULL
 UNION
-SELECT name FROM partway;
+SELECT name FROM partial_snapshots;
 
 -- put_swarm_pass: somebody may take part
 INSERT INTO swarm_passes (serial, name, role, not_after) VALUES (:serial, :name, :role, :not_after);
@@ -536,7 +538,7 @@ DELETE FROM swarm_backbones WHERE worker = :worker;
 -- swarm_backbones: of a path, those that live
 SELECT b.worker, b.address FROM swarm_backbones b JOIN workers w ON w.name = b.worker
 WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' AND w.epoch = :epoch
-  AND w.beat > :now - :patience_seconds ORDER BY w.beat DESC;
+  AND w.beat > :now - :max_silent_seconds ORDER BY w.beat DESC;
 
 -- put_swarm_step: a group step was taken; one that nobody has any more is taken again
 INSERT INTO swarm_steps (arm, path, step, lineage, loss, targets, seconds, blocks)
@@ -586,8 +588,8 @@ WHERE state <> 'aside' AND (
 -- aside_modules: of later phases
 DELETE FROM modules WHERE arm = :arm AND phase > :phase RETURNING *;
 
--- aside_arrivals: what led there
-DELETE FROM arrivals WHERE arm = :arm AND phase >= :phase RETURNING *;
+-- aside_contributions: what led there
+DELETE FROM contributions WHERE arm = :arm AND phase >= :phase RETURNING *;
 
 -- aside_taken: by which steps
 DELETE FROM taken WHERE arm = :arm AND step >= :phase RETURNING *;
@@ -598,8 +600,8 @@ DELETE FROM quorums WHERE arm = :arm AND phase >= :phase RETURNING *;
 -- aside_trained: phases of paths that led there
 DELETE FROM trained WHERE arm = :arm AND phase >= :phase RETURNING *;
 
--- aside_partway: and those that had begun
-DELETE FROM partway WHERE arm = :arm AND phase >= :phase RETURNING *;
+-- aside_partial_snapshots: and those that had begun
+DELETE FROM partial_snapshots WHERE arm = :arm AND phase >= :phase RETURNING *;
 
 -- aside_scores: of later phases
 DELETE FROM scores WHERE arm = :arm AND phase > :phase RETURNING *;
@@ -631,5 +633,5 @@ VALUES (:rollback, :arm, :phase, :kind, :body);
 SELECT rollback, arm, phase, kind, count(*) FROM set_aside
 GROUP BY rollback, arm, phase, kind ORDER BY rollback, kind;
 
--- orders: what everybody should do, and of which version they should be
+-- run_command: what everybody should do, and of which version they should be
 SELECT key, value FROM meta WHERE key IN ('order', 'version');

@@ -80,7 +80,7 @@ class Queue:
     def _claim(self, query: str, holder: dict[str, Any], **values: Any) -> list[Claim]:
         # A claim that a power cut takes back was never worked on; so it need not be durable.
         database = self._database
-        values |= {"epoch": database.epoch, "patience_seconds": LEASE_SECONDS}
+        values |= {"epoch": database.epoch, "max_silent_seconds": LEASE_SECONDS}
         if database.is_remote:
             return [
                 _claim_of(holder["worker"], row) for row in database.rows(query, **values, **holder)
@@ -113,7 +113,7 @@ class Queue:
         """The lease lasts from now on; False where the claim is lost."""
         with self._database.transaction(is_durable=False):
             renewed = self._database.change(
-                "renew_claim", **_key(claim), lease_seconds=lease_seconds
+                "renew_claim", **key_of(claim), lease_seconds=lease_seconds
             )
         return bool(renewed)
 
@@ -141,13 +141,13 @@ class Queue:
     @retried
     def is_held(self, claim: Claim) -> bool:
         """Whether the claim is not lost."""
-        return self._database.one("holds_claim", **_key(claim)) is not None
+        return self._database.one("holds_claim", **key_of(claim)) is not None
 
     @retried
     def give_back(self, claim: Claim) -> None:
         """The task is ready again, for whoever comes; where the claim is lost, nothing happens."""
         with self._database.transaction():
-            self._database.rows("drop_claim", **_key(claim))
+            self._database.rows("drop_claim", **key_of(claim))
             self._database.change("reopen_tasks")
 
     @retried
@@ -210,7 +210,7 @@ class Queue:
     def _hold(self, row: tuple, worker: str, lease_seconds: float) -> Claim:
         claim = _claim_of(worker, row)
         self._database.change(
-            "add_claim", **_key(claim), epoch=self._database.epoch, lease_seconds=lease_seconds
+            "add_claim", **key_of(claim), epoch=self._database.epoch, lease_seconds=lease_seconds
         )
         return claim
 
@@ -243,5 +243,6 @@ def _task(claim: Claim) -> dict[str, Any]:
     return {"task_id": claim.task_id}
 
 
-def _key(claim: Claim) -> dict[str, Any]:
+def key_of(claim: Claim) -> dict[str, Any]:
+    """The values that name a claim in a query."""
     return {"task_id": claim.task_id, "attempt": claim.attempt, "worker": claim.worker}

@@ -42,10 +42,10 @@ def record(database: Database, fact: Fact) -> None:
                 moves=None if fact.moves is None else json.dumps(fact.moves),
             )
         case Contribution():
-            change("add_arrival", **row_of_arrival(fact))
+            change("add_contribution", **row_of_contribution(fact))
         case PathTrained():
             change("add_trained", **row_of_trained(fact))
-            change("drop_partway", arm=fact.arm, path=fact.path, phase=fact.phase)
+            change("drop_partial_snapshot", arm=fact.arm, path=fact.path, phase=fact.phase)
         case StageDone():
             change(
                 "add_stage",
@@ -56,7 +56,7 @@ def record(database: Database, fact: Fact) -> None:
                 seconds=fact.seconds,
             )
             if fact.stage == "reroute":
-                change("drop_partway", arm="", path=0, phase=0)
+                change("drop_partial_snapshot", arm="", path=0, phase=0)
         case PathChecked():
             change("add_check", **dataclasses.asdict(fact))
         case PathScored() | PathLabelled():
@@ -81,7 +81,7 @@ def record(database: Database, fact: Fact) -> None:
             )
 
 
-def row_of_arrival(fact: Contribution) -> dict[str, Any]:
+def row_of_contribution(fact: Contribution) -> dict[str, Any]:
     """By column."""
     return {
         "arm": fact.arm,
@@ -112,7 +112,7 @@ def row_of_trained(fact: PathTrained) -> dict[str, Any]:
     }
 
 
-def is_known(database: Database, task: Task, fact: Fact) -> bool:
+def is_recorded(database: Database, task: Task, fact: Fact) -> bool:
     """Whether the fact of a task that was done again is recorded already, with the same bytes.
 
     Raises:
@@ -126,7 +126,7 @@ def is_known(database: Database, task: Task, fact: Fact) -> bool:
             new = fact.parameters.digest
         case Contribution():
             what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
-            row = database.one("get_arrival", **what, path=fact.path)
+            row = database.one("get_contribution", **what, path=fact.path)
             known = None if row is None else row[0]
             new = fact.message.digest
         case PathTrained():
@@ -160,7 +160,7 @@ def is_known(database: Database, task: Task, fact: Fact) -> bool:
     return row is not None
 
 
-def counted_with(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
+def lock_subjects(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
     """What the scheduler counts when a fact comes: two facts of one name must not be recorded side
     by side, or neither would see that it was the last.
 

@@ -1,7 +1,7 @@
 """Doing again: when what was recorded turns out to be lost or wrong, the task that made it is
 opened once more, and whoever needs it waits. What was refused is remembered with its reason.
 
-All work is deterministic, so what comes has the digest that is recorded; `is_known` of facts.py
+All work is deterministic, so what comes has the digest that is recorded; `is_recorded` of facts.py
 sees to that.
 """
 
@@ -63,7 +63,7 @@ class Redos:
                 self._database.change("redo_task", **key)
             if refused is not None:
                 self._database.change(
-                    "drop_arrival",
+                    "drop_contribution",
                     arm=refused.arm,
                     module=str(refused.module),
                     phase=refused.phase,
@@ -73,12 +73,12 @@ class Redos:
                 "put_refusal", what=what, reason=reason, task=str(cause), worker=claim.worker
             )
 
-    def refuse(self, claim: Claim, arrival: Contribution, reason: str) -> None:
+    def refuse(self, claim: Claim, contribution: Contribution, reason: str) -> None:
         """A contribution is wrong: it is taken out, and its path is trained again. Raises as
         `redo`.
         """
-        cause = Task("train", arrival.arm, str(arrival.path), arrival.phase)
-        self.redo(claim, cause, arrival.message.name, reason, refused=arrival)
+        cause = Task("train", contribution.arm, str(contribution.path), contribution.phase)
+        self.redo(claim, cause, contribution.message.name, reason, refused=contribution)
 
     def refusals(self) -> list[Refusal]:
         """The newest hundred, the newest first."""
@@ -116,7 +116,7 @@ class Redos:
     def forget_partial_snapshot(self, name: str) -> bool:
         """Drops what a path had of a phase, where `name` is that; True where it is."""
         with self._database.transaction():
-            return bool(self._database.change("drop_partway_named", name=name))
+            return bool(self._database.change("drop_partial_snapshot_named", name=name))
 
 
 def _training(plan: Plan, arm: str, path: int, phase: int) -> Task:

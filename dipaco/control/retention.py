@@ -18,7 +18,7 @@ class Retention:
         contribution may have been late.
         """
         of = {"arm": arm, "module": str(module), "newest": newest, "keep": keep}
-        query = "superseded_taken" if has_quorum else "superseded_arrivals"
+        query = "superseded_taken" if has_quorum else "superseded_contributions"
         return [name for (name,) in self._database.rows(query, **of)]
 
     def superseded_snapshots(self, arm: str, path: int, newest: int, keep: int) -> list[str]:

@@ -16,7 +16,7 @@ from dipaco.control.tasks import Task
 from dipaco.errors import WorkersActive
 
 TABLES = (
-    *("modules", "arrivals", "taken", "quorums", "trained", "partway"),
+    *("modules", "contributions", "taken", "quorums", "trained", "partial_snapshots"),
     *("labels", "checks", "scores", "releases", "evaluations", "stages"),
 )
 

@@ -1,18 +1,18 @@
-"""Which tasks does a new fact make due? A pure function; its cost goes with what changed, not with
+"""Which tasks does a new fact make due? A pure function; its cost depends on what changed, not on
 the history.
 
-There is no global barrier (DiPaCo section 3): a module steps when its own arrivals are in, and a
-path goes on when its own modules have stepped. An alternation is one by its nature: what every path
-says of the router's documents is needed before any document can be routed anew, and until then
-nobody knows what to train on.
+There is no global barrier (DiPaCo section 3): a module steps when its own contributions are in, and
+a path continues when its own modules have stepped. An alternation is a barrier by its nature: the
+router needs the labels of every path before it can route documents again, and until then no path
+has data to train on.
 
 Many paths may record contributions to one module at the same moment. So whether all are in is not
-decided here, but said as a condition (`Gathering`), which the database checks where it counts.
+decided here: `AwaitedStep` states it as a condition, which the database checks where it counts.
 
-With a quorum (`outer.quorum`), a module need not wait for all: it may step while a path is late,
-and takes what that path contributed with its next step (`Quorum`). The next step waits for it, so
-that nobody is late by more than one. A path still takes every phase, one after the other, each from
-its modules as they are at the start of that phase: the one that it is late for it finishes first.
+With a quorum (`outer.quorum`), a module may step while a path is late, and takes that path's
+contribution with its next step (`QuorumStep`). The next step waits for it, so no path is late by
+more than one phase. A late path finishes its phase first; every path takes every phase in order,
+each from its modules as they are at the start of that phase.
 """
 
 from collections.abc import Iterable
@@ -53,24 +53,23 @@ class Frontier(Protocol):
     def evaluated(self) -> set[tuple[str, int]]: ...
 
 
-class Gathering(NamedTuple):
-    """An outer step that is due as soon as its module has so many contributions."""
+class AwaitedStep(NamedTuple):
+    """An outer step that is due as soon as its module has `awaited` contributions."""
 
     task: Task
     awaited: int
 
 
-class Quorum(NamedTuple):
-    """An outer step that is due as soon as its module has all contributions of its phase; and once
-    the grace is over, where it has enough. In either case whoever was late for the step before must
-    have come by now.
+class QuorumStep(NamedTuple):
+    """An outer step that is due when its module has all contributions of its phase, or has enough
+    and the grace is over. In both cases the contributions of the phase before must all be in.
     """
 
     task: Task
     awaited: int  # contributions of its phase
     enough: int
     awaited_before: int  # contributions of the phase before, taken by that step or late for it
-    grace_seconds: float  # from when there are enough
+    grace_seconds: float  # counted from when there are enough
 
 
 def first_task() -> Task:
@@ -101,8 +100,7 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
             case StageDone(stage="reroute"):
                 tasks[Task("report")] = None
             case StageDone(stage="route", phase=0):
-                # The base model is scored here: its release names the router and the shards, which
-                # are known by now.
+                # The base model is scored only now: its release names the router and the shards.
                 tasks[Task("score", plan.base.name, "0", plan.base.phases)] = None
             case StageDone(stage="route", phase=phase):
                 for arm in plan.arms:
@@ -115,10 +113,10 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
     return list(tasks)
 
 
-def gathering(plan: Plan, facts: Iterable[Fact]) -> list[Gathering]:
-    """The outer steps that one of `facts` may have been the last to be waited for."""
+def awaited_steps(plan: Plan, facts: Iterable[Fact]) -> list[AwaitedStep]:
+    """The outer steps for which one of `facts` may have been the last contribution."""
     return [
-        Gathering(
+        AwaitedStep(
             Task("outer", fact.arm, str(fact.module), fact.phase),
             len(plan.arm(fact.arm).paths_through(fact.module, fact.phase)),
         )
@@ -127,12 +125,12 @@ def gathering(plan: Plan, facts: Iterable[Fact]) -> list[Gathering]:
     ]
 
 
-def quorums(plan: Plan, facts: Iterable[Fact]) -> list[Quorum]:
-    """The same where not all are waited for: the step of the contribution's own phase and, as it
-    may be late, the next one.
+def quorum_steps(plan: Plan, facts: Iterable[Fact]) -> list[QuorumStep]:
+    """The same for arms with a quorum: the step of the contribution's own phase and, as it may be
+    late, the next one.
     """
     return [
-        _quorum(plan.arm(fact.arm), fact.module, phase)
+        _quorum_step(plan.arm(fact.arm), fact.module, phase)
         for fact in facts
         if isinstance(fact, Contribution) and plan.arm(fact.arm).has_quorum
         for phase in (fact.phase, fact.phase + 1)
@@ -140,8 +138,8 @@ def quorums(plan: Plan, facts: Iterable[Fact]) -> list[Quorum]:
     ]
 
 
-def _quorum(arm: Arm, module: ModuleId, phase: int) -> Quorum:
-    return Quorum(
+def _quorum_step(arm: Arm, module: ModuleId, phase: int) -> QuorumStep:
+    return QuorumStep(
         Task("outer", arm.name, str(module), phase),
         awaited=len(arm.paths_through(module, phase)),
         enough=arm.quorum_of(module, phase),
@@ -199,14 +197,14 @@ def _after_module(
 
 
 def _late(arm: Arm, phase: int, frontier: Frontier) -> set[int]:
-    """The paths that have not finished the phase before, though modules of theirs have stepped."""
+    """Paths that have not finished the phase before, though their modules may have stepped."""
     if not arm.has_quorum or phase == 0:
         return set()
     return set(arm.paths_in(phase - 1)) - frontier.trained(arm.name, phase - 1)
 
 
 def _after_training(arm: Arm, path: int, phase: int, frontier: Frontier) -> Iterable[Task]:
-    """A path that was late finds its modules where it goes on."""
+    """A late path continues if all its modules have stepped meanwhile."""
     after = phase + 1
     if not arm.has_quorum or after >= arm.phases or after in arm.alternations:
         return
@@ -217,7 +215,7 @@ def _after_training(arm: Arm, path: int, phase: int, frontier: Frontier) -> Iter
 
 
 def _after_routing(arm: Arm, phase: int) -> Iterable[Task]:
-    """Documents are routed anew, for which all modules had to be ready."""
+    """The tasks that wait for an alternation; all modules are ready by then."""
     if phase < arm.phases:
         for path in arm.paths_in(phase):
             yield Task("train", arm.name, str(path), phase)

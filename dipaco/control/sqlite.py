@@ -72,7 +72,7 @@ class SQLite:
             if is_durable:
                 self.flush()
 
-    def wait_for_others(self, *subjects: str) -> None:
+    def lock(self, *subjects: str) -> None:
         """There is one writer at a time: everybody else has waited for us."""
 
     def lock_keys(self, *subjects: str) -> list[str]:

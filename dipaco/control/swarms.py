@@ -70,7 +70,7 @@ class Swarms:
     @retried
     def backbones(self, arm: str, path: int) -> dict[str, str]:
         """Worker -> address, of those that live; who was heard of last comes first."""
-        values = {"epoch": self._database.epoch, "patience_seconds": LEASE_SECONDS}
+        values = {"epoch": self._database.epoch, "max_silent_seconds": LEASE_SECONDS}
         return dict(self._database.rows("swarm_backbones", arm=arm, subject=str(path), **values))
 
     @retried

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dipaco.config import MODULAR
-from dipaco.control.quorums import Taken
+from dipaco.control.quorums import TakenContribution
 from dipaco.control.tasks import StageDone
 from dipaco.data.pack import load_plan
 from dipaco.receipt import Receipt
@@ -76,7 +76,7 @@ def inspection_of(run: Run) -> dict[str, Any]:
     }
 
 
-def _taken(taken: list[Taken] | None) -> dict[str, list[int]]:
+def _taken(taken: list[TakenContribution] | None) -> dict[str, list[int]]:
     """The paths whose contributions a step took; nothing without a quorum (`outer.quorum`)."""
     if taken is None:
         return {}

@@ -4,7 +4,11 @@ from typing import Any
 
 from dipaco.config import MODULAR
 from dipaco.control.ledger import Ledger
+from dipaco.control.rollback import Rollback
 from dipaco.runs.run import Run
+
+# Kinds of fact that `status --json` names otherwise than the ledger does: keys do not change.
+SET_ASIDE_KEY = {"contributions": "arrivals", "partial_snapshots": "partway"}
 
 # The order of the stages; kinds with the same number run side by side.
 STAGE = {
@@ -105,10 +109,15 @@ def _status_of_work(run: Run) -> dict[str, Any]:
         "refusals": [refusal._asdict() for refusal in ledger.redos.refusals()],
         "swarms": ledger.swarms.statuses(),
         "num_refusals": ledger.redos.num_refusals(),
-        "rollbacks": [rollback._asdict() for rollback in ledger.rollbacks.list()],
+        "rollbacks": [_rollback(each) for each in ledger.rollbacks.list()],
         "bytes": ledger.progress.bytes_by_kind(),
         "goodput": goodput_of(ledger),
     }
+
+
+def _rollback(rollback: Rollback) -> dict[str, Any]:
+    counts = {SET_ASIDE_KEY.get(kind, kind): n for kind, n in rollback.set_aside.items()}
+    return {"arm": rollback.arm, "phase": rollback.phase, "set_aside": counts}
 
 
 def _bits(run: Run, machines: dict[str, int]) -> str:
@@ -135,7 +144,7 @@ def _quorum_of(run: Run) -> dict[str, Any] | None:
         "grace_seconds": arm.grace_seconds,
         "in_grace": [
             {"module": str(at.module), "phase": at.phase, "seconds_left": at.seconds_left}
-            for at in quorums.waiting(MODULAR)
+            for at in quorums.in_grace(MODULAR)
         ],
         "taken": quorums.num_taken(MODULAR),
         "late": [

@@ -129,7 +129,9 @@ def test_a_run_goes_back_and_ends_again_with_the_facts_that_it_had(dipaco, tiny,
     before = facts(run.folder)
     ended = dipaco("rollback", "--run", run.folder, "--phase", 1)
     assert ended.code == 0, ended.err
-    assert "The run is at phase 1 again. Set aside: 4 modules, 8 arrivals, 4 trained" in ended.out
+    assert (
+        "The run is at phase 1 again. Set aside: 4 modules, 8 contributions, 4 trained" in ended.out
+    )
     status = as_json(dipaco("status", "--run", run.folder, "--json"))
     assert {module["phase"] for module in status["modules"].values()} == {1}
     assert status["rollbacks"][0]["set_aside"]["modules"] == 4

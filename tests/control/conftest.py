@@ -83,7 +83,7 @@ def ready(arm: str, module: ModuleId | str, phase: int) -> ModuleReady:
     )
 
 
-def arrival(module: ModuleId | str, phase: int, path: int) -> Contribution:
+def contribution(module: ModuleId | str, phase: int, path: int) -> Contribution:
     module = module if isinstance(module, ModuleId) else ModuleId.parse(module)
     return Contribution(
         arm="modular",
@@ -172,7 +172,7 @@ def facts_of(plan: Plan, task: Task) -> list[Fact]:
             arm, path = plan.arm(task.arm), task.path
             modules = arm.topology.modules_of(path)
             if arm.is_averaged:
-                sent: list[Fact] = [arrival(module, task.phase, path) for module in modules]
+                sent: list[Fact] = [contribution(module, task.phase, path) for module in modules]
             else:
                 sent = [ready(arm.name, module, task.phase + 1) for module in modules]
             return [trained(arm.name, path, task.phase), *sent]

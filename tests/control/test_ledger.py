@@ -17,8 +17,8 @@ from dipaco.control.tasks import PRIORITY, Task
 from dipaco.errors import ClaimLost
 from dipaco.topology import ModuleId
 from tests.control.conftest import (
-    arrival,
     checked,
+    contribution,
     evaluated,
     facts_of,
     ready,
@@ -47,8 +47,8 @@ def do_until(ledger, plan, kind):
 IntegrityError = (sqlite3.IntegrityError, psycopg.errors.IntegrityConstraintViolation)
 
 TABLES = (
-    *("meta", "tasks", "modules", "arrivals", "trained", "stages", "scores", "releases"),
-    *("evaluations", "claims", "workers", "partway", "refusals"),
+    *("meta", "tasks", "modules", "contributions", "trained", "stages", "scores", "releases"),
+    *("evaluations", "claims", "workers", "partial_snapshots", "refusals"),
     *("labels", "checks", "set_aside", "quorums", "taken"),
 )
 
@@ -233,7 +233,7 @@ def test_a_stale_claim_cannot_give_back_what_another_holds(ledger, plan):
 
 
 def test_a_fact_that_fails_takes_all_others_and_the_finish_with_it(ledger, plan):
-    """The second arrival is there already: the first fact, the task and what follows must go."""
+    """The second contribution is recorded already: nothing of the others may remain."""
     claim = do_until(ledger, plan, "train")
     good = facts_of(plan, claim.task)
     before = everything(ledger)
@@ -316,9 +316,9 @@ def test_arrivals_come_back_in_path_order_whoever_came_first(ledger, plan):
     module = ModuleId("late", 0)
     with ledger._database.transaction():
         for path in (2, 0):
-            record(ledger._database, arrival(module, 0, path))
+            record(ledger._database, contribution(module, 0, path))
     assert ledger.facts.contributions("modular", module, 0) == [
-        arrival(module, 0, path) for path in (0, 2)
+        contribution(module, 0, path) for path in (0, 2)
     ]
 
 
@@ -428,7 +428,7 @@ def test_every_kind_of_fact_has_a_table(finished):
         "meta": 1,
         "tasks": 40,
         "modules": 2 + 4 * 3 + 4,
-        "arrivals": 4 * 2 * 2,
+        "contributions": 4 * 2 * 2,
         "trained": 2 + 4 * 2 + 3,
         "stages": 3,
         "scores": 1 + 4 * 2 + 2,
@@ -436,7 +436,7 @@ def test_every_kind_of_fact_has_a_table(finished):
         "evaluations": 1 + 2 + 2,
         "claims": 0,
         "workers": 0,
-        "partway": 0,
+        "partial_snapshots": 0,
         "refusals": 0,
         "labels": 0,
         "checks": 0,

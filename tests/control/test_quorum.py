@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dipaco.control.ledger import open_ledger
-from dipaco.control.quorums import Taken
+from dipaco.control.quorums import TakenContribution
 from dipaco.control.tasks import Task
 from dipaco.errors import ClaimLost
 from dipaco.topology import ModuleId
@@ -75,7 +75,7 @@ def steps_of(ledger, module):
 def test_a_module_that_has_all_steps_at_once_and_one_with_a_quorum_when_the_grace_is_over(late):
     ledger, plan, _ = late
     assert outer_tasks(ledger) == ["early/0001", "late/0001"]
-    waiting = ledger.quorums.waiting("modular")
+    waiting = ledger.quorums.in_grace("modular")
     assert [str(at.module) for at in waiting] == ["early/0000", "late/0000"]
     assert all(3500 < at.seconds_left <= 3600 for at in waiting)
     assert ledger.quorums.end_grace(plan) == []
@@ -91,11 +91,11 @@ def test_a_module_that_has_all_steps_at_once_and_one_with_a_quorum_when_the_grac
 def test_who_comes_within_the_grace_is_taken_and_nobody_waits_any_longer(late):
     ledger, plan, path_0 = late
     do(ledger, plan, path_0)
-    assert ledger.quorums.waiting("modular") == []
+    assert ledger.quorums.in_grace("modular") == []
     assert outer_tasks(ledger) == ["early/0000", "early/0001", "late/0000", "late/0001"]
     for claim in claim_all(ledger).values():
         do(ledger, plan, claim)
-    assert steps_of(ledger, EARLY) == {0: [Taken(0, 0, 0), Taken(0, 1, 0)]}
+    assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 0, 0), TakenContribution(0, 1, 0)]}
     assert ledger.quorums.late("modular") == {}
 
 
@@ -123,13 +123,13 @@ def test_who_comes_later_is_taken_by_the_next_step_which_waits_for_it(late):
     unfinished = [each.task for each in ledger.queue.unfinished()]
     assert Task("train", "modular", "0", 1) in unfinished
     # The steps of phase 1 have a quorum now, and wait for its second contribution.
-    assert {at.phase for at in ledger.quorums.waiting("modular")} == {1}
+    assert {at.phase for at in ledger.quorums.in_grace("modular")} == {1}
     while (claim := ledger.queue.claim("w")) is not None:
         do(ledger, plan, claim)
     assert steps_of(ledger, EARLY) == {
-        0: [Taken(0, 1, 0)],
-        1: [Taken(0, 0, 1), Taken(1, 0, 1), Taken(1, 1, 1)],
-        2: [Taken(2, 0, 2), Taken(2, 1, 2)],
+        0: [TakenContribution(0, 1, 0)],
+        1: [TakenContribution(0, 0, 1), TakenContribution(1, 0, 1), TakenContribution(1, 1, 1)],
+        2: [TakenContribution(2, 0, 2), TakenContribution(2, 1, 2)],
     }
     late_ones = ledger.quorums.late("modular")
     assert set(late_ones) == {(module, 1) for module in GRID.modules_of(0)}
@@ -150,7 +150,7 @@ def test_the_last_step_waits_for_all(late):
             break
         if last:
             ledger.queue.give_back(claims[last[0]])
-    assert ledger.quorums.waiting("modular") == []
+    assert ledger.quorums.in_grace("modular") == []
     an_hour_later(ledger)
     assert ledger.quorums.end_grace(plan) == []
     assert outer_tasks(ledger) == []
@@ -161,15 +161,15 @@ def test_what_a_step_takes_is_said_once_and_by_whoever_holds_it(late):
     an_hour_later(ledger)
     ledger.quorums.end_grace(plan)
     step = next(c for c in iter(lambda: ledger.queue.claim("w"), None) if c.task.module == EARLY)
-    assert ledger.quorums.take(step) == [Taken(0, 1, 0)]
+    assert ledger.quorums.take(step) == [TakenContribution(0, 1, 0)]
     do(ledger, plan, path_0)  # comes too late for a step that has begun
-    assert ledger.quorums.take(step) == [Taken(0, 1, 0)]
+    assert ledger.quorums.take(step) == [TakenContribution(0, 1, 0)]
     ledger.queue.give_back(step)
     with pytest.raises(ClaimLost):
         ledger.quorums.take(step)
     again = ledger.queue.claim("other")
     assert (again.task, again.attempt) == (step.task, step.attempt + 1)
-    assert ledger.quorums.take(again) == [Taken(0, 1, 0)]
+    assert ledger.quorums.take(again) == [TakenContribution(0, 1, 0)]
 
 
 def test_what_comes_while_a_due_step_waits_for_a_worker_is_taken_in_time(late):
@@ -180,17 +180,17 @@ def test_what_comes_while_a_due_step_waits_for_a_worker_is_taken_in_time(late):
     for claim in claim_all(ledger).values():
         if claim.task.kind == "outer":
             do(ledger, plan, claim)
-    assert steps_of(ledger, EARLY) == {0: [Taken(0, 0, 0), Taken(0, 1, 0)]}
+    assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 0, 0), TakenContribution(0, 1, 0)]}
 
 
 def test_after_a_reboot_the_grace_begins_anew(late):
     ledger, plan, _ = late
     with ledger._database.transaction():
         ledger._database._connection.execute("UPDATE quorums SET epoch = 'before', until = 5")
-    assert ledger.quorums.waiting("modular") == []
+    assert ledger.quorums.in_grace("modular") == []
     assert ledger.quorums.end_grace(plan) == []
-    assert all(at.seconds_left > 3500 for at in ledger.quorums.waiting("modular"))
-    assert len(ledger.quorums.waiting("modular")) == 2
+    assert all(at.seconds_left > 3500 for at in ledger.quorums.in_grace("modular"))
+    assert len(ledger.quorums.in_grace("modular")) == 2
 
 
 def test_two_programs_that_look_at_the_clock_make_a_step_due_once(late, place):
@@ -212,7 +212,7 @@ def test_going_back_gives_a_late_contribution_to_the_next_step_again(late):
         "modular", 1, [Task("train", "modular", str(path), 1) for path in range(4)]
     )
     assert counts["taken"] == 4 * 2 * 2 + 2  # of two steps of four modules, and the late ones
-    assert steps_of(ledger, EARLY) == {0: [Taken(0, 1, 0)]}
+    assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 1, 0)]}
     while (claim := do_all(ledger, plan)) is not None:
         pass
     after = everything(ledger)

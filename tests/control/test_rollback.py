@@ -20,15 +20,15 @@ def finished(ledger, plan):
     return ledger
 
 
-FACTS = ("modules", "arrivals", "trained", "scores", "releases", "evaluations", "stages")
+FACTS = ("modules", "contributions", "trained", "scores", "releases", "evaluations", "stages")
 
 
 def test_a_run_that_went_back_and_was_done_again_has_the_same_facts(finished, plan):
     before = everything(finished)
     counts = finished.rollbacks.go_back("modular", 1, TRAIN)
     assert counts == {
-        "modules": 4, "arrivals": 8, "trained": 4, "scores": 4, "releases": 1, "evaluations": 1,
-        "stages": 1,
+        "modules": 4, "contributions": 8, "trained": 4, "scores": 4, "releases": 1,
+        "evaluations": 1, "stages": 1,
     }  # fmt: skip
     assert finished.progress.phases_reached("modular", 4) == 1
     assert [(u.task.kind, u.task.phase, u.state) for u in finished.queue.unfinished()] == [
@@ -72,7 +72,7 @@ def test_while_somebody_holds_a_task_nothing_changes(ledger, plan):
     while (claim := ledger.queue.claim("busy")).task.kind != "train":
         ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     before = everything(ledger)
-    with pytest.raises(WorkersActive, match=r"busy holds 1 task\. `dipaco drain"):
+    with pytest.raises(WorkersActive, match=r"busy holds 1 task\. Stop them with `dipaco drain"):
         ledger.rollbacks.go_back("modular", 0, [])
     assert everything(ledger) == before
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dipaco.control.scheduler import due, first_task, gathering, quorums
+from dipaco.control.scheduler import awaited_steps, due, first_task, quorum_steps
 from dipaco.control.tasks import (
     Contribution,
     Evaluated,
@@ -23,8 +23,8 @@ from dipaco.topology import Level, Topology
 from tests.control.conftest import (
     GRID,
     arm,
-    arrival,
     checked,
+    contribution,
     evaluated,
     facts_of,
     labelled,
@@ -80,10 +80,10 @@ def everything_due(plan, new, facts):
     """With the outer steps whose condition is met: in a ledger, a query sees to that."""
     gathered = [
         task
-        for task, awaited in gathering(plan, new)
+        for task, awaited in awaited_steps(plan, new)
         if facts.num_contributions(task.arm, task.module, task.phase) == awaited
     ]
-    gathered += [quorum.task for quorum in quorums(plan, new) if has_all(facts, quorum)]
+    gathered += [quorum.task for quorum in quorum_steps(plan, new) if has_all(facts, quorum)]
     return [*gathered, *due(plan, new, facts)]
 
 
@@ -122,25 +122,29 @@ TABLE = {
         [trained("base", 0, 1), ready("base", "all/0000", 2)],
         ["route"],
     ),
-    "one arrival of two": ([], [trained("modular", 0, 0), arrival("early/0000", 0, 0)], []),
-    "the last arrival": (
-        [arrival("early/0000", 0, 0)],
-        [arrival("early/0000", 0, 1)],
-        ["outer modular module early/0000 phase 0"],
-    ),
-    "arrivals of another phase do not count": (
-        [arrival("early/0000", 0, 0)],
-        [arrival("early/0000", 1, 1)],
+    "one contribution of two": (
+        [],
+        [trained("modular", 0, 0), contribution("early/0000", 0, 0)],
         [],
     ),
-    "arrivals at another module do not count": (
-        [arrival("early/0000", 0, 0)],
-        [arrival("late/0000", 0, 2)],
+    "the last contribution": (
+        [contribution("early/0000", 0, 0)],
+        [contribution("early/0000", 0, 1)],
+        ["outer modular module early/0000 phase 0"],
+    ),
+    "contributions of another phase do not count": (
+        [contribution("early/0000", 0, 0)],
+        [contribution("early/0000", 1, 1)],
+        [],
+    ),
+    "contributions at another module do not count": (
+        [contribution("early/0000", 0, 0)],
+        [contribution("late/0000", 0, 2)],
         [],
     ),
     "both modules of a path step at once": (
-        [arrival("early/0000", 0, 0), arrival("late/0001", 0, 3)],
-        [arrival("early/0000", 0, 1), arrival("late/0001", 0, 1)],
+        [contribution("early/0000", 0, 0), contribution("late/0001", 0, 3)],
+        [contribution("early/0000", 0, 1), contribution("late/0001", 0, 1)],
         ["outer modular module early/0000 phase 0", "outer modular module late/0001 phase 0"],
     ),
     "one module of a path is ready": ([], modules("early/0000", phase=1), []),
@@ -299,8 +303,8 @@ def test_the_cost_goes_with_what_changed_and_not_with_the_history(plan):
     facts = Counting([scored("modular", path, 1) for path in range(4)])
     assert due(plan, facts.known[-1:], facts) == [Task("evaluate", "modular", "", 1)]
     assert facts.asked == 1
-    assert due(plan, [arrival("early/0000", 0, 0)], facts) == []
-    assert len(gathering(plan, [arrival("early/0000", 0, 0)])) == 1
+    assert due(plan, [contribution("early/0000", 0, 0)], facts) == []
+    assert len(awaited_steps(plan, [contribution("early/0000", 0, 0)])) == 1
     assert facts.asked == 1
 
 
@@ -425,7 +429,7 @@ def test_a_module_waits_for_the_paths_that_take_part_and_for_no_other(plan):
     arm = sampled.arm("modular")
     for phase in range(3):
         for module in arm.topology.modules:
-            facts = [arrival(module, phase, path) for path in arm.paths_through(module, phase)]
+            facts = [contribution(module, phase, path) for path in arm.paths_through(module, phase)]
             if not facts:
                 continue
             assert not tasks_after(sampled, facts[:-2], facts[-2:-1]) or len(facts) == 1
@@ -497,7 +501,7 @@ def test_with_any_settings_every_task_comes_due_once_and_the_report_is_last(
 
 def sent_by(path, phase):
     """What a path records, and what it sends to its two modules."""
-    sent = [arrival(module, phase, path) for module in GRID.modules_of(path)]
+    sent = [contribution(module, phase, path) for module in GRID.modules_of(path)]
     return [trained("modular", path, phase), *sent]
 
 
@@ -527,16 +531,16 @@ def test_a_step_waits_for_who_was_late_for_the_one_before(plan):
     half = with_settings(plan, quorum=0.5)
     known = [
         *modules(*ALL, phase=0),
-        *(arrival("early/0000", 0, path) for path in (1,)),
+        *(contribution("early/0000", 0, path) for path in (1,)),
         *modules("early/0000", phase=1),
     ]
-    new = [arrival("early/0000", 1, 1)]
-    (quorum,) = [each for each in quorums(half, new) if each.task.phase == 1]
+    new = [contribution("early/0000", 1, 1)]
+    (quorum,) = [each for each in quorum_steps(half, new) if each.task.phase == 1]
     assert (quorum.awaited, quorum.enough, quorum.awaited_before) == (2, 1, 2)
     assert not has_all(Facts([*known, *new]), quorum, enough=quorum.enough)
-    late = arrival("early/0000", 0, 0)
+    late = contribution("early/0000", 0, 0)
     assert has_all(Facts([*known, *new, late]), quorum, enough=quorum.enough)
-    assert [each.task.phase for each in quorums(half, [late])] == [0, 1]
+    assert [each.task.phase for each in quorum_steps(half, [late])] == [0, 1]
 
 
 def test_at_the_end_and_before_an_alternation_a_module_waits_for_all(plan):
@@ -594,7 +598,7 @@ def test_with_a_quorum_whoever_is_late_every_task_comes_due_once_and_nobody_by_m
         waiting += [t for t in everything_due(plan, new, facts) if t not in (*waiting, *done)]
         in_grace |= {
             quorum.task: None
-            for quorum in quorums(plan, new)
+            for quorum in quorum_steps(plan, new)
             if has_all(facts, quorum, enough=quorum.enough)
         }
     assert len(set(done)) == len(done)

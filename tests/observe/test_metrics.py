@@ -8,7 +8,7 @@ import pytest
 from dipaco.control.ledger import Ledger
 from dipaco.control.tasks import Claim, Task
 from dipaco.errors import CannotListen
-from tests.control.conftest import arrival, facts_of, plan, trained  # noqa: F401
+from tests.control.conftest import contribution, facts_of, plan, trained  # noqa: F401
 
 pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
 
@@ -31,7 +31,7 @@ def test_a_worker_counts_tasks_by_kind_and_outcome_and_the_time_in_them():
     metrics.step_taken(TRAIN, 2.0, 512)
     metrics.step_taken(TRAIN, 1.9, 512)
     now[0] += 30
-    metrics.task_finished(TRAIN, [trained("modular", 2, 0), arrival("early/0001", 0, 2)])
+    metrics.task_finished(TRAIN, [trained("modular", 2, 0), contribution("early/0001", 0, 2)])
     metrics.task_started(TRAIN)
     now[0] += 5
     metrics.claim_lost(TRAIN)

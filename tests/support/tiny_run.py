@@ -150,7 +150,7 @@ def copy_of(tmp_path) -> Callable[[Run], Run]:
 FACTS = {
     "tasks": "SELECT kind, arm, subject, phase FROM tasks WHERE state = 'done'",
     "modules": "SELECT * FROM modules",
-    "arrivals": "SELECT * FROM arrivals",
+    "contributions": "SELECT * FROM contributions",
     "trained": "SELECT arm, path, phase, digest, num_bytes, step, batches, losses, tokens,"
     " bytes_down, bytes_up FROM trained",
     "scores": "SELECT arm, path, phase, name, digest, num_bytes FROM scores",

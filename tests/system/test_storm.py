@@ -101,8 +101,8 @@ def test_the_checker_sees_one_changed_digest(tiny, copy_of):
 @pytest.mark.parametrize(
     ("statement", "lost", "twice"),
     [
-        ("DELETE FROM arrivals WHERE module = 'early/0000' AND phase = 1 AND path = 1", 12, 0),
-        ("UPDATE arrivals SET path = 3 WHERE module = 'early/0000' AND phase = 1 AND path = 1",
+        ("DELETE FROM contributions WHERE module = 'early/0000' AND phase = 1 AND path = 1", 12, 0),
+        ("UPDATE contributions SET path = 3 WHERE module = 'early/0000' AND phase = 1 AND path = 1",
          12, 12),
         ("UPDATE trained SET losses = '[1, 1]' WHERE arm = 'modular' AND path = 2 AND phase = 0",
          4, 0),

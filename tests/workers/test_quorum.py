@@ -10,7 +10,7 @@ import pytest
 import replay
 
 from dipaco.config import MODULAR
-from dipaco.control.quorums import Taken
+from dipaco.control.quorums import TakenContribution
 from dipaco.runs.inspection import inspection_of
 from dipaco.runs.status import status_of
 from dipaco.store.tensors import load_tree, save_tree
@@ -153,7 +153,7 @@ def test_a_step_that_was_killed_takes_the_same_again_though_more_have_come(begin
     taken = run.ledger.quorums.taken(MODULAR)
     (in_time,) = taken[step.task.module, 0]
     assert in_time.path != 0
-    assert taken[step.task.module, 1][0] == Taken(0, 0, 1)
+    assert taken[step.task.module, 1][0] == TakenContribution(0, 0, 1)
     assert replay.differences(run) == []
 
 
@@ -174,7 +174,7 @@ def test_a_late_contribution_that_is_wrong_is_refused_and_made_again(begin):
     receipt = save_tree(run.objects, "messages/spoiled", spoiled)
     with run.ledger._database.transaction():
         run.ledger._database._connection.execute(
-            "UPDATE arrivals SET name = ?, digest = ?, num_bytes = ?"
+            "UPDATE contributions SET name = ?, digest = ?, num_bytes = ?"
             " WHERE module = ? AND phase = 0 AND path = 0",
             (*receipt, str(late[0].module)),
         )

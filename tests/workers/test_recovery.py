@@ -147,7 +147,7 @@ def spoil(run, change):
     receipt = save_tree(run.objects, f"messages/modular/{module}/000001", tree)
     with run.ledger._database.transaction():
         run.ledger._database.change(
-            "drop_arrival", arm=MODULAR, module=str(module), phase=1, path=arrival.path
+            "drop_contribution", arm=MODULAR, module=str(module), phase=1, path=arrival.path
         )
         record(run.ledger._database, dataclasses.replace(arrival, message=receipt))
 

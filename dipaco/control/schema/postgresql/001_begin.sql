@@ -79,7 +79,7 @@ CREATE INDEX modules_by_phase ON modules (arm, phase);
 CREATE INDEX modules_by_name ON modules (name);
 CREATE INDEX modules_by_state ON modules (state_name);
 
-CREATE TABLE arrivals (
+CREATE TABLE contributions (
   arm          TEXT NOT NULL,
   module       TEXT NOT NULL,
   phase        BIGINT NOT NULL,
@@ -134,7 +134,7 @@ CREATE TABLE trained (
 );
 
 -- A path inside a phase, saved by a worker that had to stop. Deleted when the phase is recorded.
-CREATE TABLE partway (
+CREATE TABLE partial_snapshots (
   arm        TEXT NOT NULL,
   path       BIGINT NOT NULL,
   phase      BIGINT NOT NULL,
@@ -276,11 +276,11 @@ CREATE TABLE swarm_status (
 -- violation of uniqueness, and nothing is changed.
 CREATE FUNCTION finish_training(
   held_task BIGINT, held_attempt BIGINT, holder TEXT,
-  trained_rows JSONB, arrival_rows JSONB, turns TEXT[], outer_tasks JSONB
+  trained_rows JSONB, contribution_rows JSONB, lock_keys TEXT[], outer_tasks JSONB
 ) RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
   held_seconds DOUBLE PRECISION;
-  turn TEXT;
+  lock_key TEXT;
 BEGIN
   IF (SELECT redo FROM tasks WHERE id = held_task) > 0 THEN RETURN 'again'; END IF;
   WITH gone AS (DELETE FROM claims WHERE task_id = held_task RETURNING attempt, worker, since)
@@ -291,19 +291,20 @@ BEGIN
   IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the task is done'; END IF;
 
   INSERT INTO trained SELECT * FROM jsonb_populate_recordset(NULL::trained, trained_rows);
-  DELETE FROM partway p USING jsonb_populate_recordset(NULL::trained, trained_rows) t
+  DELETE FROM partial_snapshots p USING jsonb_populate_recordset(NULL::trained, trained_rows) t
   WHERE (p.arm, p.path, p.phase) = (t.arm, t.path, t.phase);
-  INSERT INTO arrivals SELECT * FROM jsonb_populate_recordset(NULL::arrivals, arrival_rows);
+  INSERT INTO contributions
+  SELECT * FROM jsonb_populate_recordset(NULL::contributions, contribution_rows);
 
-  -- Who counts the same contributions waits here, and then sees ours.
-  FOREACH turn IN ARRAY turns LOOP
-    PERFORM pg_advisory_xact_lock(hashtextextended(turn, 0));
+  -- Transactions that count the same contributions run one after the other from here on.
+  FOREACH lock_key IN ARRAY lock_keys LOOP
+    PERFORM pg_advisory_xact_lock(hashtextextended(lock_key, 0));
   END LOOP;
   INSERT INTO tasks AS t (kind, arm, subject, phase, priority)
   SELECT 'outer', o.arm, o.subject, o.phase, o.priority
   FROM jsonb_to_recordset(outer_tasks)
     AS o (arm TEXT, subject TEXT, phase BIGINT, priority BIGINT, awaited BIGINT)
-  WHERE (SELECT count(*) FROM arrivals a
+  WHERE (SELECT count(*) FROM contributions a
          WHERE a.arm = o.arm AND a.module = o.subject AND a.phase = o.phase) = o.awaited
   ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
   WHERE t.state IN ('waiting', 'aside');

@@ -77,7 +77,7 @@ CREATE INDEX modules_by_phase ON modules (arm, phase);
 CREATE INDEX modules_by_name ON modules (name);
 CREATE INDEX modules_by_state ON modules (state_name);
 
-CREATE TABLE arrivals (
+CREATE TABLE contributions (
   arm          TEXT NOT NULL,
   module       TEXT NOT NULL,
   phase        INTEGER NOT NULL,
@@ -132,7 +132,7 @@ CREATE TABLE trained (
 ) WITHOUT ROWID;
 
 -- A path inside a phase, saved by a worker that had to stop. Deleted when the phase is recorded.
-CREATE TABLE partway (
+CREATE TABLE partial_snapshots (
   arm        TEXT NOT NULL,
   path       INTEGER NOT NULL,
   phase      INTEGER NOT NULL,
