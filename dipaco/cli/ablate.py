@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dipaco.overrides import load_sweep
     from dipaco.store.layout import SweepLayout
-    from dipaco.sweeps.table import seeds_of, trials_of
+    from dipaco.sweeps.trials import seeds_of, trials_of
 
     # All arguments are checked before anything is written, and before JAX is loaded.
     name, seeds = options.sweep.stem, seeds_of(options.seeds)

@@ -1,6 +1,6 @@
-"""The picture of an inspection: shard sizes, and how each module was moved from phase to phase.
+"""The picture of an inspection: shard sizes, and how each module moved from phase to phase.
 
-Colours and manner are those of `plots.py`.
+Colours as in `plots.py`.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from dipaco.evaluation.plots import COLOURS, DASHES, FAINT, INK
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_NAMED_MODULES = 12  # with more, a legend would cover its lines
+MOST_NAMED_MODULES = 12  # a longer legend would cover the lines
 
 
 def draw_inspection(inspection: dict[str, Any], file: Path | str) -> None:
@@ -19,7 +19,7 @@ def draw_inspection(inspection: dict[str, Any], file: Path | str) -> None:
 
     Args:
       inspection: as `dipaco inspect --json` prints it.
-      file: where to.
+      file: the picture.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ def draw_inspection(inspection: dict[str, Any], file: Path | str) -> None:
 
 
 def _draw_sizes(axes: "Axes", routings: list[dict[str, Any]]) -> None:
-    """A group of bars for each path, a bar for each time that documents were routed."""
+    """A group of bars for each path, with a bar for each routing of the documents."""
     from matplotlib.ticker import MaxNLocator
 
     width = 0.8 / len(routings)

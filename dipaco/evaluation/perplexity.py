@@ -1,8 +1,8 @@
-"""Perplexity of documents, each alone: per path, routed, and by the best path after the fact.
+"""Perplexity of documents: under one path, under the routed path, under the best path in hindsight.
 
 DiPaCo (arXiv 2403.10616) section 4 leaves the router's 32 tokens out of every perplexity; so does
-every number of ours, the dense rows included. Log-likelihoods are summed in float64 on the host:
-over millions of tokens float32 would drop digits.
+every number here, dense rows included. Log-likelihoods are summed in float64 on the host: over
+millions of tokens float32 loses digits.
 
 Axes: N documents, T tokens of context, P paths.
 """
@@ -31,11 +31,11 @@ def score_documents(
     Args:
       log_likelihood_fn: tokens and segments (1 for a token, 0 for padding), both int32 [batch_size,
         T], -> [batch_size, T] of natural logarithms. Always called with this one shape. Its entries
-        at padding and before the prefix are not looked at.
+        at padding and within the prefix are ignored.
       tokens_NT: [N, T] documents cut to the context, padded with 0.
       lengths_N: [N] tokens each document has in its row, at most T.
-      prefix_tokens: tokens at the front that are not predicted; at least 1, since the first token
-        has nothing before it.
+      prefix_tokens: leading tokens that are not predicted; at least 1, since nothing comes before
+        the first token.
       batch_size: documents at once.
 
     Returns:
@@ -57,8 +57,8 @@ def score_tokens(
     prefix_tokens: int = 32,
     batch_size: int = 32,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As `score_documents`, and third what it sums, token by token: float32 [N, T], 0 where nothing
-    is predicted.
+    """As `score_documents`, with the summed values as a third result: float32 [N, T], 0 for tokens
+    that are not predicted.
     """
     sum_N, value_NT = np.zeros(len(tokens_NT)), np.zeros(tokens_NT.shape, np.float32)
     scored = _scored(log_likelihood_fn, tokens_NT, lengths_N, prefix_tokens, batch_size)
@@ -79,7 +79,7 @@ def _scored(
     prefix_tokens: int,
     batch_size: int,
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Batch by batch: which documents, and float64 [documents, T] of their tokens."""
+    """Batch by batch: the documents, and float64 [documents, T] values of their tokens."""
     assert prefix_tokens >= 1
     num_documents, num_tokens = tokens_NT.shape
     index_T = np.arange(num_tokens)
@@ -97,7 +97,7 @@ def _scored(
         segments_BT = np.zeros((batch_size, num_tokens), np.int32)
         segments_BT[: rows.stop - rows.start] = index_T < lengths_N[rows, None]
         started = log_likelihood_fn(tokens_BT, segments_BT)
-        # One batch late: the device works on this one while the host adds up the one before.
+        # One batch late: the device computes this batch while the host adds up the previous one.
         if waiting is not None:
             yield fetched(*waiting)
         waiting = (rows, started)
@@ -109,7 +109,7 @@ def perplexity(sum_N: np.ndarray, count_N: np.ndarray) -> float:
     """exp(-total log-likelihood / total tokens).
 
     Raises:
-      NothingToScore: no document goes on after the prefix.
+      NothingToScore: no document is longer than the prefix.
     """
     num_tokens = int(np.sum(count_N))
     if not num_tokens:
@@ -118,7 +118,7 @@ def perplexity(sum_N: np.ndarray, count_N: np.ndarray) -> float:
 
 
 def routed(sum_PN: np.ndarray, count_N: np.ndarray, path_N: np.ndarray) -> float:
-    """Perplexity when each document is predicted by the path it was routed to.
+    """Perplexity when each document is predicted by the path that it was routed to.
 
     Args:
       sum_PN: [P, N] every document's summed log-likelihood under every path.
@@ -129,5 +129,5 @@ def routed(sum_PN: np.ndarray, count_N: np.ndarray, path_N: np.ndarray) -> float
 
 
 def best_path(sum_PN: np.ndarray, count_N: np.ndarray) -> float:
-    """Perplexity when each document takes the path that turns out best; no router does better."""
+    """Perplexity when each document takes its best path in hindsight: a bound for every router."""
     return perplexity(sum_PN.max(axis=0), count_N)

@@ -1,8 +1,7 @@
-"""The report as a picture: how each row learned, and which domain went to which path.
+"""The report as a picture: learning curves of the rows, and which domain went to which path.
 
-Colours are those of Okabe and Ito, which people who see colours differently can tell apart; lines
-also carry their name and their own dashes. Drawn without pyplot, so nothing global is touched and
-no display is needed.
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart; lines also differ in
+dashes and carry their names. Drawn without pyplot: no global state, no display.
 """
 
 from pathlib import Path
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)))
 INK, FAINT = "#222222", "#DDDDDD"
-MOST_WRITTEN_PATHS = 16  # with more, numbers in the cells would run into one another
+MOST_WRITTEN_PATHS = 16  # numbers in the cells of more paths would overlap
 
 
 def draw_report(report: Report, file: Path | str) -> None:
@@ -55,7 +54,7 @@ def _draw_curves(axes: "Axes", report: Report) -> None:
         )
         axes.plot(*points[-1], marker="o" if len(points) > 1 else "D", markersize=5, color=colour)
         if len(points) == 1:
-            axes.lines[-2].set(marker="D", markersize=5)  # so that the legend shows it too
+            axes.lines[-2].set(marker="D", markersize=5)  # also in the legend
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -71,9 +70,9 @@ def _draw_curves(axes: "Axes", report: Report) -> None:
 def _draw_domains(axes: "Axes", report: Report) -> None:
     """A heat map of domains by paths.
 
-    A few paths: of each domain's documents, the share every path got. Many paths would each get a
-    pale sliver of that, so there it is of each path's documents the share of every domain, and
-    paths of one domain stand side by side.
+    With few paths: the share of each domain's documents that every path got. With many, these
+    shares would be too small to see; then the share of every domain in each path's documents, with
+    paths of one domain side by side.
     """
     axes.set_title("Where the domains went", loc="left", fontweight="bold")
     if not report.shards:
@@ -82,7 +81,7 @@ def _draw_domains(axes: "Axes", report: Report) -> None:
         return
     domains = sorted({domain for shard in report.shards for domain in shard.domains})
     count = np.array([[shard.domains.get(name, 0) for shard in report.shards] for name in domains])
-    # Domains that went to the same path stand together, so that the eye finds the blocks.
+    # Domains that went to the same path are neighbours and form visible blocks.
     by_domain = count / np.maximum(count.sum(axis=1, keepdims=True), 1)
     order = np.lexsort((-by_domain.max(axis=1), by_domain.argmax(axis=1)))
     names = [f"{domains[k]}  {count[k].sum():,}" for k in order]
@@ -90,7 +89,7 @@ def _draw_domains(axes: "Axes", report: Report) -> None:
     if has_few_paths:
         share, whole = by_domain[order], "domain"
         ticks = [str(shard.path) for shard in report.shards]
-        if len(ticks) <= 8:  # there is room for the documents of each
+        if len(ticks) <= 8:  # enough room for the documents of each
             ticks = [f"{shard.path}\n{shard.documents:,}" for shard in report.shards]
         axes.set_xticks(range(len(ticks)), ticks)
         axes.set_xlabel("path")

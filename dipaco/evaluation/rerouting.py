@@ -1,12 +1,12 @@
 """Perplexity when the path may change every W tokens.
 
 DiPaCo (arXiv 2403.10616) section 2.4 and Table 3: a document is cut into chunks of W tokens, and
-what has been read when a chunk ends decides who predicts the next one. The first chunk is the
-document router's; it begins where the routing prefix ends, which that router has just seen.
+the text up to the end of a chunk decides which path predicts the next one. The document router
+chooses the path of the first chunk, which begins after the routing prefix.
 
-A path that takes over must know the text so far as *it* would have read it, so it reads it again:
-token probabilities are then those of its own full forward, and nothing here is approximate. What
-that costs is counted. Without it, keys and values of another path would stand in the cache.
+A path that takes over reads the text so far again, since the cache holds keys and values of another
+path. Token probabilities are those of its own full forward, so nothing is approximate. The tokens
+read again are counted.
 
 Axes: N documents, T tokens, P paths.
 """
@@ -20,10 +20,10 @@ from dipaco.evaluation.perplexity import perplexity
 
 
 class Rerouted(NamedTuple):
-    """What came of one W."""
+    """The result for one W."""
 
     perplexity: float
-    switches: int  # times that a document changed its path
+    switches: int  # changes of path within documents
     tokens_read_again: int  # by the paths that took over
     tokens: int  # predicted
 
@@ -34,9 +34,9 @@ def path_of_tokens(
     """The path that predicts each token: int32 [N, T].
 
     Args:
-      path_N: the document router's choice, for the prefix and the first chunk.
-      choice_NT: whom the router would have go on after each token.
-      every: W, tokens of a chunk.
+      path_N: [N], the document router's choice for the prefix and the first chunk.
+      choice_NT: int32 [N, T], the path that the router would choose after each token.
+      every: W, the tokens of a chunk.
       prefix_tokens: where the first chunk begins.
     """
     index_T = np.arange(choice_NT.shape[1])
@@ -54,14 +54,14 @@ def rerouted(
     """Perplexity where every token is predicted by the path chosen for it.
 
     Args:
-      values: under each path in turn, float32 [N, T] log-likelihoods, 0 where nothing is predicted
-        (`perplexity.score_tokens`).
+      values: for each path in order, float32 [N, T] log-likelihoods, 0 for tokens that are not
+        predicted (`perplexity.score_tokens`).
       path_NT: from `path_of_tokens`.
       lengths_N: [N] tokens of each document.
-      prefix_tokens: tokens at the front that are not predicted.
+      prefix_tokens: leading tokens that are not predicted.
 
     Raises:
-      NothingToScore: no document goes on after the prefix.
+      NothingToScore: no document is longer than the prefix.
     """
     sum_N = np.zeros(len(path_NT))
     for path, value_NT in enumerate(values):

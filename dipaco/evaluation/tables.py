@@ -1,7 +1,7 @@
 """The results of a run: rows, the report that holds them, and both as text.
 
-`report.json` is a `Report`; every later table of the project keeps its `ReportRow`. Text for a terminal
-and for Markdown come from the same cells, so they never disagree.
+`report.json` is a `Report`; every results table has `ReportRow`s. The text for a terminal and the
+Markdown are made from the same cells.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from dipaco.evaluation.errors import BadReport
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportRow:
-    """One trained thing and what it cost."""
+    """One trained model, its perplexity and its costs."""
 
     name: str  # "dense", "modular", ...
     seed: int
     perplexity: float  # validation, tokens from the router's prefix on
-    parameters_per_path: int  # what one prediction reads
+    parameters_per_path: int  # read for one prediction
     parameters_total: int  # of all modules together
     steps: int  # inner steps of one path, the base model's included
     tokens: int  # trained on by all paths together, the base model's included
@@ -30,7 +30,7 @@ class ReportRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathShare:
-    """What was routed to one path."""
+    """The documents routed to one path."""
 
     path: int
     documents: int  # of the training split
@@ -42,14 +42,14 @@ Curve = list[tuple[int, float]]  # (steps, value), steps rising
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """All that `dipaco train` has to say at the end."""
+    """The results of a run."""
 
     rows: list[ReportRow]
     shards: list[PathShare] = dataclasses.field(default_factory=list)
     curves: dict[str, Curve] = dataclasses.field(default_factory=dict)  # validation perplexity
     losses: dict[str, dict[str, Curve]] = dataclasses.field(default_factory=dict)  # row, path
     corpus: dict[str, str | int | float] = dataclasses.field(default_factory=dict)
-    notes: list[str] = dataclasses.field(default_factory=list)  # sentences: what to mind
+    notes: list[str] = dataclasses.field(default_factory=list)  # sentences for the reader
 
     def to_json(self) -> bytes:
         """UTF-8 JSON, indented; equal reports give equal bytes."""
@@ -60,7 +60,7 @@ class Report:
         """The report that `to_json` wrote.
 
         Raises:
-          BadReport: not JSON, or a field is missing or of another type.
+          BadReport: not JSON, or a field is missing or has another type.
         """
         try:
             return msgspec.json.decode(data, type=Report)
@@ -69,7 +69,7 @@ class Report:
 
 
 def render_text(rows: Sequence[ReportRow]) -> str:
-    """The rows as aligned columns for a terminal; all are compared with the first."""
+    """The rows as aligned columns for a terminal, each compared with the first."""
     return columns_as_text(_HEADINGS, _cells(rows))
 
 
@@ -108,7 +108,7 @@ def quantity(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: 8.3 s, 4 min 05 s, 2 h 07 min."""
+    """Seconds in readable units: 8.3 s, 4 min 05 s, 2 h 07 min."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

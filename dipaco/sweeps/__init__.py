@@ -1,1 +1,13 @@
-"""Sweeps: named rows under several seeds, each a run, and one table and picture of them all."""
+"""Sweeps: named rows under several seeds, each a run, and one table and picture of them all.
+
+    trials.py       rows and seeds -> the runs of a sweep
+    sweep.py        the whole: runs side by side, then the table
+    jobs.py         a pool of processes, each working on one run
+    shared_base.py  text, tokens and base model, made once for all rows that agree on them
+    folder.py       the sweep's folder: its lock, finished runs, rows that have changed
+    progress.py     one progress bar for all runs
+    table.py, pairing.py, text.py, plot.py    the table, its intervals, as text, as a picture
+
+Nouns: *row* (a named config), *trial* (a row under one seed: one run), *job* (a trial, or a base
+model that trials begin with). May import everything but `cli` and `serving_cluster`.
+"""

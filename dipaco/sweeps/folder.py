@@ -15,7 +15,7 @@ from dipaco.runs.folder_lock import is_in_use
 from dipaco.runs.opening import difference, reading
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.errors import RowsChanged, SweepBusy, SweepMismatch
-from dipaco.sweeps.table import Trial, trials_of
+from dipaco.sweeps.trials import Trial, trials_of
 from dipaco.workers.tasks.report import make_report
 
 

@@ -1,8 +1,8 @@
-"""Several runs side by side, each in a process of its own, at most so many at once.
+"""A pool of processes, each working on one run.
 
-A process that is killed is started again; one that ends with a sentence for a person fails its run
-and those that wait for it, and the others go on. Where somebody works on a run already (left by a
-launcher that died), nobody is added to them.
+A process that is killed is restarted. One that ends with an error message for a person fails its
+run and the runs that wait for it; the others go on. A run that another process works on already, as
+after a launcher that was killed, gets no second process.
 """
 
 import time
@@ -16,17 +16,17 @@ from dipaco.launch.process_spec import ProcessSpec
 from dipaco.launch.supervisor import BAD_INPUT, GRACE_SECONDS, POLL_SECONDS
 from dipaco.observe.events import Event
 
-MOST_DEATHS = 3  # of the processes of one run, before a person must look
+MAX_RESTARTS = 3  # of the processes of one run, before it has failed
 
 
 class Job(NamedTuple):
-    """One run to be done, or a part of one."""
+    """One run, or the part of it up to its base model."""
 
     title: str
     folder: Path  # of the run
-    verb: str  # of the command line that does it
-    after: str | None  # title of a job that must be done before
-    begin: Callable[[], Event]  # makes the run, or finds it; just before its process starts
+    verb: str  # of the command line that works on it
+    after: str | None  # title of the job that must be done first
+    begin: Callable[[], Event]  # makes or finds the run, just before its process starts
     is_done: Callable[[], bool]
 
 
@@ -34,32 +34,33 @@ class JobPool:
     """Does jobs.
 
     Args:
-      jobs: in the order in which they are wanted.
-      at_once: processes.
-      is_worked_on: whether a process of somebody else works on the run in a folder.
-      tell: is told what happened.
-      log_of: where a process's output goes, by job.
-      make_engine: what holds the processes, given the log of each by its name.
-      poll_seconds: between two looks.
+      jobs: in the order in which to start them.
+      max_running: processes at once.
+      is_worked_on: whether another process works on the run in a folder.
+      on_event: is called with every event.
+      log_of: job -> the log of its process.
+      make_engine: makes the engine, given the log of a process by its name.
+      poll_seconds: time between two polls of the engine.
     """
 
     def __init__(
         self,
         jobs: Sequence[Job],
-        at_once: int,
+        max_running: int,
         is_worked_on: Callable[[Path], bool],
-        tell: Callable[[Event], None],
+        on_event: Callable[[Event], None],
         log_of: Callable[[Job], Path],
         make_engine: Callable[[Callable[[str], Path]], Engine] = LocalEngine,
         poll_seconds: float = POLL_SECONDS,
     ):
         self._jobs = {job.title: job for job in jobs}
-        self._at_once, self._is_worked_on, self._on_event = at_once, is_worked_on, tell
+        self._max_running, self._is_worked_on = max_running, is_worked_on
+        self._on_event = on_event
         self._log_of = log_of
         self._waiting = list(jobs)
         self._running: dict[str, Job] = {}  # by process name
         self._adopted: list[Job] = []
-        self._deaths: dict[str, int] = {}
+        self._restarts: dict[str, int] = {}
         self._engine = make_engine(lambda name: log_of(self._running[name]))
         self._poll_seconds = poll_seconds
         self._should_stop = False
@@ -68,16 +69,16 @@ class JobPool:
 
     @property
     def active(self) -> list[Job]:
-        """Those that are being done."""
+        """The jobs that are being done."""
         return [*self._running.values(), *self._adopted]
 
     def end(self) -> None:
-        """`work` returns soon. May be called by a signal handler."""
+        """Makes `work` return soon. May be called by a signal handler."""
         self._should_stop = True
 
     def work(self, meanwhile: Callable[[], None]) -> bool:
-        """True when every job is done or has failed, False when told to end; calls `meanwhile`
-        between looks.
+        """Returns True when every job is done or has failed, False after `end`. Calls `meanwhile`
+        after every poll.
         """
         try:
             while self._waiting or self.active:
@@ -86,7 +87,7 @@ class JobPool:
                 self._start_due()
                 for ended in self._engine.poll():
                     self._handle_end(ended)
-                self._let_go()
+                self._check_adopted()
                 meanwhile()
                 time.sleep(self._poll_seconds)
             return True
@@ -96,7 +97,7 @@ class JobPool:
     def _start_due(self) -> None:
         undone = {job.title for job in [*self._waiting, *self.active]}
         for job in list(self._waiting):
-            if len(self.active) >= self._at_once:
+            if len(self.active) >= self._max_running:
                 return
             if job.after in self.failed:
                 self._waiting.remove(job)
@@ -120,16 +121,16 @@ class JobPool:
         job = self._running.pop(ended.name)
         if job.is_done():
             return
-        self._deaths[job.title] = self._deaths.get(job.title, 0) + 1
-        if ended.code == BAD_INPUT or self._deaths[job.title] > MOST_DEATHS:
+        self._restarts[job.title] = self._restarts.get(job.title, 0) + 1
+        if ended.code == BAD_INPUT or self._restarts[job.title] > MAX_RESTARTS:
             log = self._log_of(job)
-            self._fail(job, last_line(log) or f"its last words are in {log}.")
+            self._fail(job, last_line(log) or f"its output is in {log}.")
             return
         self._on_event(Event("row_ended", {"row": job.title, "how": ended.how}, "warning"))
         self._waiting.insert(0, job)
 
-    def _let_go(self) -> None:
-        """Of those that others worked on, and no longer do."""
+    def _check_adopted(self) -> None:
+        """Takes back unfinished jobs that other processes no longer work on."""
         for job in [job for job in self._adopted if not self._is_worked_on(job.folder)]:
             self._adopted.remove(job)
             if not job.is_done():

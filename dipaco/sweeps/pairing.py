@@ -1,9 +1,9 @@
-"""Paired differences: is one row better than another, or were its seeds lucky?
+"""Paired differences: whether one row is better than another, beyond the noise of seeds.
 
-Runs of one seed share corpus, base model and order of rows, so much of what a seed does it does to
-both. The difference is taken seed by seed and its mean given with Student's 95 % interval; an
-ordering is *resolved* where that interval excludes zero. With few seeds the interval is wide: three
-seeds give 2.5 standard deviations of the difference, two give 9.
+Runs of one seed share corpus, base model and order of rows, so a seed affects both rows alike. The
+difference is taken seed by seed, and its mean comes with Student's 95 % interval; an ordering is
+*resolved* if the interval excludes zero. Few seeds give a wide interval: three give 2.5 standard
+deviations of the difference, two give 9.
 """
 
 import math
@@ -15,7 +15,7 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """A mean over seeds, and how far off it may be."""
+    """A mean over seeds with its 95 % interval."""
 
     mean: float
     half_width: float | None  # of the 95 % interval; None with fewer than two seeds
@@ -28,7 +28,7 @@ class Interval(NamedTuple):
 
 
 def paired_difference(before: Mapping[int, float], after: Mapping[int, float]) -> Interval | None:
-    """`after - before`, over the seeds that both have; None where there is none.
+    """`after - before`, over the seeds that both have; None if they share none.
 
     Args:
       before, after: seed -> value.

@@ -1,6 +1,6 @@
-"""The picture of a sweep: what a lower perplexity cost in parameters, tokens and bytes.
+"""The picture of a sweep: perplexity against parameters, tokens and bytes sent.
 
-A mark for the mean of a row, a small dot for each seed. Colours and manner are those of `plots.py`.
+A mark for the mean of a row, a small dot for each seed. Colours as in `evaluation/plots.py`.
 """
 
 from pathlib import Path

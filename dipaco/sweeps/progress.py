@@ -1,8 +1,7 @@
-"""How far a whole sweep is, and how long it still takes.
+"""Progress of a whole sweep, and the time it still takes.
 
-Counted in floating point operations of training, so that a model of four times the size counts four
-times; read from the ledgers when it begins, and then from what the runs write into their event
-files.
+Counted in floating point operations of training: a model of four times the size counts four times.
+Read from the ledgers at first, then from the event files of the runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,13 +18,13 @@ from dipaco.runs.opening import reading
 from dipaco.runs.run import Run
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.shared_base import base_digest
-from dipaco.sweeps.table import Trial
+from dipaco.sweeps.trials import Trial
 
 UNITS = {"PFLOP": 1e15, "TFLOP": 1e12, "GFLOP": 1e9, "MFLOP": 1e6}
 
 
 class SweepProgress:
-    """One bar for the sweep, and a line for every event of it."""
+    """One bar for the sweep, and a line for each of its events."""
 
     def __init__(
         self,
@@ -36,7 +35,7 @@ class SweepProgress:
     ):
         self._flops_per_token: dict[Path, int] = {}
         self._followers: dict[Path, EventFileReader] = {}
-        self._fraction = 0.0  # of a unit, told with the next
+        self._fraction = 0.0  # of a unit, added to the next
         total = done = 0.0
         bases: dict[Path, RunConfig] = {}
         for trial in trials:
@@ -49,7 +48,7 @@ class SweepProgress:
             self._add(shared, config)
             total += _flops(config, config.plan.base)
             done += _done(shared, config, of_base=True)
-        # Large enough to be read, small enough to be whole numbers.
+        # The largest unit in which the total is at least 1000: whole numbers are precise enough.
         unit = next((unit for unit, size in UNITS.items() if total >= 1000 * size), "MFLOP")
         self._unit = UNITS[unit]
         self._bar = Progress(
@@ -64,7 +63,7 @@ class SweepProgress:
         self._bar.close()
 
     def look(self, folders: Sequence[Path]) -> None:
-        """Tells what the runs in `folders` and those before them have done since the last time."""
+        """Shows what all runs have done since the last call; `folders` are those running now."""
         tokens = flops = 0
         for folder in dict.fromkeys([*self._followers, *folders]):
             for event in self._followers[folder].new():
@@ -79,7 +78,7 @@ class SweepProgress:
             self._fraction -= whole
             self._bar.advance(whole, tokens=tokens)
 
-    def tell(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         self.say(f"{event.level}: {event}" if event.level != "info" else str(event))
 
     def say(self, text: str) -> None:
@@ -91,7 +90,7 @@ class SweepProgress:
 
 
 def _flops(config: RunConfig, arm: Arm) -> float:
-    """Of training one arm, as far as its plan tells."""
+    """Of training one arm, according to its plan."""
     tokens = arm.path_steps * config.inner.batch_size * config.data.length
     return float(tokens * flops_per_token(config.model, config.data.length))
 

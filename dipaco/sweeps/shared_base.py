@@ -1,9 +1,9 @@
-"""What the rows of a sweep have alike is made once: text, tokens, base model and features.
+"""Text, tokens, base model and features, made once for all rows of a sweep that agree on them.
 
-A *shared* run goes as far as its base model. Rows that agree with it on everything that such a
-model depends on begin with its ledger, and with its objects as links to the same bytes; from there
-they differ. All work is deterministic, so a row holds the facts that it would have made by itself,
-bit for bit, and is an ordinary run in every other way.
+A *shared* run ends with its base model. Rows that agree with it on everything that the model
+depends on begin with a copy of its ledger and with links to its objects. All work is deterministic,
+so a row holds the facts that it would have made alone, bit for bit, and is otherwise an ordinary
+run.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ from dipaco.files import flush, install_file, make_folder, translate_os_errors
 from dipaco.runs.opening import create_or_open, reading
 from dipaco.store.layout import Layout
 
-# Of the inner settings, those that no base model depends on: how long a phase is, how several paths
-# train at once, and what is done about the shards of paths.
+# Inner settings that no base model depends on: the length of a phase, how several paths train at
+# once, and how the shards of paths are used.
 NOT_OF_THE_BASE = ("steps", "stacked_paths", "stacking", "rewarm_steps", "hold_out")
 
 
 def corpus_digest(config: RunConfig) -> str:
-    """Equal for configs whose text is prepared to the same bytes."""
+    """Equal for configs whose prepared text has the same bytes."""
     return _digest(corpus_settings(config.data))
 
 
@@ -50,11 +50,15 @@ def base_digest(config: RunConfig) -> str:
 
 
 def begin_shared(folder: Path, config: RunConfig, prepared: Path | None) -> None:
-    """Begins the run that makes a base model; where `prepared` holds the same text, tokenised, it
-    is not read again.
+    """Begins the run that trains a base model.
+
+    Args:
+      folder: of the run.
+      config: of a row that begins with this model.
+      prepared: folder of a run with the same text, whose tokens are linked; None = read the text.
     """
     if Layout(folder).ledger.exists():
-        return  # for whichever row it was begun: its base model is that of all
+        return  # another row has begun it, with the same base model
     if prepared is not None:
         with translate_os_errors(folder):
             _link_folder(Layout(prepared).corpus, Layout(folder).corpus)
@@ -63,7 +67,7 @@ def begin_shared(folder: Path, config: RunConfig, prepared: Path | None) -> None
 
 
 def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
-    """Begins a run where the one in `shared` has come: its base model is trained."""
+    """Begins a run from the one in `shared`, whose base model is trained."""
     assert base_digest(config) == folder_digest(shared), "another base model"
     source, target = Layout(shared), Layout(folder)
     with reading(shared) as run, translate_os_errors(folder):
@@ -73,7 +77,7 @@ def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
         source.features.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):
             target.features.symlink_to(source.features.absolute())
-        # The ledger last: a run exists when it does, and begins whole or not at all.
+        # The ledger last: the run exists when its ledger does.
         partial = target.ledger.with_name(f"{target.ledger.name}.partial")
         partial.unlink(missing_ok=True)
         run.ledger.fork(partial, {"config": config.to_json()})
@@ -88,7 +92,7 @@ def folder_digest(shared: Path) -> str:
 
 
 def has_base_model(shared: Path) -> bool:
-    """Whether the run in a folder has come as far as its base model."""
+    """Whether the run in a folder has trained its base model."""
     if not Layout(shared).ledger.exists():
         return False
     with reading(shared) as run:
@@ -97,8 +101,9 @@ def has_base_model(shared: Path) -> bool:
 
 
 def _link_folder(source: Path, target: Path) -> None:
-    """The same files under other names; the manifest of a corpus last, since it means "finished".
-    Objects are replaced and never written into, so what happens to one name leaves the other be.
+    """Links all files into another folder; a corpus's manifest last, since it means "finished".
+
+    Objects are replaced, never written into, so a change under one name leaves the other as it was.
     """
     files = sorted(
         (file for file in source.rglob("*") if file.is_file()),

@@ -28,8 +28,9 @@ from dipaco.sweeps.shared_base import (
     corpus_digest,
     has_base_model,
 )
-from dipaco.sweeps.table import SweepTable, Trial, make_table, trials_of
+from dipaco.sweeps.table import SweepTable, make_table
 from dipaco.sweeps.text import render_sweep_markdown
+from dipaco.sweeps.trials import Trial, trials_of
 from dipaco.workers.signals import on_sigterm
 
 
@@ -101,13 +102,13 @@ class _Sweep:
                 jobs,
                 max_running,
                 is_in_use,
-                progress.tell,
+                progress.show,
                 lambda job: job.folder / "logs" / f"{job.verb}.log",
             )
 
             def look() -> None:
                 progress.look([job.folder for job in pool.active])
-                self._add_finished(progress.tell)
+                self._add_finished(progress.show)
 
             with on_sigterm(pool.end):
                 is_over = pool.work(look)

@@ -1,58 +1,54 @@
-"""A sweep: rows under several seeds, and the table that they come to.
+"""The table of a sweep, from the reports of its finished runs.
 
-Given the reports of the runs that are finished, whoever ran them. A row is compared with the first
-row, with DiLoCo of as many paths and tokens, which differs from it in what is shared and nothing
-else, and with every other row; differences are paired by seed (`paired.py`).
+Each row is compared with the first row, with every other row, and with the DiLoCo row of as many
+paths and tokens, from which it differs only in what is shared. Differences are paired by seed
+(`pairing.py`).
 """
 
 import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from dipaco.config import MODULAR, RunConfig
 from dipaco.evaluation.tables import ReportRow
 from dipaco.model.config import part_names
-from dipaco.sweeps.errors import BadSeeds, NoSuchRow
 from dipaco.sweeps.pairing import paired_difference
+from dipaco.sweeps.trials import Trial
 from dipaco.topology import SHARED
 
-BEST_PATH = "_best_path"  # how the name of such a row of a report ends
-OF_ITS_OWN = ("name", "seed", "topology", "phases", "baselines", "evaluation", "reroute")
-COSTS = ("steps", "tokens", "parameters_per_path", "flops")  # what rows may be held equal in
+BEST_PATH = "_best_path"  # suffix of a report's row for the best path of each document
+ROW_SETTINGS = ("name", "seed", "topology", "phases", "baselines", "evaluation", "reroute")
+COSTS = ("steps", "tokens", "parameters_per_path", "flops")  # the costs in which rows may be equal
 
 
-class Trial(NamedTuple):
-    """A row of a sweep under one seed: one run."""
+@dataclasses.dataclass(frozen=True)
+class LevelSummary:
+    """A level of a row's topology."""
 
-    row: str
-    seed: int
-    config: RunConfig
-
-    def __str__(self) -> str:
-        return f"{self.row}, seed {self.seed}"
+    name: str
+    experts: int  # 1 = shared, 0 = one per path
+    parts: list[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepRow(ReportRow):
-    """A `ReportRow`, in the mean over its seeds (costs: of the first; seconds: the median)."""
+    """A `ReportRow` over all seeds: mean perplexity, median seconds, the first seed's costs."""
 
     sweep: str
-    levels: list[dict[str, Any]]  # name, experts (1 = shared, 0 = one per path), parts
-    seeds: list[int]  # those that are finished
-    spread: (
-        float | None
-    )  # half-width of the 95 % interval of the paired difference to the first row
-    held_equal: list[str]  # which of COSTS are those of the first row
+    levels: list[LevelSummary]
+    seeds: list[int]  # the finished ones
+    spread: float | None  # half-width of the difference to the first row (95 %, paired)
+    held_equal: list[str]  # the COSTS that equal those of the first row
     perplexities: list[float]  # one a seed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ordering:
-    """How two rows compare."""
+    """The comparison of two rows."""
 
     better: str
     worse: str
@@ -65,16 +61,16 @@ class Ordering:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepTable:
-    """All that `dipaco ablate` has to say."""
+    """What `dipaco ablate` writes."""
 
     sweep: str
-    reference: str  # the first row, which `spread` and `held_equal` of the others refer to
+    reference: str  # the first row; `spread` and `held_equal` of the others refer to it
     rows: list[SweepRow]
     to_diloco: dict[str, Ordering]  # modular row -> against DiLoCo of as many paths and tokens
-    orderings: list[Ordering]  # of every two rows
-    runs: list[ReportRow]  # every run's own rows, as in its report
-    missing: list[str]  # runs that are not finished
-    apart: list[str]  # rows on other text than the reference, which are not compared with it
+    orderings: list[Ordering]  # of every pair of rows
+    runs: list[ReportRow]  # the rows of every run's report
+    missing: list[str]  # unfinished runs
+    apart: list[str]  # rows on other text than the reference; not compared with it
     notes: list[str]
 
     def to_json(self) -> bytes:
@@ -82,41 +78,8 @@ class SweepTable:
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
-def trials_of(
-    sweep: str, rows: Mapping[str, RunConfig], seeds: Sequence[int], only: Sequence[str] = ()
-) -> list[Trial]:
-    """The runs of a sweep, seed by seed, so that every row has a first result early.
-
-    Raises:
-      NoSuchRow: `only` names one that is not there.
-    """
-    for name in only:
-        if name not in rows:
-            raise NoSuchRow(sweep=sweep, name=name, known=", ".join(rows))
-    return [
-        Trial(name, seed, dataclasses.replace(config, name=f"{sweep} {name}", seed=seed))
-        for seed in seeds
-        for name, config in rows.items()
-        if not only or name in only
-    ]
-
-
-def seeds_of(text: str) -> list[int]:
-    """`0,1,2` -> [0, 1, 2]. Raises `BadSeeds`."""
-    seeds: list[int] = []
-    for word in text.split(","):
-        if not word.strip().isdecimal() or int(word) >= 2**63:
-            raise BadSeeds(given=text, problem=f"`{word.strip()}` is no seed")
-        if int(word) in seeds:
-            raise BadSeeds(
-                given=text, problem=f"{int(word)} is there twice, and would count as two"
-            )
-        seeds.append(int(word))
-    return seeds
-
-
 def is_diloco(config: RunConfig) -> bool:
-    """Several paths that share every part, and meet at outer steps."""
+    """Whether several paths share every part, and are averaged at outer steps."""
     owning = [level for level in config.topology.levels if level.parts]
     all_is_shared = all(level.experts == SHARED for level in owning)
     return config.num_paths > 1 and all_is_shared and not config.outer.synchronous
@@ -129,8 +92,8 @@ def make_table(
 
     Args:
       sweep: its name.
-      trials: of the rows that are asked for.
-      results: the rows of each run's report; those of unfinished runs are left out.
+      trials: the runs in the table, finished or not.
+      results: trial -> the rows of its report; unfinished trials are absent.
     """
     configs = {trial.row: trial.config for trial in trials if trial in results}
     values: dict[str, dict[int, ReportRow]] = {}  # name in the table -> seed -> row
@@ -140,7 +103,7 @@ def make_table(
             for result in results[trial]:
                 name = _name(row, result.name)
                 if configs[row].num_paths == 1 and name != row and "/" not in name:
-                    continue  # the best of one path
+                    continue  # one path is its own best path
                 values.setdefault(name, {})[trial.seed] = result
                 if not result.name.endswith(BEST_PATH):
                     main[name] = row
@@ -195,7 +158,7 @@ def _name(row: str, result: str) -> str:
 
 
 def _owner(name: str, rows: Iterable[str]) -> str:
-    """The row of the sweep that a name in the table belongs to; the longest that fits."""
+    """The row of the sweep that a name in the table belongs to: the longest prefix."""
     fitting = [row for row in rows if name == row or name.startswith((f"{row}_", f"{row}/"))]
     return max(fitting, key=len)
 
@@ -203,8 +166,8 @@ def _owner(name: str, rows: Iterable[str]) -> str:
 def _diloco_of(
     name: str, values: Mapping[str, Mapping[int, ReportRow]], configs: Mapping[str, RunConfig]
 ) -> str | None:
-    """The DiLoCo row of as many paths and tokens on the same text, and of those the one that has
-    the most settings in common.
+    """The DiLoCo row of as many paths and tokens on the same text; of several, the one with most
+    settings in common.
     """
     config, tokens = configs[name], _tokens(values[name])
     fitting = [
@@ -224,11 +187,11 @@ def _tokens(by_seed: Mapping[int, ReportRow]) -> int:
 
 
 def _differing(one: RunConfig, other: RunConfig) -> list[str]:
-    """Groups of settings in which two rows differ, but for what is shared."""
+    """Groups of settings in which two rows differ, apart from what is shared."""
     return [
         field.name
         for field in dataclasses.fields(RunConfig)
-        if field.name not in OF_ITS_OWN and getattr(one, field.name) != getattr(other, field.name)
+        if field.name not in ROW_SETTINGS and getattr(one, field.name) != getattr(other, field.name)
     ]
 
 
@@ -262,11 +225,11 @@ def _sweep_row(
     )
 
 
-def _levels(name: str, config: RunConfig) -> list[dict[str, Any]]:
+def _levels(name: str, config: RunConfig) -> list[LevelSummary]:
     if "/" in name:  # a dense baseline of the row's run
-        return [{"name": "all", "experts": SHARED, "parts": list(part_names(config.model))}]
+        return [LevelSummary("all", SHARED, list(part_names(config.model)))]
     return [
-        {"name": level.name, "experts": level.experts, "parts": list(level.parts)}
+        LevelSummary(level.name, level.experts, list(level.parts))
         for level in config.topology.levels
     ]
 

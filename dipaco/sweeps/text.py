@@ -1,13 +1,12 @@
-"""A sweep's table as text: columns for a terminal and for Markdown, orderings, levels."""
+"""A sweep's table as text, for a terminal and as Markdown: columns, orderings, levels."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from dipaco.evaluation.tables import columns_as_markdown, columns_as_text, duration, quantity
 from dipaco.sweeps.pairing import Interval, mean_interval, paired_difference
-from dipaco.sweeps.table import BEST_PATH, Ordering, SweepRow, SweepTable
+from dipaco.sweeps.table import BEST_PATH, LevelSummary, Ordering, SweepRow, SweepTable
 
-MOST_OF_ONE_SEED = 10  # differences that are listed though they cannot be resolved
+MOST_OF_ONE_SEED = 10  # differences of a single seed that are listed; they cannot be resolved
 
 
 def render_sweep_text(table: SweepTable) -> str:
@@ -42,8 +41,8 @@ Orderings, by the paired difference over seeds:
 
 
 def ordering_lines(table: SweepTable) -> list[str]:
-    """Which row is below which: the largest resolved differences first, then the unresolved, then
-    some of those that have one seed in common.
+    """Pairs of rows, the better one first: resolved differences, then unresolved ones, then some
+    with only one common seed; each group with the largest first.
     """
 
     def line(ordering: Ordering, sign: str) -> str:
@@ -125,8 +124,8 @@ def _difference(interval: Interval) -> str:
 
 
 def _levels(row: SweepRow) -> str:
-    def one(level: dict[str, Any]) -> str:
-        number = {0: "one per path", 1: "shared"}.get(level["experts"], f"{level['experts']}")
-        return f"{level['name']} ({number}): {', '.join(level['parts']) or 'nothing'}"
+    def one(level: LevelSummary) -> str:
+        number = {0: "one per path", 1: "shared"}.get(level.experts, f"{level.experts}")
+        return f"{level.name} ({number}): {', '.join(level.parts) or 'nothing'}"
 
     return "; ".join(one(level) for level in row.levels)

@@ -1,4 +1,4 @@
-"""`dipaco ablate`, as a user runs it: killed, gone on with, changed; and what it refuses."""
+"""`dipaco ablate` as a user runs it: killed, continued, changed; and what it refuses."""
 
 import hashlib
 import json
@@ -84,7 +84,7 @@ def little(dipaco, tmp_path_factory) -> Sweep:
     return Sweep(file, folder, folder / "rows" / "2x2" / "0")
 
 
-def test_a_row_is_the_run_that_it_would_be_alone_also_after_kills(tiny, little):
+def test_a_row_equals_the_run_that_it_would_be_alone_also_after_kills(tiny, little):
     assert facts(little.row) == facts(tiny.folder)
     assert report(little.row)["rows"] == report(tiny.folder)["rows"]
     table = json.loads((little.folder / "table.json").read_bytes())
@@ -97,7 +97,7 @@ def test_a_row_is_the_run_that_it_would_be_alone_also_after_kills(tiny, little):
     assert (little.folder / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_is_finished_is_not_run_again_and_a_new_row_runs_alone(dipaco, little):
+def test_finished_rows_are_not_run_again_and_a_new_row_runs_alone(dipaco, little):
     before = content_of(little.row)
     features = set((little.folder / "shared").glob("*/features/*"))
     assert len(features) == 3  # of the documents for the router, for training, for validation
@@ -126,7 +126,7 @@ def test_what_is_finished_is_not_run_again_and_a_new_row_runs_alone(dipaco, litt
     assert json.loads((little.folder / "table.json").read_bytes()) == table  # of all rows, still
 
 
-def test_a_changed_row_is_named_and_run_anew_where_that_is_asked_for(dipaco, little):
+def test_a_changed_row_is_named_and_run_again_with_redo(dipaco, little):
     before = content_of(little.row)
     command = ("ablate", little.file, "--run", little.folder)
     diloco = little.folder / "rows" / "diloco" / "0"
@@ -178,7 +178,7 @@ def test_a_changed_row_is_named_and_run_anew_where_that_is_asked_for(dipaco, lit
         ),
     ],
 )
-def test_what_is_no_sweep_is_refused_before_anything_is_written(
+def test_a_bad_sweep_or_argument_is_refused_before_anything_is_written(
     dipaco, tmp_path, rows, arguments, problem
 ):
     folder = tmp_path / "sweep"
@@ -222,7 +222,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(dipaco, tiny, tmp_path
     assert "SweepNeedsFolder" in ended.err
 
 
-def test_a_row_that_fails_is_named_and_the_others_are_done(dipaco, tmp_path):
+def test_a_row_that_fails_is_named_and_the_others_are_finished(dipaco, tmp_path):
     """48 router documents for 256 paths: only routing finds that out."""
     many = 'Topology(levels=(*diloco().topology.levels, Level(name="more", experts=64)))'
     rows = f'"many": dataclasses.replace(diloco(), topology={many}), "diloco": diloco()'

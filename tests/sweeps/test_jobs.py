@@ -1,13 +1,13 @@
-"""Several runs side by side: how many at once, what waits for what, and what is done about deaths.
+"""A pool of jobs: how many run at once, what waits for what, and restarts.
 
-The engine is a list: at every look the oldest process ends, as the test says.
+The engine is a list: at every poll the oldest process ends with the code that the test gives.
 """
 
 import pytest
 
 from dipaco.launch.engine import EndedWorker
 from dipaco.observe.events import Event
-from dipaco.sweeps.jobs import MOST_DEATHS, Job, JobPool
+from dipaco.sweeps.jobs import MAX_RESTARTS, Job, JobPool
 
 
 class Processes:
@@ -36,11 +36,11 @@ class Processes:
 
 
 @pytest.fixture
-def crew(tmp_path):
-    """`crew([(title, after), ...], ends)` -> the crew, its engine, and what it told."""
+def pool(tmp_path):
+    """`pool([(title, after), ...], ends)` -> the pool, its engine, and its events."""
 
-    def make(jobs, ends, at_once=2, is_worked_on=lambda folder: False):
-        done, told = set(), []
+    def make(jobs, ends, max_running=2, is_worked_on=lambda folder: False):
+        done, events = set(), []
 
         def ended(title):
             code = ends(title)
@@ -56,72 +56,72 @@ def crew(tmp_path):
         processes = Processes(ended)
         made = JobPool(
             [job(*each) for each in jobs],
-            at_once,
+            max_running,
             is_worked_on,
-            told.append,
+            events.append,
             lambda job: job.folder / "log",
             make_engine=lambda log: processes,
             poll_seconds=0.0,
         )
-        return made, processes, told
+        return made, processes, events
 
     return make
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_as_many_at_once_as_asked_and_each_once(crew, at_once):
-    made, processes, _ = crew([(name, None) for name in "abcde"], lambda _: 0, at_once)
+@pytest.mark.parametrize("max_running", [1, 2, 3])
+def test_each_job_runs_once_and_as_many_at_once_as_allowed(pool, max_running):
+    made, processes, _ = pool([(name, None) for name in "abcde"], lambda _: 0, max_running)
     assert made.work(lambda: None)
-    assert (processes.started, processes.most) == (list("abcde"), at_once)
+    assert (processes.started, processes.most) == (list("abcde"), max_running)
     assert processes.is_stopped
     assert not made.failed
 
 
-def test_what_waits_is_started_when_what_it_waits_for_is_done(crew):
-    made, processes, _ = crew([("base", None), ("a", "base"), ("b", "base")], lambda _: 0, 3)
+def test_a_job_starts_when_the_job_before_it_is_done(pool):
+    made, processes, _ = pool([("base", None), ("a", "base"), ("b", "base")], lambda _: 0, 3)
     assert made.work(lambda: None)
     assert processes.started == ["base", "a", "b"]
     assert processes.most == 2  # and not three: the rows waited
 
 
-def test_one_that_fails_takes_those_with_it_that_wait_for_it_and_no_others(crew, tmp_path):
+def test_a_failed_job_fails_the_jobs_that_wait_for_it_and_no_others(pool, tmp_path):
     jobs = [("base", None), ("a", "base"), ("b", None)]
-    made, processes, told = crew(jobs, lambda title: 2 if title == "base" else 0)
+    made, processes, events = pool(jobs, lambda title: 2 if title == "base" else 0)
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "log").write_text("Something: first\nTooFew: the last words\n")
     assert made.work(lambda: None)
     assert processes.started == ["base", "b"]
     assert made.failed == {"base": "TooFew: the last words", "a": "it waits for base."}
-    assert [str(event) for event in told if event.level == "error"] == [
+    assert [str(event) for event in events if event.level == "error"] == [
         "base could not be finished: TooFew: the last words",
         "a could not be finished: it waits for base.",
     ]
 
 
-def test_one_that_is_killed_is_started_again_but_not_for_ever(crew):
+def test_a_killed_job_is_restarted_a_few_times(pool):
     deaths = iter([-9, -9, 0])
-    made, processes, _ = crew([("a", None)], lambda _: next(deaths))
+    made, processes, _ = pool([("a", None)], lambda _: next(deaths))
     assert made.work(lambda: None)
     assert processes.started == ["a"] * 3
     assert not made.failed
-    made, processes, _ = crew([("a", None)], lambda _: -9)
+    made, processes, _ = pool([("a", None)], lambda _: -9)
     assert made.work(lambda: None)
-    assert processes.started == ["a"] * (MOST_DEATHS + 1)
+    assert processes.started == ["a"] * (MAX_RESTARTS + 1)
     assert "log" in made.failed["a"]
 
 
-def test_a_run_that_somebody_else_works_on_is_waited_for_and_then_taken_over(crew):
+def test_a_run_that_another_process_works_on_is_waited_for_and_then_taken_over(pool):
     looks = iter([True, True, False])
-    made, processes, told = crew(
+    made, processes, events = pool(
         [("a", None)], lambda _: 0, is_worked_on=lambda folder: next(looks, False)
     )
     assert made.work(lambda: None)
     assert processes.started == ["a"]
-    assert "another process works on it" in str(told[0])
+    assert "another process works on it" in str(events[0])
 
 
-def test_told_to_end_it_stops_its_processes(crew):
-    made, processes, _ = crew([("a", None), ("b", None)], lambda _: 0, at_once=1)
+def test_after_end_its_processes_are_stopped(pool):
+    made, processes, _ = pool([("a", None), ("b", None)], lambda _: 0, max_running=1)
     assert not made.work(made.end)
     assert processes.is_stopped
     assert processes.started == ["a"]

@@ -1,4 +1,4 @@
-"""The arithmetic of a sweep: paired differences, what is resolved, what a row is set against."""
+"""The table of a sweep: paired differences, resolved orderings, and what a row is compared with."""
 
 import dataclasses
 import json
@@ -8,15 +8,11 @@ import pytest
 
 from dipaco.evaluation.tables import ReportRow
 from dipaco.model.config import part_names
-from dipaco.sweeps.errors import BadSeeds, NoSuchRow
 from dipaco.sweeps.pairing import mean_interval, paired_difference
 from dipaco.sweeps.plot import draw_sweep
-from dipaco.sweeps.table import (
-    make_table,
-    seeds_of,
-    trials_of,
-)
+from dipaco.sweeps.table import make_table
 from dipaco.sweeps.text import ordering_lines, render_sweep_markdown
+from dipaco.sweeps.trials import trials_of
 from dipaco.topology import SHARED, Level, Topology
 from tests.support.tiny_run import TOY
 
@@ -88,7 +84,7 @@ def test_a_single_seed_resolves_nothing():
     assert paired_difference({0: 1.0}, {1: 2.0}) is None
 
 
-def test_what_a_seed_does_to_both_rows_cancels():
+def test_an_effect_of_the_seed_on_both_rows_cancels():
     """The rows differ by 20 between seeds, and by one from each other."""
     table = table_of()
     (ordering,) = [o for o in table.orderings if {o.better, o.worse} == {"diloco", "flat"}]
@@ -98,7 +94,7 @@ def test_what_a_seed_does_to_both_rows_cancels():
     assert ordering.spread == pytest.approx(0.4303, abs=1e-4)
 
 
-def test_orderings_are_said_resolved_first():
+def test_resolved_orderings_are_listed_first():
     lines = ordering_lines(table_of())
     kinds = [line.partition(":")[0] for line in lines]
     assert kinds == sorted(kinds, reverse=True)
@@ -107,7 +103,7 @@ def test_orderings_are_said_resolved_first():
     assert len(lines) == 6
 
 
-def test_a_modular_row_is_set_against_diloco_of_as_many_paths_and_tokens():
+def test_a_modular_row_is_compared_with_diloco_of_as_many_paths_and_tokens():
     table = table_of()
     assert set(table.to_diloco) == {"flat"}
     against = table.to_diloco["flat"]
@@ -115,7 +111,7 @@ def test_a_modular_row_is_set_against_diloco_of_as_many_paths_and_tokens():
     assert any("Without a DiLoCo row" in note and "pair" in note for note in table.notes)
 
 
-def test_rows_have_the_keys_of_a_report_and_those_of_a_sweep():
+def test_rows_have_the_keys_of_a_report_and_of_a_sweep():
     content = json.loads(table_of().to_json())
     keys = {field.name for field in dataclasses.fields(ReportRow)}
     keys |= {"sweep", "levels", "seeds", "spread", "held_equal", "perplexities"}
@@ -142,7 +138,7 @@ def test_rows_on_other_text_are_not_compared():
     assert "| flat | 3 | 79.07 |  |  |" in text
 
 
-def test_of_two_diloco_rows_the_one_with_the_same_settings_and_what_differs_is_said():
+def test_of_two_diloco_rows_the_one_with_the_same_settings_is_taken_and_differences_are_noted():
     inner = dataclasses.replace(ROWS["flat"].inner, learning_rate=1e-2)
     fast = dataclasses.replace(ROWS["flat"], inner=inner)
     table = table_of(rows=ROWS | {"flat": fast})
@@ -160,12 +156,12 @@ def test_dense_baselines_of_a_row_have_one_level():
     trials = trials_of("toy", {"flat": ROWS["flat"]}, [0])
     results = {trial: [result("flat", 0, "dense"), result("flat", 0)] for trial in trials}
     dense, flat = make_table("toy", trials, results).rows
-    assert (dense.name, [level["experts"] for level in dense.levels]) == ("flat/dense", [1])
-    assert dense.levels[0]["parts"] == list(EVERYTHING)
-    assert [level["experts"] for level in flat.levels] == [4]
+    assert (dense.name, [level.experts for level in dense.levels]) == ("flat/dense", [1])
+    assert dense.levels[0].parts == list(EVERYTHING)
+    assert [level.experts for level in flat.levels] == [4]
 
 
-def test_of_many_rows_under_one_seed_a_few_differences_are_listed():
+def test_with_one_seed_and_many_rows_only_some_differences_are_listed():
     table = table_of(seeds=(0,))
     assert all(line.startswith("not resolved, of one seed: ") for line in ordering_lines(table))
     many = dataclasses.replace(table, orderings=table.orderings * 3)
@@ -173,43 +169,20 @@ def test_of_many_rows_under_one_seed_a_few_differences_are_listed():
     assert ordering_lines(many)[-1] == "not resolved, of one seed: 8 more, in table.json"
 
 
-def test_the_best_of_one_path_is_no_row():
+def test_one_path_has_no_row_for_its_best_path():
     names = [row.name for row in table_of().rows]
     assert "dense_best_path" not in names
     assert "flat_best_path" in names
 
 
-def test_what_is_not_finished_is_named_and_compared_over_the_seeds_that_are():
+def test_unfinished_runs_are_named_and_rows_compared_over_the_finished_seeds():
     table = table_of(leave_out={"flat, seed 2"})
     assert table.missing == ["flat, seed 2"]
     assert table.to_diloco["flat"].seeds == [0, 1]
     assert "Not finished: flat, seed 2." in render_sweep_markdown(table)
 
 
-def test_the_picture_is_drawn_also_of_one_row(tmp_path):
+def test_the_picture_is_drawn_for_one_seed_and_for_several(tmp_path):
     for seeds in ((0,), (0, 1, 2)):
         draw_sweep(table_of(seeds), tmp_path / "plot.png")
         assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_trials_go_seed_by_seed_and_know_their_rows():
-    trials = trials_of("toy", ROWS, [3, 1], only=["flat", "dense"])
-    assert [str(trial) for trial in trials] == [
-        "dense, seed 3",
-        "flat, seed 3",
-        "dense, seed 1",
-        "flat, seed 1",
-    ]
-    assert {trial.config.seed for trial in trials} == {1, 3}
-    with pytest.raises(NoSuchRow, match=r"`toy` has no row `flatt`\. It has: dense, diloco"):
-        trials_of("toy", ROWS, [0], only=["flatt"])
-
-
-@pytest.mark.parametrize("text", ["", "0,,1", "0,1,0", "-1", "1.5", "one"])
-def test_what_is_no_list_of_seeds(text):
-    with pytest.raises(BadSeeds):
-        seeds_of(text)
-
-
-def test_seeds_are_read_in_the_order_given():
-    assert seeds_of("2, 0,1") == [2, 0, 1]
