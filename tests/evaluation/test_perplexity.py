@@ -28,7 +28,7 @@ def test_the_prefix_is_left_out():
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 50])
-def test_the_batch_size_changes_the_shape_that_the_model_sees_and_nothing_else(batch_size):
+def test_the_batch_size_changes_only_the_shape_that_the_model_sees(batch_size):
     shapes = set()
 
     def watched(tokens_BT, segments_BT):
@@ -41,7 +41,7 @@ def test_the_batch_size_changes_the_shape_that_the_model_sees_and_nothing_else(b
     assert shapes == {(shape, shape, np.dtype(np.int32), np.dtype(np.int32))}
 
 
-def test_infinities_outside_what_is_scored_do_not_leak_in():
+def test_infinities_at_tokens_that_are_not_scored_do_not_count():
     def padded_with_infinity(tokens_BT, segments_BT):
         return np.where((segments_BT > 0) & (tokens_BT < 9), -1.0, -np.inf)
 

@@ -20,7 +20,7 @@ def row(name, perplexity):
 
 
 @pytest.mark.parametrize("num_paths", [1, 4, 40])
-def test_a_report_becomes_a_picture_whatever_the_number_of_paths(tmp_path, num_paths):
+def test_a_report_is_drawn_for_few_and_for_many_paths(tmp_path, num_paths):
     report = Report(
         rows=[row("dense", 30.0), row("modular", 25.0), row("modular_best_path", 24.0)],
         shards=[

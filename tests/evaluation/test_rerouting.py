@@ -11,7 +11,7 @@ from dipaco.routing.config import RerouteConfig
 PREFIX = 2
 
 
-def test_the_first_chunk_is_the_document_router_s_and_each_chunk_chooses_the_next():
+def test_the_document_router_chooses_the_first_chunk_and_each_chunk_the_next():
     choice = np.arange(20)[None, :10] + 100  # after token t, path 100 + t
     path = path_of_tokens(np.array([7]), choice, every=3, prefix_tokens=PREFIX)
     #                         prefix  first    after 4          after 7
@@ -42,7 +42,7 @@ def test_with_w_as_long_as_the_document_it_equals_routing_once(every):
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_every_token_is_predicted_by_its_path_and_a_change_reads_all_before_it_again(every):
+def test_every_token_is_predicted_by_its_path_and_a_switch_reads_the_text_again(every):
     values, lengths, random = scored()
     path, choice = random.integers(0, 3, 5), random.integers(0, 3, (5, 10))
     paths = path_of_tokens(path, choice, every, PREFIX)
@@ -73,7 +73,7 @@ def test_the_best_choice_at_every_token_is_no_worse_than_the_best_path():
         assert best <= rerouted(values, fixed, lengths, PREFIX).perplexity
 
 
-def test_documents_that_end_within_the_prefix_have_nothing_to_say():
+def test_documents_that_end_within_the_prefix_are_an_error():
     values = np.zeros((2, 3, 4), np.float32)
     with pytest.raises(NothingToScore):
         rerouted(values, np.zeros((3, 4), np.int32), np.array([2, 1, 0]), PREFIX)
@@ -98,7 +98,7 @@ def test_scores_of_tokens_sum_to_those_of_documents_bit_for_bit():
     "setting",
     [{"every": (0,)}, {"every": (32, 16)}, {"window": 0}, {"steps": 0}, {"learning_rate": 0.0}],
 )
-def test_settings_that_mean_nothing_are_refused(setting):
+def test_bad_settings_are_refused(setting):
     (name,) = setting
     with pytest.raises(BadSetting, match=f"reroute.{name}"):
         RerouteConfig(**setting)

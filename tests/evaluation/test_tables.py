@@ -30,7 +30,7 @@ MODULAR = dataclasses.replace(
 )
 
 
-def test_a_report_comes_back_from_json_as_it_was():
+def test_a_report_survives_json():
     report = Report(
         rows=[DENSE, MODULAR],
         shards=[PathShare(path=0, documents=3, domains={"en_law": 3})],
@@ -43,8 +43,8 @@ def test_a_report_comes_back_from_json_as_it_was():
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"{}", b'{"rows": [{"name": "dense"}]}', b"\xff"])
-def test_what_is_not_a_report_is_refused(data):
-    with pytest.raises(BadReport, match="not a report"):
+def test_data_that_is_no_report_is_refused(data):
+    with pytest.raises(BadReport, match="cannot read the report"):
         Report.from_json(data)
 
 
@@ -78,5 +78,5 @@ def test_quantities_in_three_digits(value, text):
     ("seconds", "text"),
     [(8.25, "8.2 s"), (59.96, "1 min 00 s"), (245, "4 min 05 s"), (7620, "2 h 07 min")],
 )
-def test_durations_as_a_person_says_them(seconds, text):
+def test_durations_in_readable_units(seconds, text):
     assert duration(seconds) == text
