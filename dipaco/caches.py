@@ -1,4 +1,4 @@
-"""Where a user's caches lie: things that can be made again, shared by all runs."""
+"""The user's cache folder, for files that can be made again; shared by all runs."""
 
 import os
 from pathlib import Path

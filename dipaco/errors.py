@@ -1,4 +1,5 @@
-"""Every error a person can cause, in one tree. The docstring of a class is its message.
+"""The base class of all errors that a person can correct, and the errors that several rooms raise;
+the others are in `errors.py` of their room. The docstring of a class is its message.
 
 A message says what came, what was expected and what to do. Errors are raised with named values:
 
@@ -10,8 +11,7 @@ The command line prints `NameOfTheError: message` and ends with exit code 2. Wha
 
 import errno
 
-# What an OSError is when it is about the file that it names, and not, say, about a process with too
-# many of them open.
+# Numbers of an OSError about the file that it names (and not, say, about too many open files).
 FILE_ERRNOS = frozenset(
     {
         errno.EACCES,
@@ -27,7 +27,7 @@ FILE_ERRNOS = frozenset(
 
 
 class DipacoError(Exception):
-    """Something went wrong that a person can put right."""
+    """An error that a person can correct."""
 
     exit_code = 2  # of a command that ends with it
 

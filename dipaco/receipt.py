@@ -1,4 +1,4 @@
-"""`Receipt`: what a store gives for bytes that are durable, and what a ledger remembers of them."""
+"""`Receipt`: a store returns it for durable bytes, and the ledger records it."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,7 @@
-"""The few verbs on trees of arrays that the house needs and JAX does not name.
+"""Functions on trees of arrays that JAX lacks: names of leaves, sizes, digests, differences.
 
-A tree is a nested mapping with arrays as leaves. NumPy only: rooms that never compute must be able
-to check a digest.
+A tree is a nested mapping with arrays as leaves. NumPy only, so that rooms without JAX can check a
+digest.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def outline(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The same names, shapes and types; every leaf is zero, and takes no memory."""
+    """A tree with the same names, shapes and types; its leaves are zeros that take no memory."""
     return unflatten(
         {
             path: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
@@ -51,9 +51,7 @@ def num_bytes(tree: Mapping[str, Any]) -> int:
 
 
 def digest(tree: Mapping[str, Any]) -> str:
-    """Digest of names, types, shapes and values: equal if and only if two trees are equal bit
-    for bit.
-    """
+    """Digest of names, types, shapes and values: two trees are equal bit for bit if theirs are."""
     state = xxhash.xxh3_128()
     for path, leaf in flatten(tree):
         array = np.asarray(leaf)
@@ -63,9 +61,7 @@ def digest(tree: Mapping[str, Any]) -> str:
 
 
 def difference(expected: Mapping[str, Any], got: Mapping[str, Any]) -> str | None:
-    """A phrase that says how `got` differs from `expected` in names, shapes or types; None where
-    it does not.
-    """
+    """A phrase for how `got` differs from `expected` in names, shapes or types; or None."""
     want = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in flatten(expected)}
     have = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in flatten(got)}
     for path in sorted(want.keys() | have.keys()):

@@ -1,18 +1,17 @@
 """The language model that every path is: a Llama-family decoder, held as named parts.
 
 The model knows *parts* (`embed`, `block_00` ... `final_norm`, `head`) and nothing of levels,
-modules or paths: which parts are shared with whom is the business of `topology`. Parameters are a
-mapping from part name to a nested dict of arrays, so that parts of several modules are put together
-by a dict union.
+modules or paths: `topology` decides which paths share which parts. Parameters are a mapping from
+part name to a nested dict of arrays, so that a dict union joins the parts of several modules.
 
     config.py       sizes, counts of parameters and of floating point operations (no JAX)
-    spec.py         parameters as descriptions: shape, dtype, logical axes, first values
-    layers.py       norm, rotary positions, feed-forward, and the `dense` that is quick on CPU
+    spec.py         parameters as descriptions: shape, dtype, logical axes, initial values
+    layers.py       norm, rotary positions, feed-forward, and a `dense` that is fast on CPU
     attention.py    causal attention within segments, with and without a cache
     lm.py           parts -> logits; hidden states for the router
     loss.py         next-token loss and log-likelihoods
-    cache.py        keys and values of tokens seen, for decoding
-    inference.py    parts -> logits as serving runs it: kernels turned, tokens as columns
+    cache.py        keys and values of earlier tokens, for decoding
+    inference.py    parts -> logits for serving: kernels transposed, tokens as columns
     sharding.py     logical axes -> mesh axes
     huggingface.py  checkpoints to and from `transformers`
 
@@ -24,7 +23,7 @@ Letters at the end of a name are its axes:
     V  vocabulary                 G  key/value heads     R  query heads for each of them (H = G R)
                                   K  size of a head
 
-May import: errors, trees. The only room that knows Flax. Architecture: DiPaCo (arXiv 2403.10616)
-section 4 leaves it open beyond sizes; this is Llama (arXiv 2302.13971) with grouped queries
+Imports `errors` and `trees`. The only room that imports Flax. Architecture: DiPaCo (arXiv
+2403.10616) section 4 gives sizes only; this is Llama (arXiv 2302.13971) with grouped queries
 (2305.13245) and optional QK-norm (2302.05442).
 """

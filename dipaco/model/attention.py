@@ -1,8 +1,7 @@
 """Causal attention within segments, with and without a cache of keys and values.
 
-Axis letters are in this room's `__init__`. Scores, softmax and sums are float32 whatever the
-compute dtype: a bfloat16 score of 30 is known to the nearest 1/8, and the exponential
-makes that 13 %.
+Axis letters are in this room's `__init__`. Scores, softmax and sums are float32 for any compute
+dtype: a bfloat16 score of 30 is exact to 1/8 only, which the exponential turns into 13 %.
 """
 
 import functools
@@ -20,11 +19,11 @@ from dipaco.model.layers import declare, dense, rms_norm, rotate
 from dipaco.model.spec import ParamSpec
 
 # Blocks of 64 queries were slower than no blocks at all (CPU, 256 tokens).
-LEAST_BLOCK, MOST_BLOCKS = 128, 4  # queries; in a row
+LEAST_BLOCK, MOST_BLOCKS = 128, 4  # queries in a block; blocks in a row
 
 
 class Attention(nn.Module):
-    """norm, queries, keys and values, rotary, softmax, output; a key head serves R query heads."""
+    """Norm, queries, keys and values, rotary, softmax, output; a key head serves R query heads."""
 
     specs: Mapping[str, ParamSpec]
     config: ModelConfig
@@ -33,7 +32,7 @@ class Attention(nn.Module):
     def __call__(
         self,
         x_BTD: jax.Array,
-        turns: jax.Array,
+        rotary: jax.Array,
         positions_BT: jax.Array,
         allowed_BTS: jax.Array,
         cache: Mapping[str, jax.Array] | None = None,
@@ -47,7 +46,7 @@ class Attention(nn.Module):
         if config.qk_norm:
             q_BTHK = rms_norm(q_BTHK, params["query_norm"], config.norm_epsilon)
             k_BTGK = rms_norm(k_BTGK, params["key_norm"], config.norm_epsilon)
-        q_BTHK, k_BTGK = rotate(q_BTHK, turns), rotate(k_BTGK, turns)
+        q_BTHK, k_BTGK = rotate(q_BTHK, rotary), rotate(k_BTGK, rotary)
 
         k_BGSK, v_BGSK = k_BTGK.swapaxes(1, 2), v_BTGK.swapaxes(1, 2)
         if cache is None and uses_cudnn(config, x_BTD.shape[1]):
@@ -68,11 +67,11 @@ def attend_causally(
     allowed_BTT: jax.Array,
     compute_dtype: str,
 ) -> jax.Array:
-    """As `attend`, where no token may see a later one: a block of queries at a time, and only what
-    stands up to the block's end.
+    """As `attend`, if no token may see a later one: for each block of queries, only the keys up to
+    the block's end.
 
-    Of the products of which half would be masked, three quarters remain with two blocks and five
-    eighths with four. More blocks save little and are as much more to compile.
+    Half of the full products would be masked. Two blocks compute three quarters of them, four
+    five eighths; more blocks save little and take longer to compile.
     """
     length = q_BTHK.shape[1]
     block = max(LEAST_BLOCK, -(-length // MOST_BLOCKS))
@@ -85,9 +84,9 @@ def attend_causally(
 
 
 def uses_cudnn(config: ModelConfig, length: int) -> bool:
-    """Whether rows of `length` tokens go through cuDNN's kernel: as told, or where it can.
+    """Whether rows of `length` tokens use cuDNN's kernel: as configured; on "auto", if it can.
 
-    It takes 16-bit types, heads of a multiple of 8 up to 128, an even length where there is a mask,
+    It takes 16-bit types, head sizes that are multiples of 8 up to 128, an even length with a mask,
     and NVIDIA's Ampere or later (jax 0.10, `jax/_src/cudnn/fused_attention_stablehlo.py`).
     """
     if config.attention_kernel != "auto":
@@ -114,20 +113,20 @@ def attend_fused(
     """As `attend_causally`, in one kernel that never writes scores to memory; the result is rounded
     to `compute_dtype` on the way.
 
-    Segments reach the kernel as a bias of 0 or minus much, [B, 1, T, T] of 2 bytes a pair: it has
-    no mask of segments that JAX's public interface could ask for. (Left out, as a public trainer
-    once did, tokens attend to the documents before theirs, and nothing says so.) `jax.vmap` over a
-    call with a bias is refused: its rule wants one of every head.
+    Segments reach the kernel as a bias of 0 or a large negative number, [B, 1, T, T] of 2 bytes a
+    pair: JAX's public interface to it has no mask of segments. (Without one, tokens silently attend
+    to earlier documents.) `jax.vmap` over a call with a bias is refused: its rule wants a bias for
+    every head.
     """
     batch, length, num_heads, size = q_BTHK.shape
     q_BTHK, k_BTGK, v_BTGK = (x.astype(compute_dtype) for x in (q_BTHK, k_BTGK, v_BTGK))
-    # One mask for several rows is the causal one alone, which the kernel makes by itself.
-    is_one_for_all = len(allowed_BTT) < batch
+    # A mask that all rows share is the causal one, which the kernel applies by itself.
+    is_shared = len(allowed_BTT) < batch
     y_BTHK = jax.nn.dot_product_attention(
         q_BTHK,
         k_BTGK,
         v_BTGK,
-        mask=None if is_one_for_all else allowed_BTT[:, None],
+        mask=None if is_shared else allowed_BTT[:, None],
         is_causal=True,
         implementation=implementation,
     )
@@ -147,7 +146,7 @@ def attend(
     """
     batch, length, num_heads, size = q_BTHK.shape
     kv_heads = k_BGSK.shape[1]
-    # The R queries of a key head are so many more rows of one product: no key is repeated.
+    # The R queries of a key head are further rows of one product, so no key is repeated.
     q_BHTK = (q_BTHK * size**-0.5).swapaxes(1, 2)
     q_BGNK = q_BHTK.reshape(batch, kv_heads, num_heads // kv_heads * length, size)
     y_BGNK = _weighted_sum(q_BGNK, k_BGSK, v_BGSK, allowed_BTS, compute_dtype)
@@ -157,10 +156,10 @@ def attend(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _weighted_sum(q_BGNK, k_BGSK, v_BGSK, allowed_BTS, compute_dtype):
-    """softmax(q k) v, N = R T. With its own gradient, which XLA:CPU runs sooner:
+    """softmax(q k) v, N = R T. The gradient is written by hand, as XLA:CPU runs it faster.
 
-    of w = softmax(s) it is w (dw - sum_S w dw), and the sum is that of y dy, an S / K smaller one
-    (FlashAttention, arXiv 2205.14135, appendix B.2).
+    That of w = softmax(s) is w (dw - sum_S w dw). The sum equals that of y dy over K, which is
+    S / K times smaller (FlashAttention, arXiv 2205.14135, appendix B.2).
     """
     return _weighted_sum_forward(q_BGNK, k_BGSK, v_BGSK, allowed_BTS, compute_dtype)[0]
 
@@ -178,7 +177,7 @@ def _weighted_sum_forward(q_BGNK, k_BGSK, v_BGSK, allowed_BTS, compute_dtype):
 
 def _weighted_sum_backward(compute_dtype, saved, dy_BGNK):
     q_BGNK, k_BGSK, v_BGSK, weights_BGNS, y_BGNK = saved
-    # The barriers do here what they do in `layers.dense`.
+    # The barriers are here for the same reason as in `layers.dense`.
     dy_BGNK = lax.optimization_barrier(dy_BGNK)
     dy_rounded_BGNK = dy_BGNK.astype(compute_dtype)
     dv_BGSK = _product("BGNS,BGNK->BGSK", weights_BGNS.astype(compute_dtype), dy_rounded_BGNK)

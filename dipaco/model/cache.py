@@ -1,10 +1,9 @@
 """The cache of keys and values for decoding, described like parameters.
 
-A cache holds one document per row. Slot s of a row is the token at position s, so nothing but the
-number of tokens seen says what is valid: `{"length": int32 [B], "block_00": {"key": [B, G, S, K],
-"value": ...}, ...}`. Slots at or beyond `length` may hold left-overs of padding; no query sees them
-before they are written again. Heads stand before slots: the other order makes each step on CPU two
-thirds slower.
+A cache holds one document per row. Slot s of a row is the token at position s, so the number of
+tokens alone says which slots are valid: `{"length": int32 [B], "block_00": {"key": [B, G, S, K],
+"value": ...}, ...}`. Slots from `length` on may hold padding; no query sees them before they are
+written again. Heads come before slots: the other order makes each step on CPU two thirds slower.
 """
 
 from collections.abc import Mapping
@@ -24,11 +23,11 @@ def describe_cache(config: ModelConfig, batch: int, slots: int) -> dict[str, Any
     """A `ParamSpec` for every array of a cache of `batch` rows and `slots` tokens."""
     shape = (batch, config.kv_heads, slots, config.head_size)
     axes = ("batch", "kv_heads", None, None)
-    kept = ParamSpec(shape, jnp.dtype(config.compute_dtype), axes, initializers.zeros)
+    spec = ParamSpec(shape, jnp.dtype(config.compute_dtype), axes, initializers.zeros)
     length = ParamSpec((batch,), jnp.dtype(jnp.int32), ("batch",), initializers.zeros)
     return {
         "length": length,
-        **{name: {"key": kept, "value": kept} for name in block_names(config)},
+        **{name: {"key": spec, "value": spec} for name in block_names(config)},
     }
 
 
@@ -40,7 +39,7 @@ def empty_cache(config: ModelConfig, batch: int, slots: int) -> dict[str, Any]:
 
 
 def num_slots(cache: Cache) -> int:
-    """Tokens that a row of the cache has room for."""
+    """How many tokens a row of the cache can hold."""
     return cache["block_00"]["key"].shape[2]
 
 
@@ -50,11 +49,10 @@ def write(
     v_BGTK: jax.Array,
     positions_BT: jax.Array,
 ) -> dict[str, jax.Array]:
-    """One block's keys and values with T new tokens in the slots from `positions_BT[:, 0]` onward.
+    """One block's keys and values with T new tokens in the slots from `positions_BT[:, 0]` on.
 
-    The positions of a row are consecutive, so each row is one contiguous copy. There must be room
-    for all T, padding included: a copy that would run over the end is moved back by XLA, onto
-    tokens that are valid.
+    The positions of a row are consecutive, so each row is one contiguous copy. There must be slots
+    for all T, padding included: XLA moves a copy that would cross the end back, over valid tokens.
     """
 
     def put(row_GSK, new_GTK, start):
@@ -62,8 +60,8 @@ def write(
 
     def put_all(kept_BGSK, new_BGTK):
         if len(kept_BGSK) == 1:
-            # The scatter that `vmap` makes of it keeps the old values beside the new ones: for one
-            # row XLA:CPU copies the whole cache four times a step, a tenth of its time.
+            # `vmap` turns it into a scatter that keeps the old values: for one row XLA:CPU then
+            # copies the whole cache four times a step, a tenth of the step's time.
             return put(kept_BGSK[0], new_BGTK[0], positions_BT[0, 0])[None]
         return jax.vmap(put)(kept_BGSK, new_BGTK, positions_BT[:, 0])
 

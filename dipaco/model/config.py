@@ -1,4 +1,4 @@
-"""Sizes of a model and of a mesh, and what follows from them by arithmetic. Pure Python: no JAX."""
+"""Sizes of a model and of a mesh, and counts that follow from them. Pure Python: no JAX."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ class ModelConfig:
     qk_norm: bool = False  # RMSNorm on each query and key head, before rotary (as Qwen3)
     tied_head: bool = False  # the head is the embedding's table, and there is no part `head`
     compute_dtype: str = "float32"  # "bfloat16" = dots on bfloat16 inputs, summed in float32
-    attention_kernel: str = "auto"  # in training; "auto" = cuDNN's where it can, "plain" elsewhere
+    attention_kernel: str = "auto"  # in training; "auto" = "cudnn" if it can, else "plain"
 
     def __post_init__(self):
         sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_length")
@@ -43,7 +43,7 @@ class ModelConfig:
         if self.head_size % 2:
             field = "num_heads" if self.head_dim is None else "head_dim"
             expected = f"heads of an even size (now {self.head_size})"
-            _refuse(self, field, expected, "Rotary positions turn pairs of values.")
+            _refuse(self, field, expected, "Rotary positions rotate pairs of values.")
         for field in ("rope_theta", "norm_epsilon"):
             if not getattr(self, field) > 0:
                 _refuse(self, field, "more than 0", "Leave it out for the usual value.")
@@ -101,17 +101,17 @@ def num_parameters(config: ModelConfig) -> int:
 def flops_per_token(config: ModelConfig, length: int, *, training: bool = True) -> int:
     """Floating point operations of the matrix products for one token, a multiply-add being two.
 
-    Forward: 2 N + 4 L H K T, with N the parameters that multiply (the blocks' matrices and the
-    head, tied or not; the embedding is a look-up), L layers, H heads of size K, and T = `length`,
-    the tokens of a row. Training is three times that: the backward pass makes two products for each
-    of the forward one. As usual, the second term counts the whole T x T square of attention,
-    although half of it is masked; norms, softmax and rotary are left out.
+    Forward: 2 N + 4 L H K T, with N the parameters in products (the blocks' matrices and the head,
+    tied or not; the embedding is a look-up), L layers, H heads of size K, and T = `length`, the
+    tokens of a row. Training is three times that: the backward pass has two products for each of
+    the forward pass. As usual, the second term counts the whole T x T square of attention, although
+    half of it is masked; norms, softmax and rotary are left out.
 
     Source: PaLM (arXiv 2204.02311) appendix B.
     """
-    multiplying = config.num_layers * _block_matrices(config) + config.vocab_size * config.d_model
+    in_products = config.num_layers * _block_matrices(config) + config.vocab_size * config.d_model
     attention = 4 * config.num_layers * config.num_heads * config.head_size * length
-    return (3 if training else 1) * (2 * multiplying + attention)
+    return (3 if training else 1) * (2 * in_products + attention)
 
 
 def _block_matrices(config: ModelConfig) -> int:
@@ -129,7 +129,7 @@ MESH_AXES = ("data", "fsdp", "tensor")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardingRules:
-    """Along which mesh axes each logical axis is cut; none = whole on every device."""
+    """The mesh axes along which each logical axis is divided; none = whole on every device."""
 
     batch: tuple[str, ...] = ("data", "fsdp")  # rows
     vocab: tuple[str, ...] = ("tensor",)
@@ -147,14 +147,14 @@ class ShardingRules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Devices along each axis of the mesh; one axis may be -1, the devices that remain.
+    """Devices along each axis of the mesh; one axis may be -1, the remaining devices.
 
-    Without a -1 the mesh takes the first data x fsdp x tensor devices and leaves the others alone.
+    Without a -1 the mesh uses the first data x fsdp x tensor devices only.
     """
 
-    data: int = 1  # rows of the batch apart, parameters copied
-    fsdp: int = 1  # rows of the batch apart, parameters cut along d_model
-    tensor: int = 1  # heads, feed-forward and vocabulary apart
+    data: int = 1  # divides the rows of the batch; parameters are copied
+    fsdp: int = 1  # divides the rows of the batch, and the parameters along d_model
+    tensor: int = 1  # divides heads, feed-forward and vocabulary
     rules: ShardingRules = ShardingRules()
 
     def __post_init__(self):
@@ -166,7 +166,7 @@ class MeshConfig:
         """Devices along (data, fsdp, tensor), with -1 filled in.
 
         Raises:
-          BadMesh: there are too few devices, or what remains is not a whole number.
+          BadMesh: there are too few devices, or -1 is not a whole number.
         """
         given = math.prod(size for size in self._sizes if size != -1)
         if given > num_devices or (-1 in self._sizes and num_devices % given):

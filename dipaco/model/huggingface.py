@@ -1,9 +1,9 @@
-"""Checkpoints that Hugging Face `transformers` loads as they are, and the way back.
+"""Checkpoints of Hugging Face `transformers`, written and read.
 
-A model without QK-norm is a `LlamaForCausalLM`, one with it a `Qwen3ForCausalLM`; the names of our
-parameters and theirs stand in one table. Theirs are stored [out, in], ours [in, out]. Every size
-and switch is written out: what `config.json` leaves unsaid, `transformers` fills in silently (a
-head of 128, a theta of 10,000), and a wrong theta still loads.
+A model without QK-norm is a `LlamaForCausalLM`, one with it a `Qwen3ForCausalLM`; one table maps
+our parameter names to theirs. Theirs are stored [out, in], ours [in, out]. Every size and switch is
+written out: `transformers` silently fills in what `config.json` omits (a head of 128, a theta of
+10,000), and a wrong theta still loads.
 """
 
 import json
@@ -45,18 +45,18 @@ _IN_BLOCK = {
     "feed_forward.up": ("mlp.up_proj.weight", True),
     "feed_forward.down": ("mlp.down_proj.weight", True),
 }
-# What `transformers` takes where an architecture's config.json does not say.
-_UNSAID: dict[str, dict[str, Any]] = {
+# What `transformers` assumes for keys that an architecture's config.json omits.
+_DEFAULTS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {},
     "Qwen3ForCausalLM": {"head_dim": 128, "num_key_value_heads": 32},
 }
 
 
 def is_exported(folder: Path) -> bool:
-    """Whether the checkpoint of an earlier export is there.
+    """Whether an earlier export of this checkpoint is there.
 
     Raises:
-      CheckpointIncomplete: somebody has taken files out of it.
+      CheckpointIncomplete: files of it are missing.
     """
     if not folder.exists():
         return False
@@ -68,9 +68,9 @@ def is_exported(folder: Path) -> bool:
 def export_checkpoint(
     config: ModelConfig, parts: Parts, tokenizer_file: str | Path, folder: str | Path
 ) -> None:
-    """Writes a folder for `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer`'s.
+    """Writes a folder for `from_pretrained` of `AutoModelForCausalLM` and `AutoTokenizer`.
 
-    It appears whole or not at all: files are written beside it, and the folder is renamed.
+    The folder appears whole or not at all: it is written under another name, and renamed.
 
     Args:
       config: sizes.
@@ -90,12 +90,12 @@ def export_checkpoint(
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         save_file(_to_theirs(config, parts), partial / WEIGHTS, metadata={"format": "pt"})
-        (partial / WEIGHTS).chmod(0o644)  # safetensors makes files for their owner only
+        (partial / WEIGHTS).chmod(0o644)  # safetensors makes files that only their owner can read
         shutil.copyfile(tokenizer_file, partial / "tokenizer.json")
         has_padding = PADDING in _read_vocabulary(Path(tokenizer_file))
         _write_json(partial / "config.json", _model_json(config, has_padding))
         _write_json(partial / "tokenizer_config.json", _tokenizer_json(config, has_padding))
-        partial.chmod(0o755)  # mkdtemp's are for their owner only
+        partial.chmod(0o755)  # only their owner can read folders of mkdtemp
         os.rename(partial, folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -108,8 +108,8 @@ def read_checkpoint(folder: str | Path) -> tuple[ModelConfig, dict[str, Tree]]:
     One safetensors file or several with an index; weights of any float type, returned as float32.
 
     Raises:
-      BadCheckpoint: files are missing, the architecture or an option is not ours, or the weights
-        are others than its config.json describes.
+      BadCheckpoint: files are missing, the architecture or an option is not supported, or the
+        weights do not match config.json.
     """
     folder = Path(folder)
     theirs = _read_json(folder, "config.json")
@@ -118,7 +118,7 @@ def read_checkpoint(folder: str | Path) -> tuple[ModelConfig, dict[str, Tree]]:
 
     names = _names(config)
     expected = {their_name for their_name, _ in names.values()}
-    # A tied checkpoint may hold its head once more; older ones hold their rotary frequencies.
+    # A tied checkpoint may hold its head as well; older ones hold their rotary frequencies.
     ignored = {name for name in where if name.endswith("rotary_emb.inv_freq")}
     ignored |= {"lm_head.weight"} if config.tied_head else set()
     missing, unknown = sorted(expected - where.keys()), sorted(where.keys() - expected - ignored)
@@ -146,7 +146,7 @@ def _to_theirs(config: ModelConfig, parts: Parts) -> dict[str, np.ndarray]:
     values = dict(flatten(parts))
     for path, (their_name, is_transposed) in _names(config).items():
         value = np.asarray(values[path], np.float32)
-        # safetensors writes memory as it lies, and a transposed view lies as it lay before.
+        # safetensors writes the underlying memory, which a transposed view does not change.
         theirs[their_name] = np.ascontiguousarray(value.T if is_transposed else value)
     return theirs
 
@@ -172,7 +172,7 @@ def _model_json(config: ModelConfig, has_padding: bool) -> dict[str, Any]:
         "attention_dropout": 0.0,
         "mlp_bias": False,
         "dtype": "float32",
-        # Null rather than absent: Llama's defaults are 1 and 2, ordinary tokens here.
+        # Null rather than absent: the defaults, 1 and 2, are ordinary tokens here.
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": 0 if has_padding else None,
@@ -197,9 +197,9 @@ def _read_vocabulary(tokenizer_file: Path) -> Mapping[str, int]:
 
 def _read_config(folder: Path, theirs: Mapping[str, Any], has_head: bool) -> ModelConfig:
     architecture = (theirs.get("architectures") or ["none"])[0]
-    if architecture not in _UNSAID:
+    if architecture not in _DEFAULTS:
         _refuse(folder, f"its architecture is {architecture}")
-    theirs = {**_UNSAID[architecture], **theirs}
+    theirs = {**_DEFAULTS[architecture], **theirs}
     for problem in _unsupported(theirs):
         _refuse(folder, f"config.json says {problem}")
     rope = theirs.get("rope_parameters") or {}
@@ -225,7 +225,7 @@ def _read_config(folder: Path, theirs: Mapping[str, Any], has_head: bool) -> Mod
 
 
 def _unsupported(theirs: Mapping[str, Any]):
-    """Options that would change what the weights mean, as phrases."""
+    """Phrases about options that would change the meaning of the weights."""
     for switch in ("attention_bias", "mlp_bias", "use_sliding_window", "quantization_config"):
         if theirs.get(switch):
             yield f"`{switch}` is on"
@@ -242,7 +242,7 @@ def _unsupported(theirs: Mapping[str, Any]):
 
 
 def _locate_weights(folder: Path) -> dict[str, str]:
-    """Name of each weight -> the file it is in."""
+    """Name of each weight -> its file."""
     if (folder / WEIGHTS_INDEX).exists():
         return _read_json(folder, WEIGHTS_INDEX)["weight_map"]
     if not (folder / WEIGHTS).exists():
@@ -275,7 +275,7 @@ def _open(folder: Path, file: str):
         names = set(opened.keys())
     except (OSError, safetensors.SafetensorError) as error:
         _refuse(folder, f"{file} cannot be opened ({error})")
-    # By way of JAX: NumPy alone has no bfloat16.
+    # Through JAX, since NumPy has no bfloat16.
     return names, lambda name: np.asarray(opened.get_tensor(name)).astype(np.float32)
 
 

@@ -1,10 +1,10 @@
-"""The model as serving runs it: kernels turned and joined once, tokens as columns.
+"""The model for serving: kernels transposed and joined once, tokens as columns.
 
 Axis letters are in this room's `__init__`; N = B T is the tokens of all rows side by side. A step
-of decoding multiplies few tokens by much kernel, and XLA:CPU packs the right-hand side of a product
-anew each time: with the kernel on the left, [out, in] times [in, N], it packs the tokens instead.
-That takes two thirds to three quarters of the time from 4 to 32 tokens (jax 0.10, float32, a kernel
-of 1 MB: 151 against 212 microseconds at 8, 290 against 414 at 32), and one token is none the worse.
+of decoding multiplies few tokens by a large kernel, and XLA:CPU packs the right-hand side of every
+product: with the kernel on the left, [out, in] times [in, N], it packs the tokens instead. That
+takes two thirds to three quarters of the time from 4 to 32 tokens (jax 0.10, float32, a kernel of
+1 MB: 151 against 212 microseconds at 8, 290 against 414 at 32), and no longer for one token.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ Blocks = Mapping[str, Mapping[str, jax.Array]]  # keys and values of each block,
 
 
 def prepare(config: ModelConfig, parts: Parts) -> dict[str, Tree]:
-    """Parts for `extend` and `logits`, as many bytes: kernels [out, in] in the compute dtype.
+    """Parts for `extend` and `logits`: kernels [out, in] in the compute dtype.
 
-    Works on any of the parts, so that a module can be prepared before it is part of a path.
+    Takes any subset of the parts, so that a module can be prepared apart from a path.
     """
     return {name: _prepare_part(config, name, part) for name, part in parts.items()}
 
@@ -34,20 +34,20 @@ def prepare(config: ModelConfig, parts: Parts) -> dict[str, Tree]:
 def extend(
     config: ModelConfig, prepared: Parts, tokens_BT: jax.Array, starts_B: jax.Array, blocks: Blocks
 ) -> tuple[jax.Array, dict[str, Any]]:
-    """Takes T more tokens of each row through the blocks.
+    """Runs T more tokens of each row through the blocks.
 
     Args:
       config: sizes; static under `jax.jit`.
-      prepared: what `prepare` made of a path.
-      tokens_BT: int32 token ids; what pads a row at its end is seen by nothing before it.
+      prepared: the parts of a path after `prepare`.
+      tokens_BT: int32 token ids; padding at the end of a row is seen by no token before it.
       starts_B: int32, position of each row's first token: how many of its slots are valid.
-      blocks: the cache; there must be a slot for each of the T.
+      blocks: the cache; there must be a slot for each of the T tokens.
 
     Returns:
       Hidden states float32 [D, B T], before the final norm, and the cache with the tokens in it.
     """
     positions_BT = starts_B[:, None] + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None, :]
-    turns = rotary_table(positions_BT, config.head_size, config.rope_theta)
+    rotary = rotary_table(positions_BT, config.head_size, config.rope_theta)
     slots_S = jnp.arange(_num_slots(blocks), dtype=jnp.int32)
     allowed_BTS = slots_S[None, None, :] <= positions_BT[:, :, None]
 
@@ -56,7 +56,7 @@ def extend(
     for name in block_names(config):
         attention, feed_forward = prepared[name]["attention"], prepared[name]["feed_forward"]
         added_DN, after[name] = _attend(
-            config, attention, x_DN, turns, starts_B, allowed_BTS, blocks[name]
+            config, attention, x_DN, rotary, starts_B, allowed_BTS, blocks[name]
         )
         x_DN = x_DN + added_DN
         x_DN = x_DN + _feed_forward(config, feed_forward, x_DN)
@@ -64,18 +64,18 @@ def extend(
 
 
 def logits(config: ModelConfig, prepared: Parts, x_DN: jax.Array) -> jax.Array:
-    """float32 [V, N]: of the token that follows each column of hidden states."""
+    """float32 [V, N]: logits of the token that follows each column of hidden states."""
     x_DN = _norm(x_DN, prepared["final_norm"]["scale"], config.norm_epsilon)
     head_VD = prepared["embed"]["table"] if config.tied_head else prepared["head"]["kernel"]
     return _product(config, head_VD, x_DN)
 
 
 def _prepare_part(config: ModelConfig, name: str, part: Tree) -> Tree:
-    turned = lambda *kernels: jnp.concatenate(  # noqa: E731
+    transposed = lambda *kernels: jnp.concatenate(  # noqa: E731
         [jnp.asarray(kernel).T for kernel in kernels]
     ).astype(config.compute_dtype)
     if name == "head":
-        return {"kernel": turned(part["kernel"])}
+        return {"kernel": transposed(part["kernel"])}
     if name not in block_names(config):
         return jax.tree.map(jnp.asarray, part)
     attention, feed_forward = part["attention"], part["feed_forward"]
@@ -83,32 +83,32 @@ def _prepare_part(config: ModelConfig, name: str, part: Tree) -> Tree:
     return {
         "attention": {
             **jax.tree.map(jnp.asarray, norms),
-            "query_key_value": turned(*(attention[key] for key in ("query", "key", "value"))),
-            "output": turned(attention["output"]),
+            "query_key_value": transposed(*(attention[key] for key in ("query", "key", "value"))),
+            "output": transposed(attention["output"]),
         },
         "feed_forward": {
             "norm": jnp.asarray(feed_forward["norm"]),
-            "gate_up": turned(feed_forward["gate"], feed_forward["up"]),
-            "down": turned(feed_forward["down"]),
+            "gate_up": transposed(feed_forward["gate"], feed_forward["up"]),
+            "down": transposed(feed_forward["down"]),
         },
     }
 
 
-def _attend(config, params, x_DN, turns, starts_B, allowed_BTS, kept):
+def _attend(config, params, x_DN, rotary, starts_B, allowed_BTS, cache):
     batch, length = allowed_BTS.shape[:2]
     heads, kv_heads, size = config.num_heads, config.kv_heads, config.head_size
     x_DN = _norm(x_DN, params["norm"], config.norm_epsilon)
-    together_MN = _product(config, params["query_key_value"], x_DN)
-    together_BTMK = together_MN.reshape(-1, size, batch, length).transpose(2, 3, 0, 1)
-    q_BTHK, k_BTGK, v_BTGK = jnp.split(together_BTMK, (heads, heads + kv_heads), axis=2)
+    joined_MN = _product(config, params["query_key_value"], x_DN)
+    joined_BTMK = joined_MN.reshape(-1, size, batch, length).transpose(2, 3, 0, 1)
+    q_BTHK, k_BTGK, v_BTGK = jnp.split(joined_BTMK, (heads, heads + kv_heads), axis=2)
     if config.qk_norm:
         q_BTHK = rms_norm(q_BTHK, params["query_norm"], config.norm_epsilon)
         k_BTGK = rms_norm(k_BTGK, params["key_norm"], config.norm_epsilon)
-    q_BTHK, k_BTGK = rotate(q_BTHK, turns), rotate(k_BTGK, turns)
-    kept = write(kept, k_BTGK.swapaxes(1, 2), v_BTGK.swapaxes(1, 2), starts_B[:, None])
-    y_BTM = attend(q_BTHK, kept["key"], kept["value"], allowed_BTS, config.compute_dtype)
+    q_BTHK, k_BTGK = rotate(q_BTHK, rotary), rotate(k_BTGK, rotary)
+    cache = write(cache, k_BTGK.swapaxes(1, 2), v_BTGK.swapaxes(1, 2), starts_B[:, None])
+    y_BTM = attend(q_BTHK, cache["key"], cache["value"], allowed_BTS, config.compute_dtype)
     y_MN = y_BTM.reshape(batch * length, heads * size).T
-    return _product(config, params["output"], y_MN), kept
+    return _product(config, params["output"], y_MN), cache
 
 
 def _feed_forward(config, params, x_DN):
@@ -118,8 +118,8 @@ def _feed_forward(config, params, x_DN):
 
 
 def _product(config, kernel_MN, x_NN):
-    # The barrier keeps the tokens in columns: XLA folds a transpose that precedes a product into
-    # it, and then it is the slow product again.
+    # The barrier keeps the tokens in columns: XLA folds a transpose before a product into the
+    # product, which makes it the slow one again.
     x_NN = lax.optimization_barrier(x_NN.astype(config.compute_dtype))
     kernel_MN = kernel_MN.astype(config.compute_dtype)  # a tied head is still float32
     dimensions = (((1,), (0,)), ((), ()))

@@ -1,7 +1,7 @@
 """The pieces of a block: the dense product, RMSNorm, rotary positions and the gated feed-forward.
 
-Axis letters are in this room's `__init__`. The surprise is `dense`: its gradient is written by
-hand, because what XLA makes of the plain one costs a training step on CPU up to half of its time.
+Axis letters are in this room's `__init__`. One surprise: the gradient of `dense` is written by
+hand, because XLA's takes up to half of the time of a training step on CPU.
 """
 
 import functools
@@ -19,7 +19,7 @@ from dipaco.model.spec import ParamSpec
 def dense(x: jax.Array, kernel_NM: jax.Array, compute_dtype: str) -> jax.Array:
     """x @ kernel over the last axis of x [..., N], in float32 -> [..., M].
 
-    Inputs are cast to `compute_dtype`; sums and result stay float32. On CPU that is also the quick
+    Inputs are cast to `compute_dtype`; sums and result stay float32. On CPU this is also the fast
     way for bfloat16: a product with bfloat16 *output* runs at a fraction of the speed.
     """
     x, kernel_NM = x.astype(compute_dtype), kernel_NM.astype(compute_dtype)
@@ -33,17 +33,16 @@ def _dense_forward(x, kernel_NM, compute_dtype):
 
 def _dense_backward(compute_dtype, saved, gradient):
     x, kernel_NM = saved
-    # Without the barrier XLA:CPU fuses the elementwise gradient that comes in (of SiLU, of
-    # cross-entropy) into a *transposed copy* for the kernel's product, at many times the cost of
-    # the product itself.
+    # Without the barrier XLA:CPU fuses the incoming elementwise gradient (of SiLU, cross-entropy)
+    # into a *transposed copy* for the kernel's product, at many times the cost of the product.
     gradient = lax.optimization_barrier(gradient.astype(compute_dtype))
     leading = tuple(range(x.ndim - 1))
     gradient_x = _contract(gradient, kernel_NM, (x.ndim - 1,), (1,))
-    # XLA:CPU copies the left side of this product into columns, so the narrower one stands there:
+    # XLA:CPU copies the left side of this product into columns, so the narrower side is put there:
     # for the feed-forward's `down`, 1024 to 256, the product takes three quarters of the time.
     if x.shape[-1] > gradient.shape[-1]:
         gradient_kernel_MN = _contract(gradient, x, leading, leading)
-        # A barrier, or the transpose is folded back into the product.
+        # Without the barrier XLA folds the transpose back into the product.
         gradient_kernel_NM = lax.optimization_barrier(gradient_kernel_MN).T
     else:
         gradient_kernel_NM = _contract(x, gradient, leading, leading)
@@ -51,7 +50,7 @@ def _dense_backward(compute_dtype, saved, gradient):
 
 
 def _contract(a, b, axes_a, axes_b):
-    """The product of a and b summed over the named axes; no transposed copies are asked for."""
+    """The product of a and b summed over the given axes, without transposed copies."""
     dimensions = ((axes_a, axes_b), ((), ()))
     return lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
 
@@ -60,7 +59,7 @@ dense.defvjp(_dense_forward, _dense_backward)
 
 
 def declare(module: nn.Module, specs: Mapping[str, ParamSpec]) -> dict[str, jax.Array]:
-    """The parameters of a Flax module, as `spec.describe` has them."""
+    """The parameters of a Flax module, as `spec.describe` describes them."""
     return {
         name: module.param(name, spec.init, spec.shape, spec.dtype) for name, spec in specs.items()
     }
@@ -75,30 +74,30 @@ def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float) -> jax.Array:
 def rotary_table(positions_BT: jax.Array, head_size: int, theta: float) -> jax.Array:
     """Cosine and sine of the angle of each pair of values at each position -> [2, B, T, K / 2].
 
-    The angle is position / theta^(2i / K), in float32, as in `transformers`: at position 2048 the
-    angle of another precision is visible in the logits.
+    The angle is position / theta^(2i / K), in float32 as in `transformers`: at position 2048
+    another precision changes the logits visibly.
     """
     exponents = jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size
     frequencies = 1.0 / jnp.power(jnp.float32(theta), exponents)
     angles = positions_BT[:, :, None].astype(jnp.float32) * frequencies[None, None, :]
     # Without the barrier XLA fuses the sines into every use, and each head of each layer computes
-    # them anew, forward and backward: 7 % of a training step on CPU.
+    # them again, forward and backward: 7 % of a training step on CPU.
     return lax.optimization_barrier(jnp.stack([jnp.cos(angles), jnp.sin(angles)]))
 
 
-def rotate(x_BTHK: jax.Array, turns: jax.Array) -> jax.Array:
-    """Turns each pair (i, i + K/2) as `rotary_table` has it (arXiv 2104.09864).
+def rotate(x_BTHK: jax.Array, rotary: jax.Array) -> jax.Array:
+    """Rotates each pair (i, i + K/2) by its angle in the `rotary_table` (arXiv 2104.09864).
 
     Half-split, as Llama in `transformers`; the paper pairs neighbours.
     """
-    cosine, sine = turns[:, :, :, None, :]
+    cosine, sine = rotary[:, :, :, None, :]
     first, second = jnp.split(x_BTHK, 2, axis=-1)
-    turned = (first * cosine - second * sine, second * cosine + first * sine)
-    return jnp.concatenate(turned, axis=-1)
+    rotated = (first * cosine - second * sine, second * cosine + first * sine)
+    return jnp.concatenate(rotated, axis=-1)
 
 
 class FeedForward(nn.Module):
-    """norm, then down(silu(gate x) * up x): SwiGLU (arXiv 2002.05202)."""
+    """Norm, then down(silu(gate x) * up x): SwiGLU (arXiv 2002.05202)."""
 
     specs: Mapping[str, ParamSpec]
     norm_epsilon: float

@@ -1,7 +1,7 @@
 """From parts to logits: one Flax module per part, applied in turn.
 
-Axis letters are in this room's `__init__`. Nothing outside this room sees Flax: what comes in are
-the parts, a mapping of plain nested dicts, whoever owns them.
+Axis letters are in this room's `__init__`. Nothing outside this room sees Flax: the parts come in
+as a mapping of plain nested dicts.
 """
 
 import functools
@@ -35,13 +35,13 @@ def forward(
       config: sizes; static under `jax.jit`.
       parts: the parameters of one path.
       tokens_BT: int32 token ids.
-      segments: int32 [B, T], which piece of the row each token belongs to; a token attends within
-        its piece only, and 0 is padding. None: each row is one piece.
-      positions: int32 [B, T], place of each token in its piece. None: counted along the row, which
-        gives the same logits up to rounding, since rotary attention sees distances only.
-      cache: what was seen before, one document per row. These tokens are its continuation,
-        `segments` then only tells tokens (not 0) from padding at the end of a row, and `positions`
-        must be None. There must be a slot for each column of `tokens_BT`, padding included.
+      segments: int32 [B, T], the piece of the row that each token belongs to; a token attends
+        within its piece only, and 0 is padding. None: each row is one piece.
+      positions: int32 [B, T], position of each token in its piece. None: counted along the row,
+        with the same logits up to rounding, since rotary attention sees distances only.
+      cache: earlier tokens, one document per row, which `tokens_BT` continues. `segments` then only
+        tells tokens (not 0) from padding at the end of a row, and `positions` must be None. There
+        must be a slot for each column of `tokens_BT`, padding included.
 
     Returns:
       float32 logits [B, T, V], and the cache with the tokens added (None when none was given).
@@ -61,14 +61,14 @@ def training_loss(
     loss_chunks: int = 1,
     rows_sharding: jax.sharding.NamedSharding | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """`loss.next_token_loss` of the logits, and ways to need less memory for its gradient.
+    """`loss.next_token_loss` of the logits, with ways to save memory in its gradient.
 
     Args:
       config, parts, tokens_BT, segments, positions: as `forward`.
-      rematerialise: keep what comes into a block and compute the rest again going backward: a
-        third more work.
-      loss_chunks: equal lengths that rows are cut into for the logits; the same work.
-      rows_apart: where the rows of hidden states stand on a mesh; None = as XLA sees fit.
+      rematerialise: keep only the inputs of each block, and compute the rest again in the backward
+        pass: a third more work.
+      loss_chunks: how many equal lengths rows are cut into for the logits; the same work.
+      rows_sharding: of the rows of hidden states on a mesh; None = XLA chooses.
 
     Returns:
       Summed negative log-likelihood in nats and the number of targets; float32 scalars.
@@ -94,18 +94,18 @@ def hidden_states(
     segments: jax.Array | None = None,
     positions: jax.Array | None = None,
 ) -> jax.Array:
-    """The last block's output before the final norm, float32 [B, T, D]: what a router looks at."""
+    """The last block's output before the final norm, float32 [B, T, D]; routers read it."""
     return _through_blocks(config, parts, tokens_BT, segments, positions, None)[0]
 
 
-def _placed(rows_sharding, x_BTD):
-    """Left to itself, XLA divides hidden states as the parameters that they meet: along D."""
+def _constrained(rows_sharding, x_BTD):
+    """Divides hidden states by rows; XLA by itself would divide them along D, as the parameters."""
     return x_BTD if rows_sharding is None else lax.with_sharding_constraint(x_BTD, rows_sharding)
 
 
-def _gathered(rows_sharding, embed):
-    """The embedding whole on each device: rows of a divided table come divided, and XLA then makes
-    hidden states whole to divide them anew.
+def _replicated(rows_sharding, embed):
+    """The embedding whole on each device. Rows of a divided table are divided, and XLA would gather
+    the hidden states to divide them again.
     """
     if rows_sharding is None:
         return embed
@@ -121,20 +121,20 @@ def _through_blocks(
         start_B = jnp.zeros((1,), jnp.int32) if cache is None else cache["length"]
         positions = start_B[:, None] + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None, :]
     allowed_BTS = _allowed(tokens_BT.shape[1], segments, positions, cache)
-    turns = rotary_table(positions, config.head_size, config.rope_theta)
+    rotary = rotary_table(positions, config.head_size, config.rope_theta)
 
-    embed = _gathered(rows_sharding, parts["embed"])
-    x_BTD = _placed(rows_sharding, _apply(Embed(specs["embed"], config), embed, tokens_BT))
+    embed = _replicated(rows_sharding, parts["embed"])
+    x_BTD = _constrained(rows_sharding, _apply(Embed(specs["embed"], config), embed, tokens_BT))
     after = {}
     for name in block_names(config):
-        kept = None if cache is None else cache[name]
+        block_cache = None if cache is None else cache[name]
         block = functools.partial(_apply, Block(specs[name], config))
-        inputs = (turns, positions, allowed_BTS, kept)
+        inputs = (rotary, positions, allowed_BTS, block_cache)
         if rematerialise:
-            x_BTD = _computed_again(block, parts[name], x_BTD, inputs)
+            x_BTD = _rematerialised(block, parts[name], x_BTD, inputs)
         else:
             x_BTD, after[name] = block(parts[name], x_BTD, *inputs)
-        x_BTD = _placed(rows_sharding, x_BTD)
+        x_BTD = _constrained(rows_sharding, x_BTD)
     if cache is None:
         return x_BTD, None
     num_new = tokens_BT.shape[1] if segments is None else jnp.sum(segments != 0, axis=1)
@@ -142,27 +142,25 @@ def _through_blocks(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _computed_again(block, params, x_BTD, inputs):
-    """block(params, x, *inputs) without the cache, of which only what comes in is kept for the
-    gradient.
-    """
+def _rematerialised(block, params, x_BTD, inputs):
+    """block(params, x, *inputs) without the cache; only its inputs are kept for the gradient."""
     return block(params, x_BTD, *inputs)[0]
 
 
-def _compute_once(block, params, x_BTD, inputs):
+def _rematerialised_forward(block, params, x_BTD, inputs):
     return block(params, x_BTD, *inputs)[0], (params, x_BTD, inputs)
 
 
-def _compute_again(block, saved, gradient_BTD):
+def _rematerialised_backward(block, saved, gradient_BTD):
     params, x_BTD, inputs = saved
-    # The second computation must wait for the gradient and be no copy of the first. XLA:CPU drops
-    # the barriers with which `jax.checkpoint` tells it so, finds both equal, and keeps everything.
+    # The second computation must wait for the gradient and differ from the first. XLA:CPU drops the
+    # barriers of `jax.checkpoint`, finds the two computations equal, and keeps everything.
     x_BTD = x_BTD + 0.0 * gradient_BTD[0, 0, 0]
     _, pull_back = jax.vjp(lambda params, x: block(params, x, *inputs)[0], params, x_BTD)
     return *pull_back(gradient_BTD), None
 
 
-_computed_again.defvjp(_compute_once, _compute_again)
+_rematerialised.defvjp(_rematerialised_forward, _rematerialised_backward)
 
 
 def _normed(config, parts, x_BTD):
@@ -171,7 +169,7 @@ def _normed(config, parts, x_BTD):
 
 
 def _head(config, parts):
-    """The parameters of whichever part makes logits."""
+    """The parameters of the part that makes logits."""
     return parts["embed" if config.tied_head else "head"]
 
 
@@ -183,14 +181,13 @@ def _logits(config, head, x_BTD):
 
 
 def _allowed(length, segments, positions_BT, cache):
-    """Which slot each token may attend to: [B or 1, T, S]."""
+    """Which slots each token may attend to: [B or 1, T, S]."""
     if cache is not None:
         slots_S = jnp.arange(num_slots(cache), dtype=jnp.int32)
         return slots_S[None, None, :] <= positions_BT[:, :, None]
-    # By place in the row, not by position: the two agree within a segment, and this needs no
-    # positions.
-    place = jnp.arange(length, dtype=jnp.int32)
-    causal_BTS = (place[None, :] <= place[:, None])[None]
+    # By index in the row rather than position: within a segment the order is the same.
+    index = jnp.arange(length, dtype=jnp.int32)
+    causal_BTS = (index[None, :] <= index[:, None])[None]
     if segments is None:
         return causal_BTS
     return causal_BTS & (segments[:, :, None] == segments[:, None, :])
@@ -201,7 +198,7 @@ def _apply(part: nn.Module, params: Tree, *inputs: Any, method: str | None = Non
 
 
 class Embed(nn.Module):
-    """Part `embed`: token id -> its row of the table; and back, where the head is tied."""
+    """Part `embed`: token id -> its row of the table; also the logits of a tied head."""
 
     specs: Tree
     config: ModelConfig
@@ -213,23 +210,23 @@ class Embed(nn.Module):
         return jnp.take(self.table_VD, tokens_BT, axis=0)
 
     def logits(self, x_BTD: jax.Array) -> jax.Array:
-        # The barrier keeps XLA:CPU from folding the transpose into the gradient's product, for
-        # which it has no bfloat16 kernel (jax 0.10: "Unsupported element type for DotThunk").
+        # Without the barrier XLA:CPU folds the transpose into the gradient's product, for which it
+        # has no bfloat16 kernel (jax 0.10: "Unsupported element type for DotThunk").
         head_DV = lax.optimization_barrier(self.table_VD.T)
         return dense(x_BTD, head_DV, self.config.compute_dtype)
 
 
 class Block(nn.Module):
-    """Part `block_NN`: attention and feed-forward, each added to what came in."""
+    """Part `block_NN`: attention and feed-forward, each added to its input."""
 
     specs: Tree
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x_BTD, turns, positions_BT, allowed_BTS, cache):
+    def __call__(self, x_BTD, rotary, positions_BT, allowed_BTS, cache):
         config = self.config
         attention = Attention(self.specs["attention"], config, name="attention")
-        added_BTD, cache = attention(x_BTD, turns, positions_BT, allowed_BTS, cache)
+        added_BTD, cache = attention(x_BTD, rotary, positions_BT, allowed_BTS, cache)
         x_BTD = x_BTD + added_BTD
         feed_forward = FeedForward(
             self.specs["feed_forward"],

@@ -1,8 +1,8 @@
-"""Next-token losses of packed rows: what is a target, and how likely the model thinks it is.
+"""Next-token losses of packed rows: which tokens are targets, and their log-likelihoods.
 
-Token t of a row is a target when token t-1 belongs to the same segment: the first token of a
-document has nothing before it, and padding (segment 0) is none. Sums come apart from counts, so
-that batches, micro-batches and devices add up exactly.
+Token t of a row is a target if token t-1 belongs to the same segment: the first token of a document
+has nothing before it, and padding (segment 0) is never a target. Sums and counts are returned
+separately, so that batches, micro-batches and devices add up exactly.
 """
 
 import functools
@@ -26,8 +26,8 @@ def next_token_loss(
 def summed_loss(logits_BTV: jax.Array, next_BT: jax.Array, is_target_BT: jax.Array) -> jax.Array:
     """Sum of -log p(next) over the targets, nats.
 
-    Its gradient is written by hand, softmax minus one at the next token: what XLA:CPU makes of the
-    plain one keeps two more arrays of the size of the logits.
+    The gradient is written by hand, softmax minus one at the next token: XLA:CPU's keeps two more
+    arrays of the size of the logits.
     """
     return _summed_loss_forward(logits_BTV, next_BT, is_target_BT)[0]
 
@@ -42,7 +42,7 @@ def _summed_loss_forward(logits_BTV, next_BT, is_target_BT):
 def _summed_loss_backward(saved, gradient):
     logits_BTV, normaliser_BT, next_BT, is_target_BT = saved
     vocabulary_V = jnp.arange(logits_BTV.shape[-1], dtype=next_BT.dtype)
-    # A comparison rather than a scatter, which is slow.
+    # A comparison, since a scatter is slow.
     is_next_BTV = next_BT[:, :, None] == vocabulary_V[None, None]
     probability_BTV = jnp.exp(logits_BTV - normaliser_BT[:, :, None])
     difference_BTV = jnp.where(is_next_BTV, probability_BTV - 1.0, probability_BTV)
@@ -61,11 +61,11 @@ def chunked_loss(
     is_target_BT: jax.Array,
     num_chunks: int,
 ) -> jax.Array:
-    """`summed_loss(logits_of(head, x), ...)` at the memory of a chunk's logits: rows are cut into
-    `num_chunks` equal lengths, worked through in turn.
+    """`summed_loss(logits_of(head, x), ...)` with the memory of one chunk's logits: rows are cut
+    into `num_chunks` equal lengths, one after the other.
 
-    Each chunk's gradient is taken at once, while its logits are there, so that none is computed
-    twice (Liger, arXiv 2410.10989). Sums over chunks differ from the whole in the last bits.
+    Each chunk's gradient is computed while its logits are in memory, so that none is computed twice
+    (Liger, arXiv 2410.10989). Sums over chunks differ from the whole in the last bits.
     """
     chunks = _cut((x_BTD, next_BT, is_target_BT), num_chunks)
 
@@ -84,9 +84,9 @@ def _chunked_loss_forward(logits_of, head, x_BTD, next_BT, is_target_BT, num_chu
         )(head, x_BCD)
         return jax.tree.map(jnp.add, sums, (loss, of_head)), of_x_BCD
 
-    nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, head)
+    zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, head)
     chunks = _cut((x_BTD, next_BT, is_target_BT), num_chunks)
-    (total, of_head), of_x = jax.lax.scan(add, nothing, chunks)
+    (total, of_head), of_x = jax.lax.scan(add, zeros, chunks)
     return total, (of_head, jnp.swapaxes(of_x, 0, 1).reshape(x_BTD.shape))
 
 
@@ -99,7 +99,7 @@ chunked_loss.defvjp(_chunked_loss_forward, _chunked_loss_backward)
 
 
 def _cut(leaves, num_chunks):
-    """Leaves [B, T, ...] -> [num_chunks, B, T / num_chunks, ...]; rows stay where they are."""
+    """Leaves [B, T, ...] -> [num_chunks, B, T / num_chunks, ...]."""
 
     def cut(leaf):
         return jnp.swapaxes(leaf.reshape(leaf.shape[0], num_chunks, -1, *leaf.shape[2:]), 0, 1)
@@ -108,7 +108,7 @@ def _cut(leaves, num_chunks):
 
 
 def next_tokens(tokens_BT: jax.Array) -> jax.Array:
-    """Token t+1 at t; the last column is the row's first token, and never a target."""
+    """Token t+1 at t; the last column is the row's first token, which is never a target."""
     return jnp.roll(tokens_BT, -1, axis=1)
 
 
@@ -122,13 +122,10 @@ def next_is_target(segments_BT: jax.Array) -> jax.Array:
 def token_log_likelihoods(
     logits_BTV: jax.Array, tokens_BT: jax.Array, segments_BT: jax.Array
 ) -> jax.Array:
-    """Entry t is log p(token t | what precedes it in its segment), in nats; 0 where no target.
-
-    float32 [B, T].
-    """
+    """float32 [B, T]: log p(token t | its segment before t) in nats; 0 if t is not a target."""
     next_BT1 = next_tokens(tokens_BT)[:, :, None]
     next_logit_BT = jnp.take_along_axis(logits_BTV, next_BT1, axis=-1)[:, :, 0]
     log_likelihood_BT = next_logit_BT - jax.nn.logsumexp(logits_BTV, axis=-1)
     kept_BT = jnp.where(next_is_target(segments_BT), log_likelihood_BT, 0.0)
-    # What was said at t is about t+1; the last column is no target, so a 0 comes to the front.
+    # Entry t is about token t+1; the last column is no target, so a 0 comes to the front.
     return jnp.roll(kept_BT, 1, axis=1)

@@ -1,10 +1,10 @@
-"""Where parameters and batches stand on a mesh of devices: logical axes -> mesh axes.
+"""Parameters and batches on a mesh of devices: logical axes -> mesh axes.
 
-The step itself is written for one device. Its arrays are placed by these rules, and XLA's
-partitioner adds the communication: rows of the batch go apart along `data` and `fsdp`, d_model of
-the parameters along `fsdp` (fully sharded: ZeRO, arXiv 1910.02054), heads, feed-forward and
-vocabulary along `tensor` (Megatron, arXiv 1909.08053). An axis that does not divide by its devices
-stays whole on each of them.
+The training step is written for one device. Its arrays are placed by these rules, and XLA's
+partitioner adds the communication: the rows of the batch are divided along `data` and `fsdp`,
+d_model of the parameters along `fsdp` (fully sharded: ZeRO, arXiv 1910.02054), heads, feed-forward
+and vocabulary along `tensor` (Megatron, arXiv 1909.08053). An axis whose size is not divisible by
+its devices stays whole on each of them.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ RULES: Rules = dataclasses.asdict(ShardingRules())
 
 
 def make_mesh(mesh_config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh with axes data, fsdp and tensor over `devices` (None: all that JAX sees).
+    """A mesh with axes data, fsdp and tensor over `devices` (None: all that JAX finds).
 
     Raises:
       BadMesh: the sizes asked for do not fit the devices.
@@ -39,12 +39,12 @@ def parts_shardings(config: ModelConfig, mesh: Mesh, rules: Rules = RULES) -> di
 
 
 def shardings(specs: Tree, mesh: Mesh, rules: Rules = RULES) -> Tree:
-    """The same for any tree of `ParamSpec`, a cache for instance."""
+    """The same for any tree of `ParamSpec`, for instance a cache."""
     return jax.tree.map(lambda spec: _sharding(spec, mesh, rules), specs)
 
 
 def batch_sharding(mesh: Mesh, rules: Rules = RULES) -> NamedSharding:
-    """For arrays [B, ...]: rows apart. B must divide by the devices along the batch's mesh axes."""
+    """For arrays [B, ...], divided by rows: the batch's mesh axes must divide B."""
     return NamedSharding(mesh, PartitionSpec(rules["batch"]))
 
 

@@ -1,4 +1,4 @@
-"""Parameters as descriptions: shape, dtype, logical axes and first values, without making an array.
+"""Parameters as descriptions: shape, dtype, logical axes and initialiser, without any array.
 
 One tree of descriptions is read in several ways: `initialise` makes the arrays, `sharding.py`
 places them, the layers declare them, a store checks what it loads. Describing takes well under a
@@ -23,7 +23,7 @@ Initialiser = Callable[..., jax.Array]  # (key, shape, dtype) -> values
 
 @dataclasses.dataclass(frozen=True)
 class ParamSpec:
-    """One parameter: what it will be, not its values."""
+    """One parameter without its values."""
 
     shape: tuple[int, ...]
     dtype: jnp.dtype
@@ -34,7 +34,7 @@ class ParamSpec:
 def describe(config: ModelConfig) -> dict[str, Tree]:
     """Every part of the model, a `ParamSpec` at each leaf, in the order of `part_names`."""
     vocabulary, width = config.vocab_size, config.d_model
-    # Unit variance into the first norm would do as well; 0.02 is what Llama checkpoints start from.
+    # 0.02 is Llama's; the first norm would take unit variance as well.
     parts = {
         "embed": {"table": _matrix(vocabulary, width, ("vocab", "embed"), standard_deviation=0.02)},
         **{name: _block(config) for name in block_names(config)},
@@ -45,10 +45,7 @@ def describe(config: ModelConfig) -> dict[str, Tree]:
 
 
 def initialise(config: ModelConfig, key: jax.Array) -> dict[str, Tree]:
-    """Fresh parameters.
-
-    A leaf's key depends on its part and its name only, never on which other parts there are.
-    """
+    """New parameters. A leaf's key depends on its part and its name only, not on other parts."""
 
     def fresh(part: str) -> Tree:
         part_key = _fold_name(key, part)
@@ -70,8 +67,7 @@ def _fold_name(key: jax.Array, name: str) -> jax.Array:
 def _block(config: ModelConfig) -> Tree:
     width, hidden, size = config.d_model, config.d_ff, config.head_size
     queries, keys = config.num_heads * size, config.kv_heads * size
-    # What a block adds is scaled down with depth, so the sum over blocks starts at a fixed size
-    # (GPT-2).
+    # Block outputs are scaled down with depth, so that their sum starts at a fixed size (GPT-2).
     damping = (2 * config.num_layers) ** -0.5
     attention = {
         "norm": _ones(width),
@@ -99,7 +95,7 @@ def _matrix(
     gain: float = 1.0,
     standard_deviation: float | None = None,
 ) -> ParamSpec:
-    """Normal values; by default of variance gain^2 / num_rows, which keeps the input's size."""
+    """Normal values; by default of variance gain^2 / num_rows, which keeps the input's scale."""
     deviation = gain * num_rows**-0.5 if standard_deviation is None else standard_deviation
     init = initializers.normal(deviation)
     return ParamSpec((num_rows, num_columns), jnp.dtype(jnp.float32), axes, init)

@@ -1,4 +1,4 @@
-"""Who owns what: levels, modules, paths. Pure Python, no arrays.
+"""Which level owns which parts, and which modules make a path. Pure Python, no arrays.
 
 The model knows named *parts* (`embed`, `block_00`, ..., `final_norm`, `head`) and nothing of
 levels. A *level* owns a set of part names and offers some number of interchangeable *modules* for
@@ -13,7 +13,7 @@ DiPaCo (arXiv 2403.10616) section 2.3.
 | DiLoCo with P replicas | one shared level, and a level of P experts that owns *no* part |
 | path-specific parts | a level with one module per path |
 
-Nouns: `Level`, `ModuleId`, `Topology`; verbs: `assemble`, `dissect`. Imports nothing but `errors`.
+Nouns: `Level`, `ModuleId`, `Topology`; verbs: `assemble`, `dissect`. Imports `errors` only.
 """
 
 from dipaco.topology.ids import ModuleId

@@ -1,4 +1,4 @@
-"""`ModuleId`: which alternative of which level, as a value and as text (`early/0003`)."""
+"""`ModuleId`: one alternative of one level, as a value and as text (`early/0003`)."""
 
 from __future__ import annotations
 

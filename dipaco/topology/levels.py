@@ -11,11 +11,10 @@ PER_PATH = 0  # as many modules as there are paths; does not multiply the number
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Level:
-    """Part names that travel together, with `experts` interchangeable modules for them.
+    """A set of part names, with `experts` interchangeable modules for them.
 
-    A level may own any set of parts, neighbours or not, or none at all: an empty level of P experts
-    only multiplies the number of paths by P, which is how P replicas of shared parameters (DiLoCo)
-    are written.
+    A level may own any parts, neighbours or not, or none: an empty level of P experts only
+    multiplies the number of paths by P, which expresses P replicas of shared parameters (DiLoCo).
     """
 
     name: str  # lower case, as it appears in module ids: `early`
@@ -40,7 +39,7 @@ class Level:
 
     @property
     def is_choice(self) -> bool:
-        """Whether a path has to choose here, so that the level multiplies the number of paths."""
+        """Whether a path chooses a module here: then the level multiplies the number of paths."""
         return self.experts > 1
 
 

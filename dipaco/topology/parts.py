@@ -1,5 +1,5 @@
-"""Composing a path is a union of mappings; taking it apart is a division. Works on any mapping,
-needs no arrays.
+"""A path's parts are the union of its modules' mappings; `dissect` divides them again. Works on any
+mapping, without arrays.
 
 `assemble(dissect(parts)) == parts` for every topology and path.
 """

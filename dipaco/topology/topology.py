@@ -12,7 +12,7 @@ from dipaco.topology.levels import PER_PATH, Level
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Levels in order. Paths are numbered 0..P-1, the last choice level counting fastest.
+    """Levels in order. Paths are numbered 0..P-1, the last level with a choice changing fastest.
 
     P is the product of the experts of the levels with two or more; shared and per-path levels do
     not multiply (DiPaCo section 2.3). Levels that own no part have no modules, but their experts
@@ -45,7 +45,7 @@ class Topology:
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """Number of experts at each choice level, in order: `(4, 4)` for a 4x4."""
+        """Number of experts at each level with a choice, in order: `(4, 4)` for a 4x4."""
         return tuple(level.experts for level in self.levels if level.is_choice)
 
     @functools.cached_property
@@ -59,7 +59,7 @@ class Topology:
         )
 
     def modules_of(self, path: int) -> tuple[ModuleId, ...]:
-        """The modules that path `path` is made of, one per level that owns parts."""
+        """The modules of a path, one per level that owns parts."""
         return self._modules_by_path[path]
 
     def paths_through(self, module: ModuleId) -> tuple[int, ...]:
@@ -75,7 +75,11 @@ class Topology:
         return self._level_by_name[module.level].parts
 
     def check_owns(self, part_names: Iterable[str]) -> None:
-        """Raises unless each of the model's parts is owned by one level, and nothing else is."""
+        """Raises unless each of the model's parts, and no other, is owned by a level.
+
+        Raises:
+          UnknownPart, PartUnowned.
+        """
         known = tuple(part_names)
         for level in self.levels:
             for part in level.parts:
@@ -101,7 +105,7 @@ class Topology:
         return tuple(self._walk(path) for path in range(self.num_paths))
 
     def _walk(self, path: int) -> tuple[ModuleId, ...]:
-        """Reads the path's number as digits, one per choice level."""
+        """Reads the path's number as digits, one per level with a choice."""
         stride, modules = self.num_paths, []
         for level in self.levels:
             if level.is_choice:
