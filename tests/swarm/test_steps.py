@@ -325,7 +325,7 @@ def test_a_newcomer_is_given_a_state_in_fewer_bytes_and_gives_it_to_nobody(codec
             assert size_of(sent) < share * size_of(whole)
             # The leader is the only donor, and its state is plain AdamW's within the two roundings.
             answer, _ = await ana.wire.ask(
-                ana.leader_address,
+                ana.leader.address,
                 "manifest",
                 ManifestRequest(codec="none"),
                 StateManifest,

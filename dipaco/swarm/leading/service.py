@@ -184,7 +184,7 @@ class LeaderService:
         """Answered by every backbone, whether it leads or not."""
         here = self._holder
         if request.certificate.role != "backbone":
-            raise SwarmRefuses(reason="only a backbone is told")
+            raise SwarmRefuses(reason="only a backbone may ask for it")
         if here.origin != body.origin or here.step < 0:
             raise SwarmRefuses(reason="nothing of that phase is held here")
         here.pin(here.step)

@@ -7,8 +7,6 @@ at another state, fetches the state.
 
 import asyncio
 import contextlib
-import random
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,9 +14,9 @@ import numpy as np
 
 import dipaco
 from dipaco.errors import DipacoError
-from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses, SwarmUnreachable
+from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.network.credentials import printable
+from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.messages import (
     NOT_LEADING,
     UNKNOWN_PEER,
@@ -32,20 +30,15 @@ from dipaco.swarm.network.messages import (
     PastMeanRequest,
     PollRequest,
     RoundPlan,
-    SettingsRequest,
     Slice,
     StateManifest,
     digest,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.deadlines import Durations
-from dipaco.swarm.training.compute import GroupSettings
 from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
-
-GIVE_UP_SECONDS = 600.0  # with a group none of whose backbones answers
-QUIET_SECONDS = 5.0  # before that is said
 
 
 class Peer:
@@ -73,9 +66,8 @@ class Peer:
         say: Callable[[str], None] = lambda sentence: None,
     ):
         self.wire, self.holder, self._say = wire, holder, say
-        self._backbones = list(backbones)
         self._state_codec, self._bytes_per_second = state_codec, bytes_per_second
-        self.leader_address = ""
+        self.leader = LeaderConnection(wire, backbones, say)
         self.group_state: GroupState | None = None
         self._changed, self._is_leaving = asyncio.Event(), asyncio.Event()
         self._means: dict[int, dict[int, asyncio.Task[bytes]]] = {}  # round -> start -> coded mean
@@ -87,12 +79,7 @@ class Peer:
     # --- joining and leaving -------------------------------------------------------------------
 
     async def join(self) -> GroupInfo:
-        """Finds the leader and joins its group.
-
-        Raises:
-          SwarmRefuses: for good.
-          SwarmUnreachable: no backbone has answered for `GIVE_UP_SECONDS`.
-        """
+        """Finds the leader and joins its group. Raises as `LeaderConnection.find`."""
         compute = self.holder.compute
         request = JoinRequest(
             version=dipaco.__version__,
@@ -102,38 +89,7 @@ class Peer:
             config="" if compute is None else compute.settings.digest,
             bytes_per_second=self._bytes_per_second,
         )
-        return await self.find_leader("join", request)
-
-    async def find_leader(self, method: str, body: JoinRequest | SettingsRequest) -> GroupInfo:
-        """Asks one backbone after the other. Raises as `join`."""
-        started, problem, has_said = time.monotonic(), "none of them leads", False
-        while (waited := time.monotonic() - started) < GIVE_UP_SECONDS:
-            if waited > QUIET_SECONDS and not has_said:
-                has_said = True
-                minutes = (GIVE_UP_SECONDS - waited) / 60
-                where = ", ".join(self._backbones)
-                self._say(f"no answer from {where} yet ({problem}); trying for {minutes:.0f} min")
-            for address in list(self._backbones):
-                if address == self.wire.address:
-                    continue
-                try:
-                    info, _ = await self.wire.ask(
-                        address, method, body, GroupInfo, within_seconds=20.0, from_backbone=True
-                    )
-                except (OSError, TimeoutError, BadMessage) as error:
-                    problem = printable(str(error)) or type(error).__name__
-                    continue
-                self._add_backbones(info.backbones)
-                if info.leader:
-                    self.leader_address = address
-                    return info
-            await asyncio.sleep(random.uniform(0.2, 0.6))
-        raise SwarmUnreachable(addresses=", ".join(self._backbones), problem=problem)
-
-    def _add_backbones(self, backbones: tuple[str, ...]) -> None:
-        for address in backbones:
-            if address not in self._backbones:
-                self._backbones.append(address)
+        return await self.leader.find("join", request)
 
     def leave(self) -> None:
         """Asks `run` of a volunteer or an auxiliary to leave in order."""
@@ -144,7 +100,7 @@ class Peer:
         body = LeaveRequest(step=self.holder.step, lineage=self.holder.lineage, blocks=blocks)
         with contextlib.suppress(*PEER_ERRORS, DipacoError):
             await self.wire.ask(
-                self.leader_address, "leave", body, Ack, payload=content, within_seconds=20.0
+                self.leader.address, "leave", body, Ack, payload=content, within_seconds=20.0
             )
 
     # --- the group's state ---------------------------------------------------------------------
@@ -156,7 +112,7 @@ class Peer:
             within = 15.0 + (known.refresh_seconds if known is not None else 0.0)
             try:
                 state, _ = await self.wire.ask(
-                    self.leader_address,
+                    self.leader.address,
                     "poll",
                     self._poll_request(known),
                     GroupState,
@@ -196,7 +152,7 @@ class Peer:
         self.on_leader_lost()
 
     def _apply(self, state: GroupState) -> None:
-        self._add_backbones(state.backbones)
+        self.leader.add_backbones(state.backbones)
         self.wire.verifier.revoked = frozenset(state.revoked)
         last, self.group_state = self.group_state, state
         if last is not None and state.leader != last.leader:
@@ -367,7 +323,7 @@ class Peer:
         for _ in range(3):
             try:
                 _, content = await self.wire.ask(
-                    self.leader_address, "past_mean", body, Ack, within_seconds=60.0
+                    self.leader.address, "past_mean", body, Ack, within_seconds=60.0
                 )
             except SwarmRefuses:
                 return None
@@ -382,7 +338,7 @@ class Peer:
         """Fetches the group's state. Where that fails, `follow_forever` tries again."""
         try:
             manifest, _ = await self.wire.ask(
-                self.leader_address,
+                self.leader.address,
                 "manifest",
                 ManifestRequest(codec=self._state_codec),
                 StateManifest,
@@ -397,11 +353,3 @@ class Peer:
             self._notify()
         else:
             await self.wait_for_change(0.5)
-
-
-def settings_of(info: GroupInfo) -> GroupSettings:
-    """Raises `BadMessage` where they do not have their digest."""
-    settings = GroupSettings.from_json(info.settings)
-    if settings.digest != info.config:
-        raise BadMessage(problem="the group's settings do not have their digest")
-    return settings

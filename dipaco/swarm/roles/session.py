@@ -5,14 +5,15 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier
-from dipaco.swarm.network.messages import SettingsRequest
+from dipaco.swarm.network.leader_connection import LeaderConnection
+from dipaco.swarm.network.messages import GroupInfo, SettingsRequest
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import LinkMeter, Wire
 from dipaco.swarm.roles.auxiliary import Auxiliary
-from dipaco.swarm.roles.peer import Peer, settings_of
 from dipaco.swarm.roles.volunteer import Volunteer
-from dipaco.swarm.training.compute import Compute
+from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
 
 
@@ -66,8 +67,8 @@ async def _join(
 ) -> Volunteer | Auxiliary:
     """Asks for the group's settings, then joins with programs that fit them."""
     speed = config.bytes_per_second or 0.0
-    asking = Peer(wire, (config.address,), StateHolder(wire), say=say)
-    settings = settings_of(await asking.find_leader("settings", SettingsRequest()))
+    connection = LeaderConnection(wire, (config.address,), say)
+    settings = _settings_of(await connection.find("settings", SettingsRequest()))
     wire.max_payload_bytes = settings.max_payload_bytes
     if config.computes:
         holder = StateHolder(wire, Compute(settings))
@@ -78,6 +79,14 @@ async def _join(
         )
     await peer.join()
     return peer
+
+
+def _settings_of(info: GroupInfo) -> GroupSettings:
+    """Raises `BadMessage` where they do not have their digest."""
+    settings = GroupSettings.from_json(info.settings)
+    if settings.digest != info.config:
+        raise BadMessage(problem="the group's settings do not have their digest")
+    return settings
 
 
 def _date(seconds: float) -> str:

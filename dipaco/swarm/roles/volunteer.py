@@ -193,7 +193,7 @@ class Volunteer(Peer):
         reply, _ = await self._send(work)
         if reply is None:
             return False
-        # Else a round has begun meanwhile, or this leader is lost as well.
+        # Otherwise a round has begun meanwhile, or this leader is lost as well.
         if self._kept_sum is kept:
             self._kept_sum = None
             if reply.accepted:
@@ -257,7 +257,7 @@ class Volunteer(Peer):
         started = time.monotonic()
         try:
             reply, content = await self.wire.ask(
-                self.leader_address,
+                self.leader.address,
                 "work",
                 work,
                 WorkReply,

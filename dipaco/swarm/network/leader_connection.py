@@ -1,0 +1,65 @@
+"""Finds the leader of a group among its backbones."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+from dipaco.swarm.errors import BadMessage, SwarmUnreachable
+from dipaco.swarm.network.credentials import printable
+from dipaco.swarm.network.messages import GroupInfo, JoinRequest, SettingsRequest
+from dipaco.swarm.network.wire import Wire
+
+GIVE_UP_SECONDS = 600.0  # with a group none of whose backbones answers
+QUIET_SECONDS = 5.0  # before that is said
+
+
+class LeaderConnection:
+    """Where the leader is.
+
+    Args:
+      wire: with a transport.
+      backbones: addresses to begin with; replies bring more.
+      say: called with a sentence when there is no answer for some time.
+    """
+
+    def __init__(self, wire: Wire, backbones: tuple[str, ...], say: Callable[[str], None]):
+        self._wire, self._say = wire, say
+        self._backbones = list(backbones)
+        self.address = ""
+
+    async def find(self, method: str, body: JoinRequest | SettingsRequest) -> GroupInfo:
+        """Asks one backbone after the other, until one replies that it leads.
+
+        Raises:
+          SwarmRefuses: for good.
+          SwarmUnreachable: no backbone has answered for `GIVE_UP_SECONDS`.
+        """
+        started, problem, has_said = time.monotonic(), "none of them leads", False
+        while (waited := time.monotonic() - started) < GIVE_UP_SECONDS:
+            if waited > QUIET_SECONDS and not has_said:
+                has_said = True
+                minutes = (GIVE_UP_SECONDS - waited) / 60
+                where = ", ".join(self._backbones)
+                self._say(f"no answer from {where} yet ({problem}); trying for {minutes:.0f} min")
+            for address in list(self._backbones):
+                if address == self._wire.address:
+                    continue
+                try:
+                    info, _ = await self._wire.ask(
+                        address, method, body, GroupInfo, within_seconds=20.0, from_backbone=True
+                    )
+                except (OSError, TimeoutError, BadMessage) as error:
+                    problem = printable(str(error)) or type(error).__name__
+                    continue
+                self.add_backbones(info.backbones)
+                if info.leader:
+                    self.address = address
+                    return info
+            await asyncio.sleep(random.uniform(0.2, 0.6))
+        raise SwarmUnreachable(addresses=", ".join(self._backbones), problem=problem)
+
+    def add_backbones(self, addresses: tuple[str, ...]) -> None:
+        for address in addresses:
+            if address not in self._backbones:
+                self._backbones.append(address)
