@@ -1,5 +1,6 @@
-"""Tells a person what the workers of a run do, from the lines that they write into its event file;
-what those on other machines did, whose lines are there, from the ledger.
+"""Prints what the workers of a run do, from the lines that they write into its event file.
+
+Workers on other machines write files there; their steps are read from the ledger.
 """
 
 import time
@@ -12,16 +13,16 @@ from dipaco.observe.writers import TensorBoard
 from dipaco.runs.progress import progress_of
 from dipaco.runs.run import Run
 
-LEDGER_SECONDS = 30.0  # between two looks at how far others are
+LEDGER_SECONDS = 30.0  # between two reads of the ledger
 
 
 class EventTailer:
-    """One bar for the whole job, and a line for every event."""
+    """One bar for the whole run, and a line for every event."""
 
     def __init__(self, run: Run, *, tensorboard: bool = False):
         done, total = progress_of(run)
         self._run, self._done = run, done
-        self._looked_seconds = time.monotonic()
+        self._ledger_seconds = time.monotonic()
         self._events = EventFileReader(run.layout.events)
         self._board = TensorBoard(run.layout.tensorboard) if tensorboard else None
         self._bar = Progress("training", total, done_steps=done)
@@ -37,9 +38,9 @@ class EventTailer:
             self._board.close()
 
     def look(self) -> None:
-        """Tells what came since the last time."""
+        """Shows the events since the last call."""
         for event in self._events.new():
-            self.tell(event)
+            self.show(event)
             if self._board is not None:
                 self._board.write(event)
             if event.name == "path_trained":
@@ -52,13 +53,14 @@ class EventTailer:
                     loss=fields["loss"],
                 )
 
-        is_late = time.monotonic() - self._looked_seconds > LEDGER_SECONDS
-        if is_late and self._run.address.url is not None:  # in a folder, all write into one file
-            self._looked_seconds = time.monotonic()
+        is_late = time.monotonic() - self._ledger_seconds > LEDGER_SECONDS
+        # In a folder all workers write into one event file; only a bucket has workers beside it.
+        if is_late and self._run.address.url is not None:
+            self._ledger_seconds = time.monotonic()
             done, _ = progress_of(self._run)
             if done > self._done:
                 self._bar.advance(done - self._done)
                 self._done = done
 
-    def tell(self, event: Event) -> None:
-        self._bar.say(f"{event.level}: {event}" if event.level != "info" else str(event))
+    def show(self, event: Event) -> None:
+        self._bar.say(event.line)

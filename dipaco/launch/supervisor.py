@@ -175,7 +175,7 @@ def supervise(
       WorkersEnded: a worker ended with an error that a person must correct.
     """
     with EventTailer(opened, tensorboard=tensorboard) as tailer:
-        supervisor = Supervisor(engine, groups, opened.ledger, tailer.tell, launcher)
+        supervisor = Supervisor(engine, groups, opened.ledger, tailer.show, launcher)
         with on_sigterm(supervisor.end):
             try:
                 return supervisor.keep_until_finished(tailer.look)

@@ -67,6 +67,11 @@ class Event:
     fields: Mapping[str, Value]
     level: Level = "info"
 
+    @property
+    def line(self) -> str:
+        """For a terminal: warnings and errors are marked."""
+        return str(self) if self.level == "info" else f"{self.level}: {self}"
+
     def __str__(self) -> str:
         if self.name in SENTENCES:
             return SENTENCES[self.name].format(**self.fields)

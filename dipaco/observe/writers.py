@@ -40,8 +40,7 @@ class Lines(_Closing):
         self._stream = stream
 
     def write(self, event: Event) -> None:
-        prefix = "" if event.level == "info" else f"{event.level}: "
-        print(f"{prefix}{event}", file=self._stream, flush=True)
+        print(event.line, file=self._stream, flush=True)
 
 
 class JsonLines(_Closing):

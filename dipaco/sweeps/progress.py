@@ -79,7 +79,7 @@ class SweepProgress:
             self._bar.advance(whole, tokens=tokens)
 
     def show(self, event: Event) -> None:
-        self.say(f"{event.level}: {event}" if event.level != "info" else str(event))
+        self.say(event.line)
 
     def say(self, text: str) -> None:
         self._bar.say(text)

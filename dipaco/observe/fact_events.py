@@ -1,0 +1,125 @@
+"""Recorded facts as events: what a finished task shows to a person and in the event file."""
+
+from collections.abc import Iterator
+
+from dipaco.config import RunConfig
+from dipaco.control.tasks import Claim, Evaluated, Fact, ModuleReady, PathTrained, StageDone
+from dipaco.observe.events import Event, Value
+
+
+def fact_events(fact: Fact, claim: Claim, config: RunConfig, seconds: float) -> Iterator[Event]:
+    """The events of one fact; none for a fact that only other tasks need.
+
+    Args:
+      fact: recorded by the task.
+      claim: of the task.
+      config: of the run.
+      seconds: since the task started.
+    """
+    match fact:
+        case StageDone(stage="prepare"):
+            yield from _corpus(fact)
+        case StageDone(stage="route"):
+            if fact.phase:
+                yield _alternation(fact)
+            yield from _shards(fact)
+        case StageDone(stage="reroute"):
+            yield from _rerouting(fact, config)
+        case PathTrained():
+            yield _path(fact, config)
+        case ModuleReady() if claim.task.kind == "outer":
+            yield _module(fact, config, seconds)
+        case Evaluated():
+            yield _evaluation(fact, config)
+
+
+def _corpus(fact: StageDone) -> Iterator[Event]:
+    summary = fact.summary
+    yield Event(
+        "corpus_prepared",
+        {
+            "documents": sum(summary["documents"].values()),
+            "tokens": summary["tokens"],
+            "domains": len(summary["domains"]),
+            "seconds": fact.seconds,
+        },
+    )
+    for domain, reason in summary["left_out"].items():
+        yield Event("domain_left_out", {"domain": domain, "reason": reason}, "warning")
+
+
+def _alternation(fact: StageDone) -> Event:
+    fields = {name: fact.summary[name] for name in ("agreement", "agreement_after", "moved")}
+    return Event("routed_anew", {"phase": fact.phase + 1, **fields})
+
+
+def _shards(fact: StageDone) -> Iterator[Event]:
+    documents, domains = fact.summary["documents"], fact.summary["domains"]
+    for path, (count, by_domain) in enumerate(zip(documents, domains, strict=True)):
+        largest = sorted(by_domain.items(), key=lambda item: -item[1])[:3]
+        shares = ", ".join(f"{name} {n / max(count, 1):.0%}" for name, n in largest)
+        fields: dict[str, Value] = {
+            "path": path,
+            "documents": count,
+            "share": count / max(sum(documents), 1),
+            "domains": shares,
+        }
+        yield Event("shard_built", fields)
+
+
+def _rerouting(fact: StageDone, config: RunConfig) -> Iterator[Event]:
+    if (loss := fact.summary["hold_out_loss"]) is not None:
+        steps = {"step": fact.summary["step"], "steps": config.reroute.steps}
+        yield Event("router_kept", {**steps, "hold_out_loss": loss})
+    for row in fact.summary["rows"]:
+        if row["every"] is not None:
+            yield Event("rerouted", row)
+
+
+def _path(fact: PathTrained, config: RunConfig) -> Event:
+    fields: dict[str, Value] = {
+        "arm": fact.arm,
+        "path": str(fact.path),
+        "phase": fact.phase + 1,
+        "phases": config.plan.arm(fact.arm).phases,
+        "step": fact.step,
+        "steps": len(fact.losses),
+        "tokens": fact.tokens,
+        "loss": fact.losses[-1] if fact.losses else float("nan"),
+        "mean_loss": sum(fact.losses) / max(len(fact.losses), 1),
+        "tokens_per_second": fact.tokens / max(fact.seconds, 1e-9),
+        "megabytes_sent": (fact.bytes_down + fact.bytes_up) / 1e6,
+        "seconds": fact.seconds,
+    }
+    return Event("path_trained", fields)
+
+
+def _module(fact: ModuleReady, config: RunConfig, seconds: float) -> Event:
+    if fact.gradient_norm is None:
+        return Event("module_waited", {"phase": fact.phase, "module": str(fact.module)})
+    arm = config.plan.arm(fact.arm)
+    if fact.moves is not None:
+        num_contributions = len(fact.moves.norms)
+    else:
+        num_contributions = len(arm.paths_through(fact.module, fact.phase - 1))
+    fields: dict[str, Value] = {
+        "arm": fact.arm,
+        "module": str(fact.module),
+        "phase": fact.phase,
+        "arrived": num_contributions,
+        "fan_in": arm.topology.fan_in(fact.module),
+        "norm": fact.gradient_norm,
+        "seconds": seconds,
+    }
+    return Event("module_updated", fields)
+
+
+def _evaluation(fact: Evaluated, config: RunConfig) -> Event:
+    fields: dict[str, Value] = {
+        "arm": fact.arm,
+        "phase": fact.phase,
+        "step": config.plan.arm(fact.arm).steps_before(fact.phase),
+        "perplexity": fact.perplexity,
+        "documents": fact.documents,
+    }
+    return Event("evaluated", fields)

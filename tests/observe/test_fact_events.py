@@ -1,0 +1,48 @@
+"""Recorded facts as events."""
+
+from configs import toy
+from dipaco.control.tasks import Claim, Evaluated, StageDone, Task
+from dipaco.observe.fact_events import fact_events
+from tests.control.conftest import contribution, trained
+
+CONFIG = toy.run()
+ROUTED = StageDone(
+    stage="route",
+    artifacts={},
+    summary={"documents": [3, 1], "domains": [{"law": 1, "code": 2}, {"law": 1}]},
+    seconds=1.0,
+)
+
+
+def lines(fact, kind="train"):
+    claim = Claim(Task(kind), 1, 1, "w")
+    return [event.line for event in fact_events(fact, claim, CONFIG, 1.5)]
+
+
+def test_a_routing_shows_the_shard_of_every_path_with_its_largest_domains():
+    assert lines(ROUTED) == [
+        "path 0: 3 documents (75.0%), mostly code 67%, law 33%",
+        "path 1: 1 documents (25.0%), mostly law 100%",
+    ]
+
+
+def test_a_trained_path_and_an_evaluation_show_their_numbers():
+    (line,) = lines(trained("modular", 2, 0))
+    assert line.startswith(f"modular phase 1 of {CONFIG.phases}, path 2: loss ")
+    evaluated = Evaluated(
+        arm="modular",
+        phase=0,
+        perplexity=20.5,
+        best_path_perplexity=None,
+        documents=7,
+        tokens=100,
+        seconds=1.0,
+    )
+    steps = CONFIG.plan.arm("modular").steps_before(0)
+    assert lines(evaluated) == [
+        f"modular evaluated after {steps} steps: perplexity 20.50 on 7 documents"
+    ]
+
+
+def test_a_contribution_is_no_event():
+    assert lines(contribution("early/0001", 0, 2)) == []
