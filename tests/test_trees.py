@@ -1,4 +1,4 @@
-"""The verbs on trees: flatten and back, digest, difference."""
+"""Functions on trees: flatten and back, digest, difference."""
 
 import copy
 
@@ -22,7 +22,7 @@ nested = st.recursive(
 )
 
 
-def test_flatten_names_leaves_by_their_way_in_sorted_order():
+def test_flatten_names_leaves_by_their_path_in_sorted_order():
     assert [name for name, _ in trees.flatten(TREE)] == [
         "block_00.norm",
         "block_00.query.w",
@@ -72,7 +72,7 @@ def test_the_digest_tells_trees_apart(one, other):
     assert trees.digest(one) != trees.digest(other)
 
 
-def test_the_digest_of_a_scalar_and_of_nothing_exist():
+def test_scalars_and_empty_trees_have_digests():
     assert trees.digest({"step": np.int32(7)}) == trees.digest({"step": np.array(7, np.int32)})
     assert len(trees.digest({})) == 32
 
@@ -99,5 +99,5 @@ def changed(change):
         (changed(lambda tree: tree["head"].update(table=np.zeros((2, 3), np.float32))), None),
     ],
 )
-def test_a_difference_is_said_in_a_phrase_and_values_make_none(other, phrase):
+def test_a_difference_is_a_phrase_and_values_make_no_difference(other, phrase):
     assert trees.difference(TREE, other) == phrase

@@ -1,4 +1,4 @@
-"""The corpus: the same bytes however it was prepared, and no damage that goes unseen."""
+"""The corpus: the same bytes however it was prepared, and all damage is found."""
 
 import dataclasses
 import json
@@ -102,7 +102,7 @@ def test_exact_duplicates_are_dropped_and_counted(tmp_path):
     assert (corpus.num_documents, corpus.manifest.duplicates) == (60, 40)
 
 
-def test_the_first_of_equal_hashes_is_kept_whatever_the_number_of_parts(monkeypatch):
+def test_the_first_of_equal_hashes_is_kept_for_any_number_of_parts(monkeypatch):
     hashes = np.random.default_rng(0).integers(0, 50, 300).astype(np.uint64)
     wanted = [h not in hashes[:i] for i, h in enumerate(hashes)]
     for at_once in (1 << 20, 70):
@@ -148,7 +148,7 @@ class Interrupted(BaseException):
     """Stands for Ctrl-C: not an Exception, so nothing may swallow it."""
 
 
-def test_interrupted_anywhere_it_goes_on_to_the_same_bytes(tmp_path, undisturbed):
+def test_a_preparation_interrupted_anywhere_resumes_to_the_same_bytes(tmp_path, undisturbed):
     events: list[object] = []
     prepare(TOY, tmp_path / "counted", events.append)
     folder = tmp_path / "interrupted"
@@ -182,7 +182,7 @@ prepare.prepare(config, sys.argv[1], kill)
 """
 
 
-def test_killed_while_two_processes_tokenise_it_goes_on_to_the_same_bytes(tmp_path, undisturbed):
+def test_a_preparation_killed_with_two_processes_resumes_to_the_same_bytes(tmp_path, undisturbed):
     folder = tmp_path / "killed"
     home = os.path.dirname(os.path.dirname(os.path.dirname(prepare_module.__file__)))
     killed = subprocess.run(
@@ -194,7 +194,7 @@ def test_killed_while_two_processes_tokenise_it_goes_on_to_the_same_bytes(tmp_pa
     assert prepare(TOY, folder).manifest == undisturbed.manifest
 
 
-def test_what_other_settings_left_behind_is_not_taken_up(tmp_path, undisturbed):
+def test_staged_text_of_other_settings_is_not_used(tmp_path, undisturbed):
     folder = tmp_path / "folder"
 
     def stop_late(event):
@@ -218,7 +218,7 @@ def test_a_finished_corpus_is_opened_as_it_is(undisturbed):
     assert again.digest == undisturbed.digest
 
 
-def test_row_length_and_processes_are_not_the_corpus(undisturbed):
+def test_row_length_and_processes_do_not_change_the_corpus(undisturbed):
     prepare(dataclasses.replace(TOY, length=64, processes=2), undisturbed.folder)
 
 
@@ -284,7 +284,7 @@ def test_one_file_cannot_be_split_by_file_and_the_error_says_what_to_do(tmp_path
     assert prepare(config, tmp_path / "corpus").num_documents > 50
 
 
-def test_binary_junk_stops_the_preparation_and_removing_it_cures_it(tmp_path):
+def test_binary_text_stops_the_preparation_until_it_is_removed(tmp_path):
     for number in range(1, 60):
         (tmp_path / f"{number:02d}.txt").write_text(words(number))
     (tmp_path / "60.txt").write_bytes(b"\x89PNG\r\n")
@@ -324,7 +324,7 @@ def test_a_setting_out_of_range_is_named():
 # --- the tokenizer ----------------------------------------------------------------------------
 
 
-def test_any_text_comes_back_from_its_tokens(tmp_path):
+def test_any_text_is_decoded_exactly(tmp_path):
     tokenizer = train_tokenizer(["some text to learn from"] * 9, 280, tmp_path / "tokenizer.json")
     for text in ("never seen: ĀבΩ漢😀\t\n  x", "what <|endoftext|> means"):
         (tokens,) = tokenizer.encode([text])
@@ -345,7 +345,7 @@ def test_a_given_tokenizer_is_used_as_it_is(tmp_path, undisturbed):
     assert corpus.tokenizer().digest() == undisturbed.tokenizer().digest()
 
 
-def test_a_tokenizer_that_is_none_or_too_large_is_refused(tmp_path, undisturbed):
+def test_an_invalid_or_too_large_tokenizer_is_refused(tmp_path, undisturbed):
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(BadTokenizer, match=r"bad\.json"):
         load_tokenizer(tmp_path / "bad.json")

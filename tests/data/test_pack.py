@@ -62,7 +62,7 @@ def test_no_documents_make_no_rows():
     assert plan.num_tokens == 0
 
 
-def test_a_saved_plan_comes_back_and_a_flipped_byte_is_refused(tmp_path):
+def test_a_saved_plan_is_loaded_and_a_flipped_byte_is_refused(tmp_path):
     plan, file = plan_of([5, 9, 30]), tmp_path / "plan.npz"
     save_plan(plan, file)
     assert load_plan(file).digest() == plan.digest()

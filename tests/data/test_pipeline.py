@@ -1,4 +1,4 @@
-"""Batches: random access is iteration, and a row is the documents it was planned from."""
+"""Batches: random access equals iteration, and a row is the documents that were planned."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_iterating_from_any_step_gives_the_batches_of_random_access(corpus, plan
         assert step == start + 3
 
 
-def test_a_batch_is_the_same_whoever_asks_for_it_and_when(corpus, plan):
+def test_a_batch_is_the_same_for_every_reader_at_any_time(corpus, plan):
     first, second = (Batches(corpus, plan, batch_size=4, seed=7) for _ in range(2))
     first.at(0)
     assert_equal(first.at(11), second.at(11))
@@ -96,7 +96,7 @@ def test_only_the_last_row_is_padded_with_segment_zero(corpus, plan):
     assert (rows[len(rows) - 1]["segments"] == 0).sum() == padding
 
 
-def test_a_plan_comes_back_and_a_cut_one_is_refused(corpus, tmp_path):
+def test_a_plan_is_loaded_and_a_truncated_one_is_refused(corpus, tmp_path):
     shard = build_shard(corpus, 1, corpus.documents("train")[::2], LENGTH, seed=0)
     file = tmp_path / "plan.npz"
     save_plan(shard.plan, file)
@@ -128,7 +128,7 @@ def test_first_tokens_are_padded_and_counted(corpus):
     assert first_tokens(corpus, numbers, 5)[1].tolist() == [5, 5, 5]
 
 
-def test_text_of_no_corpus_is_cut_the_same_way(corpus):
+def test_text_outside_a_corpus_is_cut_in_the_same_way(corpus):
     tokenizer = corpus.tokenizer()
     (document,) = corpus.tokens([0])
     tokens, _ = encode_first_tokens(tokenizer, [tokenizer.decode(document)], 20)

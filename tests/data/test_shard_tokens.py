@@ -44,7 +44,7 @@ def test_the_tokens_are_those_of_the_corpus(corpus, tmp_path, monkeypatch, docum
         assert one.dtype == np.int32
 
 
-def test_the_name_tells_corpus_and_documents(corpus):
+def test_the_digest_depends_on_corpus_and_documents(corpus):
     names = {
         shard_tokens_digest(digest, np.array(documents))
         for digest in (corpus.digest, "other")
@@ -56,7 +56,7 @@ def test_the_name_tells_corpus_and_documents(corpus):
     )
 
 
-def test_a_corpus_that_is_elsewhere_comes_file_by_file_as_it_is_read(corpus, tmp_path):
+def test_a_corpus_in_a_bucket_is_fetched_file_by_file_as_it_is_read(corpus, tmp_path):
     here, asked = tmp_path / "here", []
     here.mkdir()
 

@@ -1,4 +1,4 @@
-"""Sources: what they read, how they group it, and the sentences for what cannot be read."""
+"""Sources: what they read, how they group it, and the errors for what cannot be read."""
 
 import gzip
 import json
@@ -42,14 +42,14 @@ def test_a_long_text_file_comes_in_blocks_that_lose_nothing(tmp_path):
     assert "".join(document.text for document in found) == text
 
 
-def test_binary_junk_is_refused_with_the_file_and_the_place_of_the_byte(tmp_path):
+def test_binary_text_is_refused_with_the_file_and_the_offset_of_the_byte(tmp_path):
     junk = "é".encode() * 700_000 + b"\n\xff\xfe"
     (tmp_path / "junk.txt").write_bytes(junk)
     with pytest.raises(BinaryText, match=r"junk\.txt .*0xff.* at byte 1400001"):
         documents(f"text:{tmp_path}/junk.txt")
 
 
-def test_a_zero_byte_is_binary_junk_too(tmp_path):
+def test_a_zero_byte_is_binary_text_too(tmp_path):
     (tmp_path / "zero.txt").write_bytes(b"abc\x00")
     with pytest.raises(BinaryText, match="zero byte at byte 3"):
         documents(f"text:{tmp_path}/zero.txt")
@@ -77,7 +77,7 @@ def test_a_line_that_is_not_json_is_named(tmp_path):
         documents(f"jsonl:{tmp_path}/a.jsonl")
 
 
-def test_text_that_is_not_text_is_named(tmp_path):
+def test_a_text_column_without_text_is_named(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": 5}\n')
     with pytest.raises(BadRecord, match="holds int, not text"):
         documents(f"jsonl:{tmp_path}/a.jsonl")
@@ -115,7 +115,7 @@ def test_a_wrong_source_is_a_sentence(url, expected):
         documents(url)
 
 
-def test_a_file_is_read_by_the_kind_its_name_tells(tmp_path):
+def test_the_kind_of_a_file_follows_from_its_suffix(tmp_path):
     (tmp_path / "a[1].jsonl").write_text('{"text": "x"}\n')
     assert documents(source_of_file(tmp_path / "a[1].jsonl"))[0].text == "x"
     assert source_of_file(tmp_path / "a.txt").startswith("text:")
@@ -128,7 +128,7 @@ def test_cutting_loses_nothing_and_keeps_the_bound(text, max_bytes):
     assert all(len(piece.encode()) <= max_bytes for piece in pieces)
 
 
-def test_the_toy_is_the_same_each_time_and_its_clusters_share_no_words():
+def test_the_toy_corpus_is_the_same_each_time_and_its_clusters_share_no_words():
     first, again = documents("toy:?documents=8"), documents("toy:?documents=8")
     assert first == again
     words = {d.domain: set[str]() for d in first}

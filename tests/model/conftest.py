@@ -1,4 +1,4 @@
-"""Small models that every file of this room uses."""
+"""Small models for the tests of this room."""
 
 import dataclasses
 

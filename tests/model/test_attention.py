@@ -1,4 +1,4 @@
-"""Attention by one kernel is attention as it is written out: packed rows, shared key heads."""
+"""The fused kernel equals plain attention: packed rows, shared key heads."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def inputs(kv_heads, batch=3, length=140):
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("is_packed", [True, False])
-def test_one_kernel_gives_values_and_gradients_of_attention_written_out(kv_heads, is_packed):
+def test_the_fused_kernel_gives_values_and_gradients_of_plain_attention(kv_heads, is_packed):
     """By the XLA form of the same call: cuDNN's runs on its own devices only (`bench_gpu.py`)."""
     (q, k, v), packed, causal = inputs(kv_heads)
     allowed = packed if is_packed else causal
@@ -51,7 +51,7 @@ def test_one_kernel_gives_values_and_gradients_of_attention_written_out(kv_heads
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_kernel_may_be_told_and_on_cpu_it_is_plain():
+def test_a_kernel_may_be_chosen_and_on_cpu_the_default_is_plain():
     assert not uses_cudnn(MODEL, 128)
     assert uses_cudnn(dataclasses.replace(MODEL, attention_kernel="cudnn"), 128)
     with pytest.raises(BadSetting, match=r"attention_kernel.*auto, plain, cudnn"):

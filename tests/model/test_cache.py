@@ -1,4 +1,4 @@
-"""The cache is an economy, not another model."""
+"""The cache saves work and changes no logits."""
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ def test_decoding_with_a_cache_equals_the_full_forward(config, parts, tokens_BT)
     np.testing.assert_array_equal(cache["length"], 12)
 
 
-def test_rows_of_different_lengths_go_on_each_from_its_own_end(config, parts, tokens_BT):
+def test_rows_of_different_lengths_continue_from_their_own_ends(config, parts, tokens_BT):
     lengths = np.array([3, 7, 1])
     is_token = (np.arange(8)[None] < lengths[:, None]).astype(np.int32)
     cache = empty_cache(config, 3, 16)

@@ -34,7 +34,7 @@ def test_the_quickstart_has_0_84_million_parameters():
     assert num_parameters(QUICKSTART) == 836_448
 
 
-def test_a_training_token_costs_six_flops_a_multiplying_parameter_and_attention():
+def test_a_training_token_costs_six_flops_per_parameter_in_products_and_attention():
     matrices = 4 * (4 * 96 * 96 + 3 * 96 * 256) + 2048 * 96
     assert flops_per_token(QUICKSTART, 128) == 6 * matrices + 12 * 4 * 96 * 128
     assert 3 * flops_per_token(QUICKSTART, 128, training=False) == flops_per_token(QUICKSTART, 128)
@@ -51,7 +51,7 @@ def test_a_training_token_costs_six_flops_a_multiplying_parameter_and_attention(
         ({"rope_theta": 0.0}, "more than 0"),
     ],
 )
-def test_a_size_that_cannot_be_is_named(changes, said):
+def test_an_invalid_size_is_named(changes, said):
     with pytest.raises(BadSetting, match=said):
         dataclasses.replace(QUICKSTART, **changes)
 
@@ -67,6 +67,6 @@ def test_a_mesh_that_does_not_fit_is_refused(sizes):
         MeshConfig(**sizes).shape(8)
 
 
-def test_two_axes_cannot_both_have_the_rest():
+def test_two_axes_cannot_both_have_the_remaining_devices():
     with pytest.raises(BadMesh, match="at most one"):
         MeshConfig(data=-1, fsdp=-1)

@@ -1,4 +1,4 @@
-"""An oracle that is not ours: `transformers` computes the same logits from the same weights.
+"""An independent oracle: `transformers` computes the same logits from the same weights.
 
 PyTorch is heavy, so it stays out of the `test` extra; `.ci/run` installs the `parity` extra.
 """
@@ -93,7 +93,7 @@ def test_a_model_of_8_million_parameters_agrees(transformers, tokenizer_file, tm
     np.testing.assert_allclose(_their_logits(theirs, tokens_BT), ours, atol=2e-4)
 
 
-def test_a_wrong_theta_would_be_seen(config, parts, tokens_BT):
+def test_a_wrong_theta_changes_the_logits(config, parts, tokens_BT):
     wrong = dataclasses.replace(config, rope_theta=2 * config.rope_theta)
     difference = forward(config, parts, tokens_BT)[0] - forward(wrong, parts, tokens_BT)[0]
     assert np.max(np.abs(difference)) > 100 * 1e-5
@@ -110,7 +110,7 @@ def test_the_exported_tokenizer_gives_the_same_tokens(transformers, tokenizer_fi
     assert theirs.decode(theirs(text)["input_ids"]) == text
 
 
-def test_what_is_exported_is_read_back(config, parts, tokenizer_file, tmp_path):
+def test_an_exported_model_is_read_back(config, parts, tokenizer_file, tmp_path):
     export_checkpoint(config, parts, tokenizer_file, tmp_path / "out")
     again, values = read_checkpoint(tmp_path / "out")
     written_out = {"num_kv_heads": config.kv_heads, "head_dim": config.head_size}

@@ -39,7 +39,7 @@ def test_a_prompt_and_then_single_tokens_give_the_logits_of_the_full_forward(
     np.testing.assert_allclose(np.concatenate(said, axis=1), full, atol=3e-5)
 
 
-def test_rows_go_on_each_from_its_own_end(config, parts, tokens_BT):
+def test_rows_continue_from_their_own_ends(config, parts, tokens_BT):
     lengths = np.array([3, 7, 1], np.int32)
     prepared = inference.prepare(config, parts)
     _, blocks = extend(

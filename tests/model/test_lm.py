@@ -1,4 +1,4 @@
-"""What a language model must do whatever its weights: causality, packing, the two precisions."""
+"""What a language model does with any weights: causality, packing, two precisions."""
 
 import dataclasses
 
@@ -81,7 +81,7 @@ def test_gradients_written_by_hand_equal_those_of_jax(monkeypatch, config, token
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_queries_in_blocks_attend_as_all_at_once(monkeypatch, tokens_BT):
+def test_queries_in_blocks_attend_as_in_one_product(monkeypatch, tokens_BT):
     parts = lively(GROUPED)
     at_once = _loss_and_gradients(parts, GROUPED, tokens_BT)
     monkeypatch.setattr(attention, "LEAST_BLOCK", 5)  # 12 tokens: blocks of 5, 5 and 2
@@ -97,13 +97,13 @@ def test_queries_in_blocks_attend_as_all_at_once(monkeypatch, tokens_BT):
     ],
     ids=["computed again", "chunks", "both, tied"],
 )
-def test_what_saves_memory_changes_no_loss_and_no_gradient(config, tokens_BT, saving):
+def test_saving_memory_changes_no_loss_and_no_gradient(config, tokens_BT, saving):
     parts = lively(config)
     plain = _loss_and_gradients(parts, config, tokens_BT)
     _assert_close(_loss_and_gradients(parts, config, tokens_BT, **saving), plain)
 
 
-def test_what_saves_memory_saves_it():
+def test_settings_that_save_memory_save_it():
     """Bytes of scratch memory that XLA plans for the gradient, at 64 times the vocabulary."""
     config = dataclasses.replace(TINY, vocab_size=4096, num_layers=3, max_length=256)
     tokens_BT = np.zeros((4, 256), np.int32)

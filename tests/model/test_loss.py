@@ -15,7 +15,7 @@ def test_the_targets_are_the_tokens_with_a_predecessor_in_their_segment():
     np.testing.assert_allclose(total, 3 * np.log(4), rtol=1e-6)
 
 
-def test_each_likelihood_stands_at_its_own_token():
+def test_each_likelihood_is_at_its_own_token():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(1, 6, 4)).astype(np.float32)
     log_probability = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -1,4 +1,4 @@
-"""One device and eight give the same numbers, whichever way the parameters are cut."""
+"""One device and eight give the same numbers, however the parameters are divided."""
 
 import functools
 
@@ -55,7 +55,7 @@ def test_eight_devices_equal_one(mesh_config):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_fully_sharded_parameters_take_an_eighth_of_the_room():
+def test_fully_sharded_parameters_take_an_eighth_of_the_memory():
     mesh = make_mesh(MeshConfig(fsdp=-1))
     shardings = parts_shardings(CONFIG, mesh)
     query = shardings["block_00"]["attention"]["query"]

@@ -1,4 +1,4 @@
-"""Descriptions: they are what the arrays turn out to be."""
+"""Descriptions of parameters agree with the arrays."""
 
 import dataclasses
 
@@ -33,14 +33,14 @@ def test_flax_declares_the_parameters_that_are_described(config):
     assert jax.tree.map(lambda spec: spec.shape, specs) == jax.tree.map(lambda a: a.shape, made)
 
 
-def test_a_block_starts_the_same_however_many_there_are(config):
+def test_a_blocks_initial_values_do_not_depend_on_the_number_of_blocks(config):
     few = initialise(config, jax.random.key(0))
     many = initialise(dataclasses.replace(config, num_layers=4), jax.random.key(0))
     query = [parts["block_01"]["attention"]["query"] for parts in (few, many)]
     np.testing.assert_array_equal(*query)
 
 
-def test_no_two_parameters_start_alike(config):
+def test_no_two_parameters_have_the_same_initial_values(config):
     arrays = initialise(config, jax.random.key(0))
     matrices = [np.ravel(x)[:8].tobytes() for x in jax.tree.leaves(arrays) if x.ndim > 1]
     assert len(set(matrices)) == len(matrices)

@@ -1,4 +1,4 @@
-"""A store as two machines see it: they share a folder, or a bucket and nothing else."""
+"""The objects of a run on two machines, which share a folder, or a bucket and nothing else."""
 
 import dataclasses
 import uuid
@@ -15,14 +15,14 @@ from tests.support.google_storage import GoogleStorage
 
 
 @dataclasses.dataclass
-class Store:
-    """The objects of one run, here and elsewhere; and its bytes, for tests that spoil them."""
+class SharedObjects:
+    """The objects of one run on two machines; and access to its bytes, to spoil them."""
 
     here: Objects
-    elsewhere: Objects
+    other: Objects
 
     def spoil(self, receipt: Receipt, content: bytes | None) -> None:
-        """Puts other bytes in an object's place; None = takes it away."""
+        """Replaces the bytes of an object; None = removes it."""
         if self.here.remote is not None:
             name = remote_name(receipt)
             if content is None:
@@ -45,7 +45,7 @@ class Store:
 def store(request, tmp_path):
     """Each kind of store."""
     if request.param == "folder":
-        return Store(Objects(tmp_path), Objects(tmp_path))
+        return SharedObjects(Objects(tmp_path), Objects(tmp_path))
     if request.param == "s3":
         return in_bucket(request.getfixturevalue("bucket").url, tmp_path)
     return in_bucket(f"gs://bucket/{uuid.uuid4().hex}", tmp_path)
@@ -53,14 +53,14 @@ def store(request, tmp_path):
 
 @pytest.fixture(scope="session", autouse=True)
 def google():
-    """Where `gs://` leads to: TensorStore looks it up once a process."""
+    """The server for `gs://`; TensorStore reads its address once in a process."""
     with GoogleStorage() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TENSORSTORE_GCS_HTTP_URL", server.url)
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "test")
         yield server
 
 
-def in_bucket(url: str, folder: Path) -> Store:
+def in_bucket(url: str, folder: Path) -> SharedObjects:
     """A run in a bucket."""
 
     def machine(name: str) -> Objects:
@@ -68,4 +68,4 @@ def in_bucket(url: str, folder: Path) -> Store:
         root.mkdir(parents=True)
         return Objects(root, Remote(f"{url}/run"), FileCache(root.parent, 1 << 30))
 
-    return Store(machine("here"), machine("elsewhere"))
+    return SharedObjects(machine("here"), machine("other"))

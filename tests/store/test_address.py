@@ -1,4 +1,4 @@
-"""Where a run is: folders as they are, URLs checked, credentials in neither."""
+"""Addresses of runs: folders are taken as given, URLs checked, credentials refused."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_a_folder_is_a_folder(text):
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/one", "gs://my_bucket.eu/runs/2026/one-2"])
-def test_a_url_has_a_folder_of_its_own_among_the_caches(url, cache):
+def test_a_url_has_a_folder_of_its_own_in_the_cache_folder(url, cache):
     address = Address.parse(url)
     assert str(address) == address.url == address.identity == url
     assert address.folder.parent == cache / "runs"
@@ -32,7 +32,7 @@ def test_a_url_has_a_folder_of_its_own_among_the_caches(url, cache):
     assert address.place_of(address.folder / "report.md") == f"{url}/report.md"
 
 
-def test_one_run_has_one_folder_and_another_run_another():
+def test_every_run_has_a_folder_of_its_own():
     folders = [
         Address.parse(f"s3://{place}").folder for place in ("a1b/run", "a1b/run/", "b1a/run")
     ]
@@ -56,7 +56,7 @@ def test_one_run_has_one_folder_and_another_run_another():
         ("s3://bucket/a run", "cannot be part of a name"),
     ],
 )
-def test_what_is_no_place_for_a_run_is_a_sentence(text, problem):
+def test_an_invalid_address_is_a_sentence(text, problem):
     with pytest.raises(BadRun, match=problem):
         Address.parse(text)
 

@@ -1,4 +1,4 @@
-"""The cache of what was fetched: bounded, the least recently used goes, what is in use stays."""
+"""The cache of fetched files: bounded; the least recently used go, files in use stay."""
 
 import os
 
@@ -21,7 +21,7 @@ def add(runs, name, num_bytes, used_seconds):
     return file
 
 
-def test_the_least_recently_used_files_go_of_whatever_run(runs):
+def test_the_least_recently_used_files_of_all_runs_are_removed(runs):
     oldest = add(runs, "one/objects/modules/a", 40, 1000)
     middle = add(runs, "two/snapshots/modular/0000/000001-1/d/b", 40, 2000)
     newest = add(runs, "one/corpus/tokens_00000.arrayrecord", 40, 3000)
@@ -40,7 +40,7 @@ def test_a_file_that_is_used_again_stays(runs):
     assert not other.exists()
 
 
-def test_what_was_asked_for_a_moment_ago_stays_even_over_the_bound(runs):
+def test_a_file_in_use_stays_even_over_the_bound(runs):
     files = [add(runs, f"one/objects/k/{number}", 60, 9_990) for number in range(3)]
     FileCache(runs, 100, clock=lambda: 10_000.0).added(60)
     assert all(file.exists() for file in files)
@@ -48,7 +48,7 @@ def test_what_was_asked_for_a_moment_ago_stays_even_over_the_bound(runs):
     assert sum(file.exists() for file in files) == 1
 
 
-def test_what_cannot_be_fetched_again_is_never_touched(runs):
+def test_files_that_cannot_be_fetched_again_are_never_removed(runs):
     kept = [
         add(runs, f"one/{name}", 500, 1)
         for name in ("events.jsonl", "logs/w.log", "partial/x", "preparing/tokens", "run.lock")
@@ -57,7 +57,7 @@ def test_what_cannot_be_fetched_again_is_never_touched(runs):
     assert all(file.exists() for file in kept)
 
 
-def test_the_folders_are_looked_through_now_and_then_and_not_for_every_file(runs, monkeypatch):
+def test_the_folders_are_not_listed_for_every_new_file(runs, monkeypatch):
     looks = []
     cache = FileCache(runs, 1000, clock=lambda: 10_000.0)
     monkeypatch.setattr(cache, "_files", lambda: looks.append(1) or iter(()))
@@ -69,13 +69,13 @@ def test_the_folders_are_looked_through_now_and_then_and_not_for_every_file(runs
 @pytest.mark.parametrize(
     ("text", "num_bytes"), [("", 20_000_000_000), ("0.5", 500_000_000), ("0", 0)]
 )
-def test_the_bound_is_the_machine_s(monkeypatch, text, num_bytes):
+def test_the_bound_comes_from_the_environment(monkeypatch, text, num_bytes):
     monkeypatch.setenv("DIPACO_CACHE_GIGABYTES", text)
     assert cache_bytes() == num_bytes
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "nan", "inf"])
-def test_a_bound_that_is_none_is_refused(monkeypatch, text):
+def test_a_bound_that_is_not_a_size_is_refused(monkeypatch, text):
     monkeypatch.setenv("DIPACO_CACHE_GIGABYTES", text)
     with pytest.raises(BadSetting, match="a number of gigabytes"):
         cache_bytes()

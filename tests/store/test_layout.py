@@ -1,11 +1,11 @@
-"""Names on disk: everything of a run lies in its folder, and attempts never share a name."""
+"""Names on disk: all files of a run are in its folder, and attempts never share a name."""
 
 from pathlib import Path
 
 from dipaco.store.layout import Layout
 
 
-def test_everything_of_a_run_lies_in_its_folder():
+def test_all_files_of_a_run_are_in_its_folder():
     layout = Layout(Path("runs/one"))
     places = [
         layout.ledger, layout.lock, layout.corpus, layout.events, layout.tensorboard,
@@ -15,7 +15,7 @@ def test_everything_of_a_run_lies_in_its_folder():
     assert len(set(places)) == len(places)
 
 
-def test_each_attempt_at_a_snapshot_has_a_name_of_its_own():
+def test_each_attempt_at_a_snapshot_has_its_own_name():
     layout = Layout(Path())
     names = {
         layout.snapshot(arm, path, phase, attempt)

@@ -4,10 +4,8 @@ import errno
 import os
 
 import pytest
-import xxhash
 
 from dipaco.errors import DiskFull, NotWritable
-from dipaco.files import file_digest, write_atomically
 from dipaco.receipt import Receipt
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
@@ -22,7 +20,7 @@ def files(folder):
     return sorted(file for file in folder.rglob("*") if file.is_file())
 
 
-def test_what_was_written_is_read(objects):
+def test_an_object_is_read_as_it_was_written(objects):
     receipt = objects.write_bytes("routers", "bin", b"content")
     assert receipt == Receipt(f"objects/routers/{receipt.digest}.bin", receipt.digest, 7)
     assert objects.read_bytes(receipt) == b"content"
@@ -54,7 +52,7 @@ def test_a_writer_that_is_interrupted_leaves_nothing(objects, tmp_path):
     assert files(tmp_path) == []
 
 
-def test_what_a_killed_writer_left_is_swept_and_nothing_else(objects, tmp_path):
+def test_partial_files_of_a_killed_writer_are_deleted_and_nothing_else(objects, tmp_path):
     receipt = objects.write_bytes("k", "bin", b"kept")
     (tmp_path / "partial").mkdir(exist_ok=True)
     (tmp_path / "partial" / "half").write_bytes(b"ha")
@@ -103,7 +101,7 @@ def test_a_folder_that_may_not_be_written_is_a_sentence(objects, monkeypatch):
         objects.write_bytes("k", "bin", b"new")
 
 
-def test_a_mistake_of_the_writer_is_not_taken_for_one_of_the_disk(objects):
+def test_an_error_of_the_writer_is_not_taken_for_one_of_the_disk(objects):
     def write(_):
         raise ValueError("wrong")
 
@@ -124,7 +122,7 @@ def test_a_flipped_byte_is_found_and_the_file_named(objects, tmp_path, place):
         objects.read_bytes(receipt)
 
 
-def test_a_folder_in_its_place_is_damage(objects, tmp_path):
+def test_a_folder_in_place_of_a_file_is_damage(objects, tmp_path):
     receipt = objects.write_bytes("k", "bin", bytes(10_000))
     (tmp_path / receipt.name).unlink()
     (tmp_path / receipt.name).mkdir()
@@ -134,7 +132,7 @@ def test_a_folder_in_its_place_is_damage(objects, tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 9_999, 10_001])
-def test_another_size_is_found(objects, tmp_path, size):
+def test_a_wrong_size_is_found(objects, tmp_path, size):
     receipt = objects.write_bytes("k", "bin", bytes(10_000))
     (tmp_path / receipt.name).write_bytes(bytes(size))
     with pytest.raises(ObjectDamaged, match=f"{size} bytes instead of 10000"):
@@ -148,14 +146,14 @@ def test_a_missing_object_is_named(objects):
         objects.read_bytes(receipt)
 
 
-def test_writing_an_object_again_mends_a_damaged_one(objects, tmp_path):
+def test_writing_an_object_again_repairs_a_damaged_one(objects, tmp_path):
     receipt = objects.write_bytes("k", "bin", b"content")
     (tmp_path / receipt.name).write_bytes(b"damaged")
     assert objects.write_bytes("k", "bin", b"content") == receipt
     assert objects.read_bytes(receipt) == b"content"
 
 
-def test_files_and_folders_are_deleted_and_may_be_gone_already(objects, tmp_path):
+def test_files_and_folders_are_deleted_and_deleting_them_again_is_fine(objects, tmp_path):
     receipt = objects.write_bytes("k", "bin", b"1")
     (tmp_path / "snapshots" / "a").mkdir(parents=True)
     (tmp_path / "snapshots" / "a" / "b").write_bytes(b"2")
@@ -180,21 +178,3 @@ def test_only_live_contributions_and_snapshots_are_kept_and_other_objects_stay(o
         [module.name, live.name, "snapshots/modular/0000/000001-2/state"]
     )
     assert not (tmp_path / dead.name).exists()
-
-
-def test_the_digest_of_a_file_is_that_of_its_bytes_over_several_chunks(tmp_path):
-    content = os.urandom((1 << 22) * 2 + 17)
-    (tmp_path / "file").write_bytes(content)
-    assert file_digest(tmp_path / "file") == xxhash.xxh3_128(content).hexdigest()
-
-
-def test_a_report_is_replaced_whole_or_stays(tmp_path, monkeypatch):
-    file = tmp_path / "deep" / "report.json"
-    write_atomically(file, b"first")
-    write_atomically(file, b"second")
-    assert file.read_bytes() == b"second"
-    monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC))
-    with pytest.raises(DiskFull, match=r"report\.json"):
-        write_atomically(file, b"third")
-    assert files(tmp_path) == [file]
-    assert file.read_bytes() == b"second"

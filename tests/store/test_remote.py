@@ -1,5 +1,5 @@
-"""A bucket that answers wrongly, late, in part or not at all: nothing is lost, nothing wrong is
-believed, and every wait has an end.
+"""A bucket that answers wrongly, late, in part or not at all: no object is lost, no wrong answer is
+taken for right, and every wait ends.
 """
 
 import logging
@@ -52,31 +52,31 @@ def test_a_write_survives_every_fault(store, bucket, fault):
 def test_a_read_survives_every_fault(store, bucket, fault):
     receipt = store.here.write_bytes("k", "bin", CONTENT)
     bucket.proxy.plan(fault, method="GET")
-    assert store.elsewhere.read_bytes(receipt) == CONTENT
+    assert store.other.read_bytes(receipt) == CONTENT
     assert bucket.proxy.injected == {fault: 1}
 
 
-def test_what_is_damaged_on_the_way_every_time_is_damaged(store, bucket):
+def test_an_object_that_arrives_damaged_every_time_is_damaged(store, bucket):
     receipt = store.here.write_bytes("k", "bin", CONTENT)
     bucket.proxy.plan("damage", "damage", method="GET")
     with pytest.raises(ObjectDamaged, match=rf"s3://.*{receipt.digest}\.bin is not what was writ"):
-        store.elsewhere.file(receipt)
-    assert not list(Path(store.elsewhere.root).rglob("*.bin"))
+        store.other.file(receipt)
+    assert not list(Path(store.other.root).rglob("*.bin"))
 
 
-def test_an_outage_is_waited_for_and_told_once(store, bucket, caplog):
+def test_an_outage_is_waited_for_and_logged_once(store, bucket, caplog):
     bucket.proxy.plan(*["503"] * 9, method="PUT")
     with caplog.at_level(logging.WARNING, "dipaco"):
         receipt = store.here.write_bytes("k", "bin", CONTENT)
     assert store.content(receipt) == CONTENT
     assert bucket.proxy.injected["503"] == 9
-    told = [record.message for record in caplog.records]
-    assert len(told) == 2
-    assert "Waiting for it" in told[0]
-    assert "did not answer for" in told[1]
+    logged = [record.message for record in caplog.records]
+    assert len(logged) == 2
+    assert "Waiting for it" in logged[0]
+    assert "did not answer for" in logged[1]
 
 
-def test_many_who_wait_tell_it_once(store, caplog):
+def test_several_waiting_threads_log_an_outage_once(store, caplog):
     remote = store.here.remote
     with caplog.at_level(logging.WARNING, "dipaco"), remote._outage("no answer"):
         with remote._outage("no answer"):
@@ -85,7 +85,7 @@ def test_many_who_wait_tell_it_once(store, caplog):
     assert len(caplog.records) == 2
 
 
-def test_a_store_that_stays_away_is_a_sentence(store, bucket, monkeypatch):
+def test_a_store_that_stays_unreachable_is_a_sentence(store, bucket, monkeypatch):
     monkeypatch.setattr(remote_file, "RETRY_FOR_SECONDS", 0.05)
     with bucket.proxy.gone(), pytest.raises(StoreUnreachable, match=r"s3://.*is safe"):
         store.here.write_bytes("k", "bin", CONTENT)
@@ -93,16 +93,16 @@ def test_a_store_that_stays_away_is_a_sentence(store, bucket, monkeypatch):
     assert store.here.write_bytes("k", "bin", CONTENT) == receipt_of()
 
 
-def test_a_request_without_an_answer_is_made_again(store, bucket, monkeypatch):
+def test_a_request_without_an_answer_is_retried(store, bucket, monkeypatch):
     receipt = store.here.write_bytes("k", "bin", CONTENT)
     monkeypatch.setattr(remote_file, "REQUEST_SECONDS", 0.1)
     bucket.proxy.slow_seconds = 1.0
     bucket.proxy.plan("slow", method="GET")
-    assert store.elsewhere.read_bytes(receipt) == CONTENT
+    assert store.other.read_bytes(receipt) == CONTENT
     assert bucket.proxy.injected == {"slow": 1}
 
 
-def test_what_will_not_pass_is_said_at_once(store, bucket):
+def test_a_permanent_error_is_raised_at_once(store, bucket):
     bucket.proxy.plan("403", method="PUT")
     with pytest.raises(StoreRefuses, match="AccessDenied"):
         store.here.write_bytes("k", "bin", CONTENT)
@@ -117,7 +117,7 @@ def test_what_will_not_pass_is_said_at_once(store, bucket):
         ("PERMISSION_DENIED: RequestTimeTooSkewed: The difference", "RequestTimeTooSkewed"),
     ],
 )
-def test_what_may_pass_is_waited_for(store, text, problem):
+def test_a_passing_error_is_waited_for(store, text, problem):
     assert store.here.remote._passing_problem(text).startswith(problem)
 
 
@@ -129,24 +129,24 @@ def test_what_may_pass_is_waited_for(store, text, problem):
         "UNAUTHENTICATED: no credentials",
     ],
 )
-def test_what_will_not_pass_is_not_waited_for(store, text):
+def test_a_permanent_error_is_not_waited_for(store, text):
     with pytest.raises(StoreRefuses, match=text.partition(": ")[2].partition(" [")[0]):
         store.here.remote._passing_problem(text)
 
 
-def test_there_is_no_bucket(bucket):
+def test_a_missing_bucket_is_a_sentence(bucket):
     with pytest.raises(BucketMissing, match="s3://nowhere/run"):
         Remote("s3://nowhere/run").write("name", b"1")
 
 
-def test_a_lost_race_is_told_and_changes_nothing(store):
-    one, other = store.here.remote, store.elsewhere.remote
+def test_a_lost_race_is_reported_and_changes_nothing(store):
+    one, other = store.here.remote, store.other.remote
     assert one.write_new("database", b"first")
     assert not other.write_new("database", b"second")
     assert other.read("database") == b"first"
 
 
-def test_a_write_that_lost_to_itself_is_done(store, bucket):
+def test_a_write_that_fails_because_of_its_own_first_attempt_is_done(store, bucket):
     """The first answer is lost, and the second says that somebody was first."""
     bucket.proxy.plan("after", method="PUT")
     receipt = store.here.write_bytes("k", "bin", CONTENT)
@@ -155,18 +155,18 @@ def test_a_write_that_lost_to_itself_is_done(store, bucket):
     assert store.content(receipt) == CONTENT
 
 
-def test_an_object_that_was_torn_is_mended_by_who_comes_second(store):
+def test_a_torn_object_is_repaired_by_the_next_writer(store):
     store.spoil(receipt_of(), CONTENT[:50])
     assert store.content(store.here.write_bytes("k", "bin", CONTENT)) == CONTENT
 
 
 @pytest.mark.parametrize("num_bytes", [999, 1000, 1001, 4500])
-def test_a_large_object_comes_in_blocks(store, bucket, monkeypatch, num_bytes):
+def test_a_large_object_is_read_in_blocks(store, bucket, monkeypatch, num_bytes):
     monkeypatch.setattr(remote_file, "BLOCK_BYTES", 1000)
     content = os.urandom(num_bytes)
     receipt = store.here.write_bytes("k", "bin", content)
     bucket.proxy.plan("500", method="GET")
-    assert store.elsewhere.read_bytes(receipt) == content
+    assert store.other.read_bytes(receipt) == content
     assert bucket.proxy.asked["GET"] == -(-num_bytes // 1000) + 1
 
 
@@ -176,25 +176,25 @@ def test_a_large_object_that_was_cut_is_damaged(store, monkeypatch, num_bytes):
     receipt = store.here.write_bytes("k", "bin", os.urandom(4500))
     store.spoil(receipt, store.content(receipt)[:num_bytes])
     with pytest.raises(ObjectDamaged, match="it has fewer than 4500 bytes"):
-        store.elsewhere.file(receipt)
+        store.other.file(receipt)
 
 
-def test_what_is_here_is_not_fetched_again(store, bucket):
+def test_an_object_in_the_cache_is_not_fetched_again(store, bucket):
     receipt = store.here.write_bytes("k", "bin", CONTENT)
     for _ in range(3):
-        assert store.elsewhere.read_bytes(receipt) == CONTENT == store.here.read_bytes(receipt)
+        assert store.other.read_bytes(receipt) == CONTENT == store.here.read_bytes(receipt)
     assert bucket.proxy.asked["GET"] == 1
 
 
-def test_a_damaged_or_forgotten_copy_is_fetched_again(store):
+def test_a_damaged_or_deleted_copy_is_fetched_again(store):
     receipt = store.here.write_bytes("k", "bin", CONTENT)
-    copy = store.elsewhere.file(receipt)
+    copy = store.other.file(receipt)
     for content in (b"X" + CONTENT[1:], CONTENT[1:], b"", None):
         copy.unlink() if content is None else copy.write_bytes(content)
-        assert store.elsewhere.read_bytes(receipt) == CONTENT
+        assert store.other.read_bytes(receipt) == CONTENT
 
 
-def test_a_damaged_copy_of_a_folder_is_fetched_again_and_only_what_is_damaged(store, bucket):
+def test_of_a_damaged_folder_only_the_damaged_files_are_fetched_again(store, bucket):
     name = "snapshots/modular/0000/000001-1"
 
     def write(folder):
@@ -203,14 +203,14 @@ def test_a_damaged_copy_of_a_folder_is_fetched_again_and_only_what_is_damaged(st
             (folder / file).write_bytes(file.encode() * 100)
 
     store.here.write_folder(name, write)
-    folder = store.elsewhere.folder(name)
+    folder = store.other.folder(name)
     (folder / "b").write_bytes(b"damaged")
     before = bucket.proxy.asked["GET"]
-    assert (store.elsewhere.folder(name) / "b").read_bytes() == b"b" * 100
+    assert (store.other.folder(name) / "b").read_bytes() == b"b" * 100
     assert bucket.proxy.asked["GET"] == before + 2  # the list, and one file
 
 
-def test_what_was_left_half_fetched_is_swept_when_nobody_can_be_at_it(store):
+def test_partial_fetches_are_deleted_once_they_are_old(store):
     partial = store.here.root / "partial"
     (partial / "folder").mkdir(parents=True)
     for name in ("old", "fresh", "folder/file"):
@@ -221,18 +221,18 @@ def test_what_was_left_half_fetched_is_swept_when_nobody_can_be_at_it(store):
     assert [file.name for file in partial.iterdir()] == ["fresh"]
 
 
-def test_neighbours_who_want_the_same_object_fetch_it_once(store, bucket):
+def test_threads_that_want_the_same_object_fetch_it_once(store, bucket):
     receipt = store.here.write_bytes("k", "bin", CONTENT)
     bucket.proxy.plan("slow", method="GET")
-    neighbours = [threading.Thread(target=store.elsewhere.file, args=(receipt,)) for _ in range(4)]
-    for neighbour in neighbours:
-        neighbour.start()
-    for neighbour in neighbours:
-        neighbour.join()
+    threads = [threading.Thread(target=store.other.file, args=(receipt,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert bucket.proxy.asked["GET"] == 1
 
 
-def test_only_the_environment_says_where_another_s3_is(store, monkeypatch):
+def test_another_s3_is_named_by_the_environment_only(store, monkeypatch):
     spec = remote_file._spec("s3://bucket/runs/one")
     assert (spec["bucket"], spec["path"]) == ("bucket", "runs/one/")
     assert spec["endpoint"] == os.environ["AWS_ENDPOINT_URL"]
@@ -247,7 +247,7 @@ def test_only_the_environment_says_where_another_s3_is(store, monkeypatch):
     assert not {"test"} & {str(value) for value in amazon.values()}, "no credentials in there"
 
 
-def test_a_copy_that_is_read_again_is_not_the_next_to_go(store):
+def test_reading_a_copy_marks_it_as_used(store):
     receipts = [store.here.write_bytes("k", "bin", bytes([number])) for number in range(2)]
     name = "snapshots/modular/0000/000001-1"
     store.here.write_folder(name, lambda folder: folder.mkdir() or (folder / "a").touch())

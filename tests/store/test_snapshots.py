@@ -1,4 +1,4 @@
-"""Path snapshots by Orbax: there and back bit for bit; damage, which Orbax passes, is found."""
+"""Path snapshots by Orbax: saved and loaded bit for bit; damage that Orbax misses is found."""
 
 import shutil
 import sys
@@ -103,7 +103,7 @@ def test_damage_in_any_file_of_the_folder_is_found_and_the_file_named(copy):
     assert_equal(load_snapshot(objects, receipt, LIKE), state_of())
 
 
-def test_values_that_were_exchanged_for_other_valid_ones_are_found(copy):
+def test_other_valid_values_in_place_of_the_saved_ones_are_found(copy):
     """What a checksum inside the files could not see: another snapshot under this name."""
     objects, receipt = copy
     save_snapshot(objects, NAME, state_of(seed=1))
@@ -111,14 +111,14 @@ def test_values_that_were_exchanged_for_other_valid_ones_are_found(copy):
         load_snapshot(objects, receipt, LIKE)
 
 
-def test_a_folder_that_is_gone_is_missing(copy):
+def test_a_deleted_folder_is_missing(copy):
     objects, receipt = copy
     shutil.rmtree(objects.root / receipt.name)
     with pytest.raises(ObjectMissing, match="000002-1 is missing"):
         load_snapshot(objects, receipt, LIKE)
 
 
-def test_what_orbax_says_in_pages_is_said_in_a_line(copy, monkeypatch):
+def test_a_long_error_of_orbax_becomes_one_line(copy, monkeypatch):
     def refuse(*_):
         raise ValueError("Shape mismatch.\nContext: {\n ...")
 
@@ -129,7 +129,7 @@ def test_what_orbax_says_in_pages_is_said_in_a_line(copy, monkeypatch):
         load_snapshot(*copy, LIKE)
 
 
-def test_what_an_interrupted_attempt_left_under_the_name_is_written_over(objects):
+def test_files_of_an_interrupted_attempt_are_overwritten(objects):
     folder = objects.root / NAME
     folder.mkdir(parents=True)
     (folder / "half").write_bytes(b"half")
@@ -148,7 +148,7 @@ def test_a_full_disk_is_a_sentence_in_orbax_too(objects, monkeypatch):
         save_snapshot(objects, NAME, state_of())
 
 
-def test_a_wall_clock_that_is_set_a_day_ahead_meanwhile_makes_nobody_late(objects, monkeypatch):
+def test_a_wall_clock_set_a_day_ahead_is_not_a_timeout(objects, monkeypatch):
     real, asked = time.time, []
 
     def jumping():

@@ -1,4 +1,4 @@
-"""Trees as safetensors objects: equal trees are equal objects, and come back as they were."""
+"""Trees as safetensors objects: equal trees are equal objects, and are loaded as they were."""
 
 import errno
 
@@ -27,13 +27,13 @@ def objects(tmp_path):
     return Objects(tmp_path)
 
 
-def test_a_tree_comes_back_as_it_was_scalars_and_types_included(objects):
+def test_a_tree_is_loaded_as_it_was_saved_with_scalars_and_types(objects):
     loaded = load_tree(objects, save_tree(objects, "modules", TREE))
     assert trees.difference(TREE, loaded) is None
     assert trees.digest(loaded) == trees.digest(TREE)
 
 
-def test_equal_trees_give_equal_objects_whatever_order_and_strides(objects):
+def test_equal_trees_give_equal_objects_for_any_order_and_strides(objects):
     turned = {name: TREE[name] for name in reversed(TREE)}
     turned["head"] = {"table": np.asfortranarray(TREE["head"]["table"])}
     one, other = (save_tree(objects, "modules", tree) for tree in (TREE, turned))
@@ -50,7 +50,7 @@ def test_an_empty_tree_is_an_object_too(objects):
     assert load_tree(objects, save_tree(objects, "modules", {})) == {}
 
 
-def test_what_was_loaded_may_be_written_to_and_the_object_stays(objects):
+def test_loaded_arrays_may_be_written_to_and_the_object_stays(objects):
     receipt = save_tree(objects, "modules", TREE)
     loaded = load_tree(objects, receipt)
     loaded["head"]["table"] += 1
@@ -83,7 +83,7 @@ HEADER = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,%d]}}'
     ],
     ids=["empty", "text", "a list", "no place", "cut short", "another size"],
 )
-def test_an_object_that_is_no_safetensors_file_is_damaged(objects, content):
+def test_an_object_that_is_not_a_safetensors_file_is_damaged(objects, content):
     receipt = objects.write_bytes("modules", "safetensors", content)
     for read in (load_tree, map_tree):
         with pytest.raises(
@@ -102,7 +102,7 @@ def test_every_type_and_shape_is_read_as_the_library_reads_it(objects, tmp_path,
         assert trees.digest(read(objects, receipt)) == trees.digest(expected) == trees.digest(tree)
 
 
-def test_a_mapped_tree_is_that_which_is_loaded_and_cannot_be_written_to(objects):
+def test_a_mapped_tree_equals_the_loaded_one_and_is_read_only(objects):
     receipt = save_tree(objects, "modules", TREE)
     mapped = map_tree(objects, receipt)
     assert trees.digest(mapped) == trees.digest(TREE)
@@ -132,7 +132,7 @@ def state_of(optimizer):
     [optax.sgd(0.7, momentum=0.9, nesterov=True), optax.sgd(0.7), optax.adam(1e-3)],
     ids=["momentum", "nothing to keep", "with a step count"],
 )
-def test_an_optimiser_state_comes_back_in_its_own_structure(objects, optimizer):
+def test_an_optimiser_state_is_loaded_in_its_own_structure(objects, optimizer):
     state = jax.tree.map(lambda leaf: np.asarray(leaf + 1), state_of(optimizer))
     like = jax.eval_shape(lambda: state_of(optimizer))
     loaded = load_state(objects, save_state(objects, state), like)

@@ -15,7 +15,7 @@ def test_a_module_is_written_as_level_and_expert():
 
 @given(st.from_regex(r"[a-z][a-z0-9_]*", fullmatch=True), st.integers(0, 10**6))
 @settings(deadline=None)
-def test_reading_what_was_written_gives_the_same_module(level, expert):
+def test_parsing_a_written_module_id_gives_the_same_module(level, expert):
     module = ModuleId(level, expert)
     assert ModuleId.parse(str(module)) == module
 

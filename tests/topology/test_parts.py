@@ -1,4 +1,4 @@
-"""Composing and taking apart are inverse, for every topology: law 6 of the house."""
+"""`assemble` and `dissect` are inverse for every topology."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ def topologies(draw):
 
 @given(topologies(), st.data())
 @settings(deadline=None)
-def test_assembling_what_was_dissected_gives_the_same_parts(topology, data):
+def test_assembling_dissected_parts_gives_the_same_parts(topology, data):
     path = data.draw(st.integers(0, topology.num_paths - 1))
     names = [part for level in topology.levels for part in level.parts]
     parts = {name: object() for name in sorted(names)}

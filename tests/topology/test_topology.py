@@ -24,7 +24,7 @@ def test_blocks_are_named_with_both_ends():
     assert blocks(9, 11) == ("block_09", "block_10", "block_11")
 
 
-def test_the_last_choice_level_counts_fastest():
+def test_the_last_level_with_a_choice_changes_fastest():
     topology = grid(2, 3)
     assert topology.choices == (2, 3)
     assert [tuple(m.expert for m in topology.modules_of(path)) for path in range(6)] == [
@@ -41,7 +41,7 @@ def test_paths_through_a_module_are_those_that_are_made_of_it():
         assert all(path in topology.paths_through(m) for m in topology.modules_of(path))
 
 
-def test_sixteen_by_sixteen_with_private_parts_is_256_paths_and_289_modules_in_no_time():
+def test_sixteen_by_sixteen_with_private_parts_is_256_paths_and_289_modules_built_quickly():
     """DiPaCo section 4: embedding and blocks 0, 5, 6, 11 belong to one path each."""
     private = ("embed", "block_00", "block_05", "block_06", "block_11")
     started = time.process_time()
@@ -89,7 +89,7 @@ def test_without_a_choice_there_is_one_path():
     assert topology.modules_of(0) == (ModuleId("a", 0), ModuleId("b", 0))
 
 
-def test_a_level_may_own_parts_that_are_no_neighbours():
+def test_a_level_may_own_parts_that_are_not_neighbours():
     ends = ("embed", "block_11", "head")
     topology = Topology(
         levels=(
@@ -128,6 +128,6 @@ def test_a_part_that_the_model_lacks_is_named_with_those_it_has():
         (lambda: (Level(name="a", parts=("embed", "embed")),), "names a part twice"),
     ],
 )
-def test_what_is_no_topology_is_refused(levels, problem):
+def test_an_invalid_topology_is_refused(levels, problem):
     with pytest.raises(BadTopology, match=problem):
         Topology(levels=levels())

@@ -1,5 +1,5 @@
-"""What every store keeps to: written once, whole or not at all, verified on every read. A folder
-and a bucket, the bucket with nothing on this machine.
+"""The contract of `Objects` in a folder and in buckets: written once, whole or not at all, verified
+on every read, also on another machine that shares only the folder or bucket.
 """
 
 import hashlib
@@ -22,28 +22,28 @@ SNAPSHOT = "snapshots/modular/0003/000002-1"
 
 
 @pytest.mark.parametrize("content", [b"", b"1", CONTENT])
-def test_what_is_written_here_is_read_elsewhere(store, content):
+def test_an_object_written_here_is_read_on_another_machine(store, content):
     receipt = store.here.write_bytes("k", "bin", content)
     assert receipt.num_bytes == len(content)
-    assert store.elsewhere.read_bytes(receipt) == content == store.content(receipt)
+    assert store.other.read_bytes(receipt) == content == store.content(receipt)
 
 
-def test_equal_bytes_are_one_object_whoever_writes_them(store):
-    receipts = {each.write_bytes("k", "bin", CONTENT) for each in (store.here, store.elsewhere)}
+def test_equal_bytes_are_one_object_from_any_writer(store):
+    receipts = {each.write_bytes("k", "bin", CONTENT) for each in (store.here, store.other)}
     assert len(receipts) == 1
     assert store.content(receipts.pop()) == CONTENT
 
 
-def test_a_tree_is_the_same_elsewhere(store):
+def test_a_tree_is_the_same_on_another_machine(store):
     tree = {"embed": {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}, "step": np.int32(7)}
     receipt = save_tree(store.here, "modules", tree)
-    assert trees.difference(load_tree(store.elsewhere, receipt), tree) is None
+    assert trees.difference(load_tree(store.other, receipt), tree) is None
 
 
-def test_a_snapshot_is_the_same_elsewhere(store):
+def test_a_snapshot_is_the_same_on_another_machine(store):
     state = {"mu": np.arange(1000, dtype=np.float32), "count": np.int32(3)}
     receipt = save_snapshot(store.here, SNAPSHOT, state)
-    assert trees.difference(load_snapshot(store.elsewhere, receipt, state), state) is None
+    assert trees.difference(load_snapshot(store.other, receipt, state), state) is None
 
 
 def test_an_object_is_not_there_before_all_of_it_is(store):
@@ -52,7 +52,7 @@ def test_an_object_is_not_there_before_all_of_it_is(store):
     def write(file):
         file.write_bytes(CONTENT[:100])
         with pytest.raises(ObjectMissing):
-            store.elsewhere.file(receipt)
+            store.other.file(receipt)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -60,11 +60,11 @@ def test_an_object_is_not_there_before_all_of_it_is(store):
     assert store.content(receipt) is None
 
 
-def test_what_is_missing_is_named(store):
+def test_a_missing_object_is_named(store):
     receipt = store.here.write_bytes("k", "bin", CONTENT)
     store.spoil(receipt, None)
     with pytest.raises(ObjectMissing, match=rf"/{receipt.digest}\.bin is missing") as raised:
-        store.elsewhere.file(receipt)
+        store.other.file(receipt)
     assert raised.value.values["name"] == receipt.name
 
 
@@ -82,27 +82,27 @@ def test_damage_is_found_before_a_byte_is_used_and_named(store, damage, problem)
     receipt = store.here.write_bytes("k", "bin", CONTENT)
     store.spoil(receipt, damage(CONTENT))
     with pytest.raises(ObjectDamaged, match=rf"{receipt.digest}\.bin .*{problem}") as raised:
-        store.elsewhere.file(receipt)
+        store.other.file(receipt)
     assert raised.value.values["name"] == receipt.name
 
 
-def test_writing_an_object_again_mends_a_damaged_one(store):
+def test_writing_an_object_again_repairs_a_damaged_one(store):
     receipt = store.here.write_bytes("k", "bin", CONTENT)
     store.spoil(receipt, b"damaged")
     assert store.here.write_bytes("k", "bin", CONTENT) == receipt
-    assert store.content(receipt) == CONTENT == store.elsewhere.read_bytes(receipt)
+    assert store.content(receipt) == CONTENT == store.other.read_bytes(receipt)
 
 
-def test_what_is_deleted_here_is_missing_elsewhere_and_may_be_gone_already(store):
+def test_a_deleted_object_is_missing_on_another_machine_and_deleting_it_again_is_fine(store):
     receipt = store.here.write_bytes("k", "bin", CONTENT)
     save_folder(store.here)
     for _ in range(2):
         store.here.delete(receipt.name)
         store.here.delete(SNAPSHOT)
     with pytest.raises(ObjectMissing):
-        store.elsewhere.file(receipt)
+        store.other.file(receipt)
     with pytest.raises(ObjectMissing):
-        store.elsewhere.folder(SNAPSHOT)
+        store.other.folder(SNAPSHOT)
 
 
 def test_only_live_contributions_and_snapshots_are_kept(store):
@@ -115,12 +115,12 @@ def test_only_live_contributions_and_snapshots_are_kept(store):
     snapshots = [f"snapshots/modular/0003/000002-{attempt}" for attempt in (1, 2)]
     for name in snapshots:
         save_folder(store.here, name)
-    store.elsewhere.delete_unreferenced({messages[1].name, snapshots[1]})
+    store.other.delete_unreferenced({messages[1].name, snapshots[1]})
     assert store.content(module) == store.content(messages[1]) == CONTENT
     assert store.content(messages[0]) is None
-    assert contents(store.elsewhere.folder(snapshots[1])) == FILES
+    assert contents(store.other.folder(snapshots[1])) == FILES
     with pytest.raises(ObjectMissing):
-        store.elsewhere.folder(snapshots[0])
+        store.other.folder(snapshots[0])
 
 
 FILES = {"a": b"1", "deep/b": CONTENT, "deep/empty": b""}
@@ -140,22 +140,22 @@ def contents(folder):
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
-def test_a_folder_is_the_same_elsewhere(store):
+def test_a_folder_is_the_same_on_another_machine(store):
     save_folder(store.here)
-    assert contents(store.elsewhere.folder(SNAPSHOT)) == FILES
+    assert contents(store.other.folder(SNAPSHOT)) == FILES
 
 
-def test_a_folder_replaces_what_an_attempt_of_its_name_left(store):
+def test_a_folder_replaces_files_of_an_interrupted_attempt_of_its_name(store):
     save_folder(store.here, files={"left": b"over"})
     save_folder(store.here)
-    assert contents(store.elsewhere.folder(SNAPSHOT)) == FILES
+    assert contents(store.other.folder(SNAPSHOT)) == FILES
 
 
-def test_a_name_that_begins_alike_is_another_folder(store):
+def test_a_name_with_the_same_beginning_is_another_folder(store):
     for attempt in ("1", "11"):
         save_folder(store.here, f"snapshots/modular/0003/000002-{attempt}")
     store.here.delete("snapshots/modular/0003/000002-1")
-    assert contents(store.elsewhere.folder("snapshots/modular/0003/000002-11")) == FILES
+    assert contents(store.other.folder("snapshots/modular/0003/000002-11")) == FILES
 
 
 @pytest.mark.parametrize("content", [b"X" + CONTENT[1:], CONTENT[:-1], None])
@@ -163,17 +163,17 @@ def test_damage_in_a_folder_is_found(store, content):
     save_folder(store.here)
     store.spoil(Receipt(f"{SNAPSHOT}/deep/b", "deep/b", 0), content)
     with pytest.raises((ObjectDamaged, ObjectMissing), match="000002-1") as raised:
-        store.elsewhere.folder(SNAPSHOT)
+        store.other.folder(SNAPSHOT)
     assert raised.value.values["name"] == SNAPSHOT
 
 
 @pytest.mark.parametrize("listing", [b"", b"{}x", b"[[1]]", None])
-def test_a_folder_without_its_list_is_not_there(store, listing):
+def test_a_folder_without_its_list_is_damaged(store, listing):
     """The list is written last, so a folder that was half sent has none."""
     save_folder(store.here)
     store.spoil(Receipt(f"{SNAPSHOT}/{DIGESTS}", DIGESTS, 0), listing)
     with pytest.raises((ObjectDamaged, ObjectMissing), match="000002-1"):
-        store.elsewhere.folder(SNAPSHOT)
+        store.other.folder(SNAPSHOT)
 
 
 @pytest.mark.parametrize("name", ["../../run.lock", "/etc/passwd", "deep/../../b"])
@@ -182,7 +182,7 @@ def test_a_list_cannot_lead_out_of_its_folder(store, name):
     listing = json.dumps([[name, xxh(b"1"), 1]]).encode()
     store.spoil(Receipt(f"{SNAPSHOT}/{DIGESTS}", DIGESTS, 0), listing)
     with pytest.raises(ObjectDamaged, match="is not in the folder"):
-        store.elsewhere.folder(SNAPSHOT)
+        store.other.folder(SNAPSHOT)
 
 
 def test_in_a_bucket_every_name_has_the_digest_in_it():
@@ -199,6 +199,6 @@ def xxh(content):
     return xxhash.xxh3_128_hexdigest(content)
 
 
-def test_the_digest_is_that_of_files(tmp_path):
+def test_an_objects_digest_is_the_digest_of_its_file(tmp_path):
     (tmp_path / "file").write_bytes(CONTENT)
     assert file_digest(tmp_path / "file") == xxh(CONTENT)

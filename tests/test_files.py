@@ -1,0 +1,48 @@
+"""Files are written whole or not at all, and known by the digest of their bytes."""
+
+import errno
+import os
+
+import pytest
+import xxhash
+
+from dipaco.errors import DiskFull
+from dipaco.files import file_digest, write_atomically, write_whole
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return lambda: monkeypatch.setattr(os, "fsync", fail)
+
+
+def test_the_digest_of_a_file_is_that_of_its_bytes_over_several_chunks(tmp_path):
+    content = os.urandom((1 << 22) * 2 + 17)
+    (tmp_path / "file").write_bytes(content)
+    assert file_digest(tmp_path / "file") == xxhash.xxh3_128(content).hexdigest()
+
+
+def test_a_report_is_replaced_whole_or_stays(tmp_path, full_disk):
+    file = tmp_path / "deep" / "report.json"
+    write_atomically(file, b"first")
+    write_atomically(file, b"second")
+    assert file.read_bytes() == b"second"
+    full_disk()
+    with pytest.raises(DiskFull, match=r"report\.json"):
+        write_atomically(file, b"third")
+    assert list(file.parent.iterdir()) == [file]
+    assert file.read_bytes() == b"second"
+
+
+def test_a_file_of_one_writer_is_replaced_whole_or_stays(tmp_path, full_disk):
+    file = tmp_path / "corpus.json"
+    write_whole(file, lambda stream: stream.write(b"first"))
+    (tmp_path / "corpus.json.partial").write_bytes(b"of a killed attempt")
+    write_whole(file, lambda stream: stream.write(b"second"))
+    assert list(tmp_path.iterdir()) == [file]
+    full_disk()
+    with pytest.raises(DiskFull, match=r"corpus\.json"):
+        write_whole(file, lambda stream: stream.write(b"third"))
+    assert file.read_bytes() == b"second"
