@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     )
     _print(outcome.table, layout)
     if outcome.is_stopped:
-        print("Stopped in order. The same command goes on from here.", flush=True)
+        print("Stopped. The same command goes on from here.", flush=True)
     if outcome.failed:
         problems = " ".join(f"{title}: {problem}" for title, problem in outcome.failed.items())
         raise RowsFailed(count=len(outcome.failed), problems=problems)

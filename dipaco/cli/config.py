@@ -1,4 +1,4 @@
-"""Show what a config comes to, with every setting by the name that `--set` takes.
+"""Show the settings of a config, by the names that `--set` takes, and the sizes that follow.
 
 dipaco config show configs/quickstart.py --set inner.steps=50
 """

@@ -1,11 +1,10 @@
-"""Perplexity of your own documents: each alone, cut to the context, the routing prefix left out.
+"""Perplexity of your own documents, each cut to the context, without the routing prefix.
 
   dipaco evaluate --run runs/quickstart --documents notes.txt
   dipaco evaluate --run runs/quickstart --documents docs.jsonl --path 2 --json
 
 FILE is .jsonl, .jsonl.gz or .parquet with a column `text`, or a text file, which is one document
-(or one for each megabyte). Each document goes to the path that the router picks, or all to
-`--path`.
+(or one for each megabyte). The router picks the path of each document; with `--path` all go to one.
 """
 
 import argparse
@@ -20,9 +19,9 @@ HELP = "perplexity of your own documents"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_release(parser)
     parser.add_argument(
-        "--documents", type=Path, required=True, metavar="FILE", help="what to evaluate"
+        "--documents", type=Path, required=True, metavar="FILE", help="the documents to evaluate"
     )
-    parser.add_argument("--path", type=int, default=None, help="this path for all documents")
+    parser.add_argument("--path", type=int, default=None, help="use this path for all documents")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _table(folders: dict[int, Path], release: "Release") -> str:
-    """Path, folder, bytes and modules of each, and what they take together."""
+    """Folder, bytes and modules of each path, and the total."""
     sizes = {
         path: sum(file.stat().st_size for file in folder.iterdir())
         for path, folder in folders.items()

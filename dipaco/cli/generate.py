@@ -1,10 +1,10 @@
-"""Continue a prompt: which path takes it and why, then the text, streamed.
+"""Continue a prompt: shows which path was chosen and why, then streams the text.
 
   dipaco generate --run runs/quickstart --prompt "And God said"
   dipaco generate --run runs/quickstart --prompt "def main(" --temperature 0.8 --top-p 0.9
 
 Greedy unless a temperature is given. The text goes to standard output, everything else to standard
-error. A prompt shorter than the routing prefix is routed by the tokens it has.
+error. A prompt shorter than the routing prefix is routed by its own tokens.
 """
 
 import argparse
@@ -20,27 +20,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_release(parser)
     parser.add_argument("--prompt", required=True, help="the text to continue")
     parser.add_argument(
-        "--path", type=int, default=None, help="take this path, whatever the router says"
+        "--path", type=int, default=None, help="use this path instead of the router's choice"
     )
-    parser.add_argument("--max-tokens", type=int, default=64, help="tokens to make at most (64)")
+    parser.add_argument("--max-tokens", type=int, default=64, help="most tokens to generate (64)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 = greedy (the default)")
-    parser.add_argument("--top-k", type=int, default=0, help="draw from the k likeliest; 0 = all")
     parser.add_argument(
-        "--top-p", type=float, default=1.0, help="draw from the likeliest of this mass"
+        "--top-k", type=int, default=0, help="sample from the k likeliest tokens; 0 = all"
+    )
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        help="sample from the likeliest tokens with this total probability",
     )
     parser.add_argument(
         "--min-p",
         type=float,
         default=0.0,
-        help="leave out what has less than this share of the best",
+        help="leave out tokens below this share of the best one's probability",
     )
     parser.add_argument(
         "--repetition-penalty",
         type=float,
         default=1.0,
-        help="above 1: what was said before is less likely; 1 = off",
+        help="above 1: tokens that occurred before are less likely; 1 = off",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -96,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
         for token in tokens:
             ids.append(token)
             text = tokenizer.decode(ids)
-            if not text.endswith("\ufffd"):  # a character whose last bytes are still to come
+            if not text.endswith("\ufffd"):  # a character that is incomplete so far
                 print(text[len(shown) :], end="", flush=True)
                 shown = text
         print(tokenizer.decode(ids)[len(shown) :], flush=True)

@@ -1,15 +1,15 @@
-"""Look into a run: what each path was given, and how its modules were moved.
+"""Look into a run: what each path was given, and how its modules moved.
 
   dipaco inspect --run runs/quickstart
   dipaco inspect --run runs/quickstart --json
   dipaco inspect --run runs/quickstart --picture inspect.png
 
-Documents and domains of every path, and the sizes of the shards. At every alternation: how many of
-the router's documents each path would get without calibration and gets with it, how often the
-router agrees with what the paths say, and how many documents two routers send to the same path. For
-every module and phase the norm of its mean outer gradient, that of each path through it, and the
-mean cosine between two of them: 1 where paths agree on where to go, 0 where they have nothing to do
-with each other, below 0 where they undo each other's work.
+Shows the documents and domains of every path and the sizes of the shards. For every alternation:
+how many of the router's documents each path gets without and with calibration, how often the router
+agrees with the scores of the paths, and how many documents it sends to the same path as the router
+before. For every module and phase: the norm of its mean outer gradient, that of each path through
+it, and the mean cosine between two of these: 1 if the paths agree, 0 if they are unrelated, below 0
+if they undo each other's work.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 from dipaco.cli.errors import UnknownImageFormat
 from dipaco.cli.options import add_run
 
-HELP = "what each path was given, and how modules were moved"
+HELP = "show what each path was given, and how modules moved"
 MOST_SHOWN_PHASES = 8
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--picture",
         type=Path,
         metavar="FILE",
-        help="where to draw it (default: inspect.png in the run's folder; with --json nowhere)",
+        help="the picture (default: inspect.png in the run's folder; with --json none)",
     )
 
 

@@ -3,7 +3,7 @@
   dipaco launch CONFIG --run runs/big --workers 4
       processes of this machine, as `train --workers`
   dipaco launch CONFIG --run runs/big --workers 8 --devices-per-worker 1
-      each has a device of its own; where there are fewer, several share one and its memory
+      each has its own device; with fewer devices, several workers share one and its memory
   dipaco launch CONFIG --run s3://BUCKET/big --database env:DIPACO_DATABASE \\
       --engine ray --address HOST:6379 --workers 64 --devices-per-worker 8 --executors 4 --monitor
       actors on a Ray cluster (extra `ray`), each in a placement group with its GPUs, TPUs or CPUs
@@ -12,10 +12,10 @@
   dipaco scale --run s3://BUCKET/big --workers 32
       from anywhere, while it runs
 
-The launcher starts workers again that died, and ends them in order when it is told to (Ctrl-C,
-SIGTERM). What counts is in the ledger and the store: a launcher, a machine or a whole cluster that
-dies costs time and nothing else, and the same command goes on. A second launch, on another
-cluster, helps the same run.
+The launcher restarts workers that died. Ctrl-C or SIGTERM ends them after they have saved their
+work. All results are in the ledger and the store: a launcher, a machine or a whole cluster that
+dies costs only time, and the same command continues. A second launch, on another cluster, adds
+workers to the same run.
 """
 
 import argparse
@@ -37,21 +37,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_start(parser)
     add = parser.add_argument
     add("--engine", choices=("local", "ray"), default="local", help="default: local")
-    add("--address", metavar="A", help="of the Ray cluster; default: that of this machine")
+    add("--address", metavar="A", help="of the Ray cluster (default: that of this machine)")
     add("--workers", type=int, required=True, metavar="N", help="how many to keep alive")
-    add("--devices-per-worker", type=int, metavar="K", help="of each of its hosts; default: all")
+    add("--devices-per-worker", type=int, metavar="K", help="of each of its hosts (default: all)")
     add("--hosts-per-worker", type=int, default=1, metavar="H", help="machines of one worker")
-    add("--cpus-per-worker", type=int, default=1, metavar="C", help="that Ray sets aside for each")
+    add(
+        "--cpus-per-worker",
+        type=int,
+        default=1,
+        metavar="C",
+        help="reserved by Ray for each host (default: 1)",
+    )
     add(
         "--memory-fraction",
         type=float,
         metavar="F",
-        help="of a GPU, for each of the workers that share it; default: equal parts",
+        help="of a GPU's memory, for each worker that shares it (default: equal parts)",
     )
     add("--executors", type=int, default=0, metavar="N", help="processes that only step modules")
     add("--evaluators", type=int, default=0, metavar="N", help="processes that only evaluate")
-    add("--monitor", action="store_true", help="and one that tells who fell silent")
-    add("--name", help="for `dipaco scale --launcher`; default: host and process number")
+    add("--monitor", action="store_true", help="also a process that reports silent workers")
+    add("--name", help="for `dipaco scale --launcher` (default: host and process number)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -92,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _check_counts(options: argparse.Namespace) -> None:
     least = {
-        "workers": 0,  # `dipaco scale` may want some later
+        "workers": 0,  # `dipaco scale` may raise it later
         "devices_per_worker": 1,
         "hosts_per_worker": 1,
         "cpus_per_worker": 1,
@@ -104,9 +110,7 @@ def _check_counts(options: argparse.Namespace) -> None:
         check_count(option_of(option), value, at_least)
     several, each = options.hosts_per_worker > 1, options.devices_per_worker
     if several and options.engine == "local" and each is None:
-        expected = (
-            "a number: here the hosts of a worker are one machine, and must not share devices"
-        )
+        expected = "a number: all hosts of a worker are on this machine, and must not share devices"
         raise OptionMissing(option="--devices-per-worker", expected=expected)
     check_memory_fraction(options.memory_fraction)
 
@@ -116,7 +120,7 @@ def _worker_groups(opened: "Run", options: argparse.Namespace, name: str) -> lis
     from dipaco.launch.supervisor import WorkerGroup
     from dipaco.runs.opening import database_option
 
-    # Others stand elsewhere: a relative folder would be another one there.
+    # Not a relative folder: on another machine it would be another folder.
     where = opened.address.identity
     variables = variables_for(where, database_option(opened.address))
     counts = {

@@ -1,4 +1,4 @@
-"""`dipaco VERB ...`: finds the verb, and says errors as sentences."""
+"""`dipaco VERB ...`: finds the verb, runs it, and prints errors as sentences."""
 
 import argparse
 import errno
@@ -60,7 +60,7 @@ DESCRIPTION = """\
 Train one large modular language model as many small paths (DiPaCo, arXiv 2403.10616).
 
   dipaco train configs/quickstart.py --run runs/quickstart    text, training, a table at the end
-  dipaco status --run runs/quickstart                         how far it is
+  dipaco status --run runs/quickstart                         its progress
   dipaco ablate configs/ablations/sharing.py --run runs/sharing    many runs, one table
   dipaco generate --run runs/quickstart --prompt "In the beginning"
   dipaco serve --run runs/quickstart                          over HTTP, with a page to try it
@@ -89,13 +89,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a verb; returns the exit code: 0 done, 2 an error that a person can put right, 130
+    """Runs a verb; returns the exit code: 0 done, 2 an error that a person can correct, 130
     interrupted.
     """
     try:
         options = parser().parse_args(arguments)
         code = VERBS[options.verb].run(options)
-        sys.stdout.flush()  # here, where what goes wrong is still said below
+        sys.stdout.flush()  # here, so that its errors are handled below
         return code
     except DipacoError as error:
         return _refuse(error)
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _forget_output()  # whoever read it has left (`| head`)
+        _forget_output()  # the reader of a pipe has left (`| head`)
         return 0
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -120,7 +120,7 @@ def _refuse(error: DipacoError) -> int:
 
 
 def _forget_output() -> None:
-    """What is left of standard output goes nowhere; Python would complain once more at exit."""
+    """Discards the rest of standard output, which Python would otherwise fail to flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,11 +1,10 @@
-"""Watch over the workers of a run, wherever they are.
+"""Watch the workers of a run, on all machines.
 
   dipaco monitor --run runs/quickstart
 
-Ends leases that ran out, says which workers fell silent and which tasks went back, and what they
-may have left behind. Every worker that waits for work does the first as well, so a run gets on
-without a monitor; with one, it is told. Ends when the run is finished; where it is told to drain,
-after the last worker.
+Expires leases, and reports silent workers, tasks that were given back, and objects that were
+refused. A run does not need a monitor: workers that wait for work expire leases too. It ends when
+the run is finished, or, after `dipaco drain`, when the last worker has left.
 """
 
 import argparse
@@ -13,7 +12,7 @@ import argparse
 from dipaco.cli.options import add_metrics, add_run, with_metrics
 from dipaco.cli.run_commands import stop_message
 
-HELP = "watch over the workers of a run"
+HELP = "watch the workers of a run"
 LOOK_SECONDS = 1.0
 
 

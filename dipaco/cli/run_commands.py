@@ -52,8 +52,5 @@ def stop_message(ledger: "Ledger") -> str:
     """How to continue a run whose process ended before the run did."""
     command = ledger.meta.command().name
     if command == "run":
-        return "Stopped in order. The same command goes on from here."
-    return (
-        f"Stopped in order. The run was told to {command}: `dipaco resume` first, then the same "
-        "command."
-    )
+        return "Stopped. The same command goes on from here."
+    return f"Stopped. The run was told to {command}: `dipaco resume` first, then the same command."

@@ -1,17 +1,17 @@
-"""Tell the launchers of a run, from wherever it can be reached, how many workers to keep.
+"""Set how many workers the launchers of a run keep, from any machine that reaches the run.
 
   dipaco scale --run runs/big --workers 32
-  dipaco scale --run runs/big --workers 0 --launcher lab-17        only the one of that name
+  dipaco scale --run runs/big --workers 0 --launcher lab-17        only the launcher of that name
 
-Each launcher keeps as many, until it is told otherwise or started again with another `--workers`.
-Workers that are too many save the phase in hand part-way, and leave.
+Each launcher keeps this many until the next `scale`, or until it is started again with another
+`--workers`. Surplus workers save their phase part-way and leave.
 """
 
 import argparse
 
 from dipaco.cli.options import add_run, check_count
 
-HELP = "how many workers each launcher should keep"
+HELP = "set how many workers each launcher keeps"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
         run.ledger.meta.want_workers(options.workers, options.launcher)
         here = [m.name for m in run.ledger.members.list() if m.state == "here"]
     whom = f"launcher {options.launcher}" if options.launcher else "each launcher of the run"
-    print(f"Told. Workers wanted of {whom}, from its next look on: {options.workers}.")
+    print(f"Recorded. Workers wanted of {whom}: {options.workers}.")
     if options.launcher and not any(name.startswith(f"{options.launcher}-") for name in here):
-        print("It has no worker here now. If its name is another (it printed it), nothing changes.")
+        print("It has no workers now. Check its name, which it printed when it started.")
     return 0

@@ -1,14 +1,14 @@
-"""How far a run is: stages, modules with phase and digest, paths with step, loss and tokens,
-evaluations, tasks to do.
+"""Show the progress of a run: stages, modules with phase and digest, paths with step, loss and
+tokens, evaluations, tasks to do.
 
-dipaco status --run runs/quickstart
-dipaco status --run runs/quickstart --watch       again every two seconds, until it is finished
-dipaco status --run runs/quickstart --json
+  dipaco status --run runs/quickstart
+  dipaco status --run runs/quickstart --watch       again every two seconds, until it is finished
+  dipaco status --run runs/quickstart --json
 
-Also who works on it: what each worker does, for how long, and its participation (the share of its
-time that went into tasks that were recorded); what was refused or found damaged, and why; and
-whether the workers are alike, so that the same bits come whoever does what. With a quorum, which
-contributions the newest step of every module took, and every one that was late.
+Also the workers: what each does, for how long, and its participation (the share of its time in
+tasks that were recorded); objects that were refused or damaged, and why; and whether all workers
+are of one kind, so that results do not depend on which worker did what. With a quorum, the
+contributions that each module's newest step took, and every late one.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 
 from dipaco.cli.options import add_run
 
-HELP = "how far a run is"
+HELP = "show the progress of a run"
 WATCH_SECONDS = 2.0
 
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.add_argument(
-        "--watch", action="store_true", help="again and again, until the run is finished"
+        "--watch", action="store_true", help="repeat every two seconds until the run is finished"
     )
 
 
@@ -77,7 +77,7 @@ def _print_work(status: dict[str, Any]) -> None:
     from rich.filesize import decimal
 
     if status["order"] != "run":
-        print(f"\norder: {status['order']}")
+        print(f"\ncommand: {status['order']}")
     here = {name: at for name, at in status["workers"].items() if at["state"] == "here"}
     gone = len(status["workers"]) - len(here)
     if status["workers"]:

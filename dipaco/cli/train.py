@@ -1,23 +1,23 @@
-"""Do a run: fetch and prepare text, train the base model, route, train the paths and the baselines,
-evaluate, report.
+"""Do a run: fetch and prepare text, train the base model, route documents, train the paths and the
+baselines, evaluate, report.
 
   dipaco train configs/quickstart.py --run runs/quickstart
   dipaco train configs/quickstart.py --run runs/seed1 --set seed=1
   dipaco train CONFIG --run DIR2 --from DIR@12
       start from the modules of another run after phase 12; nothing is pre-trained
   dipaco train CONFIG --run DIR3 --init-from CHECKPOINT --set base.steps=0
-      all modules start from a Hugging Face checkpoint; without `base.steps=0` it is the base model
-      that starts there, and is trained on first
+      all modules start from a Hugging Face checkpoint; without `base.steps=0` the base model does,
+      and is trained further first
   dipaco train CONFIG --run DIR --workers 4
-      on four processes of this machine, which may be killed one by one
+      four processes on this machine, each of which may be killed
   dipaco train CONFIG --run DIR --database postgresql://HOST/NAME
-      its facts on a server, so that workers on other machines can take part
+      facts on a server, so that workers on other machines can take part
   dipaco train CONFIG --run s3://BUCKET/NAME --database postgresql://HOST/NAME
-      its bytes in a bucket as well, for machines that share no folder: on each of them,
+      bytes in a bucket as well, for machines that share no folder; on each of them:
       dipaco worker --run s3://BUCKET/NAME
 
-Interrupted at any point (Ctrl-C, kill -9, power), the same command goes on from there, to the same
-numbers. A run that is finished prints its table again.
+Interrupted at any point (Ctrl-C, kill -9, power loss), the same command continues from there, to
+the same numbers. For a finished run it prints the table again.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from dipaco.cli.run_commands import stop_message
 if TYPE_CHECKING:
     from dipaco.runs.run import Run
 
-HELP = "do a run, or go on with one"
+HELP = "do a run, or continue one"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
     from dipaco.overrides import load_config
 
-    # Before JAX is loaded: a typo answers at once.
+    # Before JAX is loaded: a typing error answers at once.
     config = load_config(options.config, options.overrides)
 
     from dipaco.caches import cache_folder
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
-    """In this process; False where it was told to stop."""
+    """Works in this process; False if it was asked to stop."""
     from dipaco.cli.console import ConsoleReporter
     from dipaco.workers.process import work
 
@@ -93,7 +93,7 @@ def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
 
 
 def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
-    """In processes that this one starts, and starts again when they die."""
+    """Works in processes that this one starts and restarts; False if it was asked to stop."""
     import os
 
     from dipaco.cli.console import title_of

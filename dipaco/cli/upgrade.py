@@ -1,11 +1,11 @@
-"""Make a run one of this version of the program.
+"""Bring a run to this version of the program.
 
   dipaco upgrade --run runs/quickstart
 
-Sends the run's workers away in order (their phases are saved part-way), waits until they have left,
-brings the ledger's tables to this version, and pins the version: a worker of another one is then
-refused with a sentence. Afterwards start workers of this version. Interrupted, it leaves the run as
-it was; killed by force, told to drain, until another `upgrade`, or `resume`.
+Drains the run (workers save their phases part-way and leave), waits until all have left, brings the
+ledger's tables to this version, and pins the version: workers of other versions are then refused.
+Afterwards start workers of this version. Interrupted, it leaves the run as it was; killed, it
+leaves the run draining, until another `upgrade` or `resume`.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import argparse
 from dipaco.cli.options import DAY_SECONDS, add_run, check_between
 from dipaco.workers.signals import on_sigterm
 
-HELP = "make a run one of this version of the program"
+HELP = "bring a run to this version of the program"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=180.0,
         metavar="S",
-        help="how long its workers have to leave (default: 180)",
+        help="how long to wait for its workers to leave (default: 180)",
     )
 
 
@@ -32,11 +32,12 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.runs.upgrade import upgrade
 
     check_between("--wait-seconds", options.wait_seconds, 0.0, 30 * DAY_SECONDS)
-    told: list[bool] = []  # not an exception from a handler: it could come between order and `try`
-    with on_sigterm(lambda: told.append(True), on_ctrl_c=True):
-        done = upgrade(options.run, options.wait_seconds, lambda: bool(told))
+    # Not an exception from the handler: it could come between the drain command and its `try`.
+    signals: list[bool] = []
+    with on_sigterm(lambda: signals.append(True), on_ctrl_c=True):
+        done = upgrade(options.run, options.wait_seconds, lambda: bool(signals))
     tables = f"tables {done.tables_before} to {done.tables_now}"
     if done.tables_before == done.tables_now:
-        tables = f"tables are of version {done.tables_now}, as they were"
+        tables = f"tables unchanged at version {done.tables_now}"
     print(f"The run was of dipaco {done.before} and is of {dipaco.__version__} now; {tables}.")
     return 0
