@@ -1,4 +1,4 @@
-"""Odd values of `dipaco swarm`: a sentence and exit code 2, before anything is begun."""
+"""Wrong values of `dipaco swarm`: a sentence and exit code 2, before anything is begun."""
 
 import socket
 
@@ -25,7 +25,7 @@ START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
         (("join", "tcp://127.0.0.1:1", "--token", "X"), "X cannot be read"),
     ],
 )
-def test_odd_values_are_refused_and_nothing_is_begun(words, says, tmp_path, monkeypatch, capsys):
+def test_wrong_values_are_refused_and_nothing_is_begun(words, says, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
     assert main(["swarm", *[str(folder) if word == "RUN" else word for word in words]]) == 2
     assert says in capsys.readouterr().err
@@ -33,7 +33,7 @@ def test_odd_values_are_refused_and_nothing_is_begun(words, says, tmp_path, monk
 
 
 @pytest.mark.parametrize("days", ["inf", "nan", "0", "-1", "1e9"])
-def test_a_pass_of_odd_days_is_none(days, tiny, tmp_path, capsys):
+def test_a_credential_of_a_wrong_validity_is_not_made(days, tiny, tmp_path, capsys):
     words = ["swarm", "token", "--run", str(tiny.folder), "--name", "ANA", "--days", days]
     assert main([*words, "--out", str(tmp_path / "a.pass")]) == 2
     assert f"valid for {float(days)} days" in capsys.readouterr().err
@@ -41,14 +41,14 @@ def test_a_pass_of_odd_days_is_none(days, tiny, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["../ANA", "-x", "A\x1b[2J", "n" * 101, "é" * 51])
-def test_a_pass_for_what_is_no_name_is_none(name, tiny, tmp_path, capsys):
+def test_a_credential_for_a_wrong_name_is_not_made(name, tiny, tmp_path, capsys):
     words = ["swarm", "token", "--run", str(tiny.folder), f"--name={name}"]
     assert main([*words, "--out", str(tmp_path / "a.pass")]) == 2
     assert "is not a valid name" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_pass_that_cannot_be_written_is_said_plainly_and_in_no_list(tiny, tmp_path, capsys):
+def test_a_credential_that_cannot_be_written_is_an_error_and_on_no_list(tiny, tmp_path, capsys):
     words = ["swarm", "token", "--run", str(tiny.folder), "--name", "ANA"]
     assert main([*words, "--out", str(tmp_path / "nowhere" / "a.pass")]) == 2
     error = capsys.readouterr().err
@@ -59,7 +59,7 @@ def test_a_pass_that_cannot_be_written_is_said_plainly_and_in_no_list(tiny, tmp_
 
 
 @pytest.mark.parametrize("listen", ["tcp://127.0.0.1:{}", "/ip4/127.0.0.1/tcp/{}"])
-def test_a_port_that_is_used_or_none_is_said(listen):
+def test_a_port_in_use_and_a_wrong_one_are_errors(listen):
     import asyncio
 
     from dipaco.errors import CannotListen

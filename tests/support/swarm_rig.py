@@ -34,7 +34,7 @@ RATES = learning_rates(INNER, 1000, 0, 1000)
 
 
 def batch_of(step):
-    """The rows of a step, whoever asks."""
+    """The rows of a step."""
     rng = np.random.default_rng(step)
     return {
         "tokens": rng.integers(0, 64, (BATCH, LENGTH), dtype=np.int32),
@@ -89,7 +89,7 @@ async def wire_of(credential, *, listens=True, meter=None, clock=time.time):
 
 
 class Group:
-    """A leader, and whoever joins."""
+    """A leader, and the peers that join."""
 
     def __init__(self, settings=SETTINGS):
         self.settings = settings
@@ -118,7 +118,7 @@ class Group:
         old, position, losses = self.wire, self.holder.position, list(self.holder.losses)
         wire = await wire_of(issue("second", "backbone"))
         self.leader.update_backbones((old.address, wire.address), ())
-        await asyncio.sleep(0.2)  # who listens has heard of it
+        await asyncio.sleep(0.2)  # peers that poll have it
         await old.transport.close()
         self._lead_with(wire)
         self.holder.set_state(self.states[-1], position, losses)
@@ -140,7 +140,7 @@ class Group:
         return volunteer
 
     async def kill(self, name):
-        """As SIGKILL: everything it has is gone at once."""
+        """As SIGKILL: all that it has is gone at once."""
         volunteer, task = self.volunteers.pop(name)
         task.cancel()
         await volunteer.wire.transport.close()

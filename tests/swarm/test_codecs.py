@@ -1,4 +1,4 @@
-"""Every codec: within its error, zero stays zero, and what has another length is refused."""
+"""Every codec: values within its error, zeros exact, wrong lengths refused."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_moments_of_any_size_keep_their_size_and_only_zero_becomes_zero(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_zeros_and_nothing_at_all_come_back(name):
+def test_zeros_and_empty_arrays_come_back(name):
     codec = EVERY[name]
     for values in (np.zeros(300, np.float32), np.zeros(0, np.float32)):
         np.testing.assert_array_equal(codec.decode(codec.encode(values), len(values)), values)
@@ -50,7 +50,7 @@ def test_a_message_that_is_cut_short_is_refused(name):
         EVERY[name].decode(sent[:-1], 300)
 
 
-def test_an_infinity_stays_visible_to_whoever_checks():
+def test_an_infinity_survives_the_codec_so_that_checks_see_it():
     values = np.array([1.0, np.inf, np.nan], np.float32)
     assert not np.isfinite(codec_of("none").decode(codec_of("none").encode(values), 3)).all()
 

@@ -1,4 +1,4 @@
-"""Who gets in, and above all who does not."""
+"""Which messages are authentic, and which are refused."""
 
 import msgspec
 import pytest
@@ -46,7 +46,7 @@ def signer(authority, clock, name="ana", days=7.0):
     return Signer(authority.issue(name, "volunteer", NOW, days), clock)
 
 
-def test_a_good_message_tells_whose_it_is(authority, verifier, clock):
+def test_the_sender_of_a_good_message_is_known(authority, verifier, clock):
     ana = signer(authority, clock)
     assert verifier.check(ana.seal(b"hello", "back/1"), b"hello").name == "ana"
 
@@ -68,7 +68,7 @@ def test_a_message_sent_again_is_refused(authority, verifier, clock):
     refused(verifier, seal, b"hello", "60 minutes off")
 
 
-def test_a_message_for_somebody_else_is_refused(authority, verifier, clock):
+def test_a_message_for_another_recipient_is_refused(authority, verifier, clock):
     refused(verifier, signer(authority, clock).seal(b"x", "other/2"), b"x", "another recipient")
 
 
@@ -81,7 +81,7 @@ def test_clocks_a_minute_apart_are_fine_and_ten_are_not(authority, verifier):
     )
 
 
-def test_an_expired_pass_is_refused(authority, verifier, clock):
+def test_an_expired_credential_is_refused(authority, verifier, clock):
     ana = signer(authority, clock, days=1)
     clock.now += DAY_SECONDS + 60
     verifier.check(ana.seal(b"x", ""), b"x")  # a minute apart
@@ -89,12 +89,12 @@ def test_an_expired_pass_is_refused(authority, verifier, clock):
     refused(verifier, ana.seal(b"x", ""), b"x", "expired")
 
 
-def test_a_forged_pass_is_refused(verifier, clock):
+def test_a_forged_credential_is_refused(verifier, clock):
     forger = Authority(bytes(32), "run")
     refused(verifier, signer(forger, clock).seal(b"x", ""), b"x", "not issued by this run")
 
 
-def test_a_pass_with_a_longer_life_written_in_is_refused(authority, verifier, clock):
+def test_a_credential_whose_validity_was_altered_is_refused(authority, verifier, clock):
     credential = authority.issue("ana", "volunteer", NOW, 1.0)
     longer = msgspec.structs.replace(credential.certificate, not_after=NOW + 1e9)
     signed = msgspec.structs.replace(credential.signed, certificate=msgspec.msgpack.encode(longer))
@@ -108,12 +108,12 @@ def test_a_stolen_certificate_without_its_key_is_useless(authority, verifier, cl
     refused(verifier, Signer(thief, clock).seal(b"x", ""), b"x", "signature")
 
 
-def test_a_pass_for_another_run_is_refused(verifier, clock):
+def test_a_credential_for_another_run_is_refused(verifier, clock):
     other = Authority(bytes(range(32)), "another")
     refused(verifier, signer(other, clock).seal(b"x", ""), b"x", "another run")
 
 
-def test_a_revoked_pass_and_one_that_is_not_on_the_list_are_refused(authority, verifier, clock):
+def test_a_revoked_credential_and_one_not_on_the_list_are_refused(authority, verifier, clock):
     credential = authority.issue("ana", "volunteer", NOW, 7)
     ana = Signer(credential, clock)
     verifier.allowed = {credential.certificate.serial}
@@ -122,29 +122,29 @@ def test_a_revoked_pass_and_one_that_is_not_on_the_list_are_refused(authority, v
     refused(verifier, ana.seal(b"x", ""), b"x", "revoked")
     verifier.revoked, verifier.allowed = set(), set()
     refused(verifier, ana.seal(b"x", ""), b"x", "not on the list")
-    # The list is read again before somebody is told so: it may have been issued a moment ago.
+    # The list is read again before a refusal: the credential may have been issued a moment ago.
     verifier.refresh_lists = lambda: setattr(verifier, "allowed", {credential.certificate.serial})
     verifier.check(ana.seal(b"x", ""), b"x")
 
 
-def test_one_cannot_speak_in_anothers_name(authority, verifier, clock):
+def test_a_peer_cannot_sign_in_anothers_name(authority, verifier, clock):
     eve = signer(authority, clock, "eve")
     eve.name = "ana/0123abcd"
     refused(verifier, eve.seal(b"x", ""), b"x", "credential of eve")
 
 
-def test_a_pass_comes_back_from_its_file_which_others_cannot_read(authority, tmp_path):
+def test_a_credential_comes_back_from_its_file_which_others_cannot_read(authority, tmp_path):
     credential = authority.issue("ana", "volunteer", NOW, 7)
     save_credential(credential, tmp_path / "ana.pass")
     assert load_credential(tmp_path / "ana.pass") == credential
     assert (tmp_path / "ana.pass").stat().st_mode & 0o077 == 0
 
 
-def test_what_is_not_a_pass_is_said_plainly(authority, tmp_path):
+def test_a_file_that_is_no_credential_is_refused_with_a_sentence(authority, tmp_path):
     (tmp_path / "x").write_bytes(b"cos\nsystem\n(S'rm'\ntR.")
     with pytest.raises(BadCredential, match="holds no credential"):
         load_credential(tmp_path / "x")
     with pytest.raises(BadCredential, match="cannot be read"):
         load_credential(tmp_path / "missing")
-    with pytest.raises(BadName, match="no name"):
+    with pytest.raises(BadName, match="not a valid name"):
         authority.issue("../etc", "volunteer", NOW, 7)

@@ -45,7 +45,7 @@ def test_every_block_is_in_exactly_one_place_whatever_happens(events):
     assert len(summed) == len(set(summed)) == ledger.num_done
 
 
-def test_a_late_block_does_not_count_for_who_lost_it():
+def test_a_late_block_does_not_count_for_the_peer_that_lost_it():
     ledger = BlockLedger(0, 1)
     ledger.lease("ana", 1, until_seconds=5.0)
     assert ledger.expire(5.1) == {"ana": (0,)}
@@ -55,7 +55,7 @@ def test_a_late_block_does_not_count_for_who_lost_it():
     assert ledger.is_complete
 
 
-def test_who_dies_takes_its_sum_along_and_others_do_its_rows():
+def test_the_blocks_of_a_peer_that_dies_are_free_again():
     ledger = BlockLedger(0, 3)
     ledger.lease("ana", 2, 9.0)
     ledger.finish("ana", 0)
@@ -63,7 +63,7 @@ def test_who_dies_takes_its_sum_along_and_others_do_its_rows():
     assert ledger.num_free == 3
 
 
-def test_leases_shrink_towards_the_end_and_the_fast_get_more():
+def test_leases_shrink_towards_the_end_and_fast_peers_get_more():
     assert blocks_to_lease(100, 3.0, [3.0, 1.0], 1 / 3, max_seconds=60.0) == 37
     assert blocks_to_lease(100, 1.0, [3.0, 1.0], 1.0, max_seconds=60.0) == 12
     assert blocks_to_lease(3, 1.0, [3.0, 1.0], 1.0, max_seconds=60.0) == 1
@@ -72,13 +72,13 @@ def test_leases_shrink_towards_the_end_and_the_fast_get_more():
     assert blocks_to_lease(0, 1.0, [1.0], 1.0, max_seconds=60.0) == 0
 
 
-def test_a_new_leader_takes_over_a_sum_whole_or_not_at_all():
+def test_a_sum_is_adopted_whole_or_not_at_all():
     ledger = BlockLedger(0, 6)
     assert ledger.adopt("ana", [0, 2])
     assert ledger.adopt("ana", [2, 0])  # the answer was lost
     assert not ledger.adopt("bo", [1, 2])
     assert ledger.lease("cy", 1, 10.0).blocks == (1,)
-    assert not ledger.adopt("cy", [1])  # it computes that one anew: it would be in its sum twice
+    assert not ledger.adopt("cy", [1])  # it computes that one again: it would be in its sum twice
     assert ledger.adopt("bo", [3, 4])
     assert ledger.blocks_by_peer == {"ana": (0, 2), "bo": (3, 4)}
     assert ledger.drop("ana") == (0, 2)

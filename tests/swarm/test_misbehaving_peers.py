@@ -1,4 +1,4 @@
-"""Wrong and hostile peers: refused or outlived, with a sentence, and the group goes on unharmed."""
+"""Faulty and hostile peers are refused or removed, with a reason; the group's steps stay right."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ def run(scenario):
     return asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
-async def refused_at_the_door(group, credential, why, **hello):
+async def refused_to_join(group, credential, why, **hello):
     wire = await wire_of(credential)
     body = JoinRequest(
         version=hello.get("version", dipaco.__version__),
@@ -48,20 +48,20 @@ async def refused_at_the_door(group, credential, why, **hello):
     await wire.transport.close()
 
 
-def test_bad_passes_other_versions_and_other_configs_do_not_get_in():
+def test_bad_credentials_other_versions_and_other_configs_are_refused():
     async def scenario():
         async with Group() as group:
             await group.join("ana")
             long_ago = time.time() - 30 * DAY_SECONDS
-            await refused_at_the_door(group, issue("old", now=long_ago), "expired")
+            await refused_to_join(group, issue("old", now=long_ago), "expired")
             forged = issue("forger", authority=Authority(bytes(32), "run"))
             believing = msgspec.structs.replace(forged, authority=AUTHORITY.public_key)
-            await refused_at_the_door(group, believing, "not issued by this run")
+            await refused_to_join(group, believing, "not issued by this run")
             revoked = issue("gone")
             group.wire.verifier.revoked = {revoked.certificate.serial}
-            await refused_at_the_door(group, revoked, "revoked")
-            await refused_at_the_door(group, issue("new"), "runs dipaco 9.9", version="9.9")
-            await refused_at_the_door(group, issue("odd"), "another config", config="abc")
+            await refused_to_join(group, revoked, "revoked")
+            await refused_to_join(group, issue("new"), "runs dipaco 9.9", version="9.9")
+            await refused_to_join(group, issue("odd"), "another config", config="abc")
             await group.step()
             await group.step()
             assert_replayed(group)
@@ -69,18 +69,18 @@ def test_bad_passes_other_versions_and_other_configs_do_not_get_in():
     run(scenario)
 
 
-class Spoils(Volunteer):
+class SendsBad(Volunteer):
     """Sends another gradient than it has computed."""
 
-    spoil = staticmethod(lambda vector: vector)
+    alter = staticmethod(lambda vector: vector)
 
     def gradient_sum(self, plan):
         vector = super().gradient_sum(plan)
-        return None if vector is None else self.spoil(np.array(vector))
+        return None if vector is None else self.alter(np.array(vector))
 
 
-def spoiling(function):
-    return type("Spoiling", (Spoils,), {"spoil": staticmethod(function)})
+def sending(function):
+    return type("SendingBad", (SendsBad,), {"alter": staticmethod(function)})
 
 
 def with_a_nan(vector):
@@ -89,7 +89,7 @@ def with_a_nan(vector):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "why"),
+    ("alter", "why"),
     [
         (with_a_nan, "NaN"),
         (lambda vector: 1e6 * vector, "times as large as the group's"),
@@ -97,14 +97,14 @@ def with_a_nan(vector):
     ],
     ids=["nan", "huge", "wrong shape"],
 )
-def test_a_spoilt_gradient_is_refused_and_its_rows_are_done_by_others(spoil, why):
+def test_a_bad_gradient_is_refused_and_others_compute_its_rows(alter, why):
     async def scenario():
         async with Group() as group:
             await group.join("ana", slow=0.02)
             await group.join("bo", slow=0.02)
             for _ in range(2):
                 await group.step()
-            await group.join("eve", kind=spoiling(spoil))
+            await group.join("eve", kind=sending(alter))
             eve = group.volunteers["eve"][0]
             for _ in range(20):
                 await group.step()
@@ -119,27 +119,27 @@ def test_a_spoilt_gradient_is_refused_and_its_rows_are_done_by_others(spoil, why
     run(scenario)
 
 
-async def liar_in(group):
-    """Eve, who computes nothing, in the middle of a step: her wire, herself, and the step."""
+async def idle_volunteer_in(group):
+    """Eve, who computes nothing, in the middle of a step: (wire, volunteer, step)."""
     wire = await wire_of(issue("eve"))
-    liar = Volunteer(wire, (group.wire.address,), StateHolder(wire, group.compute))
-    await liar.join()
+    idle = Volunteer(wire, (group.wire.address,), StateHolder(wire, group.compute))
+    await idle.join()
     step = asyncio.ensure_future(group.step())
     await asyncio.sleep(0.02)
-    return wire, liar, step
+    return wire, idle, step
 
 
 def test_rows_that_were_never_leased_cannot_be_claimed():
     async def scenario():
         async with Group() as group:
             await group.join("ana", slow=0.05)
-            wire, liar, step = await liar_in(group)
+            wire, idle, step = await idle_volunteer_in(group)
             done = tuple(BlockResult(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in (5, 6))
             work = WorkRequest(step=0, lineage="root", done=done, wants_more=False)
             with pytest.raises(SwarmRefuses, match="which it never had"):
                 await wire.ask(group.wire.address, "work", work, WorkReply, within_seconds=5.0)
             with pytest.raises(SwarmRefuses, match="which it never had"):
-                await liar.join()
+                await idle.join()
             await step
             assert_replayed(group)
             await wire.transport.close()
@@ -147,13 +147,13 @@ def test_rows_that_were_never_leased_cannot_be_claimed():
     run(scenario)
 
 
-def test_rows_cannot_be_brought_along_where_no_other_leader_was():
-    """Not even by who says that it has them from before; that alone is no lie, only too late."""
+def test_a_sum_cannot_be_brought_where_there_was_no_other_leader():
+    """A sum that claims to be for another leader is not adopted; the claim alone is no offence."""
 
     async def scenario():
         async with Group() as group:
             await group.join("ana", slow=0.05)
-            wire, _, step = await liar_in(group)
+            wire, _, step = await idle_volunteer_in(group)
             for blocks, refused in (((5, 6), False), ((5, 99), True)):
                 done = tuple(
                     BlockResult(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in blocks
@@ -174,7 +174,7 @@ def test_rows_cannot_be_brought_along_where_no_other_leader_was():
     run(scenario)
 
 
-def test_who_has_nothing_to_add_cannot_push_into_a_round():
+def test_a_peer_that_is_no_sender_cannot_push_into_a_round():
     async def scenario():
         async with Group() as group:
             await group.join("ana", slow=0.02)
@@ -193,7 +193,7 @@ def test_who_has_nothing_to_add_cannot_push_into_a_round():
 
 
 class NeverGives(Volunteer):
-    """Takes a slice, and answers no question about it."""
+    """Takes a slice, and never replies to a request about it."""
 
     def __init__(self, wire, *arguments, **settings):
         super().__init__(wire, *arguments, **settings)
@@ -206,7 +206,7 @@ class NeverGives(Volunteer):
             wire.register(method, kind, silence)
 
 
-def test_a_reducer_that_never_answers_is_outlived():
+def test_a_reducer_that_never_replies_is_removed_and_gets_no_slice_again():
     async def scenario():
         async with Group() as group:
             await group.join("ana")
@@ -239,7 +239,7 @@ def test_a_peer_that_is_stopped_in_a_block_loses_its_rows_to_others():
             slug = group.volunteers["slug"][0]
             while slug.wire.name not in group.outcomes[-1].blocks_by_peer:
                 await group.step()
-            slug.compute._seconds = 25.0  # far beyond what it was seen to take
+            slug.compute._seconds = 25.0  # far longer than its blocks took before
             started = time.monotonic()
             await group.step()
             assert time.monotonic() - started < 22.0

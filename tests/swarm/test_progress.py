@@ -1,4 +1,4 @@
-"""Estimates, refresh times, matchmaking, deadlines: by hand."""
+"""Estimates, refresh times, matchmaking and deadlines, against values computed by hand."""
 
 import math
 
@@ -22,7 +22,7 @@ def report(samples, rate, at=0.0, is_current=True):
     )
 
 
-def test_progress_is_extrapolated_from_when_each_reported():
+def test_progress_is_extrapolated_from_the_time_of_each_report():
     seen = estimate([report(10, 2.0, at=0.0), report(20, 1.0, at=5.0)], 100, now_seconds=10.0)
     assert seen.samples == 10 + 20 + 20 + 5
     assert seen.seconds_left == pytest.approx((100 - 55) / 3)
@@ -34,13 +34,13 @@ def test_a_late_peers_rate_counts_and_its_samples_do_not():
     assert seen.seconds_left == pytest.approx(10 / 4)
 
 
-def test_with_nobody_there_the_step_never_comes_and_one_looks_seldom():
+def test_without_peers_the_step_never_comes_and_refreshes_are_rare():
     seen = estimate([], 20, now_seconds=0.0)
     assert seen.seconds_left == math.inf
     assert refresh_seconds(seen, RefreshSettings()) == RefreshSettings().longest_seconds
 
 
-def test_one_looks_sooner_where_three_more_peers_might_come():
+def test_refreshes_allow_for_three_more_peers_or_a_fifth_of_the_group():
     seen = Estimate(samples=0, samples_per_second=1, seconds_left=8.0, num_peers=3)
     assert refresh_seconds(seen, RefreshSettings()) == pytest.approx(8.0 * 3 / 6)
     large = Estimate(samples=0, samples_per_second=1, seconds_left=8.0, num_peers=100)
@@ -62,7 +62,7 @@ def test_a_rate_is_unbiased_from_the_first_measurement_on():
     assert rate.per_second == pytest.approx(1.0)
 
 
-def test_a_deadline_learns_and_one_stall_does_not_teach_patience():
+def test_a_deadline_is_learned_and_one_stall_does_not_lengthen_it():
     regular = [1.0] * 20
     assert deadline_seconds(regular, 1.0) == pytest.approx(1 + SPREADS * LEAST_SPREAD, rel=0.3)
     with_a_stall = [*regular, 600.0]
@@ -71,6 +71,6 @@ def test_a_deadline_learns_and_one_stall_does_not_teach_patience():
     assert deadline_seconds(irregular, 1.0) > deadline_seconds(regular, 1.0)
 
 
-def test_before_anything_was_seen_the_guess_decides_and_then_loses_its_say():
+def test_the_guess_decides_before_the_first_measurement_and_weighs_less_with_each():
     assert deadline_seconds([], 2.0) == pytest.approx(2.0 * (1 + SPREADS))
     assert deadline_seconds([0.1] * 50, 2.0) < deadline_seconds([0.1], 2.0)

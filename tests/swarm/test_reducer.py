@@ -1,4 +1,4 @@
-"""Rounds of two leaders at one reducer."""
+"""A reducer: rounds of two leaders, and sums that are too large."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ def plan(number, start=0, stop=3, senders=("ana",)):
     )
 
 
-def test_a_push_for_a_new_leaders_round_waits_for_its_plan_and_meets_no_round_of_the_old_one():
+def test_a_push_for_a_new_leaders_round_waits_for_its_plan_and_is_not_mixed_with_the_old_ones():
     async def scenario():
         reducer = Reducer("bo")
         for count in range(7, 10):
@@ -42,7 +42,7 @@ def test_a_push_for_a_new_leaders_round_waits_for_its_plan_and_meets_no_round_of
 
 
 def added_up(reducer, number, start, stop, sizes):
-    """Who is refused when each sends a slice of values of that size."""
+    """The senders that are refused when each sends values of that size."""
     number = round_number_of(900, number)
     reducer.begin(plan(number, start, stop, sizes))
     slot = reducer._sums[number]
@@ -51,8 +51,8 @@ def added_up(reducer, number, start, stop, sizes):
     return set(slot.refused)
 
 
-def test_who_sends_far_too_much_is_refused_and_not_who_sends_another_slice():
-    """The head's gradient is tens of times the embedding's; a slice moves when somebody joins."""
+def test_a_far_too_large_sum_is_refused_and_one_of_another_slice_is_not():
+    """The head's gradient is tens of times the embedding's; a slice moves when a peer joins."""
     reducer = Reducer("bo")
     honest = {"ana": 1e-3, "cy": 1.1e-3}
     for number in range(1, 6):

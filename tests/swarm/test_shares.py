@@ -1,4 +1,4 @@
-"""Shares are the optimum of the published linear program, and the cases that one knows by heart."""
+"""Shares are the optimum of the published linear program; and cases whose solution is known."""
 
 import time
 
@@ -119,7 +119,7 @@ def test_one_reducer_is_a_parameter_server():
     np.testing.assert_array_equal(shares(np.array([0.0, 7.0, 0.0, 0.0])), [0, 1, 0, 0])
 
 
-def test_a_very_slow_link_adds_nothing_up_and_a_fast_one_most():
+def test_a_very_slow_link_adds_up_nothing_and_a_fast_one_most():
     share = shares(np.array([100.0, 10.0, 10.0, 0.5]))
     assert share[3] == 0
     assert share[0] > 0.5
@@ -132,7 +132,7 @@ def test_slices_cover_the_vector_in_order():
     assert slices[1].start == slices[1].stop
 
 
-def test_sixty_four_shares_take_no_linear_program_s_time():
+def test_sixty_four_shares_are_computed_without_a_linear_programs_time():
     b = np.exp(np.random.default_rng(3).normal(0, 1, 64))
     shares(b)
     fastest = min(_seconds(b) for _ in range(20))

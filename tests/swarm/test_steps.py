@@ -1,4 +1,4 @@
-"""A group of peers takes exactly the steps of one large machine, whoever comes, goes and dies."""
+"""A group of peers takes exactly the steps of one large machine, whichever come, go and die."""
 
 import asyncio
 import dataclasses
@@ -56,8 +56,8 @@ def test_peers_of_different_speeds_take_the_steps_of_one_machine():
     run(scenario)
 
 
-def test_who_goes_as_a_round_ends_is_told_of_in_the_step_that_its_rows_are_in():
-    """The ledger has what the means were made of, though the group forgets who is gone."""
+def test_a_member_that_goes_as_a_round_ends_is_recorded_in_the_step_that_has_its_rows():
+    """The ledger has what the means were made of, though the group has removed the member."""
 
     async def scenario():
         async with Group() as group:
@@ -82,7 +82,7 @@ def test_who_goes_as_a_round_ends_is_told_of_in_the_step_that_its_rows_are_in():
     run(scenario)
 
 
-def test_who_dies_with_rows_in_its_sum_takes_them_back_to_the_others():
+def test_the_rows_of_a_volunteer_that_dies_are_computed_by_others():
     async def scenario():
         async with Group() as group:
             await group.join("ana", slow=0.05)
@@ -102,7 +102,7 @@ def test_who_dies_with_rows_in_its_sum_takes_them_back_to_the_others():
 
 @pytest.mark.parametrize("in_time", [True, False])
 def test_a_leader_that_dies_costs_no_row_that_is_summed(monkeypatch, in_time):
-    """Unless who has it comes too late: then others may have it by now, and all is done anew."""
+    """Unless its sum comes too late: others may have the rows by then; they are computed again."""
     if not in_time:
         monkeypatch.setattr("dipaco.swarm.leading.group.ADOPTION_SECONDS", 0.0)
 
@@ -130,7 +130,7 @@ def test_a_leader_that_dies_costs_no_row_that_is_summed(monkeypatch, in_time):
     run(scenario)
 
 
-def test_a_backbone_that_begins_anew_is_given_what_another_holds():
+def test_a_restarted_backbone_fetches_the_state_that_another_holds():
     async def scenario():
         async with Group() as group:
             await group.join("ana")
@@ -163,7 +163,7 @@ def test_a_backbone_that_begins_anew_is_given_what_another_holds():
     run(scenario)
 
 
-def test_who_was_given_up_too_early_comes_back_with_what_it_has():
+def test_a_volunteer_that_was_removed_too_early_brings_its_sum_back():
     async def scenario():
         async with Group() as group:
             ana = await group.join("ana", slow=0.1)
@@ -180,7 +180,7 @@ def test_who_was_given_up_too_early_comes_back_with_what_it_has():
 
 
 class DiesAtPush(Volunteer):
-    """Falls dead when it should send its sum, and with it the slice that it adds up."""
+    """Dies when it should send its sum, and with it the slice that it adds up."""
 
     async def _push_slice(self, plan, part, vector):
         await self.wire.transport.close()
@@ -209,7 +209,7 @@ def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_no_ste
     run(scenario)
 
 
-def test_who_joins_late_gets_the_state_in_chunks_and_then_takes_part():
+def test_a_late_volunteer_fetches_the_state_in_chunks_and_then_takes_part():
     async def scenario():
         async with Group() as group:
             await group.join("ana", slow=0.03)
@@ -227,7 +227,7 @@ def test_who_joins_late_gets_the_state_in_chunks_and_then_takes_part():
     run(scenario)
 
 
-def test_who_leaves_hands_over_what_it_has_summed():
+def test_a_volunteer_that_leaves_gives_its_sum_to_the_leader():
     async def scenario():
         async with Group() as group:
             await group.join("ana", slow=0.1)
@@ -248,7 +248,7 @@ def test_who_leaves_hands_over_what_it_has_summed():
     run(scenario)
 
 
-def test_clients_and_an_auxiliary_only_dial_out_or_only_add_up():
+def test_clients_reduce_nothing_and_an_auxiliary_only_reduces():
     async def scenario():
         async with Group() as group:
             await group.join("ana", listens=False)
@@ -307,7 +307,7 @@ def test_codecs_send_fewer_bytes_and_all_peers_stay_equal(codec, tolerance):
 @pytest.mark.parametrize(
     ("codec", "tolerance", "share"), [("float16", 2e-3, 0.51), ("int8", 2e-2, 0.28)]
 )
-def test_a_newcomer_is_given_a_state_in_fewer_bytes_and_gives_it_to_nobody(codec, tolerance, share):
+def test_a_newcomer_fetches_a_state_in_fewer_bytes_and_is_no_donor_of_it(codec, tolerance, share):
     async def scenario():
         settings = dataclasses.replace(SETTINGS, state_codec=codec)
         async with Group(settings) as group:
@@ -338,7 +338,7 @@ def test_a_newcomer_is_given_a_state_in_fewer_bytes_and_gives_it_to_nobody(codec
 
 
 def mean_difference(a, b):
-    """Of embeddings. AdamW's first steps are signs: a value near zero may turn round."""
+    """Of embeddings. AdamW's first steps are signs: that of a value near zero may change."""
     return np.mean(np.abs(a.parts["embed"]["table"] - b.parts["embed"]["table"]))
 
 

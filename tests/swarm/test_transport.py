@@ -1,5 +1,5 @@
-"""One contract for both transports: questions get their answers, and a peer that hangs up is
-noticed. libp2p is hivemind's daemon, really run.
+"""One contract for both transports: requests get replies, and a peer that hangs up is noticed.
+libp2p is hivemind's daemon, run for real.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ async def pair(like):
     return back, ana, hung_up
 
 
-def test_questions_are_answered_and_who_hangs_up_is_noticed(like):
+def test_requests_get_replies_and_a_peer_that_hangs_up_is_noticed(like):
     async def scenario():
         back, ana, hung_up = await pair(like)
         assert ana.address is None, "a client only dials out"
@@ -82,7 +82,7 @@ def test_questions_are_answered_and_who_hangs_up_is_noticed(like):
     run(scenario())
 
 
-def test_an_answer_of_somebody_who_is_no_backbone_is_not_believed():
+def test_a_reply_of_a_peer_that_is_no_backbone_is_refused():
     async def scenario():
         eve, ana = wire_for("eve"), wire_for("ana")
 
@@ -107,7 +107,7 @@ def test_an_answer_of_somebody_who_is_no_backbone_is_not_believed():
     run(scenario())
 
 
-def test_no_more_is_used_than_was_lent():
+def test_transfers_keep_to_the_rate_limit():
     async def scenario():
         back, ana, _ = await pair("tcp://127.0.0.1:0")
         ana.meter = LinkMeter(1e6)
@@ -128,7 +128,7 @@ def test_no_more_is_used_than_was_lent():
 
 
 @pytest.mark.parametrize("given", ["somewhere", "tcp://host", "/ip4/1.2.3.4/tcp/5"])
-def test_what_is_no_address_is_said_plainly(given):
+def test_a_wrong_address_is_refused_with_a_sentence(given):
     if given.startswith("/"):
         pytest.importorskip("hivemind", reason="the extra `swarm` is not installed")
     with pytest.raises(BadAddress, match="dipaco swarm start"):

@@ -1,4 +1,4 @@
-"""What a stranger can do to a peer: nothing that costs memory, time, or a terminal its calm."""
+"""Peers without a credential cost a peer neither memory nor time, and reach no terminal."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ def run(scenario):
     asyncio.run(asyncio.wait_for(whole(), 120))
 
 
-def test_what_a_stranger_would_bring_is_never_read():
+def test_a_strangers_payload_is_never_read():
     async def scenario(back, refused, reached):
         eve = wire_of(Authority(bytes(32), "run").issue("eve", "volunteer", time.time(), 1.0))
         sent = []
@@ -72,7 +72,7 @@ def test_what_a_stranger_would_bring_is_never_read():
 
 @contextlib.asynccontextmanager
 async def connected(back):
-    """A connection to a peer, of which nothing is left when the test ends."""
+    """A connection to a peer, closed when the test ends."""
     host, port = back.address.removeprefix("tcp://").split(":")
     reader, writer = await asyncio.open_connection(host, port)
     try:
@@ -87,7 +87,7 @@ async def _noted(sent, num_bytes):
     sent.append(num_bytes)
 
 
-def test_who_is_let_in_brings_no_more_than_fits_the_group_and_what_was_signed():
+def test_a_members_payload_is_no_larger_than_the_limit_and_the_one_that_was_signed():
     async def scenario(back, refused, reached):
         ana = wire_of(issue("ana"))
         ana.transport = await Tcp.start(None)
@@ -114,7 +114,7 @@ def test_who_is_let_in_brings_no_more_than_fits_the_group_and_what_was_signed():
     run(scenario)
 
 
-def test_who_connects_and_says_nothing_is_sent_away(monkeypatch):
+def test_a_connection_without_a_header_is_closed(monkeypatch):
     monkeypatch.setattr("dipaco.swarm.network.wire.HEADER_SECONDS", 0.2)
 
     async def scenario(back, refused, _):
@@ -127,7 +127,9 @@ def test_who_connects_and_says_nothing_is_sent_away(monkeypatch):
     run(scenario)
 
 
-def test_of_many_who_say_nothing_the_first_is_sent_away_and_who_has_a_pass_is_heard(monkeypatch):
+def test_of_many_connections_without_a_header_the_oldest_is_closed_and_members_are_served(
+    monkeypatch,
+):
     monkeypatch.setattr("dipaco.swarm.network.wire.MAX_UNKNOWN", 3)
 
     async def scenario(back, refused, reached):
@@ -145,13 +147,13 @@ def test_of_many_who_say_nothing_the_first_is_sent_away_and_who_has_a_pass_is_he
     run(scenario)
 
 
-def test_strangers_use_up_nothing_of_what_is_lent_nor_bring_long_headers():
+def test_strangers_use_up_nothing_of_the_rate_limit_and_send_no_long_headers():
     async def scenario(back, refused, reached):
         back.meter = LinkMeter(1000.0)
         eve = wire_of(Authority(bytes(32), "run").issue("eve", "volunteer", time.time(), 1.0))
         eve.transport = await Tcp.start(None)
-        long = "slice_mean" + "h" * 100_000  # 100 seconds of what is lent
-        with pytest.raises(MessageRefused, match="back"):  # nor does she believe us
+        long = "slice_mean" + "h" * 100_000  # 100 seconds of the rate limit
+        with pytest.raises(MessageRefused, match="back"):  # nor does she accept ours
             await eve.ask(back.address, long, FETCH, MeanReply, within_seconds=60.0)
         assert refused == [(eve.name, "its credential was not issued by this run")]
         assert back.meter.bytes_down == 0
@@ -163,7 +165,7 @@ def test_strangers_use_up_nothing_of_what_is_lent_nor_bring_long_headers():
 
 
 @pytest.mark.parametrize("name", ["ana/\x1b[2J\x1b[31mback", "ana/1234", "ana", "eve/0123abcd"])
-def test_a_name_is_that_of_the_pass_and_a_session(name):
+def test_a_senders_name_is_that_of_its_credential_and_a_session(name):
     async def scenario(back, refused, reached):
         eve = wire_of(issue("ana"), name)
         eve.transport = await Tcp.start(None)
@@ -176,7 +178,7 @@ def test_a_name_is_that_of_the_pass_and_a_session(name):
     run(scenario)
 
 
-def test_what_strangers_say_steers_no_terminal():
+def test_a_strangers_text_holds_no_control_characters():
     async def scenario(back, refused, _):
         ana = wire_of(issue("ana"))
         ana.transport = await Tcp.start(None)

@@ -1,5 +1,5 @@
 """2x2 paths, one of them trained by a swarm and the others by a plain worker: the modules are those
-of a run without volunteers. And the verbs, as far as they need no group.
+of a run without volunteers. And the verbs, where they need no group.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ def finish(run, *workers):
         assert any(done)
 
 
-def lend_for_a_while(backbone, credential, computes, stop):
-    lent = SessionConfig(backbone.address, computes=computes, listens=True, bytes_per_second=None)
+def start_session(backbone, credential, computes, stop):
+    config = SessionConfig(backbone.address, computes=computes, listens=True, bytes_per_second=None)
 
-    async def evening():
+    async def session():
         leaving = asyncio.Event()
 
         async def look():
@@ -51,10 +51,10 @@ def lend_for_a_while(backbone, credential, computes, stop):
             leaving.set()
 
         looking = asyncio.ensure_future(look())
-        await run_session(lent, credential, leaving, lambda sentence: None)
+        await run_session(config, credential, leaving, lambda sentence: None)
         looking.cancel()
 
-    thread = threading.Thread(target=lambda: asyncio.run(evening()), daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(session()), daemon=True)
     thread.start()
     return thread
 
@@ -84,7 +84,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     )
     backbone.start()
     stop = threading.Event()
-    lenders = [lend_for_a_while(backbone, credential, True, stop) for credential in credentials]
+    volunteers = [start_session(backbone, credential, True, stop) for credential in credentials]
     try:
         leading = worker_of(run, "back", phase_runner=backbone.run_phase, kinds=("train",))
         finish(run, worker_of(run, "plain"), leading)
@@ -93,7 +93,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
         }
     finally:
         stop.set()
-        for thread in lenders:
+        for thread in volunteers:
             thread.join(timeout=30)
         backbone.close(is_finished=True)
     steps = run.ledger.swarms.steps(MODULAR, PATH)
@@ -109,7 +109,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
         opened.ledger.close()
 
 
-def test_tokens_are_made_and_revoked(dipaco, tiny, copy_of, tmp_path):
+def test_credentials_are_made_and_revoked(dipaco, tiny, copy_of, tmp_path):
     run = copy_of(tiny)
     file = tmp_path / "ana.pass"
     made = dipaco("swarm", "token", "--run", run.folder, "--name", "ANA", "--out", file)
@@ -122,16 +122,16 @@ def test_tokens_are_made_and_revoked(dipaco, tiny, copy_of, tmp_path):
     wrong = dipaco("swarm", "join", "somewhere", "--token", file)
     assert wrong.code == 2
     assert "is not an address of a swarm" in wrong.err
-    nobody = dipaco("swarm", "revoke", "EVE", "--run", run.folder)
-    assert nobody.code == 2
-    assert "credentials for: ANA" in nobody.err
+    unknown = dipaco("swarm", "revoke", "EVE", "--run", run.folder)
+    assert unknown.code == 2
+    assert "credentials for: ANA" in unknown.err
     assert dipaco("swarm", "revoke", "ANA", "--run", run.folder).code == 0
     with reading(run.folder) as opened:
         assert [one.is_revoked for one in opened.ledger.swarms.credentials()] == [True]
     assert dipaco("swarm", "revoke", "ANA", "--run", run.folder).code == 0  # once more
 
 
-def test_what_is_the_backbones_own_is_not_given_to_volunteers_nor_taken_away(
+def test_the_name_of_a_backbone_is_neither_given_to_a_volunteer_nor_revoked(
     dipaco, tiny, copy_of, tmp_path
 ):
     run = copy_of(tiny)
@@ -154,9 +154,7 @@ def test_what_is_the_backbones_own_is_not_given_to_volunteers_nor_taken_away(
         ("tcp://127.0.0.1:1", "/ip4/127.0.0.1/tcp/0"),
     ],
 )
-def test_a_second_backbone_that_peers_could_not_reach_as_the_first_is_refused(
-    dipaco, tiny, copy_of, there, listen
-):
+def test_a_second_backbone_on_another_transport_is_refused(dipaco, tiny, copy_of, there, listen):
     run = copy_of(tiny)
     with reading(run.folder) as opened:
         opened.ledger.members.join("first", host="there", pid=1, machine="one", version="0")
@@ -168,7 +166,7 @@ def test_a_second_backbone_that_peers_could_not_reach_as_the_first_is_refused(
     assert "`--name first` takes its place" in refused.err
 
 
-def test_wrong_passes_and_addresses_are_said_plainly(dipaco, tiny, tmp_path):
+def test_wrong_credentials_and_paths_are_refused_with_a_sentence(dipaco, tiny, tmp_path):
     several = dipaco("swarm", "start", tiny.config, "--run", tiny.folder)
     assert several.code == 2
     assert "--path 0 to 3" in several.err

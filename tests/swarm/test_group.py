@@ -1,4 +1,4 @@
-"""Who may bring back what it has summed, and who may not."""
+"""Which sums a leader adopts: of members that it removed, and of the last leader's."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from dipaco.swarm.network.messages import BlockResult, JoinRequest
 from tests.support.swarm_rig import SETTINGS, issue
 
 
-def entered(group, name="ana"):
+def joined(group, name="ana"):
     join_request = JoinRequest(
         version="", address="tcp://127.0.0.1:1", computes=True, holds_state=True
     )
@@ -29,24 +29,24 @@ def group():
     return made
 
 
-def test_who_fell_silent_brings_back_its_sum_and_who_failed_a_round_does_not(group):
-    member = entered(group)
+def test_a_silent_members_sum_is_adopted_and_that_of_one_that_failed_a_round_is_not(group):
+    member = joined(group)
     blocks, _ = group.lease(member)
     assert all(group.accept(member, one) for one in done(*blocks))
     group.remove("ana", "it fell silent")
-    assert group.adopt(entered(group), done(*blocks))
+    assert group.adopt(joined(group), done(*blocks))
     assert group.ledger.done_by("ana") == blocks
     assert set(group.losses) == set(blocks)
     group.remove_failed("ana", "its part did not arrive")
-    assert not group.adopt(entered(group), done(*blocks))
+    assert not group.adopt(joined(group), done(*blocks))
     assert not group.losses
     group.begin_step(4)
     assert not group.adopt(group.member("ana"), done(*blocks))
 
 
-def test_after_a_change_of_leader_rows_are_brought_along_and_none_lent_meanwhile(group):
+def test_after_a_change_of_leader_sums_are_adopted_and_no_rows_are_leased_meanwhile(group):
     group.begin_step(3, takes_over=True)
-    ana, bo = entered(group), entered(group, "bo")
+    ana, bo = joined(group), joined(group, "bo")
     assert group.lease(ana) == ((), 0.0)
     assert group.adopt(ana, done(0, 5))
     assert not group.adopt(bo, done(5, 6))
