@@ -1,25 +1,28 @@
 """The facts of a run, and the tasks that they make due. No JAX, no arrays, no bytes.
 
-A run is remembered in one SQL database, its *ledger*: which modules exist at which phase (with the
-digest of their bytes), which contributions arrived, which scores were taken, and which tasks are
-ready, claimed or done. `plan` says what a run consists of, `scheduler` is a pure function from a
-new fact to the tasks it makes due, `ledger` remembers both in one transaction. There is no planner
-process: whoever finishes a task records its facts and thereby puts the tasks that follow. DiPaCo
-(arXiv 2403.10616) section 3.
+A run is recorded in one SQL database, its *ledger*: which modules exist at which phase (with the
+digest of their bytes), which contributions and scores are in, and which tasks are ready, claimed or
+done. A worker that finishes a task commits its facts and, in the same transaction, the tasks that
+they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section 3.
 
-    plan.py        what a run consists of
     tasks.py       the nouns: tasks, claims, facts
+    plan.py        what a run consists of: its arms, and the phases of each
     scheduler.py   a new fact -> the tasks it makes due; pure
-    queue.py       who works on which task: leases, fencing tokens, backups
-    roster.py      who takes part, and how much of their time counted
-    quorums.py     modules that step while a path is late, and what each step takes
-    ledger.py      facts, and the tasks that follow, in one transaction; what is to be done again
-    release.py     what goes out
-    database.py    what is asked of a database; sqlite.py and postgresql.py keep it
-    places.py      where a run's facts are
-    clock.py       what leases are measured by on one host; patience.py waits for a server
+    ledger.py      the parts below, on one database
+    commit.py      finishing a task: its facts, and the tasks that follow (recording.py: the rows)
+    facts.py       what is recorded, read; the scheduler's frontier
+    queue.py       which worker holds which task: leases, fencing tokens, backups
+    quorums.py     outer steps that need not wait for every path
+    redos.py       tasks done again because their result is lost; rollback.py: earlier phases
+    progress.py    how far a run is; retention.py: which objects may be deleted
+    meta.py        the run as a whole: its values, command, desired workers, version
+    members.py     which workers take part; names.py: how they may be called; swarms.py: volunteers
+    release.py     a consistent set that goes out
+    opening.py     a database by where it is (database_location.py)
+    database.py    the contract of sqlite.py and postgresql.py; schema/ has the tables
+    clock.py       what leases are measured by on one host; retry.py waits for a server
 
 Bytes first, then the row: every row about bytes is written after the bytes are durable. A crash
-leaves a claim and no facts; the lease ends and the task is claimed again. All SQL is in the `.sql`
-files. May import `topology` and `errors`.
+leaves a claim and no facts; the lease expires and the task is claimed again. All SQL is in the
+`.sql` files. May import `topology`, `receipt` and `errors`.
 """

@@ -45,10 +45,10 @@ class Commit:
         """Records the facts of a finished task, and makes due what they make due. All or nothing.
 
         Returns:
-          What is due now, outer steps aside: the database alone knows whether they are.
+          What is due now, without outer steps: only the database knows whether they are.
 
         Raises:
-          ClaimLost: somebody else holds the task by now, or has finished it. Nothing was recorded.
+          ClaimLost: another worker holds the task, or has finished it. Nothing was recorded.
         """
         facts, has_tried = list(facts), False
 
@@ -65,10 +65,10 @@ class Commit:
 
     @retried
     def release_with_snapshot(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
-        """Gives a training task back part-way: whoever takes it goes on from there.
+        """Gives a training task back inside its phase; the next worker continues from there.
 
         Raises:
-          ClaimLost: somebody else holds the task by now. Nothing was recorded.
+          ClaimLost: another worker holds the task. Nothing was recorded.
         """
         with self._database.transaction():
             held = self._database.one("drop_claim", **key_of(claim))
@@ -80,15 +80,15 @@ class Commit:
 
     @retried
     def save_partial_snapshot(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
-        """Remembers how far a training task is. Raises as `release_with_snapshot`."""
+        """Records how far a training task is. Raises as `release_with_snapshot`."""
         with self._database.transaction():
             if self._database.one("holds_claim", **key_of(claim)) is None:
                 raise ClaimLost(task=claim.task)
             self._put_partial_snapshot(claim.task, partial_snapshot)
 
     def _finish_training(self, plan: Plan, claim: Claim, facts: list[Fact]) -> bool:
-        """In one statement, as it happens most often. False where these are other facts, or come a
-        second time: nothing was changed.
+        """The most frequent commit, as one statement. False, with nothing changed, if the facts
+        are of other kinds or the task was done again.
         """
         for fact in facts:
             if not isinstance(fact, PathTrained | Contribution) or plan.arm(fact.arm).has_quorum:
@@ -125,7 +125,7 @@ class Commit:
                 for fact in facts:
                     if not (redone and is_recorded(database, claim.task, fact)):
                         record(database, fact)
-                if redone:  # whoever waited looks again; what is still missing is found again
+                if redone:  # tasks that waited for it; what they still miss is found again
                     database.change("wake_tasks")
                 database.lock(*_lock_subjects(plan, facts))
                 for task, awaited in awaited_steps(plan, facts):

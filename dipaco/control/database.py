@@ -1,8 +1,8 @@
-"""What the ledger asks of a database: named queries, transactions, one moment, and a clock.
+"""What the ledger needs of a database: named queries, transactions, snapshots, locks and a clock.
 
-Two keep the same contract: `sqlite.py`, a file for the processes of one host, and `postgresql.py`,
-for workers anywhere. Every statement is named, and stands in `queries.sql`; a name followed by
-`@postgresql` is how that one says it.
+Two files keep this contract: `sqlite.py`, a file for the processes of one host, and
+`postgresql.py`, for workers on any machine. Every statement has a name in `queries.sql`; a name
+followed by `@postgresql` is for that database only.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ SCHEMA = importlib.resources.files("dipaco.control") / "schema"
 
 
 class KeyTaken(Exception):
-    """A row with this primary key is there already. For the ledger, which knows what it means."""
+    """A row with this primary key exists already; the caller knows what that means."""
 
 
 class Database(Protocol):
@@ -26,53 +26,50 @@ class Database(Protocol):
 
     @property
     def epoch(self) -> str:
-        """Which clock `:now` is read from; times of another epoch cannot be compared."""
+        """Names the clock of `:now`; times of different epochs cannot be compared."""
         ...
 
     def transaction(self, *, is_durable: bool = True) -> contextlib.AbstractContextManager[None]:
         """All statements inside take effect together or not at all.
 
         Args:
-          is_durable: it outlives a power cut once it has ended; False is faster, and outlives the
+          is_durable: outlives a power cut once it has ended; False is faster, and outlives the
             process only.
         """
         ...
 
     def lock(self, *subjects: str) -> None:
-        """Inside a transaction: what others have recorded about `subjects` can be counted from now
-        on, and whoever counts them next sees what is recorded here. It waits for whoever counts
-        now.
+        """Inside a transaction: holds the locks of `subjects` until it ends. Transactions that
+        count the same facts run one after the other, and each sees the facts of those before.
         """
         ...
 
     @property
     def is_remote(self) -> bool:
-        """Whether what is asked often is to be asked in one statement: `claim_tasks` and
-        `claim_alike` then note who holds what they take, and there is `finish_training`.
+        """Whether frequent operations must be one statement each: `claim_tasks` and `claim_alike`
+        then insert the claims as well, and `finish_training` exists.
         """
         ...
 
     def lock_keys(self, *subjects: str) -> list[str]:
-        """The names of the locks that `lock` takes, in its order; none where it takes
-        none.
-        """
+        """The names of the locks that `lock` takes, in its order; none on SQLite."""
         ...
 
     def flush(self) -> None:
-        """What was committed outlives a power cut from now on; `transaction` sees to it itself."""
+        """What was committed outlives a power cut from now on; part of a durable `transaction`."""
         ...
 
     def snapshot(self) -> contextlib.AbstractContextManager[None]:
-        """All queries inside see the database as it is at the first of them; nothing is changed."""
+        """Read-only; all queries inside see the database as it is at the first of them."""
         ...
 
     def rows(self, query: str, **values: Any) -> list[tuple]:
-        """Runs a named query; all its rows. `:now` is given: seconds of the database's clock."""
+        """Runs a named query; all its rows. `:now` is the database's clock, in seconds."""
         ...
 
     def once(self, query: str, **values: Any) -> list[tuple]:
-        """As `rows`, for what must not be done twice: a transaction of its own, and a connection
-        that is lost is told, whether it was committed or not.
+        """As `rows`, for what must not be done twice: in a transaction of its own, and not retried
+        when the connection is lost.
         """
         ...
 
@@ -93,11 +90,11 @@ class Database(Protocol):
         ...
 
     def fold(self) -> None:
-        """Where it is a file: everything is in that one file, which may be moved once closed."""
+        """SQLite: puts everything into the one file, which may be moved once closed."""
         ...
 
     def copy_to(self, file: Path) -> None:
-        """Where it is a file: all that is committed, in another file."""
+        """SQLite: copies everything that is committed to another file."""
         ...
 
     def close(self) -> None: ...
@@ -105,7 +102,7 @@ class Database(Protocol):
 
 @functools.cache
 def queries(dialect: str) -> dict[str, str]:
-    """Every statement by name, as one dialect says it."""
+    """Name -> statement, for one dialect."""
     pieces = re.split(r"^-- (\w+)(?:@(\w+))?: .*$", _read("queries.sql"), flags=re.MULTILINE)
     statements: dict[str, str] = {}
     for name, only_for, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
@@ -114,12 +111,12 @@ def queries(dialect: str) -> dict[str, str]:
     return statements
 
 
-def check_version(found: int, place: object, dialect: str, *, is_older_fine: bool) -> None:
+def check_version(found: int, place: object, dialect: str, *, allows_older: bool) -> None:
     """Raises `LedgerVersion`, `LedgerOlder`; 0 is a database without tables."""
     expected = newest_version(dialect)
     if found > expected:
         raise LedgerVersion(file=place, found=found, expected=expected)
-    if 0 < found < expected and not is_older_fine:
+    if 0 < found < expected and not allows_older:
         raise LedgerOlder(file=place, found=found, expected=expected)
 
 

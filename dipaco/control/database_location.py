@@ -1,9 +1,9 @@
-"""Where the facts of a run are: in its folder, or in a database that a person names.
+"""Where the facts of a run are: in its folder, or in a database that the user names.
 
     postgresql://ana@host/runs      a server; the password, if any, from PostgreSQL's password file
     env:DIPACO_DATABASE             the URL is in this environment variable, password and all
 
-A URL with a password in it is refused: `ps` shows command lines to everybody.
+A URL with a password in it is refused: `ps` shows command lines to every user.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from dipaco.control.postgresql import refuse_password, without_password
 
 
 class DatabaseLocation(NamedTuple):
-    """What `Ledger` opens."""
+    """The arguments of `Ledger`."""
 
     database: Path | str
     schema: str  # the run's own, on a server
@@ -27,17 +27,17 @@ class DatabaseLocation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Fit to be shown."""
+        """Without its password."""
         return without_password(str(self.database))
 
 
-def place_of(file: Path, run: str, database: str | None) -> DatabaseLocation:
-    """The place that a person meant.
+def location_of(file: Path, run: str, database: str | None) -> DatabaseLocation:
+    """The location that the user named.
 
     Args:
-      file: of the ledger, where no database is named.
-      run: where the run is, whole; names the schema, so that many runs share a database.
-      database: as in the legend above, or None.
+      file: of the ledger, if no database is named.
+      run: full address of the run; names the schema, so that runs can share a database.
+      database: as above, or None.
 
     Raises:
       BadDatabase, PasswordOnCommandLine, VariableMissing.

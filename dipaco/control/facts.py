@@ -1,5 +1,5 @@
-"""Facts of a run, as they are read: what each task made, and the frontier that the scheduler asks
-for.
+"""Facts of a run, as they are read: what each task made, and the frontier that the scheduler
+reads.
 """
 
 import json
@@ -22,7 +22,7 @@ from dipaco.topology import ModuleId
 
 
 class Snapshot(NamedTuple):
-    """Where a path's snapshot lies, and what its position counts."""
+    """Where a path's snapshot is, and what its position counts."""
 
     receipt: Receipt
     step: int  # of the arm's schedule
@@ -31,14 +31,14 @@ class Snapshot(NamedTuple):
 
 
 class StoredModule(NamedTuple):
-    """Where a module at a phase lies."""
+    """Where a module at a phase is."""
 
     parameters: Receipt
     outer_state: Receipt | None
 
 
 class OuterStep(NamedTuple):
-    """How a module came to be as it is at the start of a phase."""
+    """The outer step that made a module as it is at the start of a phase."""
 
     phase: int
     gradient_norm: float | None  # of the mean outer gradient; None where nothing was averaged
@@ -46,7 +46,7 @@ class OuterStep(NamedTuple):
 
 
 class PartialSnapshot(NamedTuple):
-    """A path that stopped inside a phase, and what it has of that phase."""
+    """A path that stopped inside a phase: its snapshot, and how far it is."""
 
     receipt: Receipt  # snapshot of parameters and inner state
     step: int  # inner steps taken in all
@@ -86,7 +86,7 @@ class Facts:
         return {ModuleId.parse(module): Receipt(*receipt) for module, *receipt in rows}
 
     def outer_steps(self, arm: str) -> dict[ModuleId, list[OuterStep]]:
-        """How every module of an arm was moved, phase by phase."""
+        """The outer steps of every module of an arm, phase by phase."""
         steps: dict[ModuleId, list[OuterStep]] = {}
         for module, phase, norm, text in self._database.rows("outer_steps", arm=arm):
             moves = None
@@ -126,11 +126,11 @@ class Facts:
         return Snapshot(Receipt(*row[:3]), *row[3:])
 
     def labels(self, arm: str, phase: int) -> list[Receipt]:
-        """What every path says of the router's documents, in path order."""
+        """Log-likelihoods of the router's documents under every path, in path order."""
         return [Receipt(*row[1:]) for row in self._database.rows("labels", arm=arm, phase=phase)]
 
     def checks(self, arm: str, phase: int) -> dict[int, PathChecked]:
-        """How well paths predicted what their shards hold out, by path."""
+        """Losses on what the shards hold out, by path."""
         return {
             path: PathChecked(
                 arm=arm, path=path, phase=phase, loss=loss, best_phase=best, seconds=seconds

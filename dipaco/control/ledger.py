@@ -1,4 +1,6 @@
-"""The ledger: what a run remembers, in one SQL database."""
+"""The ledger: one SQL database with all that is recorded of a run, and the parts that read and
+write it.
+"""
 
 import contextlib
 from collections.abc import Generator
@@ -20,16 +22,16 @@ from dipaco.control.swarms import Swarms
 
 
 class Ledger:
-    """The memory of one run.
+    """The facts and tasks of one run.
 
     Args:
-      place: a file, or the URL of a database server.
-      schema: the run's own name there.
-      is_older_fine: its tables may be of an older version of this program; see `Meta.upgrade`.
+      location: a file, or the URL of a database server.
+      schema: the run's own, on a server.
+      allows_older: its tables may be of an older version of this program; see `Meta.upgrade`.
     """
 
-    def __init__(self, place: Path | str, schema: str = "", *, is_older_fine: bool = False):
-        self._database = open_database(place, schema, is_older_fine=is_older_fine)
+    def __init__(self, location: Path | str, schema: str = "", *, allows_older: bool = False):
+        self._database = open_database(location, schema, allows_older=allows_older)
         self.meta = Meta(self._database)
         self.queue = Queue(self._database)
         self.facts = Facts(self._database)
@@ -46,17 +48,16 @@ class Ledger:
         self._database.close()
 
     def start(self, meta: dict[str, str]) -> None:
-        """Begins a run: remembers what it is and makes its first task due."""
+        """Starts a run: stores its values, and makes its first task due."""
         with self._database.transaction():
             for key, value in meta.items():
                 self._database.change("put_meta", key=key, value=value)
             add_tasks(self._database, [first_task()])
-        self._database.fold()  # it may be put in its place now
+        self._database.fold()  # the file may be moved now
 
     def fork(self, file: Path, meta: dict[str, str]) -> None:
-        """Begins another run, in a file, with all that this one has recorded; `meta` says what is
-        different about it. Whether what was recorded would be the same there is the caller's to
-        know.
+        """Starts another run, in a file, with everything that this one has recorded. `meta` holds
+        the values that differ. The caller guarantees that both runs would record the same facts.
         """
         self._database.copy_to(file)
         with open_ledger(file) as other:
@@ -67,15 +68,15 @@ class Ledger:
 
     @contextlib.contextmanager
     def at_one_moment(self) -> Generator[None]:
-        """What is read inside is of one moment, whatever others write meanwhile."""
+        """Everything read inside is of one moment, whatever other processes write meanwhile."""
         with self._database.snapshot():
             yield
 
 
 @contextlib.contextmanager
-def open_ledger(place: Path | str, schema: str = "") -> Generator[Ledger]:
+def open_ledger(location: Path | str, schema: str = "") -> Generator[Ledger]:
     """A ledger, closed at the end."""
-    ledger = Ledger(place, schema)
+    ledger = Ledger(location, schema)
     try:
         yield ledger
     finally:

@@ -1,4 +1,4 @@
-"""The roster: which workers take part in a run, and how much of their time counted."""
+"""Members: which workers take part in a run, and how much of their time counted."""
 
 from typing import NamedTuple
 
@@ -14,12 +14,12 @@ class Member(NamedTuple):
     pid: int
     machine: str  # what the bits of its results depend on
     state: str  # here, left, lost
-    silent_seconds: float  # since it was last heard of
-    live_seconds: float  # from when it joined to when it was last heard of
+    silent_seconds: float  # since its last heartbeat
+    live_seconds: float  # from joining to its last heartbeat
     committed_seconds: float  # spent in tasks that were recorded
     committed_tasks: int
-    lost_tasks: int  # whose lease it lost
-    epoch: str  # of the clock that these seconds are of
+    lost_tasks: int  # leases that it lost
+    epoch: str  # of the clock that counts these seconds
     joined: float  # on that clock
 
     @property
@@ -36,7 +36,7 @@ class Members:
 
     @property
     def epoch(self) -> str:
-        """Of the clock of now."""
+        """Of the clock as it is now."""
         return self._database.epoch
 
     @retried
@@ -50,13 +50,13 @@ class Members:
         version: str,
         after: Member | None = None,
     ) -> bool:
-        """A worker comes, or comes again.
+        """Registers a worker.
 
         Args:
-          after: whose place it takes where somebody of this name is here.
+          after: the member of this name whose place it takes, if there is one.
 
         Returns:
-          False: another of this name was faster.
+          False: another worker took the name first.
         """
         with self._database.transaction(is_durable=False):
             changed = self._database.change(
@@ -72,18 +72,18 @@ class Members:
             return bool(changed)
 
     @retried
-    def beat(self, name: str) -> None:
-        """It is alive."""
+    def heartbeat(self, name: str) -> None:
+        """Records that a worker is alive."""
         with self._database.transaction(is_durable=False):
-            self._database.change("beat", name=name, epoch=self._database.epoch)
+            self._database.change("heartbeat", name=name, epoch=self._database.epoch)
 
     @retried
     def leave(self, name: str) -> None:
-        """It goes, and said so."""
+        """Records that a worker has left."""
         with self._database.transaction(is_durable=False):
             self._database.change("end_worker", name=name, state="left")
 
     @retried
     def list(self) -> list[Member]:
-        """Everybody who ever took part, by name."""
+        """All workers that ever took part, by name."""
         return [Member(*row) for row in self._database.rows("list_workers")]

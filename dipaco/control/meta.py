@@ -1,5 +1,5 @@
-"""The run as a whole: values that belong to it, the command that its workers follow, how many
-workers are wanted, and the version that it is of.
+"""The run as a whole: its named values, the command that its workers follow, the number of workers
+that launchers keep, and the program version that it is pinned to.
 """
 
 import uuid
@@ -10,21 +10,21 @@ from dipaco.control.retry import retried
 
 
 class RunCommand(NamedTuple):
-    """To everybody who works on a run."""
+    """What the workers of a run do from now on, and which program version they must be."""
 
     name: str  # run, pause, drain
-    version: str | None  # of the program
+    version: str | None  # that the run is pinned to
 
 
 class DesiredWorkers(NamedTuple):
-    """How many workers somebody wants a launcher to keep."""
+    """How many workers a launcher is asked to keep."""
 
     workers: int
-    identity: str
+    identity: str  # of the request: the same number asked for again is another request
 
 
 class Meta:
-    """Values of one run."""
+    """Values of one run, by name."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -34,44 +34,43 @@ class Meta:
         return None if row is None else row[0]
 
     def remember(self, key: str, value: str) -> str:
-        """Remembers a value unless there is one already; returns the one that is remembered."""
+        """Stores a value unless there is one already; returns the one that is stored."""
         with self._database.transaction():
             self._database.change("remember_meta", key=key, value=value)
         return self.get(key) or value
 
     @retried
     def set_command(self, name: str) -> None:
-        """What everybody who works on this run should do from now on: `run`, `pause`, `drain`."""
+        """What the workers of this run do from now on: `run`, `pause`, `drain`."""
         with self._database.transaction():
-            self._database.change("change_meta", key="order", value=name)
+            self._database.change("change_meta", key="command", value=name)
 
     @retried
     def command(self) -> RunCommand:
-        """What everybody should do, and which version of this program they should be."""
         found = dict(self._database.rows("run_command"))
-        return RunCommand(found.get("order", "run"), found.get("version"))
+        return RunCommand(found.get("command", "run"), found.get("version"))
 
     @retried
     def want_workers(self, count: int, launcher: str | None = None) -> None:
-        """How many workers one launcher, or each of all, should keep from now on."""
-        wish = f"{count} {uuid.uuid4().hex}"  # the same number again is another wish
+        """How many workers one launcher keeps from now on; every launcher, if it is None."""
+        request = f"{count} {uuid.uuid4().hex}"
         with self._database.transaction():
-            self._database.change("change_meta", key=_workers_of(launcher), value=wish)
+            self._database.change("change_meta", key=_workers_of(launcher), value=request)
 
     def desired_workers(self, launcher: str) -> list[DesiredWorkers]:
-        """What was wanted last of all launchers and, after it, of this one."""
+        """The last request to all launchers, then the last to this one."""
         texts = [self.get(_workers_of(None)), self.get(_workers_of(launcher))]
         return [DesiredWorkers(int(text.split()[0]), text) for text in texts if text is not None]
 
     @retried
     def upgrade(self, version: str) -> tuple[int, int]:
-        """Brings the tables to this program's, and says that from now on the run is of `version`;
-        the versions of the tables, before and now.
+        """Brings the tables to this program's version and pins the run to `version` of the program.
+        Returns the versions of the tables, before and now.
         """
         before, now = self._database.upgrade()
         with self._database.transaction():
             self._database.change("change_meta", key="version", value=version)
-            self._database.change("change_meta", key="order", value="run")
+            self._database.change("change_meta", key="command", value="run")
         return before, now
 
 

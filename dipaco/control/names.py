@@ -1,4 +1,4 @@
-"""Names that people give to workers, launchers and volunteers; files are called after them."""
+"""Names that users give to workers, launchers and volunteers; files are named after them."""
 
 import re
 

@@ -9,24 +9,26 @@ from dipaco.control.database import Database
 from dipaco.control.errors import BadDatabase
 
 
-def open_database(place: Path | str, schema: str = "", *, is_older_fine: bool = False) -> Database:
-    """The database at a place: a file, or `postgresql://...` with the schema that one run has. An
-    empty one is given its tables.
+def open_database(
+    location: Path | str, schema: str = "", *, allows_older: bool = False
+) -> Database:
+    """The database at a location: a file, or `postgresql://...` with the schema of one run. Tables
+    are created in an empty one.
 
     Args:
-      is_older_fine: its tables may be those of an older version of this program.
+      allows_older: its tables may be those of an older version of this program.
 
     Raises:
-      BadDatabase: neither of these.
-      LedgerOlder: its tables are older, and others may still be using them as they are.
+      BadDatabase: neither a file nor such a URL.
+      LedgerOlder: its tables are older, and other processes may be using them.
       LedgerDamaged, LedgerVersion, NotWritable, DiskFull, RunBusy, DatabaseUnreachable.
     """
-    if isinstance(place, Path):
+    if isinstance(location, Path):
         from dipaco.control.sqlite import SQLite
 
-        return SQLite(place, is_older_fine=is_older_fine)
-    if place.startswith(("postgresql://", "postgres://")):
+        return SQLite(location, allows_older=allows_older)
+    if location.startswith(("postgresql://", "postgres://")):
         from dipaco.control.postgresql import PostgreSQL
 
-        return PostgreSQL(place, schema, is_older_fine=is_older_fine)
-    raise BadDatabase(given=place)
+        return PostgreSQL(location, schema, allows_older=allows_older)
+    raise BadDatabase(given=location)

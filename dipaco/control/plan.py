@@ -25,9 +25,9 @@ class Arm:
     total_steps: int  # inner steps that each path takes, over all phases
     is_averaged: bool  # False: one path, plain AdamW; the trainer's result is the next module
     evaluate_every: int  # phases; the last one is evaluated always
-    alternations: tuple[int, ...] = ()  # phases before which documents are routed anew
+    alternations: tuple[int, ...] = ()  # phases before which documents are routed again
     sampling: float = 1.0  # share of the paths that take part in a phase
-    seed: int = 0  # of which they are
+    seed: int = 0  # of the draw of those paths
     quorum: float = 1.0  # share of a phase's contributions with which a module may step
     grace_seconds: float = 0.0  # once they are in
     stops_early: bool = False  # each path is released as it was at its best
@@ -35,7 +35,7 @@ class Arm:
 
     @property
     def is_routed(self) -> bool:
-        """Whether its paths have shards of their own; else its one path trains on everything."""
+        """Whether its paths have shards of their own; else its only path trains on everything."""
         return self.is_averaged or self.is_synchronous
 
     def is_evaluated(self, phase: int) -> bool:
@@ -49,7 +49,7 @@ class Arm:
         return self.total_steps * phase // self.phases
 
     def routed_at(self, phase: int) -> int:
-        """The phase at whose start the documents were routed that paths train on in `phase`."""
+        """The phase at whose start the shards of `phase` were routed."""
         return max((at for at in self.alternations if at <= phase), default=0)
 
     def paths_in(self, phase: int) -> tuple[int, ...]:
@@ -70,8 +70,8 @@ class Arm:
         return self.quorum < 1
 
     def quorum_of(self, module: ModuleId, phase: int) -> int:
-        """How many contributions of a phase must be in before a module may step. All, in the last
-        phase and in that before documents are routed anew: there, nobody is left behind.
+        """How many contributions of a phase must be in before a module may step. All of them in
+        the last phase and in the phase before an alternation, so that no late one is left out.
         """
         paths = len(self.paths_through(module, phase))
         if phase + 1 == self.phases or phase + 1 in self.alternations:
@@ -94,7 +94,7 @@ class Arm:
 
 @functools.lru_cache(maxsize=1024)
 def _drawn(num_paths: int, share: float, seed: int, phase: int) -> tuple[int, ...]:
-    """By digests: a draw that is the same in every version of every library."""
+    """Drawn by digests, so that every version of every library draws the same."""
     if share == 1:
         return tuple(range(num_paths))
 

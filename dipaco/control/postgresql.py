@@ -35,10 +35,10 @@ NOW = "extract(epoch FROM clock_timestamp())::double precision"
 class PostgreSQL:
     """A `Database` on a server."""
 
-    epoch = "server"  # one clock, whoever asks
+    epoch = "server"  # one clock for all clients
     is_remote = True
 
-    def __init__(self, url: str, schema: str, *, is_older_fine: bool = False):
+    def __init__(self, url: str, schema: str, *, allows_older: bool = False):
         try:
             import psycopg
         except ImportError as error:
@@ -50,7 +50,7 @@ class PostgreSQL:
         self.place = without_password(url)
         self._connection: Any = None
         self._is_inside = False  # a transaction
-        self._is_older_fine = is_older_fine
+        self._allows_older = allows_older
         try:
             with_retry(self._begin, lambda: None)
         except BaseException:
@@ -60,11 +60,11 @@ class PostgreSQL:
     def _begin(self) -> None:
         self.reconnect()
         with self._inside():
-            self._lay_tables()
+            self._create_tables()
 
     def reconnect(self) -> None:
         self.close()
-        with self._said_plainly():
+        with self._translate_errors():
             self._connection = self._psycopg.connect(
                 self._url,
                 autocommit=True,
@@ -86,8 +86,8 @@ class PostgreSQL:
             self.flush()
 
     def flush(self) -> None:
-        """What was committed outlives a power cut. Committed first, and flushed then, when nobody
-        waits for our locks any more: the server flushes the commits of many at once.
+        """What was committed outlives a power cut. A flush follows the commit, when our locks are
+        released: the server flushes the commits of many clients at once.
         """
         self._execute("flush", {})
 
@@ -96,7 +96,7 @@ class PostgreSQL:
             self.rows("wait_for_lock", subject=key)
 
     def lock_keys(self, *subjects: str) -> list[str]:
-        """The names of the locks to take, in an order in which no two wait for each other."""
+        """Sorted, so that no two transactions wait for each other."""
         return sorted({f"{self._schema} {subject}" for subject in subjects})
 
     @contextlib.contextmanager
@@ -106,7 +106,7 @@ class PostgreSQL:
             yield
 
     def rows(self, query: str, **values: Any) -> list[tuple]:
-        """Asks again when the connection is lost, unless it is part of a transaction."""
+        """Retries when the connection is lost, unless inside a transaction."""
         if self._is_inside:
             return self._execute(query, values).fetchall()
         return with_retry(lambda: self._execute(query, values).fetchall(), self.reconnect)
@@ -129,7 +129,7 @@ class PostgreSQL:
         return before, newest_version("postgresql")
 
     def fold(self) -> None:
-        """A server's files are its own."""
+        """A server keeps its own files."""
 
     def copy_to(self, file: Path) -> None:
         raise AssertionError("a run whose facts are on a server is not forked")
@@ -142,23 +142,23 @@ class PostgreSQL:
     def _inside(self) -> Generator[None]:
         self._is_inside = True
         try:
-            with self._said_plainly(), self._connection.transaction():
+            with self._translate_errors(), self._connection.transaction():
                 yield
         finally:
             self._is_inside = False
 
     def _execute(self, query: str, values: dict[str, Any]) -> Any:
-        with self._said_plainly():
+        with self._translate_errors():
             return self._connection.execute(_named(query), values)
 
-    def _lay_tables(self) -> None:
-        """Where there are none yet."""
+    def _create_tables(self) -> None:
+        """Creates the tables in an empty schema."""
         self.lock("schema")
-        # Its name is ours (places.py): letters, digits and underlines.
+        # The name is from database_location.py: letters, digits and underscores.
         self._connection.execute(queries("postgresql")["create_schema"].format(schema=self._schema))
         self.change("create_schema_version")
         version = self._version()
-        check_version(version, self.place, "postgresql", is_older_fine=self._is_older_fine)
+        check_version(version, self.place, "postgresql", allows_older=self._allows_older)
         if not version:
             self._migrate(version)
 
@@ -173,7 +173,7 @@ class PostgreSQL:
                 self.change("put_schema_version", version=number)
 
     @contextlib.contextmanager
-    def _said_plainly(self) -> Generator[None]:
+    def _translate_errors(self) -> Generator[None]:
         errors = self._psycopg.errors
         try:
             yield
@@ -193,7 +193,7 @@ class PostgreSQL:
 
 
 def without_password(url: str) -> str:
-    """The same URL, fit to be shown."""
+    """The same URL without its password, to be shown."""
     return re.sub(r"(//[^/:@]*):[^@/]*@", r"\1@", url)
 
 
@@ -209,7 +209,7 @@ def _named(query: str) -> str:
 
 
 def _statement(text: str) -> str:
-    """`:name`, as SQLite says it, becomes `%(name)s`; `:now` the server's clock."""
+    """SQLite's `:name` becomes `%(name)s`, and `:now` the server's clock."""
     text = text.replace("%", "%%")
     return re.sub(r"(?<!:):(\w+)", lambda m: NOW if m[1] == "now" else f"%({m[1]})s", text)
 

@@ -1,26 +1,25 @@
 -- Every query of the ledger, by name. A line `-- name: what it is for` starts one.
 
--- get_meta: a value that belongs to the run as a whole
+-- get_meta: a value of the run as a whole
 SELECT value FROM meta WHERE key = :key;
 
--- put_meta: remembers one
+-- put_meta: adds one
 INSERT INTO meta (key, value) VALUES (:key, :value);
 
--- remember_meta: remembers one that must not change
+-- remember_meta: adds one unless it is there
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING;
 
--- change_meta: remembers one that may change
+-- change_meta: adds or replaces one
 INSERT INTO meta (key, value) VALUES (:key, :value)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
--- add_task: makes a task due; one that waited for this, or was set aside, goes on; any other stays
--- as it is
+-- add_task: makes a task due; a waiting or set-aside one is ready again, any other stays as it is
 INSERT INTO tasks (kind, arm, subject, phase, priority)
 VALUES (:kind, :arm, :subject, :phase, :priority)
 ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
 WHERE tasks.state IN ('waiting', 'aside');
 
--- add_outer_task: as above, where all contributions to the module are in
+-- add_outer_task: as add_task, if all contributions to the module are in
 INSERT INTO tasks (kind, arm, subject, phase, priority)
 SELECT 'outer', :arm, :subject, :phase, :priority
 WHERE (SELECT count(*) FROM contributions
@@ -28,8 +27,8 @@ WHERE (SELECT count(*) FROM contributions
 ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
 WHERE tasks.state IN ('waiting', 'aside');
 
--- count_contributions: whether a module has reached a phase, and how many contributions there are to
--- it in that phase and in the one before
+-- count_contributions: whether a module has reached a phase, and the contributions to it in that
+-- phase and in the one before
 SELECT (SELECT count(*) FROM modules
         WHERE arm = :arm AND module = :module AND phase = :phase),
        (SELECT count(*) FROM contributions
@@ -37,27 +36,27 @@ SELECT (SELECT count(*) FROM modules
        (SELECT count(*) FROM contributions
         WHERE arm = :arm AND module = :module AND phase = :phase - 1);
 
--- put_quorum: enough of them are in; the rest has so long, unless the step is due already
+-- put_quorum: enough are in; starts the grace for the rest, unless the step is due already
 INSERT INTO quorums (arm, module, phase, epoch, until)
 SELECT :arm, :module, :phase, :epoch, :now + :grace_seconds
 WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE kind = 'outer' AND arm = :arm AND subject = :module
                   AND phase = :phase AND state <> 'aside')
 ON CONFLICT (arm, module, phase) DO NOTHING;
 
--- drop_quorum: all are in
+-- drop_quorum: all contributions are in
 DELETE FROM quorums WHERE arm = :arm AND module = :module AND phase = :phase;
 
--- num_graces_over: modules whose grace is over, or is counted by a clock that is no more
+-- num_graces_over: modules whose grace is over, or was counted by the clock before a reboot
 SELECT count(*) FROM quorums WHERE until <= :now OR epoch <> :epoch;
 
--- restart_grace: its clock is no more
+-- restart_grace: after a reboot, whose clock starts at zero
 UPDATE quorums SET epoch = :epoch, until = :now + :grace_seconds
 WHERE epoch <> :epoch AND arm = :arm;
 
--- end_grace: modules that wait no longer
+-- end_grace: modules whose grace is over
 DELETE FROM quorums WHERE epoch = :epoch AND until <= :now RETURNING arm, module, phase;
 
--- steps_in_grace: modules that wait for the rest, and for how long yet
+-- steps_in_grace: modules that wait for the rest, and the seconds left
 SELECT arm, module, phase, until - :now FROM quorums WHERE epoch = :epoch
 ORDER BY arm, module, phase;
 
@@ -65,7 +64,7 @@ ORDER BY arm, module, phase;
 SELECT phase, path, step FROM taken WHERE arm = :arm AND module = :module AND step = :step
 ORDER BY phase, path;
 
--- take: what it takes from now on: all that is in of its phase, and what was late for the one before
+-- take: fixes what it takes: all of its phase that are in, and those late for the phase before
 INSERT INTO taken (arm, module, phase, path, step)
 SELECT c.arm, c.module, c.phase, c.path, :step FROM contributions c
 WHERE c.arm = :arm AND c.module = :module AND c.phase >= :step - 1 AND c.phase <= :step
@@ -88,14 +87,14 @@ WHERE t.arm = :arm ORDER BY t.module, t.phase, t.path;
 -- num_taken: by arm
 SELECT count(*) FROM taken WHERE arm = :arm;
 
--- wait_task: it cannot be done before another was done again
+-- wait_task: until another task was done again
 UPDATE tasks SET state = 'waiting' WHERE id = :task_id AND state = 'claimed';
 
 -- redo_task: opens a finished task again
 UPDATE tasks SET state = 'ready', redo = redo + 1
 WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase AND state = 'done';
 
--- get_task: how far it is, and how often it was opened again
+-- get_task: its state, and how often it was opened again
 SELECT state, redo FROM tasks
 WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase;
 
@@ -114,7 +113,7 @@ SELECT arm, path, phase FROM scores WHERE name = :name ORDER BY path LIMIT 1;
 -- maker_of_labels: the path that scored the router's documents
 SELECT arm, path, phase FROM labels WHERE name = :name ORDER BY path LIMIT 1;
 
--- drop_partial_snapshot_named: it is damaged; the phase begins anew
+-- drop_partial_snapshot_named: it is damaged; the phase starts from its beginning
 DELETE FROM partial_snapshots WHERE name = :name;
 
 -- drop_contribution: it is refused
@@ -126,8 +125,8 @@ INSERT INTO refusals (what, reason, task, worker) VALUES (:what, :reason, :task,
 -- refusals: the newest
 SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 
--- claim_tasks: takes the most urgent ready task of some kinds (a JSON array; said so that the index
--- on priority is used, whose first row it mostly is). A path that has a swarm is its backbones'
+-- claim_tasks: takes the most urgent ready task of some kinds (a JSON array, matched by LIKE so that
+-- the index on priority is used). A swarm's path is left to its backbones
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1
 WHERE id = (SELECT id FROM tasks
             WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
@@ -136,13 +135,13 @@ WHERE id = (SELECT id FROM tasks
                 WHERE tasks.kind = 'train' AND w.state = 'here' AND (
                   b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
                   OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-                    AND w.beat > :now - :max_silent_seconds
+                    AND w.heartbeat > :now - :max_silent_seconds
                     AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
             ORDER BY priority, id LIMIT 1)
 RETURNING id, kind, arm, subject, phase, attempt;
 
--- claim_tasks@postgresql: as above; who claims at the same moment takes the next one. Who holds it
--- is noted as well, where SQLite needs `add_claim`
+-- claim_tasks@postgresql: as above; a claim at the same moment takes the next task. Inserts the
+-- claim as well, for which SQLite needs `add_claim`
 WITH next AS MATERIALIZED
   (SELECT id FROM tasks
    WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
@@ -151,7 +150,7 @@ WITH next AS MATERIALIZED
        WHERE tasks.kind = 'train' AND w.state = 'here' AND (
          b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
          OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-           AND w.beat > :now - :max_silent_seconds
+           AND w.heartbeat > :now - :max_silent_seconds
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
    ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED),
 claimed AS
@@ -171,12 +170,12 @@ WHERE id IN (SELECT id FROM tasks
                  WHERE tasks.kind = 'train' AND w.state = 'here' AND (
                    b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
                    OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-                     AND w.beat > :now - :max_silent_seconds
+                     AND w.heartbeat > :now - :max_silent_seconds
                      AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
              ORDER BY id LIMIT :limit)
 RETURNING id, kind, arm, subject, phase, attempt;
 
--- claim_alike@postgresql: as above
+-- claim_alike@postgresql: as above, with the claims
 WITH next AS MATERIALIZED
   (SELECT id FROM tasks
    WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
@@ -185,7 +184,7 @@ WITH next AS MATERIALIZED
        WHERE tasks.kind = 'train' AND w.state = 'here' AND (
          b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
          OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-           AND w.beat > :now - :max_silent_seconds
+           AND w.heartbeat > :now - :max_silent_seconds
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
    ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED),
 claimed AS
@@ -212,76 +211,76 @@ RETURNING id, kind, arm, subject, phase, attempt;
 -- usual_seconds: how long finished phases of an arm's paths took
 SELECT seconds FROM trained WHERE arm = :arm ORDER BY phase DESC, path LIMIT 64;
 
--- add_claim: who holds a task, and until when
+-- add_claim: a worker holds a task until its lease expires
 INSERT INTO claims (task_id, attempt, worker, epoch, since, lease_until)
 VALUES (:task_id, :attempt, :worker, :epoch, :now, :now + :lease_seconds);
 
--- renew_claim: it is still being worked on; changes no row where it is lost
+-- renew_claim: extends its lease; changes no row if it is lost
 UPDATE claims SET lease_until = :now + :lease_seconds
 WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker;
 
--- holds_claim: whether it is still held
+-- holds_claim: a row if it is still held
 SELECT 1 FROM claims WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker;
 
--- drop_claim: how long it was held; no row where it is lost
+-- drop_claim: returns how long it was held; no row if it is lost
 DELETE FROM claims WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker
 RETURNING :now - since;
 
--- drop_claims_of_task: who tried it, and for how long
+-- drop_claims_of_task: all of them, with the seconds that each was held
 DELETE FROM claims WHERE task_id = :task_id RETURNING attempt, worker, :now - since;
 
--- drop_claims_of_worker: it is known to be gone
+-- drop_claims_of_worker: of a worker that is known to be dead
 DELETE FROM claims WHERE worker = :worker;
 
--- drop_all_claims: nobody works on this run any more
+-- drop_all_claims: of a run without workers
 DELETE FROM claims;
 
--- drop_expired_claims: their workers were silent for a whole lease, or before the clock began anew
+-- drop_expired_claims: of workers that were silent for a whole lease, or claimed before a reboot
 DELETE FROM claims WHERE epoch <> :epoch OR lease_until < :now
 RETURNING task_id, worker;
 
--- reopen_tasks: claimed tasks that nobody holds are ready again
+-- reopen_tasks: claimed tasks without a claim are ready again
 UPDATE tasks SET state = 'ready'
 WHERE state = 'claimed' AND NOT EXISTS (SELECT 1 FROM claims WHERE task_id = tasks.id);
 
--- finish_task: done, once; how often it was opened again
+-- finish_task: done, once; returns how often it was opened again
 UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed' RETURNING redo;
 
--- wake_tasks: what they waited for may be there
+-- wake_tasks: waiting tasks are ready; they look again for their inputs
 UPDATE tasks SET state = 'ready' WHERE state = 'waiting';
 
--- is_finished_by: whether this very attempt finished the task
+-- is_finished_by: a row if this attempt finished the task
 SELECT 1 FROM tasks t WHERE t.id = :task_id AND t.state = 'done' AND t.attempt = :attempt;
 
--- claims: who works on what
+-- claims: every claim, with the seconds held and left
 SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, :now - c.since, c.lease_until - :now
 FROM claims c JOIN tasks t ON t.id = c.task_id ORDER BY c.worker, t.id;
 
--- put_worker: a worker comes, or comes again; not where another of its name came meanwhile
-INSERT INTO workers (name, host, pid, machine, version, state, epoch, joined, beat)
+-- put_worker: registers a worker; changes no row if another took the name meanwhile
+INSERT INTO workers (name, host, pid, machine, version, state, epoch, joined, heartbeat)
 VALUES (:name, :host, :pid, :machine, :version, 'here', :epoch, :now, :now)
 ON CONFLICT (name) DO UPDATE SET
   host = excluded.host, pid = excluded.pid, machine = excluded.machine, state = 'here',
   version = excluded.version, epoch = excluded.epoch, joined = excluded.joined,
-  beat = excluded.beat
+  heartbeat = excluded.heartbeat
 WHERE workers.state <> 'here' OR workers.joined = :joined;
 
--- beat: a worker is alive
-UPDATE workers SET beat = :now WHERE name = :name AND epoch = :epoch;
+-- heartbeat: a worker is alive
+UPDATE workers SET heartbeat = :now WHERE name = :name AND epoch = :epoch;
 
 -- end_worker: a worker has left, or is lost
-UPDATE workers SET state = :state, beat = CASE :state WHEN 'left' THEN :now ELSE beat END
+UPDATE workers SET state = :state, heartbeat = CASE :state WHEN 'left' THEN :now ELSE heartbeat END
 WHERE name = :name AND state = 'here';
 
--- credit_worker: what it did was committed
+-- credit_worker: its task was committed
 UPDATE workers SET committed_seconds = committed_seconds + :seconds,
                    committed_tasks = committed_tasks + 1 WHERE name = :name;
 
--- debit_worker: what it did was not
+-- debit_worker: it lost its task
 UPDATE workers SET lost_tasks = lost_tasks + 1 WHERE name = :name;
 
--- list_workers: who takes part, and how much of it counted
-SELECT name, host, pid, machine, state, :now - beat, beat - joined, committed_seconds,
+-- list_workers: every worker, and how much of its time counted
+SELECT name, host, pid, machine, state, :now - heartbeat, heartbeat - joined, committed_seconds,
        committed_tasks, lost_tasks, epoch, joined FROM workers ORDER BY name;
 
 -- put_partial_snapshot: a path stopped inside a phase
@@ -297,18 +296,18 @@ ON CONFLICT (arm, path, phase) DO UPDATE SET
 SELECT name, digest, num_bytes, step, batches, losses, seconds FROM partial_snapshots
 WHERE arm = :arm AND path = :path AND phase = :phase;
 
--- partial_snapshot_losses: of an arm's phases that somebody has begun
+-- partial_snapshot_losses: of an arm's phases that were begun
 SELECT losses FROM partial_snapshots WHERE arm = :arm;
 
 -- drop_partial_snapshot: the phase is recorded whole
 DELETE FROM partial_snapshots WHERE arm = :arm AND path = :path AND phase = :phase;
 
--- finish_training@postgresql: everything that a path's phase leads to, with its facts; see the schema
+-- finish_training@postgresql: commits a path's phase with all that follows; see the schema
 SELECT finish_training(:task_id, :attempt, :worker, CAST(:trained AS JSONB),
                        CAST(:contributions AS JSONB), CAST(:lock_keys AS TEXT[]),
                        CAST(:outer AS JSONB));
 
--- flush@postgresql: a commit of its own, which waits until all before it outlive a power cut
+-- flush@postgresql: a commit of its own, which waits until all earlier ones are durable
 SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'dipaco', '');
 
 -- create_schema@postgresql: the place of one run's tables
@@ -325,7 +324,7 @@ SELECT version FROM schema_version;
 INSERT INTO schema_version (version) VALUES (:version)
 ON CONFLICT (is_only) DO UPDATE SET version = excluded.version;
 
--- wait_for_lock@postgresql: until whoever counts the same thing has committed
+-- wait_for_lock@postgresql: until other transactions that count the same facts have ended
 SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0));
 
 -- count_tasks: by kind and state
@@ -388,7 +387,7 @@ WHERE arm = :arm AND path = :path AND phase = :phase;
 -- trained_in: the paths that went through a phase
 SELECT path FROM trained WHERE arm = :arm AND phase = :phase;
 
--- move_snapshot: the same bytes elsewhere
+-- move_snapshot: the same bytes under another name
 UPDATE trained SET name = :name WHERE arm = :arm AND path = :path AND phase = :phase;
 
 -- losses: every inner step of an arm, path by path
@@ -450,7 +449,7 @@ SELECT digest FROM scores WHERE arm = :arm AND path = :path AND phase = :phase;
 -- num_scored: how many there are
 SELECT count(*) FROM scores WHERE arm = :arm AND phase = :phase;
 
--- add_release: a consistent set goes out, once
+-- add_release: a consistent set of modules, once
 INSERT INTO releases (arm, phase, digest, body) VALUES (:arm, :phase, :digest, :body)
 ON CONFLICT (arm, phase) DO NOTHING;
 
@@ -501,8 +500,8 @@ WHERE old.arm = :arm AND old.module = :module AND old.phase = :phase
 -- machines: the kinds of machine whose results this run holds, with how many phases of paths
 SELECT machine, count(*) FROM trained GROUP BY machine ORDER BY machine;
 
--- live_names: what will be read again, or would be needed to make a damaged object again: the newest
--- snapshots of every path, the newest contributions to every module, and what stopped part-way
+-- live_names: objects that will be read again, or are needed to redo a damaged one: the newest
+-- snapshots of every path, the newest contributions to every module, and partial snapshots
 SELECT name FROM
   (SELECT name, row_number() OVER (PARTITION BY arm, path ORDER BY phase DESC) AS age FROM trained)
   AS aged
@@ -517,14 +516,15 @@ WHERE m.module IS NULL
 UNION
 SELECT name FROM partial_snapshots;
 
--- put_swarm_pass: somebody may take part
-INSERT INTO swarm_passes (serial, name, role, not_after) VALUES (:serial, :name, :role, :not_after);
+-- put_swarm_credential: its holder may take part
+INSERT INTO swarm_credentials (serial, name, role, not_after)
+VALUES (:serial, :name, :role, :not_after);
 
--- revoke_swarm_passes: all that a volunteer's name has
-UPDATE swarm_passes SET revoked = 1 WHERE name = :name AND role = 'volunteer';
+-- revoke_swarm_credentials: all that a volunteer's name has
+UPDATE swarm_credentials SET revoked = 1 WHERE name = :name AND role = 'volunteer';
 
--- swarm_passes: those that were issued
-SELECT serial, name, role, not_after, revoked FROM swarm_passes ORDER BY name, serial;
+-- swarm_credentials: those that were issued
+SELECT serial, name, role, not_after, revoked FROM swarm_credentials ORDER BY name, serial;
 
 -- put_swarm_backbone: a worker is the backbone of a path
 INSERT INTO swarm_backbones (worker, arm, subject, address)
@@ -535,12 +535,12 @@ SET arm = excluded.arm, subject = excluded.subject, address = excluded.address;
 -- drop_swarm_backbone: it is none any more
 DELETE FROM swarm_backbones WHERE worker = :worker;
 
--- swarm_backbones: of a path, those that live
+-- swarm_backbones: the live ones of a path, the newest heartbeat first
 SELECT b.worker, b.address FROM swarm_backbones b JOIN workers w ON w.name = b.worker
 WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' AND w.epoch = :epoch
-  AND w.beat > :now - :max_silent_seconds ORDER BY w.beat DESC;
+  AND w.heartbeat > :now - :max_silent_seconds ORDER BY w.heartbeat DESC;
 
--- put_swarm_step: a group step was taken; one that nobody has any more is taken again
+-- put_swarm_step: a group step was taken; a step that was lost is taken again
 INSERT INTO swarm_steps (arm, path, step, lineage, loss, targets, seconds, blocks)
 VALUES (:arm, :path, :step, :lineage, :loss, :targets, :seconds, :blocks)
 ON CONFLICT (arm, path, step) DO UPDATE
@@ -558,7 +558,7 @@ ON CONFLICT (arm, path) DO UPDATE SET leader = excluded.leader, status = exclude
 -- swarm_status: of every swarm
 SELECT arm, path, leader, status FROM swarm_status ORDER BY arm, path;
 
--- bytes_by_kind: over the whole run, what was exchanged and what was written
+-- bytes_by_kind: exchanged and written in the whole run
 SELECT 'modules_fetched', CAST(coalesce(sum(bytes_down), 0) AS BIGINT) FROM trained
 UNION ALL
 SELECT 'contributions_sent', CAST(coalesce(sum(bytes_up), 0) AS BIGINT) FROM trained
@@ -571,13 +571,13 @@ SELECT 'outer_states_written', CAST(coalesce(sum(state_bytes), 0) AS BIGINT) FRO
 UNION ALL
 SELECT 'scores_written', CAST(coalesce(sum(num_bytes), 0) AS BIGINT) FROM scores;
 
--- tokens_by_arm: that count
+-- tokens_by_arm: trained on and recorded
 SELECT arm, CAST(sum(tokens) AS BIGINT) FROM trained GROUP BY arm ORDER BY arm;
 
--- num_refusals: of the whole run
+-- num_refusals: in the whole run
 SELECT count(*) FROM refusals;
 
--- aside_tasks: what would follow from a later phase, and what comes at the end
+-- aside_tasks: tasks of later phases, and of the end of the run
 UPDATE tasks SET state = 'aside'
 WHERE state <> 'aside' AND (
   kind IN ('reroute', 'report')
@@ -588,19 +588,19 @@ WHERE state <> 'aside' AND (
 -- aside_modules: of later phases
 DELETE FROM modules WHERE arm = :arm AND phase > :phase RETURNING *;
 
--- aside_contributions: what led there
+-- aside_contributions: to later phases
 DELETE FROM contributions WHERE arm = :arm AND phase >= :phase RETURNING *;
 
--- aside_taken: by which steps
+-- aside_taken: by the steps to later phases
 DELETE FROM taken WHERE arm = :arm AND step >= :phase RETURNING *;
 
--- aside_quorums: what was waited for
+-- aside_quorums: of the steps to later phases
 DELETE FROM quorums WHERE arm = :arm AND phase >= :phase RETURNING *;
 
--- aside_trained: phases of paths that led there
+-- aside_trained: this phase of every path, and later ones
 DELETE FROM trained WHERE arm = :arm AND phase >= :phase RETURNING *;
 
--- aside_partial_snapshots: and those that had begun
+-- aside_partial_snapshots: of the same phases
 DELETE FROM partial_snapshots WHERE arm = :arm AND phase >= :phase RETURNING *;
 
 -- aside_scores: of later phases
@@ -618,14 +618,14 @@ DELETE FROM labels WHERE arm = :arm AND phase > :phase RETURNING *;
 -- aside_checks: of later phases
 DELETE FROM checks WHERE arm = :arm AND phase > :phase RETURNING *;
 
--- aside_stages: alternations of later phases, and what comes at the end
+-- aside_stages: alternations of later phases, and the end of the run
 DELETE FROM stages WHERE stage IN ('reroute', 'report') OR (stage = 'route' AND phase > :phase)
 RETURNING *;
 
 -- newest_rollback: its number
 SELECT coalesce(max(rollback), 0) FROM set_aside;
 
--- put_aside: remembers a fact that counts no more
+-- put_aside: keeps a fact that counts no more
 INSERT INTO set_aside (rollback, arm, phase, kind, body)
 VALUES (:rollback, :arm, :phase, :kind, :body);
 
@@ -633,5 +633,5 @@ VALUES (:rollback, :arm, :phase, :kind, :body);
 SELECT rollback, arm, phase, kind, count(*) FROM set_aside
 GROUP BY rollback, arm, phase, kind ORDER BY rollback, kind;
 
--- run_command: what everybody should do, and of which version they should be
-SELECT key, value FROM meta WHERE key IN ('order', 'version');
+-- run_command: what the workers do, and the version that the run is pinned to
+SELECT key, value FROM meta WHERE key IN ('command', 'version');

@@ -1,9 +1,10 @@
-"""The queue: who works on which task, and for how long that is believed.
+"""The task queue: which worker holds which task, and until when.
 
-A claim is a *lease*: it ends by itself when its worker falls silent, and the task is ready again.
-Whoever finishes shows the claim's number (`attempt`); a worker that was silent, then came back, has
-lost its claim and can record nothing. A late task may be claimed a second time as a *backup*: two
-claims live, and the first to commit counts (DiPaCo, arXiv 2403.10616, section 3).
+A claim is a *lease*: it expires when its worker falls silent, and the task is ready again. A worker
+finishes a task under the claim's number (`attempt`, a fencing token); a worker that was silent and
+came back has lost its claim and can record nothing. A late task may be claimed a second time as a
+*backup*: both claims are valid, and the first to commit counts (DiPaCo, arXiv 2403.10616, section
+3).
 """
 
 import json
@@ -17,13 +18,13 @@ from dipaco.control.tasks import PRIORITY, Claim, Kind, Task
 from dipaco.errors import ClaimLost
 
 LEASE_SECONDS = 60.0
-LATE_FACTOR = 3.0  # times the usual duration after which a task gets a backup
+LATE_FACTOR = 3.0  # a task gets a backup after this many times its usual duration
 ALL_KINDS: tuple[Kind, ...] = tuple(PRIORITY)
-STACKED_KINDS = ("train",)  # of which several may be claimed, to be done together
+STACKED_KINDS = ("train",)  # several of these may be claimed and done together
 
 
 class HeldClaim(NamedTuple):
-    """A claim that lives, as `status` shows it."""
+    """A claim whose lease has not expired, as `status` shows it."""
 
     task: Task
     worker: str
@@ -65,8 +66,8 @@ class Queue:
         limit: int,
         lease_seconds: float = LEASE_SECONDS,
     ) -> list[Claim]:
-        """The most urgent task that is ready; where it is one of training, up to `limit` of the
-        same arm and phase, to be trained together.
+        """The most urgent task that is ready; if it is a training task, up to `limit` of its arm
+        and phase, to be trained together.
         """
         holder = {"worker": worker, "lease_seconds": lease_seconds}
         claims = self._claim("claim_tasks", holder, kinds=json.dumps(list(kinds)))
@@ -78,7 +79,7 @@ class Queue:
 
     @retried
     def _claim(self, query: str, holder: dict[str, Any], **values: Any) -> list[Claim]:
-        # A claim that a power cut takes back was never worked on; so it need not be durable.
+        # Need not be durable: losing a claim in a power cut costs a second claim and no facts.
         database = self._database
         values |= {"epoch": database.epoch, "max_silent_seconds": LEASE_SECONDS}
         if database.is_remote:
@@ -94,7 +95,7 @@ class Queue:
         self, worker: str, *, lease_seconds: float = LEASE_SECONDS, factor: float = LATE_FACTOR
     ) -> Claim | None:
         """A task that another worker has held for `factor` times as long as such tasks usually
-        take; None where none is late.
+        take; None if none is late.
         """
         with self._database.transaction(is_durable=False):
             late = self._database.rows("late_tasks", worker=worker, epoch=self._database.epoch)
@@ -110,7 +111,7 @@ class Queue:
 
     @retried
     def renew(self, claim: Claim, lease_seconds: float = LEASE_SECONDS) -> bool:
-        """The lease lasts from now on; False where the claim is lost."""
+        """The lease starts again now; False if the claim is lost."""
         with self._database.transaction(is_durable=False):
             renewed = self._database.change(
                 "renew_claim", **key_of(claim), lease_seconds=lease_seconds
@@ -118,13 +119,13 @@ class Queue:
         return bool(renewed)
 
     def end(self, claim: Claim) -> float:
-        """Inside a transaction: nobody holds the task any more, whoever else tried it; for how many
-        seconds `claim` held it. Raises `ClaimLost`.
+        """Inside a transaction: drops all claims of the task, backups included. Returns for how
+        many seconds `claim` held it. Raises `ClaimLost`.
         """
         return _held_seconds(self._database.rows("drop_claims_of_task", **_task(claim)), claim)
 
     def end_finished(self, claim: Claim) -> tuple[float, int]:
-        """Inside a transaction: as `end`, and the task is done, once; also how often it had been
+        """Inside a transaction: as `end`, and the task is done. Returns also how often it had been
         opened again. Raises `ClaimLost`.
         """
         seconds = self.end(claim)
@@ -140,33 +141,33 @@ class Queue:
 
     @retried
     def is_held(self, claim: Claim) -> bool:
-        """Whether the claim is not lost."""
+        """Whether the claim is still valid."""
         return self._database.one("holds_claim", **key_of(claim)) is not None
 
     @retried
     def give_back(self, claim: Claim) -> None:
-        """The task is ready again, for whoever comes; where the claim is lost, nothing happens."""
+        """The task is ready again; nothing happens if the claim is lost."""
         with self._database.transaction():
             self._database.rows("drop_claim", **key_of(claim))
             self._database.change("reopen_tasks")
 
     @retried
     def give_back_all(self) -> int:
-        """Every claimed task is ready again; to be called only where nobody works on this run."""
+        """Every claimed task is ready again; only for a run without workers."""
         with self._database.transaction():
             self._database.change("drop_all_claims")
             return self._database.change("reopen_tasks")
 
     @retried
     def give_back_of(self, worker: str) -> int:
-        """The tasks of a worker that is known to be gone are ready again; how many."""
+        """The tasks of a worker that is known to be dead are ready again; returns how many."""
         with self._database.transaction():
             self._database.change("end_worker", name=worker, state="lost")
             return self._reopen(worker)
 
     @retried
     def give_back_of_namesake(self, worker: str) -> int:
-        """Likewise those of one who is dead, and whose place in the roster another has taken."""
+        """The same for a dead worker whose name another worker has taken over."""
         with self._database.transaction():
             return self._reopen(worker)
 
@@ -176,7 +177,7 @@ class Queue:
 
     @retried
     def reap(self) -> list[str]:
-        """Ends the leases that have run out; the names of the workers that held them."""
+        """Ends the leases that have expired; returns the names of the workers that held them."""
         with self._database.transaction():
             expired = self._database.rows("drop_expired_claims", epoch=self._database.epoch)
             if expired:
@@ -187,7 +188,7 @@ class Queue:
 
     @retried
     def held(self) -> list[HeldClaim]:
-        """Every claim that lives."""
+        """Every claim whose lease has not been ended."""
         return [
             HeldClaim(Task(kind, arm, subject, phase), worker, attempt, since, left)
             for kind, arm, subject, phase, worker, attempt, since, left in self._database.rows(
@@ -216,7 +217,7 @@ class Queue:
 
 
 def add_tasks(database: Database, tasks: Iterable[Task]) -> None:
-    """Inside a transaction: tasks are due; those that are known already stay as they are."""
+    """Inside a transaction: makes tasks due; those that are ready, claimed or done stay so."""
     for task in tasks:
         database.change("add_task", **task._asdict(), priority=PRIORITY[task.kind])
 

@@ -1,5 +1,5 @@
-"""Facts in the ledger: how each kind is written, whether it is there already, and which others of
-its kind the scheduler counts it with. All inside somebody's transaction.
+"""Recording a fact: how each kind is written, whether it is recorded already, and which locks a
+commit of it needs. Everything here runs inside the caller's transaction.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from dipaco.receipt import Receipt
 
 
 def record(database: Database, fact: Fact) -> None:
-    """Writes a fact. Raises `KeyTaken`: it is there already."""
+    """Writes a fact. Raises `KeyTaken`: it is recorded already."""
     change = database.change
     match fact:
         case ModuleReady():
@@ -134,7 +134,7 @@ def is_recorded(database: Database, task: Task, fact: Fact) -> bool:
             row = database.one("get_trained", **what)
             known = None if row is None else row[1]
             new = fact.snapshot.digest
-            # The snapshot of another attempt lies in another folder.
+            # Each attempt writes its snapshot into a folder of its own.
             database.change("move_snapshot", **what, name=fact.snapshot.name)
         case StageDone():
             row = database.one("get_stage", stage=fact.stage, phase=fact.phase)
@@ -161,13 +161,13 @@ def is_recorded(database: Database, task: Task, fact: Fact) -> bool:
 
 
 def lock_subjects(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
-    """What the scheduler counts when a fact comes: two facts of one name must not be recorded side
-    by side, or neither would see that it was the last.
+    """What to lock before the scheduler counts a fact. Facts that share a subject commit serially;
+    otherwise two commits could each miss that the set is complete.
 
     Args:
-      fact: that comes.
-      has_quorum: of the arm that it is of. There a contribution may be late, and a path's next
-        phase waits for it as well as for its modules.
+      fact: to be committed.
+      has_quorum: of its arm. There a contribution may be late, and a path's next phase waits for
+        the path itself as well as for its modules.
     """
     match fact:
         case Contribution() if has_quorum:
@@ -177,7 +177,7 @@ def lock_subjects(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
         case PathTrained() if has_quorum:
             return (f"ModuleReady {fact.arm} {fact.phase + 1}",)
         case Contribution():
-            return (f"Arrival {fact.arm} {fact.module} {fact.phase}",)
+            return (f"Contribution {fact.arm} {fact.module} {fact.phase}",)
         case ModuleReady() | PathScored() | PathLabelled():
             return (f"{type(fact).__name__} {fact.arm} {fact.phase}",)
         case PathChecked():  # the next check waits for this one and for the path's modules
@@ -186,13 +186,13 @@ def lock_subjects(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
                 f"ModuleReady {fact.arm} {fact.phase + 1}",
             )
         case PathTrained():
-            return ()  # nothing counts them
+            return ()  # no task waits for a number of them
         case _:
             return (type(fact).__name__,)
 
 
 def _of_module(fact: Contribution | ModuleReady) -> str:
-    return f"Arrival {fact.arm} {fact.module}"
+    return f"Contribution {fact.arm} {fact.module}"
 
 
 def stage_done(stage: Any, phase: int, artifacts: str, summary: str, seconds: float) -> StageDone:

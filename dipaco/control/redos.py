@@ -1,8 +1,8 @@
-"""Doing again: when what was recorded turns out to be lost or wrong, the task that made it is
-opened once more, and whoever needs it waits. What was refused is remembered with its reason.
+"""Redoing tasks: when a recorded result is lost or wrong, the task that made it is opened again,
+and the task that needs it waits. Each refusal is recorded with its reason.
 
-All work is deterministic, so what comes has the digest that is recorded; `is_recorded` of facts.py
-sees to that.
+Tasks are deterministic, so the new result has the recorded digest; `is_recorded` (recording.py)
+refuses any other.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from dipaco.control.recording import stage_done
 from dipaco.control.retry import retried
 from dipaco.control.tasks import PRIORITY, Claim, Contribution, Task
 
-MOST_REDOS = 3  # the same task, before a person must look
+MOST_REDOS = 3  # of one task; then a person must look
 
 
 class Refusal(NamedTuple):
@@ -37,18 +37,18 @@ class Redos:
     def redo(
         self, claim: Claim, cause: Task, what: str, reason: str, refused: Contribution | None = None
     ) -> None:
-        """What `claim` needs is lost: the task that made it is done again, and this one waits.
+        """An input of `claim` is lost: opens the task that made it, and lets this one wait.
 
         Args:
-          claim: is given up.
-          cause: the task that made it.
-          what: the object that is damaged, or was refused.
+          claim: dropped.
+          cause: the task that made the input.
+          what: name of the object that is damaged, or was refused.
           reason: what is wrong with it; `status` shows it.
-          refused: a contribution to take out.
+          refused: a contribution to delete.
 
         Raises:
           ClaimLost: nothing was changed.
-          RecoveryFailed: that has been tried `MOST_REDOS` times.
+          RecoveryFailed: `cause` has been opened again `MOST_REDOS` times.
         """
         with self._database.transaction():
             self._queue.end(claim)
@@ -74,9 +74,7 @@ class Redos:
             )
 
     def refuse(self, claim: Claim, contribution: Contribution, reason: str) -> None:
-        """A contribution is wrong: it is taken out, and its path is trained again. Raises as
-        `redo`.
-        """
+        """Deletes a wrong contribution; its path is trained again. Raises as `redo`."""
         cause = Task("train", contribution.arm, str(contribution.path), contribution.phase)
         self.redo(claim, cause, contribution.message.name, reason, refused=contribution)
 
@@ -85,20 +83,20 @@ class Redos:
         return [Refusal(*row) for row in self._database.rows("refusals")]
 
     def num_refusals(self) -> int:
-        """How often that happened in the whole run."""
+        """In the whole run."""
         ((count,),) = self._database.rows("num_refusals")
         return count
 
     def maker_of(self, plan: Plan, name: str) -> Task | None:
-        """The task that made an object; None where its loss costs nothing but time."""
+        """The task that made an object; None if the run can go on without it."""
         one = self._database.one
         if row := one("maker_of_snapshot", name=name):
             return _training(plan, *row)
         if row := one("maker_of_message", name=name):
             return _training(plan, *row)
         if rows := self._database.rows("maker_of_module", name=name):
-            # Equal parameters are one object: a dense arm begins with the base model's. Who made
-            # them first makes them again.
+            # Equal parameters are one object: a dense arm starts with the base model's. The task
+            # that made them first makes them again.
             makers = [_maker_of_module(plan, *row) for row in rows]
             return min(makers, key=lambda task: (PRIORITY[task.kind], task.phase))
         if row := one("maker_of_scores", name=name):
@@ -114,7 +112,7 @@ class Redos:
 
     @retried
     def forget_partial_snapshot(self, name: str) -> bool:
-        """Drops what a path had of a phase, where `name` is that; True where it is."""
+        """Deletes the partial snapshot called `name`; False if there is none."""
         with self._database.transaction():
             return bool(self._database.change("drop_partial_snapshot_named", name=name))
 

@@ -1,7 +1,7 @@
-"""A release: an immutable, consistent set that can be evaluated, exported and served.
+"""A release: an immutable, consistent set of modules that can be evaluated, exported and served.
 
-For every path the digests of its modules, and the versions of what belongs to them: tokenizer,
-router, shards. Never "the latest files".
+It names for every path the digests of its modules, and the versions of what belongs to them:
+tokenizer, router, shards. Never "the latest files".
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from dipaco.topology import ModuleId, Topology
 
 
 class Release(NamedTuple):
-    """What goes out of one arm at one phase."""
+    """The release of one arm at one phase."""
 
     arm: str
     phase: int

@@ -1,7 +1,7 @@
-"""Waiting for a database that went away: what was asked is asked again until it is back.
+"""Retrying while a database cannot be reached.
 
-A connection that breaks inside a transaction leaves it undone or, if it broke during the commit,
-done without our knowing. So only what may be done twice is asked again.
+A connection that breaks inside a transaction leaves it undone or, if it breaks during the commit,
+possibly done. So only operations that may be done twice are retried.
 """
 
 import functools
@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from dipaco.control.errors import DatabaseUnreachable
 from dipaco.errors import DipacoError
 
-PATIENCE_SECONDS = 900.0  # a restart, a failover, somebody's lunch
+RETRY_SECONDS = 900.0  # outlasts a restart or a failover
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 
 P = ParamSpec("P")
@@ -26,10 +26,10 @@ class ConnectionLost(DipacoError):
 
 
 def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
-    """What `ask` returns; asked again, on a new connection, for as long as the old one is lost.
+    """What `ask` returns, retried on a new connection while the old one is lost.
 
     Raises:
-      DatabaseUnreachable: for `PATIENCE_SECONDS`.
+      DatabaseUnreachable: it has failed for `RETRY_SECONDS`.
     """
     began = time.monotonic()
     wait_seconds = FIRST_WAIT_SECONDS
@@ -43,7 +43,7 @@ def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
         except ConnectionLost as lost:
             is_connected = False
             silent_seconds = time.monotonic() - began
-            if silent_seconds > PATIENCE_SECONDS:
+            if silent_seconds > RETRY_SECONDS:
                 raise DatabaseUnreachable(seconds=silent_seconds, **lost.values) from lost
             if wait_seconds == FIRST_WAIT_SECONDS:
                 logging.getLogger("dipaco").warning("%s Waiting for it.", lost)
@@ -52,7 +52,7 @@ def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
 
 
 def retried(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A method of something with a `_database`, asked `with_retry`."""
+    """Runs a method of an object with a `_database` `with_retry`."""
 
     @functools.wraps(method)
     def asked(self: Any, *arguments: P.args, **settings: P.kwargs) -> R:

@@ -1,7 +1,7 @@
-"""Going back: a run is at an earlier phase again, as it was recorded.
+"""Rollback: a run is at an earlier phase again, as it was recorded.
 
-What was recorded after it is *set aside*: its rows leave their tables for one of their own, as JSON
-with the number of the rollback, and count no more; the tasks that they led to wait to be made due
+Facts that were recorded later are *set aside*: their rows move to a table of their own, as JSON
+with the number of the rollback, and count no more. The tasks that they led to wait to be made due
 again. Tables change in one transaction; bytes are not touched.
 """
 
@@ -30,27 +30,27 @@ class Rollback(NamedTuple):
 
 
 class Rollbacks:
-    """Of one run."""
+    """Rollbacks of one run."""
 
     def __init__(self, database: Database):
         self._database = database
 
     @retried
     def go_back(self, arm: str, phase: int, due: Iterable[Task]) -> dict[str, int]:
-        """An arm is at the start of `phase` again; how many rows of each table were set aside.
+        """Puts an arm back to the start of `phase`; returns the rows set aside, by table.
 
         Args:
-          arm: whose modules.
-          phase: that all of them have reached.
-          due: the tasks to go on with.
+          arm: the arm that goes back.
+          phase: one that all modules of the arm have reached.
+          due: the tasks to continue with.
 
         Raises:
-          WorkersActive: somebody holds a lease. Nothing was changed.
+          WorkersActive: a worker holds a lease. Nothing was changed.
         """
         database, of = self._database, {"arm": arm, "phase": phase}
         with database.transaction():
-            # First: who would claim one of these now waits for us, and then finds it gone; who has
-            # claimed one is seen below.
+            # First: from here on a claim of these tasks waits for this transaction and then finds
+            # none; a claim made before is seen below.
             database.change("aside_tasks", **of)
             refuse_while_claimed(database, "Going back")
             ((newest,),) = database.rows("newest_rollback")
@@ -74,7 +74,7 @@ class Rollbacks:
 
 
 def refuse_while_claimed(database: Database, what: str) -> None:
-    """Inside a transaction: raises `WorkersActive` where somebody holds a lease."""
+    """Inside a transaction: raises `WorkersActive` if a worker holds a lease."""
     database.rows("drop_expired_claims", epoch=database.epoch)
     database.change("reopen_tasks")
     held = database.rows("claims")

@@ -1,8 +1,8 @@
 """SQLite: the facts of a run in one file, for all processes of one host.
 
 WAL, and always BEGIN IMMEDIATE: a transaction that reads first and writes later can fail in a way
-that no waiting cures. SQLite lets writers fight for its lock, and with many of them some wait for
-seconds; so writers queue at a lock of their own beside the file, which the system hands on in turn.
+that no waiting cures. SQLite's own lock is unfair, and with many writers some wait for seconds; so
+writers first take a lock on a file beside the ledger, which the system grants in order.
 """
 
 import contextlib
@@ -33,21 +33,21 @@ class SQLite:
 
     is_remote = False
 
-    def __init__(self, file: Path, *, is_older_fine: bool = False):
+    def __init__(self, file: Path, *, allows_older: bool = False):
         self._file = file
-        self._is_older_fine = is_older_fine
-        self._turn = None
-        self._log: int | None = None  # the write-ahead log; SQLite keeps it while we are connected
-        with self._said_plainly():
+        self._allows_older = allows_older
+        self._lock_file = None
+        self._log: int | None = None  # write-ahead log; SQLite keeps it open as long as we do
+        with self._translate_errors():
             self._connection = sqlite3.connect(file, timeout=30.0, isolation_level=None)
         try:
-            with self._said_plainly():
+            with self._translate_errors():
                 if str(file) != ":memory:":
-                    self._turn = file.with_name(f"{file.name}-turn").open("a")
+                    self._lock_file = file.with_name(f"{file.name}-turn").open("a")
                 self._connection.execute("PRAGMA journal_mode = WAL")
-                # A commit is flushed by `flush`, when others may write again: the system flushes
-                # the commits of many at once. A power cut takes the last ones back, in order; what
-                # anybody did on the strength of one comes after it, and is taken back with it.
+                # A commit is flushed by `flush`, after the lock is released: the system flushes the
+                # commits of many writers at once. A power cut undoes the last commits, in order; a
+                # commit that builds on another is later, and is undone with it.
                 self._connection.execute("PRAGMA synchronous = NORMAL")
                 self._connection.execute("PRAGMA foreign_keys = ON")
                 if not self._version():
@@ -59,8 +59,8 @@ class SQLite:
 
     @contextlib.contextmanager
     def transaction(self, *, is_durable: bool = True) -> Generator[None]:
-        with self._said_plainly():
-            with self._in_turn():
+        with self._translate_errors():
+            with self._exclusively():
                 try:
                     self._connection.execute("BEGIN IMMEDIATE")
                     yield
@@ -73,14 +73,14 @@ class SQLite:
                 self.flush()
 
     def lock(self, *subjects: str) -> None:
-        """There is one writer at a time: everybody else has waited for us."""
+        """There is one writer at a time; a transaction holds the only lock."""
 
     def lock_keys(self, *subjects: str) -> list[str]:
         return []
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[None]:
-        with self._said_plainly():
+        with self._translate_errors():
             self._connection.execute("BEGIN")
             try:
                 yield
@@ -103,61 +103,61 @@ class SQLite:
         try:
             return self._execute(query, values).rowcount
         except sqlite3.IntegrityError as error:
-            # Anything else is a fact that should never have come here.
+            # Any other violation is a defect of this program.
             if error.sqlite_errorname != "SQLITE_CONSTRAINT_PRIMARYKEY":
                 raise
             raise KeyTaken(str(error)) from error
 
     def upgrade(self) -> tuple[int, int]:
-        with self._said_plainly():
+        with self._translate_errors():
             before = self._version()
             self._migrate()
         return before, newest_version("sqlite")
 
     def reconnect(self) -> None:
-        """A file is not lost and found."""
+        """A file needs no connection."""
 
     def fold(self) -> None:
-        """Puts everything into the one file, which may then be moved when it is closed.
+        """Puts everything into the one file, which may be moved once it is closed.
 
-        `close` does so as well, and keeps silent when the disk has no room for it.
+        `close` does so as well, but silently fails on a full disk.
         """
-        with self._said_plainly():
+        with self._translate_errors():
             self._connection.execute(FOLD)
 
     def copy_to(self, file: Path) -> None:
-        with self._said_plainly(), contextlib.closing(sqlite3.connect(file)) as other:
+        with self._translate_errors(), contextlib.closing(sqlite3.connect(file)) as other:
             self._connection.backup(other)
 
     def close(self) -> None:
         if self._log is not None:
             os.close(self._log)
         self._connection.close()
-        if self._turn is not None:
-            self._turn.close()
+        if self._lock_file is not None:
+            self._lock_file.close()
 
     def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
-        with self._said_plainly():
+        with self._translate_errors():
             values = {**values, "now": clock.now_seconds()}
             return self._connection.execute(queries("sqlite")[query], values)
 
     @contextlib.contextmanager
-    def _in_turn(self) -> Generator[None]:
-        if self._turn is None:
+    def _exclusively(self) -> Generator[None]:
+        if self._lock_file is None:
             yield
             return
-        fcntl.flock(self._turn, fcntl.LOCK_EX)
+        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            fcntl.flock(self._turn, fcntl.LOCK_UN)
+            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
 
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self._file.absolute().parent).free
 
     def flush(self) -> None:
         """Waits until everything that was committed outlives a power cut."""
-        if self._turn is None:
+        if self._lock_file is None:
             return
         try:
             if self._log is None:
@@ -168,7 +168,7 @@ class SQLite:
 
     def _version(self) -> int:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        check_version(version, self._file, "sqlite", is_older_fine=self._is_older_fine)
+        check_version(version, self._file, "sqlite", allows_older=self._allows_older)
         return version
 
     def _migrate(self) -> None:
@@ -181,7 +181,7 @@ class SQLite:
                     self._connection.execute(f"PRAGMA user_version = {number}")
 
     @contextlib.contextmanager
-    def _said_plainly(self) -> Generator[None]:
+    def _translate_errors(self) -> Generator[None]:
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -189,7 +189,7 @@ class SQLite:
                 raise
             # The low byte is the kind of error, the rest its detail.
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            # Where not even its index file fits, SQLite speaks of an input or output error.
+            # If not even its index file fits, SQLite reports an input or output error.
             is_full = code == sqlite3.SQLITE_IOERR and self._free_bytes() < SPARE_BYTES
             if code == sqlite3.SQLITE_FULL or is_full:
                 raise DiskFull(file=self._file) from error

@@ -19,7 +19,7 @@ class IssuedCredential(NamedTuple):
 
 
 class GroupStep(NamedTuple):
-    """A step that a swarm has taken, and which blocks of its batch each peer has computed."""
+    """A step that a swarm has taken, and the blocks of its batch that each peer computed."""
 
     step: int
     lineage: str
@@ -40,23 +40,23 @@ class Swarms:
         """Puts a credential on the list of those that are accepted."""
         with self._database.transaction():
             self._database.change(
-                "put_swarm_pass", serial=serial, name=name, role=role, not_after=not_after
+                "put_swarm_credential", serial=serial, name=name, role=role, not_after=not_after
             )
 
     @retried
     def revoke(self, name: str) -> int:
         """Revokes all credentials of a volunteer; returns how many it has had."""
         with self._database.transaction():
-            return self._database.change("revoke_swarm_passes", name=name)
+            return self._database.change("revoke_swarm_credentials", name=name)
 
     @retried
     def credentials(self) -> list[IssuedCredential]:
-        rows = self._database.rows("swarm_passes")
+        rows = self._database.rows("swarm_credentials")
         return [IssuedCredential(*row[:4], bool(row[4])) for row in rows]
 
     @retried
     def put_backbone(self, worker: str, arm: str, path: int, address: str) -> None:
-        """From now on, other workers leave this path to it, as long as it lives."""
+        """Other workers leave this path to `worker` from now on, as long as it lives."""
         with self._database.transaction():
             self._database.change(
                 "put_swarm_backbone", worker=worker, arm=arm, subject=str(path), address=address
@@ -69,7 +69,7 @@ class Swarms:
 
     @retried
     def backbones(self, arm: str, path: int) -> dict[str, str]:
-        """Worker -> address, of those that live; who was heard of last comes first."""
+        """Worker -> address of the live backbones; the newest heartbeat first."""
         values = {"epoch": self._database.epoch, "max_silent_seconds": LEASE_SECONDS}
         return dict(self._database.rows("swarm_backbones", arm=arm, subject=str(path), **values))
 

@@ -1,4 +1,4 @@
-"""The nouns of the ledger: tasks, and the facts that finishing one records. Frozen values."""
+"""The nouns of the ledger: tasks, claims, and the facts that a task records. Frozen values."""
 
 import dataclasses
 from typing import Any, Literal, NamedTuple
@@ -20,7 +20,7 @@ Kind = Literal[
     "report",
 ]
 
-# What is nearer to a result goes first: a ready module or score unblocks others.
+# Tasks nearer to a result go first: a ready module or score unblocks others.
 PRIORITY: dict[Kind, int] = {
     "prepare": 0,
     "pretrain": 1,
@@ -36,7 +36,7 @@ PRIORITY: dict[Kind, int] = {
 }
 OF_A_PATH: tuple[Kind, ...] = ("train", "label", "check", "score")
 
-FIRST_KINDS: tuple[Kind, ...] = ("prepare", "pretrain")  # what runs of one base model have alike
+FIRST_KINDS: tuple[Kind, ...] = ("prepare", "pretrain")  # the same for all runs of one base model
 
 
 class Task(NamedTuple):
@@ -62,16 +62,16 @@ class Task(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A task that somebody works on."""
+    """A worker's hold on a task."""
 
     task: Task
     task_id: int
     attempt: int  # fencing token: a later claim of the same task has a higher one
-    worker: str  # who claimed it
+    worker: str  # that claimed it
 
 
 class Moves(NamedTuple):
-    """How far each path moved a module in a phase, and how much they agree on where to."""
+    """How far each path moved a module in a phase, and how far the directions agree."""
 
     norms: dict[int, float]  # path -> norm of its outer gradient
     cosine: float | None  # mean over pairs of paths; None where a single path goes through
@@ -89,7 +89,7 @@ class ModuleReady:
     parameters: Receipt
     outer_state: Receipt | None
     gradient_norm: float | None  # of the mean outer gradient that made it
-    moves: Moves | None = None  # of the paths whose mean that is
+    moves: Moves | None = None  # of the paths that it is the mean of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,13 +113,13 @@ class PathTrained:
     phase: int
     snapshot: Receipt  # digest of the restored tree, not of the files
     step: int  # of the arm's schedule, after this phase
-    position: int  # batches taken of this data: its path may have begun with other data
+    position: int  # batches taken of this data; the path may have trained on other data before
     batches: str  # fingerprint of the data that the position counts in
     losses: tuple[float, ...]  # per inner step
     tokens: int
     seconds: float
-    bytes_down: int  # modules fetched before the phase, were the path on another machine
-    bytes_up: int  # contributions sent after it
+    bytes_down: int  # modules that a path on a machine of its own fetches before the phase
+    bytes_up: int  # contributions that it sends after the phase
     machine: str  # what its bits depend on: kind and number of devices, CPUs, compiler
 
 
@@ -127,7 +127,7 @@ class PathTrained:
 class StageDone:
     """`prepare`, `route`, `reroute` or `report` is done; what it made, by name.
 
-    Documents are routed anew at the phase of each alternation; what was made before stays.
+    `route` is done again at the phase of each alternation; what was made before stays.
     """
 
     stage: Kind
@@ -156,7 +156,7 @@ class PathChecked:
     path: int
     phase: int
     loss: float  # mean nats per token
-    best_phase: int  # where it was lowest since the path has had this shard; where it stops
+    best_phase: int  # of the lowest loss since the path has had this shard; where it stops
     seconds: float
 
 

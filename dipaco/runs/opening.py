@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import dipaco
 from dipaco import overrides
 from dipaco.config import RunConfig
-from dipaco.control.database_location import DatabaseLocation, place_of
+from dipaco.control.database_location import DatabaseLocation, location_of
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.errors import LedgerDamaged, RunOfOtherVersion
 from dipaco.files import install_file, translate_os_errors, write_atomically
@@ -37,7 +37,7 @@ def create_or_open(
       where: the run's folder or URL.
       config: what to run; must be that of a run that is there.
       given: what to start from, JSON values; only looked at when a run begins.
-      database: where its facts are to be, as `place_of` takes it; None = in the folder.
+      database: where its facts are to be, as `location_of` takes it; None = in the folder.
 
     Raises:
       RunOfOtherConfig, RunOfOtherVersion, RunOfOtherDatabase: there is another run; it is left as
@@ -74,7 +74,7 @@ def _begin(
     with translate_os_errors(final):
         address.folder.mkdir(parents=True, exist_ok=True)
         if database is not None:
-            with open_ledger(*place_of(final, address.identity, database)) as ledger:
+            with open_ledger(*location_of(final, address.identity, database)) as ledger:
                 if ledger.meta.get("config") is None:
                     ledger.start(meta)
             if address.remote is None:
@@ -157,10 +157,10 @@ def database_location_of(where: Path | Address, database: str | None = None) -> 
         refuse_sweep(address)
         raise NoSuchRun(folder=address)
     if database is not None and database != begun.database:
-        place_of(file, address.identity, database)  # refuses a password before one is shown
+        location_of(file, address.identity, database)  # refuses a password before one is shown
         there = begun.database or file
         raise RunOfOtherDatabase(folder=address, there=there, given=database)
-    return place_of(file, address.identity, begun.database)
+    return location_of(file, address.identity, begun.database)
 
 
 def refuse_sweep(address: Address) -> None:

@@ -33,7 +33,7 @@ def upgrade(
       NoSuchRun, LedgerVersion.
     """
     place = database_location_of(where)
-    ledger = Ledger(*place, is_older_fine=True)
+    ledger = Ledger(*place, allows_older=True)
     try:
         before = ledger.meta.command()
         if before.version is None:

@@ -67,7 +67,7 @@ class LeaseRenewer:
         with self._guard:
             if claims is self._claims:
                 self._lost |= lost
-        ledger.members.beat(self._worker)
+        ledger.members.heartbeat(self._worker)
         self.receive(ledger.meta.command())
 
     def receive(self, command: RunCommand) -> None:

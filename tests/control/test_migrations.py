@@ -35,7 +35,7 @@ def content(place):
     where, schema = place
     if not schema:
         return where.read_bytes()
-    with contextlib.closing(Ledger(where, schema, is_older_fine=True)) as ledger:
+    with contextlib.closing(Ledger(where, schema, allows_older=True)) as ledger:
         execute = ledger._database._connection.execute
         of = "SELECT column_name FROM information_schema.columns WHERE table_name = 'refusals'"
         return [
@@ -54,7 +54,7 @@ def test_tables_of_an_older_version_are_left_alone_until_they_are_upgraded(older
     with pytest.raises(LedgerOlder, match=r"version 1, and this program works with 2.*upgrade"):
         Ledger(*older)
     assert content(older) == before
-    with contextlib.closing(Ledger(*older, is_older_fine=True)) as ledger:
+    with contextlib.closing(Ledger(*older, allows_older=True)) as ledger:
         assert ledger.meta.get("config") == "as it was"
         assert ledger.meta.upgrade("9.9") == (1, 2)
         assert ledger.meta.command() == ("run", "9.9")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dipaco.control.database_location import place_of
+from dipaco.control.database_location import location_of
 from dipaco.control.ledger import open_ledger
 from dipaco.store.remote import Remote
 from tests.support.tiny_run import Fault, facts, facts_on_server
@@ -60,7 +60,7 @@ def test_three_machines_that_share_no_folder_do_the_run_to_the_same_bits(
     assert f"Written: {run}/report.md" in third.out
     assert set(bucket.proxy.injected) == set(FAULTS)
 
-    place = place_of(Path(), run, database)
+    place = location_of(Path(), run, database)
     assert facts_on_server(*place) == facts(tiny.folder)
 
     for each in "abc":  # no machine kept what a folder alone could have told it

@@ -76,7 +76,7 @@ def test_a_name_that_is_heard_of_again_is_taken(members, tmp_path):
     def beat():
         with open_ledger(tmp_path / "ledger.sqlite") as ledger:
             while not is_over.wait(0.7):
-                ledger.members.beat("back")
+                ledger.members.heartbeat("back")
 
     beating = threading.Thread(target=beat)
     beating.start()

@@ -89,8 +89,8 @@ def test_every_module_at_every_phase_is_that_of_the_algorithm(begin):
     assert run.ledger.queue.task_counts()["train", MODULAR] == {"done": CONFIG.phases}
     assert ("outer", MODULAR) not in run.ledger.queue.task_counts()
     totals = run.ledger.progress.training_totals(MODULAR)
-    assert totals["tokens"] == 4 * STEPS * CONFIG.inner.batch_size * CONFIG.data.length
-    assert totals["bytes_sent"] == 2 * 4 * STEPS * trees.num_bytes(base)
+    assert totals.tokens == 4 * STEPS * CONFIG.inner.batch_size * CONFIG.data.length
+    assert totals.bytes_sent == 2 * 4 * STEPS * trees.num_bytes(base)
     assert {
         path: len(losses) for path, losses in run.ledger.progress.losses(MODULAR).items()
     } == dict.fromkeys(range(4), STEPS)

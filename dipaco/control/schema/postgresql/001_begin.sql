@@ -54,7 +54,7 @@ CREATE TABLE workers (
   state              TEXT NOT NULL CHECK (state IN ('here', 'left', 'lost')),
   epoch              TEXT NOT NULL,
   joined             DOUBLE PRECISION NOT NULL,
-  beat               DOUBLE PRECISION NOT NULL,  -- its last heartbeat
+  heartbeat               DOUBLE PRECISION NOT NULL,  -- its last heartbeat
   committed_seconds  DOUBLE PRECISION NOT NULL DEFAULT 0,
   committed_tasks    BIGINT NOT NULL DEFAULT 0,
   lost_tasks         BIGINT NOT NULL DEFAULT 0
@@ -231,16 +231,16 @@ CREATE TABLE set_aside (
   body      TEXT NOT NULL   -- JSON: its columns, in that table's order
 );
 
--- Volunteers: who may take part, which paths a swarm trains, and how far each swarm is.
+-- Swarms of volunteers: credentials, which paths a swarm trains, and how far each swarm is.
 
-CREATE TABLE swarm_passes (
+CREATE TABLE swarm_credentials (
   serial     TEXT PRIMARY KEY,
   name       TEXT NOT NULL,
   role       TEXT NOT NULL CHECK (role IN ('volunteer', 'backbone')),
   not_after  DOUBLE PRECISION NOT NULL,  -- wall clock: volunteers are on other machines
   revoked    BIGINT NOT NULL DEFAULT 0
 );
-CREATE INDEX swarm_passes_by_name ON swarm_passes (name);
+CREATE INDEX swarm_credentials_by_name ON swarm_credentials (name);
 
 -- Other workers leave a path with a live backbone to it.
 CREATE TABLE swarm_backbones (
