@@ -147,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
         Service(options.run, settings, on_cold=metrics.cold_path.observe, engine=engine) as service,
     ):
         service.start()
-        release = service.releases.now.release
+        release = service.releases.current.release
         host, port = listening.getsockname()[:2]
         service.say(
             f"serving `{service.name}` ({release.arm}, phase {release.phase}, "

@@ -1,8 +1,7 @@
-"""Which path takes a prompt, and why. DiPaCo section 2.4: a prompt is routed once, by its first
-tokens.
+"""Which path takes a prompt, and why. DiPaCo section 2.4: a prompt is routed once, by its prefix.
 
-The router looks at the first `routing.prefix_tokens` (32) tokens, under the base model. A prompt
-that is shorter is routed by the mean over the tokens it has; an empty one cannot be.
+The router reads the base model's features of the first `routing.prefix_tokens` (32) tokens. A
+shorter prompt is routed by the mean over the tokens it has; an empty one cannot be routed.
 """
 
 import functools
@@ -24,14 +23,12 @@ from dipaco.runs.run import Run
 from dipaco.serving.decoding.decode import smallest_fitting
 from dipaco.serving.micro_batcher import MicroBatcher
 
-MAX_CACHED_PREFIXES = 4096  # prefixes: prompts of one application often begin alike
-READ_TOGETHER = (1, 2, 4)  # prefixes: per prompt, four cost 0.65 of what one costs (eight, 0.6)
+MAX_CACHED_PREFIXES = 4096  # prompts of one application often begin alike
+BATCH_SIZES = (1, 2, 4)  # prefixes: in a batch of four, one costs 0.65 of alone (eight: 0.6)
 
 
 class PathChoice(NamedTuple):
-    """A path, the modules it is made of, and every path's score (higher is better; None: nobody
-    asked the router).
-    """
+    """A path, its modules, and the router's scores: higher is better, None = it was not asked."""
 
     path: int
     modules: tuple[str, ...]
@@ -42,18 +39,18 @@ class PathChoice(NamedTuple):
         lines = [f"path {self.path} = {' + '.join(self.modules)}"]
         if self.scores is not None:
             best = np.argsort(-self.scores, kind="stable")[:8]
-            told = ", ".join(f"path {path} {self.scores[path]:.2f}" for path in best)
+            listed = ", ".join(f"path {path} {self.scores[path]:.2f}" for path in best)
             more = f", and {len(self.scores) - 8} more" if len(self.scores) > 8 else ""
-            lines.append(f"router's scores, the best first: {told}{more}")
+            lines.append(f"router's scores, the best first: {listed}{more}")
         return "\n".join(lines)
 
 
 class Dispatcher:
-    """The routers of the releases that are served, and the base model they look through.
+    """The routers of the releases that are served, and the base model that gives their features.
 
-    Prompts that come together are read together, not in the batch that documents are routed in:
-    that answers far sooner, and only a prompt right on the border of two paths may fall to the
-    other one, by rounding. Remembers the prefixes it has seen. Any thread may ask.
+    Prompts that arrive together share a batch. It is smaller than the batch in which documents are
+    routed, so it answers far sooner; rounding may send a prompt on the border of two paths to the
+    other one. Caches the prefixes it has routed. Any thread may call it.
 
     Raises:
       ReleaseOfOtherRouter: the release was made with another router than its paths.
@@ -61,44 +58,44 @@ class Dispatcher:
 
     def __init__(self, run: Run, release: Release):
         self._run = run
-        self._routers: dict[str, Router] = {}  # by digest: an alternation brings a new one
+        self._routers: dict[str, Router] = {}  # by digest: an alternation fits a new one
         self.add_release(run, release)
-        # On one device, whatever mesh the run was trained on; the head has no say in it.
+        # On one device, whatever mesh the run was trained on. Features do not need the head.
         config, parts = run.config.model, run.base_parts()
         below_head = {name: parts[name] for name in ("embed", *block_names(config))}
         self._hidden = functools.partial(hidden_states, config, prepare(config, below_head))
-        self._batcher = MicroBatcher(self._features, READ_TOGETHER[-1])
+        self._batcher = MicroBatcher(self._features, BATCH_SIZES[-1])
         self._route_cached = functools.lru_cache(MAX_CACHED_PREFIXES)(self._route_uncached)
 
     def warm_up(self) -> None:
-        """Compiles for every number of prompts that it reads together."""
-        for number in READ_TOGETHER:
+        """Compiles for every batch size."""
+        for number in BATCH_SIZES:
             self._features([np.zeros(1, np.int32)] * number)
 
     def add_release(self, run: Run, release: Release) -> None:
-        """From now on it can be asked about this release, too; `run` is opened by this thread."""
+        """Adds the router of another release; `run` must be opened by the calling thread."""
         self._routers[release.companions["router"]] = router_of(run, release)
 
     def route(self, prompt: np.ndarray, release: Release) -> tuple[int, np.ndarray]:
-        """The path of a prompt (int32 [tokens]), and every path's score, float32 [P]."""
+        """The path of a prompt, int32 [tokens], and the score of every path, float32 [P]."""
         prefix = np.asarray(prompt, np.int32)[: self._run.config.routing.prefix_tokens]
         return self._route_cached(prefix.tobytes(), release.companions["router"])
 
     def _route_uncached(self, prefix: bytes, router: str) -> tuple[int, np.ndarray]:
         features_D = self._batcher.compute(np.frombuffer(prefix, np.int32))
         (scores,) = self._routers[router].scores(features_D[None])
-        return int(np.argmax(scores)), scores  # `assign` would compute them once more
+        return int(np.argmax(scores)), scores  # `assign` would compute the scores again
 
     def _features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
-        """float32 [N, D] of so many prefixes, int32 [tokens] each."""
-        number = smallest_fitting(READ_TOGETHER, len(prefixes))
+        """Features, float32 [N, D], of N prefixes, int32 [tokens] each."""
+        number = smallest_fitting(BATCH_SIZES, len(prefixes))
         return document_features(self._hidden, *prefixes_of(self._run, prefixes), batch_size=number)
 
 
 @functools.partial(jax.jit, static_argnames=("config",))
 def hidden_states(config: ModelConfig, prepared: Parts, tokens_BT: jax.Array) -> jax.Array:
-    """float32 [B, T, D], as `model.lm.hidden_states`; for one row of 32 tokens it takes three
-    quarters of the time (8.39 M parameters on two CPUs, 7.1 against 9.7 ms).
+    """float32 [B, T, D], as `model.lm.hidden_states` in three quarters of its time for one row of
+    32 tokens (8.39 M parameters on two CPUs: 7.1 against 9.7 ms).
     """
     cache = empty_cache(config, *tokens_BT.shape)
     starts_B = cache.pop("length")
@@ -117,10 +114,10 @@ def dispatch(
 
     Args:
       run: the run that the release is of.
-      release: what is served.
+      release: the release that is served.
       prompt: int32 [tokens].
-      path: take this one and do not ask.
-      dispatcher: whom to ask; None = one made for this prompt.
+      path: use this one and do not ask the router.
+      dispatcher: None = one made for this prompt.
 
     Raises:
       ReleaseOfOtherRouter: the release was made with another router than its paths.

@@ -1,9 +1,8 @@
-"""Where tokens are made: paths in memory, and the loop that runs them; here, or elsewhere.
+"""A serving engine: a store of paths in memory, and a loop that turns requests into tokens.
 
-A service routes, follows releases and knows which modules are whole. What it needs besides is an
-engine: something that holds paths, and something that takes requests. `InProcessEngine` is this
-process; `elsewhere.py` is what a service holds when loops of other processes do it, each of which
-is a `InProcessEngine` again.
+A service routes, follows releases and knows which modules are whole; an engine makes the tokens.
+`InProcessEngine` is the engine of one process. `serving_cluster` has the engine that forwards
+requests to replicas, each of which is an `InProcessEngine` in a process of its own.
 """
 
 import contextlib
@@ -37,7 +36,7 @@ from dipaco.store.tensors import load_tree
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineSpec:
-    """What an engine is told of the run that it serves."""
+    """The run that an engine serves, and its limits."""
 
     address: Address  # of the run
     objects: Objects  # of the run
@@ -45,8 +44,8 @@ class EngineSpec:
     limits: LoopLimits = LoopLimits()  # of each loop
     path_bytes: int | None = None  # of all paths in memory; None = half of what is free
     modules_of: Callable[[str, int], Modules]  # (release, path) of a request
-    health: ReleaseHealth  # told which modules could not be read
-    on_cold: Callable[[float], object] = lambda seconds: None  # a path was read in so many seconds
+    health: ReleaseHealth  # records which modules could not be read
+    on_cold: Callable[[float], object] = lambda seconds: None  # seconds a path took to load
 
 
 class PathStore(Protocol):
@@ -63,7 +62,7 @@ class PathStore(Protocol):
 
 
 class TokenLoop(Protocol):
-    """Makes tokens, as `Loop` does."""
+    """Turns requests into tokens, as `Loop` does."""
 
     @property
     def capacity(self) -> int: ...
@@ -79,7 +78,7 @@ class TokenLoop(Protocol):
 
 
 class ServingEngine(Protocol):
-    """Paths and a loop. Nothing is compiled and no thread is started before `start`."""
+    """A path store and a loop. Nothing is compiled and no thread runs before `start`."""
 
     @property
     def cache(self) -> PathStore: ...
@@ -91,16 +90,16 @@ class ServingEngine(Protocol):
         """Makes everything ready.
 
         Args:
-          served: the release whose paths come first.
+          served: the first release.
 
         Raises:
-          ObjectMissing, ObjectDamaged, PathCacheTooSmall: not a single path of it can be served.
+          ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path of it can be served.
         """
         ...
 
 
 class InProcessEngine:
-    """Paths and a loop of this process."""
+    """A path cache and a loop in this process."""
 
     def __init__(self, spec: EngineSpec):
         self._spec = spec
@@ -114,14 +113,14 @@ class InProcessEngine:
         """Compiles everything, then starts the loop.
 
         Args:
-          served: compiles with the first of its paths that is whole, which is then in memory; None:
-            with parameters that are all 0, and reads nothing.
+          served: compile with its first whole path, which is then cached; None: with parameters
+            that are all 0, reading nothing.
 
         Raises:
-          ObjectMissing, ObjectDamaged, PathCacheTooSmall: not a single path of it can be served.
+          ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path of it can be served.
         """
         if served is None:
-            self.loop.warm_up(_nothing(self._spec.model))
+            self.loop.warm_up(_zero_path(self._spec.model))
         else:
             self._warm_up(served)
         self.loop.run()
@@ -152,15 +151,15 @@ class InProcessEngine:
         return parts
 
 
-def _nothing(model: ModelConfig) -> Parts:
-    """A path of the right shapes."""
+def _zero_path(model: ModelConfig) -> Parts:
+    """Parameters of the right shapes, all 0."""
     zeros = jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), describe(model))
     return prepare(model, zeros)
 
 
 def check_rows_fit(model: ModelConfig, rows: int, free_bytes: int) -> None:
-    """Raises `BadSetting` where the cache of so many rows leaves paths less than half."""
-    row = jax.eval_shape(lambda: make_pool(model, 0))  # the spare one
+    """Raises `BadSetting` if the cache of so many rows takes more than half of the free bytes."""
+    row = jax.eval_shape(lambda: make_pool(model, 0))  # one row, the spare
     row_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
     most = free_bytes // 2 // row_bytes - 1
     if rows > most:
@@ -170,11 +169,11 @@ def check_rows_fit(model: ModelConfig, rows: int, free_bytes: int) -> None:
 
 
 def _free_bytes() -> int:
-    """What the device, or the machine where that is the device, has free."""
+    """Free bytes of the device; on CPU, of the machine."""
     stats = jax.devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-    with contextlib.suppress(OSError):  # Linux: with what files are kept in, as it is given back
+    with contextlib.suppress(OSError):  # Linux: counts the page cache as free
         lines = Path("/proc/meminfo").read_text().splitlines()
         found = dict(line.split(":") for line in lines)
         if "MemAvailable" in found:

@@ -1,6 +1,6 @@
-"""What the loop's thread has to tell, into the event loop: one wake-up for all that has gathered.
+"""Items from other threads into an event loop, with one wake-up for all that have gathered.
 
-`call_soon_threadsafe` for each token of 200 streams would keep both threads busy with each other.
+One `call_soon_threadsafe` for each token of 200 streams would keep both threads busy with wake-ups.
 """
 
 import asyncio
@@ -12,26 +12,26 @@ Item = TypeVar("Item")
 
 
 class EventBridge(Generic[Item]):
-    """Made, and read, in the event loop."""
+    """Created and read in the event loop; written by any thread."""
 
     def __init__(self) -> None:
-        self._events = asyncio.get_running_loop()
+        self._event_loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._items: collections.deque[Item] = collections.deque()
-        self._is_told = False
+        self._is_wake_up_scheduled = False
 
     def put(self, item: Item) -> None:
         """Any thread."""
         self._items.append(item)
-        if not self._is_told:
-            self._is_told = True
-            with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody listens
-                self._events.call_soon_threadsafe(self._ready.set)
+        if not self._is_wake_up_scheduled:
+            self._is_wake_up_scheduled = True
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: no reader is left
+                self._event_loop.call_soon_threadsafe(self._ready.set)
 
     async def take(self) -> list[Item]:
-        """What has come since, in order; waits until there is something."""
+        """All items so far, in order; waits until there is one."""
         await self._ready.wait()
-        # In this order: what is put from here on either is seen below, or wakes us again.
+        # In this order: an item put from here on is either taken below or schedules a new wake-up.
         self._ready.clear()
-        self._is_told = False
+        self._is_wake_up_scheduled = False
         return [self._items.popleft() for _ in range(len(self._items))]

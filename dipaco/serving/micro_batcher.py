@@ -1,4 +1,4 @@
-"""Questions that come at the same time, answered at the same time."""
+"""Calls of several threads, computed in one batch: those that come during a batch make the next."""
 
 import threading
 from collections import deque
@@ -6,41 +6,40 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-Question = TypeVar("Question")
-Answer = TypeVar("Answer")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 
-class MicroBatcher(Generic[Question, Answer]):
-    """One batch after another: what is asked while a batch is computed makes the next one.
-
-    Any thread may ask. There is no thread of its own: whoever asks computes, for all who wait.
+class MicroBatcher(Generic[Input, Output]):
+    """Batches calls without a thread of its own: one of the callers computes for all that wait.
 
     Args:
-      answer: the answers to 1 to `most` questions, in their order.
-      most: questions in one batch.
+      function: 1 to `max_batch` inputs -> their outputs, in order.
+      max_batch: inputs in one batch.
     """
 
-    def __init__(self, answer: Callable[[Sequence[Question]], Iterable[Answer]], most: int):
-        self._answer, self._most = answer, most
-        self._asked: deque[tuple[Question, Future[Answer]]] = deque()
-        self._turn = threading.Lock()
+    def __init__(self, function: Callable[[Sequence[Input]], Iterable[Output]], max_batch: int):
+        self._function, self._max_batch = function, max_batch
+        self._waiting: deque[tuple[Input, Future[Output]]] = deque()
+        self._lock = threading.Lock()  # held by the caller that computes
 
-    def compute(self, question: Question) -> Answer:
-        """Raises what `answer` raises for the batch that the question was in."""
-        mine: Future[Answer] = Future()
-        self._asked.append((question, mine))
-        while not mine.done():
-            with self._turn:
-                if not mine.done():
-                    self._answer_some()
-        return mine.result()
+    def compute(self, value: Input) -> Output:
+        """Any thread. Raises what `function` raised for the batch of this input."""
+        future: Future[Output] = Future()
+        self._waiting.append((value, future))
+        while not future.done():
+            with self._lock:
+                if not future.done():
+                    self._compute_batch()
+        return future.result()
 
-    def _answer_some(self) -> None:
-        batch = [self._asked.popleft() for _ in range(min(self._most, len(self._asked)))]
+    def _compute_batch(self) -> None:
+        size = min(self._max_batch, len(self._waiting))
+        batch = [self._waiting.popleft() for _ in range(size)]
         try:
-            answers = self._answer([question for question, _ in batch])
-            for (_, future), answer in zip(batch, answers, strict=True):
-                future.set_result(answer)
+            outputs = self._function([value for value, _ in batch])
+            for (_, future), output in zip(batch, outputs, strict=True):
+                future.set_result(output)
         except BaseException as error:
             for _, future in batch:
                 if not future.done():

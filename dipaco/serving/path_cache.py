@@ -1,9 +1,9 @@
-"""Paths on the device, assembled on demand; the least recently used go when the bytes run out.
+"""Paths on the device, assembled on demand; the least recently used are evicted to make room.
 
-What is held are modules, by digest: paths that share a module, and releases that did not change it,
-hold it once, and a path is a union of what is there (no copy). So a run that is larger than the
-device is served from it. A path that is *pinned* is in use and stays; where only pinned paths are
-left and there is no room, there is no room *now*, and whoever asks comes again when a pin is gone.
+The cache holds modules by digest: paths that share a module, and releases that did not change it,
+share one copy, and a path is a union of modules without copying. So a run that is larger than the
+device can be served. A *pinned* path is in use and is not evicted; when only pinned paths are left,
+`NoRoomForPath` asks the caller to try again after a pin is released.
 """
 
 import contextlib
@@ -18,28 +18,28 @@ from dipaco.serving.errors import NoRoomForPath, PathCacheTooSmall
 from dipaco.topology import ModuleId, assemble
 
 Parts = Mapping[str, Any]
-Modules = Mapping[ModuleId, Receipt]  # what a path is made of, and where it lies
+Modules = Mapping[ModuleId, Receipt]  # the modules of a path, and where each is stored
 
 
 class CacheStats(NamedTuple):
-    """What a cache holds, and what it has done so far."""
+    """What a cache holds now, and its counts since it began."""
 
-    paths: int  # assembled now
+    paths: int  # assembled
     pinned: int  # of them, in use
-    modules: int  # held now
-    num_bytes: int  # of them together
-    hits: int  # pins of a path that was there
-    misses: int  # pins that had to assemble it
-    evictions: int  # paths that were let go
+    modules: int  # held
+    num_bytes: int  # of all modules held
+    hits: int  # pins of a cached path
+    misses: int  # pins that had to assemble the path
+    evictions: int  # paths evicted
 
 
 class PathCache:
     """Every method may be called from any thread.
 
     Args:
-      load: reads a module and puts it on the device; raises where it is missing or damaged.
+      load: reads a module and puts it on the device; raises if it is missing or damaged.
       max_bytes: of all modules held; never exceeded.
-      on_cold: told the seconds that a path took which was not there.
+      on_cold: called with the seconds it took to load a path that was not cached.
     """
 
     def __init__(
@@ -50,37 +50,37 @@ class PathCache:
     ):
         self.max_bytes = max_bytes
         self._load, self._on_cold = load, on_cold
-        self._lock = threading.Lock()  # over what is below; never held while a file is read
+        self._lock = threading.Lock()  # of the state below; never held while a file is read
         self._reading = threading.Lock()  # one path is read at a time; only its reader evicts
         self._modules: dict[str, Parts] = {}  # digest -> its parts, on the device
         self._sizes: dict[str, int] = {}  # digest -> bytes
-        # A path is named by the digests of its modules; the least recently used stands first.
+        # A path is keyed by the digests of its modules; the least recently used comes first.
         self._paths: OrderedDict[tuple[str, ...], Parts] = OrderedDict()
         self._pins: Counter[tuple[str, ...]] = Counter()
         self._hits = self._misses = self._evictions = 0
 
     @contextlib.contextmanager
     def pin(self, modules: Modules) -> Generator[Parts]:
-        """The parts of a path, which stay while the context is open.
+        """The parts of a path, kept in memory while the context is open.
 
         Raises:
-          NoRoomForPath: all that is there is in use; ask again when something no longer is.
+          NoRoomForPath: every cached path is in use; try again when one is unpinned.
           PathCacheTooSmall: the path alone is larger than the cache.
           ObjectMissing, ObjectDamaged: a module cannot be read.
         """
-        name = _name(modules)
-        parts = self._pin_held(name) or self._pin_cold(name, modules)
+        key = _key(modules)
+        parts = self._pin_cached(key) or self._pin_cold(key, modules)
         try:
             yield parts
         finally:
             with self._lock:
-                self._pins[name] -= 1
-                self._pins += Counter()  # drops what is zero
+                self._pins[key] -= 1
+                self._pins += Counter()  # drops zeros
 
     def contains(self, modules: Modules) -> bool:
-        """Whether pinning it now would read nothing."""
+        """Whether pinning the path now would read nothing."""
         with self._lock:
-            return _name(modules) in self._paths
+            return _key(modules) in self._paths
 
     def stats(self) -> CacheStats:
         with self._lock:
@@ -94,23 +94,23 @@ class PathCache:
                 evictions=self._evictions,
             )
 
-    def _pin_held(self, name: tuple[str, ...]) -> Parts | None:
+    def _pin_cached(self, key: tuple[str, ...]) -> Parts | None:
         with self._lock:
-            if name not in self._paths:
+            if key not in self._paths:
                 return None
             self._hits += 1
-            self._pins[name] += 1
-            self._paths.move_to_end(name)
-            return self._paths[name]
+            self._pins[key] += 1
+            self._paths.move_to_end(key)
+            return self._paths[key]
 
-    def _pin_cold(self, name: tuple[str, ...], modules: Modules) -> Parts:
+    def _pin_cold(self, key: tuple[str, ...], modules: Modules) -> Parts:
         started = time.monotonic()
         with self._reading:
-            if parts := self._pin_held(name):  # somebody else read it while we waited
+            if parts := self._pin_cached(key):  # another thread read it in the meantime
                 return parts
             wanted = {receipt.digest: receipt for receipt in modules.values()}
             with self._lock:
-                self._make_room(wanted)
+                self._evict_for(wanted)
                 held = {digest: self._modules[digest] for digest in wanted.keys() & self._modules}
             held |= {digest: self._load(wanted[digest]) for digest in wanted.keys() - held}
             by_module = {module: held[receipt.digest] for module, receipt in modules.items()}
@@ -118,24 +118,24 @@ class PathCache:
             with self._lock:
                 self._modules |= held
                 self._sizes |= {digest: wanted[digest].num_bytes for digest in held}
-                self._paths[name] = parts
-                self._pins[name] += 1
+                self._paths[key] = parts
+                self._pins[key] += 1
                 self._misses += 1
         self._on_cold(time.monotonic() - started)
         return parts
 
-    def _make_room(self, wanted: Mapping[str, Receipt]) -> None:
-        """Lets paths go, the least recently used first, until `wanted` fits beside the others."""
+    def _evict_for(self, wanted: Mapping[str, Receipt]) -> None:
+        """Evicts paths, the least recently used first, until `wanted` fits beside the others."""
         alone = sum(receipt.num_bytes for receipt in wanted.values())
         if alone > self.max_bytes:
             raise PathCacheTooSmall(num_bytes=alone, max_bytes=self.max_bytes)
-        self._keep_used_and(wanted)
-        for name in [name for name in self._paths if name not in self._pins]:
+        self._drop_unused_modules(wanted)
+        for key in [key for key in self._paths if key not in self._pins]:
             if self._fits(wanted):
                 return
-            del self._paths[name]
+            del self._paths[key]
             self._evictions += 1
-            self._keep_used_and(wanted)
+            self._drop_unused_modules(wanted)
         if not self._fits(wanted):
             raise NoRoomForPath(pinned=len(self._pins))
 
@@ -143,11 +143,11 @@ class PathCache:
         new = sum(wanted[digest].num_bytes for digest in wanted.keys() - self._modules)
         return sum(self._sizes.values()) + new <= self.max_bytes
 
-    def _keep_used_and(self, wanted: Mapping[str, Receipt]) -> None:
-        used = {digest for name in self._paths for digest in name} | wanted.keys()
+    def _drop_unused_modules(self, wanted: Mapping[str, Receipt]) -> None:
+        used = {digest for key in self._paths for digest in key} | wanted.keys()
         for digest in self._modules.keys() - used:
             del self._modules[digest], self._sizes[digest]
 
 
-def _name(modules: Modules) -> tuple[str, ...]:
+def _key(modules: Modules) -> tuple[str, ...]:
     return tuple(receipt.digest for receipt in modules.values())

@@ -1,9 +1,9 @@
-"""The release that new requests get, and how it changes while the run goes on training.
+"""The release that new requests get, and the switch to newer releases while the run trains.
 
-A request begins in one release and finishes on its modules; the next request gets the newer one. A
-newer release takes over only when it is one consistent set and every module of it is whole. At the
-beginning there is nothing to fall back on: what is whole is served, and the other paths say what is
-wrong with them.
+A request finishes on the modules of the release it began in; the next request gets the newer one. A
+newer release takes over only if it is one consistent set and every module of it is *whole*: its
+bytes can be read and match its digest. At the start there is no older release to fall back on, so
+whole paths are served and the others answer with what is wrong.
 """
 
 import threading
@@ -21,11 +21,11 @@ from dipaco.serving.path_cache import Modules
 from dipaco.store.address import Address
 from dipaco.store.objects import Objects
 
-RETRY_SECONDS = 30.0  # a module that could not be read is tried again after that
+RETRY_SECONDS = 30.0  # before a module that could not be read is tried again
 
 
 class ServedRelease:
-    """A release as it is served: named by its digest, its paths as receipts."""
+    """A release with its digest, and the receipts of every path's modules."""
 
     def __init__(self, release: Release):
         self.release, self.digest = release, release.digest
@@ -36,45 +36,50 @@ class ServedRelease:
         return len(self._paths)
 
     def modules_of(self, path: int) -> Modules:
-        """What a path is made of. Raises `NoSuchPath`."""
+        """The modules of a path. Raises `NoSuchPath`."""
         if not 0 <= path < self.num_paths:
             raise NoSuchPath(path=path, last=self.num_paths - 1)
         return self._paths[path]
 
-    def told_of(self, digest: str, problem: str | None) -> str | None:
-        """A sentence about a module that is not whole, or is again; None where it has none such."""
+    def health_message(self, digest: str, problem: str | None) -> str | None:
+        """A sentence about a module that is not whole, or is whole again (`problem` is None).
+
+        None if this release has no such module.
+        """
         paths = [p for p, modules in enumerate(self.release.paths) if digest in modules.values()]
         if not paths:
             return None
-        (module, *_) = [m for m, its in self.release.paths[paths[0]].items() if its == digest]
+        (module, *_) = [m for m, d in self.release.paths[paths[0]].items() if d == digest]
         if problem is None:
-            return f"module {module} of paths {_few(paths)} is whole again"
-        return f"module {module} is not whole, so paths {_few(paths)} answer 503: {problem}"
+            return f"module {module} of paths {_first_eight(paths)} is whole again"
+        return f"module {module} is not whole, so paths {_first_eight(paths)} answer 503: {problem}"
 
 
-def _few(paths: Sequence[int]) -> str:
+def _first_eight(paths: Sequence[int]) -> str:
     return ", ".join(map(str, paths[:8])) + (f" and {len(paths) - 8} more" * (len(paths) > 8))
 
 
 class ServedReleases:
-    """The release of an arm that is served now, and those that running requests began in."""
+    """The current release of an arm, and the older ones that running requests began in."""
 
     def __init__(self, first: Release):
-        self._alive: weakref.WeakValueDictionary[str, ServedRelease] = weakref.WeakValueDictionary()
+        self._in_use: weakref.WeakValueDictionary[str, ServedRelease] = (
+            weakref.WeakValueDictionary()
+        )
         self.swap(first)
 
     def swap(self, release: Release) -> None:
-        """New requests get this one from now on."""
+        """Makes a release the one that new requests get."""
         served = ServedRelease(release)
-        self._alive[served.digest] = served
-        self.now = served
+        self._in_use[served.digest] = served
+        self.current = served
 
-    def of(self, digest: str) -> ServedRelease:
-        """The release that a running request began in: whoever waits for it holds it."""
-        return self._alive[digest]
+    def by_digest(self, digest: str) -> ServedRelease:
+        """The release that a running request began in. It exists while the request refers to it."""
+        return self._in_use[digest]
 
 
-def check_is_one_set(run: Run, release: Release) -> None:
+def check_consistent(run: Run, release: Release) -> None:
     """Raises `ReleaseInconsistent` unless the release was made with this run's router and tokenizer
     and has the modules of the topology.
     """
@@ -89,7 +94,7 @@ def check_is_one_set(run: Run, release: Release) -> None:
     topology = run.plan.arm(release.arm).topology
     if len(release.paths) != topology.num_paths:
         refuse(f"it has {len(release.paths)} paths, and the run {topology.num_paths}")
-    digests: dict[str, str] = {}  # of a module, the same in all paths that go through it
+    digests: dict[str, str] = {}  # of each module: the same in all paths through it
     for path, modules in enumerate(release.paths):
         if set(modules) != {str(module) for module in topology.modules_of(path)}:
             refuse(f"path {path} is made of {', '.join(modules)}")
@@ -98,38 +103,37 @@ def check_is_one_set(run: Run, release: Release) -> None:
             if digests.setdefault(module, digest) != digest and not stops_early:
                 refuse(f"path {path} has another {module} than the paths before it")
             if digest not in release.objects or release.objects[digest].digest != digest:
-                refuse(f"nobody knows where {module} lies")
+                refuse(f"it does not say where {module} is stored")
 
 
 class ReleaseHealth:
-    """Modules that could not be read, and why; they are tried again after a while.
+    """Modules that could not be read, and why; each is tried again after `RETRY_SECONDS`.
 
     Args:
-      tell: called with a digest and what is wrong with it, each problem once; None: it is whole
-        again.
+      on_change: called with a digest and its problem, once for each problem; None = whole again.
       clock: seconds.
     """
 
     def __init__(
         self,
-        tell: Callable[[str, str | None], object] = lambda digest, problem: None,
+        on_change: Callable[[str, str | None], object] = lambda digest, problem: None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._tell, self._clock = tell, clock
-        self._broken: dict[str, tuple[float, str]] = {}  # digest -> when, what was wrong
+        self._on_change, self._clock = on_change, clock
+        self._broken: dict[str, tuple[float, str]] = {}  # digest -> (when, problem)
 
     def mark_broken(self, digest: str, problem: str) -> None:
         _, before = self._broken.get(digest, (0.0, None))
         self._broken[digest] = (self._clock(), problem)
         if problem != before:
-            self._tell(digest, problem)
+            self._on_change(digest, problem)
 
     def mark_whole(self, digest: str) -> None:
         if self._broken.pop(digest, None):
-            self._tell(digest, None)
+            self._on_change(digest, None)
 
     def problem_of(self, modules: Modules) -> str | None:
-        """What is wrong with a path, or None as far as is known."""
+        """The known problem of a path's modules, if any."""
         for module, receipt in modules.items():
             since, problem = self._broken.get(receipt.digest, (0.0, ""))
             if problem and self._clock() - since < RETRY_SECONDS:
@@ -138,9 +142,10 @@ class ReleaseHealth:
 
 
 def read_all(objects: Objects, release: Release, health: ReleaseHealth) -> dict[str, str]:
-    """Reads every byte of a release; module -> what is wrong with it, for those that are not whole.
+    """Reads every byte of a release and records in `health` which modules are whole.
 
-    What it finds is remembered in `health`.
+    Returns:
+      module -> problem, for modules that are not whole.
     """
     problems: dict[str, str] = {}
     for module, digest in sorted({item for path in release.paths for item in path.items()}):
@@ -154,17 +159,16 @@ def read_all(objects: Objects, release: Release, health: ReleaseHealth) -> dict[
 
 
 class ReleaseFollower:
-    """Looks for newer releases of a run that goes on training, in a thread of its own.
+    """Polls a run that is still training for newer releases, in a thread of its own.
 
     Args:
-      folder: of the run, or its URL; opened anew at each look, since a connection belongs to one
-        thread.
-      releases: what is served; swapped when there is a newer one.
-      health: what is known of modules.
-      prepare: called with the run, as this thread opened it, and a newer release before that is
-        served, to read what will be wanted first.
-      say: told a sentence for the operator.
-      glance: called with the run at each look; for what may come without a newer release.
+      folder: of the run, or its URL; opened at each poll, since a connection belongs to one thread.
+      releases: swapped when there is a newer release.
+      health: of the modules.
+      prepare: called with the run, as this thread opened it, and a newer release before the swap,
+        to read what it needs first.
+      say: called with a sentence for the operator.
+      on_poll: called with the run at each poll, for changes that come without a newer release.
     """
 
     def __init__(
@@ -179,20 +183,20 @@ class ReleaseFollower:
         self._on_poll = on_poll
         self._folder, self._releases, self._health = folder, releases, health
         self._prepare, self._say = prepare, say
-        self._refused: set[tuple[int, str]] = set()  # phase and problem: each is said once
+        self._refused: set[tuple[int, str]] = set()  # phase and problem: each is reported once
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def look(self) -> bool:
-        """One look; True where a newer release is served now."""
-        now = self._releases.now.release
+    def poll(self) -> bool:
+        """Looks for a newer release once; True if one is served now."""
+        current = self._releases.current.release
         with reading(self._folder) as run:
             self._on_poll(run)
-            newest = run.ledger.facts.release(now.arm)
-            if newest.phase <= now.phase:
+            newest = run.ledger.facts.release(current.arm)
+            if newest.phase <= current.phase:
                 return False
             try:
-                check_is_one_set(run, newest)
+                check_consistent(run, newest)
             except ReleaseInconsistent as error:
                 return self._refuse(newest, str(error))
             if problems := read_all(run.objects, newest, self._health):
@@ -202,13 +206,13 @@ class ReleaseFollower:
         self._say(f"serving the release of `{newest.arm}` at phase {newest.phase} from now on")
         return True
 
-    def check(self) -> None:
-        """Reads every byte of the release that is served."""
+    def verify_current(self) -> None:
+        """Reads every byte of the current release."""
         with reading(self._folder) as run:
-            read_all(run.objects, self._releases.now.release, self._health)
+            read_all(run.objects, self._releases.current.release, self._health)
 
     def start(self, every_seconds: float | None) -> None:
-        """Checks what is served, then looks for newer ones that often; None = stays with it."""
+        """Verifies the current release, then polls at this interval; None = never polls."""
         self._thread = threading.Thread(
             target=self._run, args=(every_seconds,), name="release-follower", daemon=True
         )
@@ -226,12 +230,12 @@ class ReleaseFollower:
         return False
 
     def _run(self, every_seconds: float | None) -> None:
-        self._try(self.check)
+        self._try(self.verify_current)
         while every_seconds is not None and not self._stopped.wait(every_seconds):
-            self._try(self.look)
+            self._try(self.poll)
 
     def _try(self, action: Callable[[], object]) -> None:
         try:
             action()
-        except (DipacoError, OSError) as error:  # a ledger that is busy, a folder that is moved
+        except (DipacoError, OSError) as error:  # such as a busy ledger or a moved folder
             self._say(f"could not look at {self._folder}: {error}")

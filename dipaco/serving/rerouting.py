@@ -1,10 +1,10 @@
-"""Who goes on with a text after every W tokens made: the router that the run trained for it.
+"""Which path continues a text after every W new tokens, by the router that the run trained.
 
-DiPaCo (arXiv 2403.10616) section 2.4. The last task but one of a run with `reroute.every` trains a
-router that says, after any token, which path should go on (`routing.within`), for the paths of the
-run's last release. It reads the whole text so far, as it did when the run was evaluated with it. A
-release before that one, and a run that trained no such router, are served by the document router,
-which looks at the latest tokens as if a document began with them.
+DiPaCo (arXiv 2403.10616) section 2.4. In a run with `reroute.every`, the last task but one trains a
+router for the paths of the last release: after any token it chooses the path that continues
+(`routing.token_router`). It reads the whole text so far, as in the evaluation of the run. Earlier
+releases, and runs without such a router, are re-routed by the document router, which reads the
+latest tokens as if a document began with them.
 """
 
 import functools
@@ -18,7 +18,7 @@ from dipaco.control.errors import NotAvailable
 from dipaco.control.release import Release
 from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.inference import prepare
-from dipaco.routing import token_router as within
+from dipaco.routing import token_router
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.decode import buckets, smallest_fitting
 from dipaco.serving.dispatch import hidden_states
@@ -28,14 +28,14 @@ SMALLEST_TEXT = 64  # tokens; the smallest bucket of texts
 
 
 class Rerouter:
-    """The router of one release. Any thread may ask.
+    """The re-routing router of one release. Any thread may call it.
 
     Args:
-      config: sizes of the model that it looks through.
+      config: sizes of the router's model.
       params: from the stage `reroute`: `model` and `head`.
     """
 
-    def __init__(self, config: ModelConfig, params: within.Params):
+    def __init__(self, config: ModelConfig, params: token_router.Params):
         below_head = {name: params["model"][name] for name in ("embed", *block_names(config))}
         self._params = jax.device_put({**params, "model": prepare(config, below_head)})
         self._sizes = buckets(SMALLEST_TEXT, config.max_length)
@@ -47,23 +47,23 @@ class Rerouter:
             self.next_path(np.zeros(size, np.int32))
 
     def next_path(self, text: np.ndarray) -> int:
-        """The path that goes on after a text, int32 [tokens]; at least one, at most the context."""
+        """The path that continues a text, int32 [tokens], of one token to a full context."""
         tokens_1T = np.zeros((1, smallest_fitting(self._sizes, len(text))), np.int32)
         tokens_1T[0, : len(text)] = text
-        return int(_choose(self._config, self._params, tokens_1T, np.int32(len(text) - 1)))
+        return int(_next_path(self._config, self._params, tokens_1T, np.int32(len(text) - 1)))
 
 
 @functools.partial(jax.jit, static_argnames=("config",))
-def _choose(
-    config: ModelConfig, params: within.Params, tokens_1T: jax.Array, last: jax.Array
+def _next_path(
+    config: ModelConfig, params: token_router.Params, tokens_1T: jax.Array, last: jax.Array
 ) -> jax.Array:
-    """Who goes on after token `last`; what comes behind it is not looked at."""
+    """The path that continues after token `last`; later tokens are padding."""
     hidden_of = functools.partial(hidden_states, config)
-    return jnp.argmax(within.path_logits(hidden_of, params, tokens_1T)[0, last])
+    return jnp.argmax(token_router.path_logits(hidden_of, params, tokens_1T)[0, last])
 
 
 def load_rerouter(run: Run, release: Release) -> Rerouter | None:
-    """The router that was trained for re-routing between the paths of a release, if there is one.
+    """The router that was trained to re-route between the paths of a release, if there is one.
 
     Raises:
       ObjectMissing, ObjectDamaged.

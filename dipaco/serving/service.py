@@ -1,7 +1,7 @@
-"""One run, being served: its tokenizer, router, releases and engine, side by side.
+"""A served run: its tokenizer, router, releases and engine.
 
-What a front end (HTTP, or the command line) needs to turn a text into a request of the loop. Opened
-in one thread; afterwards every method may be called from any.
+It holds what a front end needs to turn text into a request of the loop. It is opened in one thread;
+afterwards every method may be called from any thread.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from dipaco.serving.releases import (
     ReleaseHealth,
     ServedRelease,
     ServedReleases,
-    check_is_one_set,
+    check_consistent,
 )
 from dipaco.serving.rerouting import Rerouter, load_rerouter
 from dipaco.serving.text import token_bytes
@@ -39,27 +39,29 @@ class ServiceSettings:
     """How a run is served."""
 
     arm: str = MODULAR
-    phase: int | None = None  # stay with the release of this phase; None = follow the newest
+    phase: int | None = None  # serve the release of this phase; None = follow the newest
     path_bytes: int | None = None  # of all paths in memory; None = half of what is free
-    poll_seconds: float = 5.0  # between looks for a newer release
-    reroute_every: int | None = None  # tokens made before the path is chosen anew; None = never
+    poll_seconds: float = 5.0  # between polls for a newer release
+    reroute_every: int | None = (
+        None  # new tokens after which the path is chosen again; None = never
+    )
     limits: LoopLimits = LoopLimits()
 
 
 class Rerouted(NamedTuple):
-    """A path that was chosen anew."""
+    """The path that continues a text."""
 
     path: int
     tokens_read: int  # by the router
 
 
 def print_notice(sentence: str) -> None:
-    """One line on the terminal."""
+    """Writes a line for the operator to standard error."""
     print(sentence, file=sys.stderr, flush=True)
 
 
 class Service:
-    """See the module. Use as `with Service(folder, settings) as service`."""
+    """Use as `with Service(folder, settings) as service`."""
 
     def __init__(
         self,
@@ -74,14 +76,14 @@ class Service:
         Args:
           folder: of the run, or its URL.
           settings: how it is served.
-          say: told a sentence for the operator.
-          on_cold: told the seconds that a path took which was not in memory.
-          engine: makes what makes the tokens.
+          say: called with a sentence for the operator.
+          on_cold: called with the seconds it took to load a path that was not in memory.
+          engine: makes the engine.
 
         Raises:
           NotAvailable: the run has no release yet.
           ReleaseInconsistent: its release is not one consistent set.
-          BadTokenizer, CorpusDamaged, ObjectMissing, ...: what is needed whatever the path.
+          BadTokenizer, CorpusDamaged, ObjectMissing, ...: something that every path needs is bad.
         """
         self.settings = settings or ServiceSettings()
         self.say = say
@@ -100,7 +102,7 @@ class Service:
     ) -> None:
         run, settings = self.run, self.settings
         release = run.ledger.facts.release(settings.arm, settings.phase)
-        check_is_one_set(run, release)
+        check_consistent(run, release)
         self.name, self.model = run.config.name, run.config.model
         self.prefix_tokens = run.config.routing.prefix_tokens
         self.topology = run.plan.arm(settings.arm).topology
@@ -110,7 +112,7 @@ class Service:
         self.stop_ids = frozenset({self.tokenizer.library.token_to_id(PADDING)} - {None})
         self._dispatcher = Dispatcher(run, release) if len(release.paths) > 1 else None
 
-        self.releases, self.health = ServedReleases(release), ReleaseHealth(self._tell_of_module)
+        self.releases, self.health = ServedReleases(release), ReleaseHealth(self._report_module)
         self.engine = engine(
             EngineSpec(
                 address=run.address,
@@ -124,16 +126,16 @@ class Service:
             )
         )
         self.cache, self.loop = self.engine.cache, self.engine.loop
-        # By release; empty where texts are not re-routed, or by the document router.
+        # By release digest; empty without re-routing, or when the document router does it.
         self._rerouters: dict[str, Rerouter] = {}
-        self._look_for_rerouter(run)
+        self._load_new_rerouter(run)
         self.follower = ReleaseFollower(
             folder,
             self.releases,
             self.health,
-            self._read_ahead,
+            self._preload,
             self.say,
-            on_poll=self._look_for_rerouter,
+            on_poll=self._load_new_rerouter,
         )
 
     def __enter__(self) -> "Service":
@@ -147,9 +149,9 @@ class Service:
         """Makes the engine ready and starts the follower.
 
         Raises:
-          ObjectMissing, ObjectDamaged, PathCacheTooSmall: not a single path can be served.
+          ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path can be served.
         """
-        self.say("compiling for requests of any length; it takes longest the first time")
+        self.say("compiling for requests of any length; slowest the first time")
         if self._dispatcher is not None:
             self._dispatcher.warm_up()
         for rerouter in self._rerouters.values():
@@ -159,46 +161,46 @@ class Service:
                 "texts are re-routed by the document router: this release has no router that was "
                 "trained for it (`reroute.every`)"
             )
-        self.engine.start(self.releases.now)
+        self.engine.start(self.releases.current)
         is_pinned = self.settings.phase is not None
         self.follower.start(None if is_pinned else self.settings.poll_seconds)
 
     def stop(self, drain_seconds: float) -> None:
-        """Finishes what runs, at most for so long, and ends the threads."""
+        """Lets running requests finish for at most so long, and ends the threads."""
         self.follower.stop()
         self.loop.stop(drain_seconds)
 
     @property
     def loop_is_alive(self) -> bool:
-        """Whether tokens can be made at all."""
+        """Whether the loop can make tokens."""
         return self.loop.is_alive
 
-    def choose(
+    def route(
         self, served: ServedRelease, prompt: np.ndarray, path: int | None = None
     ) -> PathChoice:
-        """Which path takes a prompt (int32 [tokens]). Raises `NoSuchPath`."""
+        """The path of a prompt, int32 [tokens]; `path` overrides it. Raises `NoSuchPath`."""
         if path is not None:
             served.modules_of(path)
         return dispatch(self.run, served.release, prompt, path, self._dispatcher)
 
     def reroute(self, served: ServedRelease, text: np.ndarray) -> Rerouted:
-        """Which path goes on with a text (int32 [tokens], prompt and what was made of it)."""
+        """The path that continues a text, int32 [tokens]: prompt and generated tokens."""
         if rerouter := self._rerouters.get(served.digest):
             return Rerouted(rerouter.next_path(text), len(text))
         latest = text[-self.prefix_tokens :]
-        return Rerouted(self.choose(served, latest).path, len(latest))
+        return Rerouted(self.route(served, latest).path, len(latest))
 
     def problem_of(self, served: ServedRelease, path: int) -> str | None:
-        """Why a path cannot be served, as far as is known."""
+        """The known reason why a path cannot be served, if any."""
         return self.health.problem_of(served.modules_of(path))
 
-    def _tell_of_module(self, digest: str, problem: str | None) -> None:
-        if sentence := self.releases.now.told_of(digest, problem):
+    def _report_module(self, digest: str, problem: str | None) -> None:
+        if sentence := self.releases.current.health_message(digest, problem):
             self.say(sentence)
 
-    def _look_for_rerouter(self, run: Run) -> None:
-        """It comes after the release that it is for. `run` is opened by this thread."""
-        served = self.releases.now
+    def _load_new_rerouter(self, run: Run) -> None:
+        """A re-routing router appears after its release. `run` is opened by this thread."""
+        served = self.releases.current
         if self.settings.reroute_every is None or served.digest in self._rerouters:
             return
         if rerouter := load_rerouter(run, served.release):
@@ -207,17 +209,15 @@ class Service:
             self._rerouters = {served.digest: rerouter}
 
     def _modules_of(self, release: str, path: int) -> Modules:
-        return self.releases.of(release).modules_of(path)
+        return self.releases.by_digest(release).modules_of(path)
 
-    def _read_ahead(self, run: Run, newer: ServedRelease) -> None:
-        """Reads the router of a newer release, and those of its paths that are in use now, as far
-        as there is room.
-        """
-        now = self.releases.now
+    def _preload(self, run: Run, newer: ServedRelease) -> None:
+        """Reads a newer release's router, and its versions of the cached paths while they fit."""
+        current = self.releases.current
         if self._dispatcher is not None:
             self._dispatcher.add_release(run, newer.release)
         with contextlib.suppress(DipacoError):
-            for path in range(now.num_paths):
-                if self.cache.contains(now.modules_of(path)):
+            for path in range(current.num_paths):
+                if self.cache.contains(current.modules_of(path)):
                     with self.cache.pin(newer.modules_of(path)):
                         pass

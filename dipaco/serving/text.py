@@ -1,8 +1,8 @@
-"""Text that grows token by token: whole characters only, cut exactly where a stop string begins.
+"""Tokens to text, one by one: whole characters only, cut exactly where a stop string begins.
 
-A token is bytes, not text: a character may be spread over several tokens, and a stop string too. So
-bytes wait until they make a character, and text waits while it may be the beginning of a stop
-string. What comes out, joined, is what decoding all tokens at once and cutting there would give.
+A token is bytes, not text: a character may span several tokens, and so may a stop string. Bytes are
+held until they make a character, and text is held while it may begin a stop string. The pieces,
+joined, equal decoding all tokens at once and cutting there.
 """
 
 import codecs
@@ -42,25 +42,21 @@ def token_bytes(tokenizer: Tokenizer) -> tuple[bytes, ...]:
 
 
 def _bytes_of_letters() -> dict[str, int]:
-    """How byte-level vocabularies write bytes: printable ones of Latin-1 as themselves, the others
-    in order from U+0100.
-    """
+    """How byte-level vocabularies spell bytes: printable Latin-1 as itself, others from U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
-    return letters | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+    return letters | {chr(0x100 + index): byte for index, byte in enumerate(others)}
 
 
 class Characters:
-    """Bytes in, whole characters out; bytes that can never make one come out as U+FFFD."""
+    """Bytes in, whole characters out; bytes that cannot become a character come out as U+FFFD."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def is_broken_by(self, some: bytes) -> bool:
-        """Whether these bytes cannot go on with what is held back, which comes out as one U+FFFD
-        before them.
-        """
+        """Whether these bytes cannot continue the held ones, which then come out as one U+FFFD."""
         held, _ = self._decoder.getstate()
         try:
             codecs.utf_8_decode(held + some[:1], "strict", False)
@@ -72,12 +68,12 @@ class Characters:
         return self._decoder.decode(some)
 
     def end(self) -> str:
-        """What was held back: a character that never became whole."""
+        """What was held: a character that was never completed."""
         return self._decoder.decode(b"", final=True)
 
 
 class StopStrings:
-    """Text in, text out up to the first stop string, which is left out itself."""
+    """Text in, text out up to the first stop string, which is left out."""
 
     def __init__(self, stops: Sequence[str]):
         self._stops = stops
@@ -85,36 +81,36 @@ class StopStrings:
         self.is_met = False
 
     def add(self, text: str) -> str:
-        """The text that surely comes before any stop string."""
+        """The text that is certain to come before any stop string."""
         if self.is_met:
             return ""
         self._held += text
         found = [(self._held.find(stop), stop) for stop in self._stops if stop in self._held]
         if found:
             self.is_met = True
-            # The one that is whole first, as if letters came one by one.
-            _, begin = min((place + len(stop), place) for place, stop in found)
-            sure, self._held = self._held[:begin], ""
-            return sure
+            # The one that completes first, as if characters came one by one.
+            _, begin = min((start + len(stop), start) for start, stop in found)
+            certain, self._held = self._held[:begin], ""
+            return certain
         keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
         end = len(self._held) - keep
-        sure, self._held = self._held[:end], self._held[end:]
-        return sure
+        certain, self._held = self._held[:end], self._held[end:]
+        return certain
 
     def end(self) -> str:
-        """What was held back, now that nothing more comes."""
+        """What was held, when no more text comes."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Letters at the end of `text` that are the beginning of `stop`."""
+    """Characters at the end of `text` that begin `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 def shown(some: bytes) -> str:
-    """A token as `logprobs` names it: its text, or `bytes:\\xe2\\x80` where it is not text."""
+    """A token as `logprobs` shows it: its text, or `bytes:\\xe2\\x80` if it is not text."""
     try:
         return some.decode()
     except UnicodeDecodeError:
@@ -122,23 +118,25 @@ def shown(some: bytes) -> str:
 
 
 class WrittenToken(NamedTuple):
-    """A token that stands in the text."""
+    """A token of the text."""
 
     text: bytes
     logprob: float | None
     top: tuple[tuple[bytes, float], ...]  # the likeliest, best first
-    offset: int  # letters of the text before it, or before the one that it is a part of
+    offset: int  # of its first character in the text
 
 
 class TextPiece(NamedTuple):
-    """What can be shown now."""
+    """Text that is certain now, and its tokens."""
 
     text: str
     tokens: list[WrittenToken]
 
 
 class TextWriter:
-    """One text that grows.
+    """Writes the tokens of one choice as text, with offsets and log-probabilities.
+
+    A token is released with its text, never before: a stop string removes its tokens too.
 
     Args:
       token_bytes: the bytes of every token id.
@@ -148,16 +146,16 @@ class TextWriter:
     def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[str] = ()):
         self._token_bytes = token_bytes
         self._characters, self._stops = Characters(), StopStrings(stops)
-        self._num_read = self._num_shown = 0  # letters
+        self._num_read = self._num_shown = 0  # characters
         self._held: collections.deque[WrittenToken] = collections.deque()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a stop string has come."""
+        """Whether a stop string was found."""
         return self._stops.is_met
 
     def echo(self, text: str, tokens: Iterable[Token]) -> TextPiece:
-        """The prompt itself, which no stop string ends; to be called first."""
+        """The prompt, which no stop string ends; to be called first."""
         characters, offset, written = Characters(), 0, []
         for token in tokens:
             some = self._token_bytes[token.id]
@@ -167,14 +165,14 @@ class TextWriter:
         return TextPiece(text, written)
 
     def add(self, token: Token) -> TextPiece:
-        """One token more."""
+        """Adds a token."""
         some = self._token_bytes[token.id]
         offset = self._num_read + self._characters.is_broken_by(some)
         self._held.append(self._written(token, offset))
         return self._show(self._characters.add(some))
 
     def end(self) -> TextPiece:
-        """What was held back, when nothing more comes."""
+        """What was held, when no more tokens come."""
         piece = self._show(self._characters.end())
         if self.is_stopped:
             return piece
@@ -184,12 +182,12 @@ class TextWriter:
 
     def _show(self, text: str) -> TextPiece:
         self._num_read += len(text)
-        sure = self._stops.add(text)
-        self._num_shown += len(sure)
-        shown = []
+        certain = self._stops.add(text)
+        self._num_shown += len(certain)
+        tokens = []
         while self._held and self._held[0].offset < self._num_shown:
-            shown.append(self._held.popleft())
-        return TextPiece(sure, shown)
+            tokens.append(self._held.popleft())
+        return TextPiece(certain, tokens)
 
     def _written(self, token: Token, offset: int) -> WrittenToken:
         top = tuple((self._token_bytes[other], logprob) for other, logprob in token.top)

@@ -1,15 +1,15 @@
-"""Which replica takes a request: the one that its path belongs to, or the next when that is busy.
+"""Which replica takes a request: the one that its path belongs to, or the next if that is busy.
 
 Every path ranks all replicas by a hash of both (rendezvous hashing, Thaler and Ravishankar 1998).
-Its requests go to the first that is not busy, so a path stays where it is in memory, and one under
-load comes to be held by a second replica and a third, as far as the load goes (bounded loads,
-arXiv 1608.01350). A replica more, or one less, moves only the paths that rank it first.
+Its requests go to the first replica that is not busy. So a path stays where it is in memory, and a
+path under load spreads to a second replica and a third (bounded loads, arXiv 1608.01350). Adding or
+removing a replica moves only the paths that rank it first.
 
 Ray Serve's own choice by `multiplexed_model_id` asks another replica only when those that hold the
-model refuse, and then the one with the fewest models, until which a second may pass (Ray 2.60; ray
-issues 48741, 65691): a hot path stayed on one replica while others were idle.
+model refuse, and then the one with the fewest models, up to a second later (Ray 2.60; ray issues
+48741, 65691): a hot path stayed on one replica while others were idle.
 
-Ray takes this file along by value: it imports nothing of ours.
+Ray ships this file by value, so it imports nothing of dipaco.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 
 
 class PathRouter(RequestRouter):
-    """See the module. The path is a request's `multiplexed_model_id`."""
+    """Ranks replicas for a path, which is a request's `multiplexed_model_id`."""
 
     def initialize_state(self, **kwargs: Any) -> None:
-        """Told `busy`: requests that make a replica busy, so that others come first."""
+        """Takes `busy`: a replica with so many requests comes after those with fewer."""
         self._busy: int = kwargs["busy"]
 
     async def choose_replicas(
@@ -30,7 +30,7 @@ class PathRouter(RequestRouter):
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """One by one: those that are not busy, in the path's order, then the others in that."""
+        """One by one: replicas that are not busy, then busy ones; both in the path's order."""
         path = ""
         if pending_request is not None:
             # Without it, Ray asks again at once while all are full.

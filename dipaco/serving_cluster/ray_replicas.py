@@ -1,12 +1,12 @@
 """Replicas of the serving loop on a Ray cluster, behind Ray Serve: routed by path, autoscaled.
 
-The process that says `dipaco serve --engine ray` keeps the door: HTTP, tokens and text, routing,
-releases. A replica is an actor with a device of its own and the loop of one process in it
-(`serving.replica`). Ray Serve holds as many as the load wants and starts those again that died;
-`path_router.py` says which is asked.
+The process of `dipaco serve --engine ray` is the front end: HTTP, tokenizer, router, releases. A
+replica is an actor with a device of its own and one serving loop (`serving_cluster.replica`). Ray
+Serve scales their number with the load and restarts those that died; `path_router.py` chooses the
+replica of each request.
 
-Ray Serve keeps what it was given when whoever gave it dies. So replicas look for an actor that dies
-with the door, and when it is gone, the first of them that sees it takes all of them down.
+Ray Serve keeps an application when the process that deployed it dies. So the front end owns an
+actor that dies with it, and the first replica that finds it gone deletes the application.
 """
 
 import asyncio
@@ -43,18 +43,18 @@ except ImportError as error:
 
 NAMESPACE = "dipaco"
 DEPLOYMENT = "paths"
-UP_SECONDS = 5.0  # of more load than replicas, before there is one more; Ray hears of it every 10
-DOWN_SECONDS = 300.0  # of less, before there is one less: it has paths in memory
-LOOK_BACK_SECONDS = 12.0  # over which load is a mean; must be more than those 10
-HEALTH_SECONDS = 5.0  # between looks at a replica
-HEALTH_PATIENCE_SECONDS = 60.0  # for its answer: a compilation holds it up
-LOOK_SECONDS = 1.0  # between looks at how many replicas there are
-TOLD_SECONDS = 30.0  # between words about replicas that have no place yet
-GRACE_SECONDS = 60.0  # for a replica that is to go, to finish what it has
+UP_SECONDS = 5.0  # of too much load before a replica is added; Ray learns of load every 10 s
+DOWN_SECONDS = 300.0  # of too little load before one is removed: it has paths in memory
+LOOK_BACK_SECONDS = 12.0  # over which the load is averaged; must exceed those 10 s
+HEALTH_SECONDS = 5.0  # between health checks of a replica
+HEALTH_TIMEOUT_SECONDS = 60.0  # for its reply: a compilation delays it
+POLL_SECONDS = 1.0  # between polls of the number of replicas
+REPORT_SECONDS = 30.0  # between messages while no replica is ready
+GRACE_SECONDS = 60.0  # for a replica that is removed to finish its requests
 
 
 class ReplicaRange(NamedTuple):
-    """How many replicas."""
+    """The number of replicas, and how fast it changes."""
 
     least: int
     most: int
@@ -65,7 +65,7 @@ class ReplicaRange(NamedTuple):
 class RayReplica(Replica):
     """A replica in an actor of Ray Serve."""
 
-    def __init__(self, order: ReplicaSpec, owner: str):
+    def __init__(self, spec: ReplicaSpec, owner: str):
         from dipaco.caches import cache_folder
         from dipaco.runs.programs import use_compilation_cache
 
@@ -73,18 +73,18 @@ class RayReplica(Replica):
         context = ray.serve.get_replica_context()
         self._owner, self._app = owner, context.app_name
         machine = f"The machine {ray.util.get_node_ip_address()}"
-        super().__init__(order, context.replica_id.unique_id, machine)
+        super().__init__(spec, context.replica_id.unique_id, machine)
 
     async def check_health(self) -> None:
-        """For Ray Serve, which starts a replica again that raises."""
+        """For Ray Serve, which restarts a replica whose check raises."""
         if not self.is_alive:
             raise RuntimeError("the serving loop has ended")
-        await asyncio.to_thread(self._look_for_owner)
+        await asyncio.to_thread(self._check_owner)
 
-    def _look_for_owner(self) -> None:
+    def _check_owner(self) -> None:
         try:
             ray.get_actor(self._owner, namespace=NAMESPACE)
-        except ValueError:  # the door is gone, and nobody else will ask
+        except ValueError:  # the front end is gone
             ray.serve.delete(self._app, _blocking=False)
 
 
@@ -95,7 +95,7 @@ class RayReplicas:
       brief: the run.
       scale: how many replicas.
       shape: what each takes of the cluster.
-      say: told a sentence for the operator.
+      say: called with a sentence for the operator.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RayReplicas:
     ):
         self._spec, self._scale, self._shape, self._say = spec, scale, shape, say
         self._name = f"dipaco-{socket.gethostname()}-{os.getpid()}"
-        self._loop = _OwnedLoop(spec, self._ask, self._close)
+        self._loop = _OwnedLoop(spec, self._generate, self._close)
         self._cache = RemoteCache(self._loop)
         self._handle: Any = None
         self._is_closed = threading.Event()
@@ -122,20 +122,20 @@ class RayReplicas:
         return self._loop
 
     def start(self, served: ServedRelease | None = None) -> None:
-        """Starts as many replicas as there are at least, and waits for them.
+        """Starts the least number of replicas, and waits for the first.
 
         Raises:
-          PathCacheTooSmall: not a single path can be served.
+          PathCacheTooSmall: no path can be served.
           ReplicasFailed.
         """
         if served is not None and self._spec.path_bytes is not None:
             self._check_fits(served, self._spec.path_bytes)
 
-        class Door:
-            """Lives as long as we do. It is nobody's import, so its process stays small."""
+        class Owner:
+            """Lives as long as this process. Defined here, so its actor imports nothing."""
 
-        door: Any = ray.remote(Door)
-        self._owner = door.options(name=self._name, num_cpus=0).remote()
+        owner: Any = ray.remote(Owner)
+        self._owner = owner.options(name=self._name, num_cpus=0).remote()
         ray.get(self._owner.__ray_ready__.remote())
         self._say(f"starting {self._scale.least} to {self._scale.most} replicas on the cluster")
         try:
@@ -145,22 +145,22 @@ class RayReplicas:
             self._handle = handle.options(stream=True, method_name="generate")
             self._wait_for_the_first()
         except (RayServeException, ray.exceptions.RayError) as error:
-            raise ReplicasFailed(problem=_last_words(str(error))) from error
+            raise ReplicasFailed(problem=_last_line(str(error))) from error
         self._loop.run()
         self._watching.start()
 
     def _wait_for_the_first(self) -> None:
-        began, told_seconds = time.monotonic(), TOLD_SECONDS
-        while not (look := self._look()).num_running:
-            if look.has_failed:
-                raise ReplicasFailed(problem=_last_words(look.message))
-            if (waited := time.monotonic() - began) > told_seconds:
-                told_seconds += TOLD_SECONDS
-                self._say(f"no replica is ready after {waited:.0f} s: {_last_words(look.message)}")
+        started, report_seconds = time.monotonic(), REPORT_SECONDS
+        while not (status := self._status()).num_running:
+            if status.has_failed:
+                raise ReplicasFailed(problem=_last_line(status.message))
+            if (waited := time.monotonic() - started) > report_seconds:
+                report_seconds += REPORT_SECONDS
+                self._say(f"no replica is ready after {waited:.0f} s: {_last_line(status.message)}")
             time.sleep(0.2)
-        self._loop.set_num_replicas(look.num_running)
+        self._loop.set_num_replicas(status.num_running)
 
-    def _look(self) -> "_ReplicaStatus":
+    def _status(self) -> "_ReplicaStatus":
         app = ray.serve.status().applications[self._name]
         paths = app.deployments.get(DEPLOYMENT)
         number = paths.replica_states.get("RUNNING", 0) if paths else 0
@@ -197,34 +197,34 @@ class RayReplicas:
             },
             "max_constructor_retry_count": 2,
             "health_check_period_s": HEALTH_SECONDS,
-            "health_check_timeout_s": HEALTH_PATIENCE_SECONDS,
+            "health_check_timeout_s": HEALTH_TIMEOUT_SECONDS,
             "graceful_shutdown_timeout_s": GRACE_SECONDS,
             "graceful_shutdown_wait_loop_s": 0.5,
         }
-        order = ReplicaSpec(run, self._spec.model, limits, self._spec.path_bytes)
+        replica_spec = ReplicaSpec(run, self._spec.model, limits, self._spec.path_bytes)
         deployment: Any = ray.serve.deployment(RayReplica)
-        return deployment.options(**options).bind(order, self._name)
+        return deployment.options(**options).bind(replica_spec, self._name)
 
-    async def _ask(
+    async def _generate(
         self, request: GenerationRequest, modules: Modules
     ) -> AsyncGenerator[ReplicaUpdate]:
         handle = self._handle.options(multiplexed_model_id=str(request.path))
-        pieces = handle.remote(request, modules)
+        updates = handle.remote(request, modules)
         is_over = False
         try:
-            async for told in pieces:
-                yield told
+            async for update in updates:
+                yield update
             is_over = True
         except (ray.exceptions.RayError, RayServeException) as error:
             raise ReplicaUnavailable from error
         finally:
             if not is_over:
-                pieces.cancel()
+                updates.cancel()
 
     def _watch(self) -> None:
-        while not self._is_closed.wait(LOOK_SECONDS):
+        while not self._is_closed.wait(POLL_SECONDS):
             with contextlib.suppress(RayServeException, ray.exceptions.RayError, KeyError):
-                self._loop.set_num_replicas(self._look().num_running)
+                self._loop.set_num_replicas(self._status().num_running)
 
     def _check_fits(self, served: ServedRelease, max_bytes: int) -> None:
         sizes = [
@@ -235,22 +235,22 @@ class RayReplicas:
             raise PathCacheTooSmall(num_bytes=min(sizes), max_bytes=max_bytes)
 
     def _close(self) -> None:
-        """Takes the replicas down, and leaves the cluster."""
+        """Deletes the replicas, and leaves the cluster."""
         if self._is_closed.is_set():
             return
         self._is_closed.set()
         if self._watching.is_alive():
-            self._watching.join(timeout=2 * LOOK_SECONDS)  # it may wait for a cluster that is lost
+            self._watching.join(timeout=2 * POLL_SECONDS)  # it may hang on a lost cluster
         with contextlib.suppress(RayServeException, ray.exceptions.RayError):
             ray.serve.delete(self._name, _blocking=False)
             if self._handle is not None:
                 self._handle.shutdown()
-        # Not `ray.shutdown`: a thread of Ray Serve would find no cluster and start one. What is
-        # left goes with the process.
+        # Not `ray.shutdown`: a thread of Ray Serve would then start a new cluster. The rest ends
+        # with the process.
 
 
 class _ReplicaStatus(NamedTuple):
-    """What Ray Serve says of the replicas."""
+    """What Ray Serve reports about the replicas."""
 
     num_running: int
     has_failed: bool
@@ -258,10 +258,10 @@ class _ReplicaStatus(NamedTuple):
 
 
 class _OwnedLoop(RemoteLoop):
-    """A remote loop with which its replicas end."""
+    """A remote loop whose `stop` also deletes the replicas."""
 
-    def __init__(self, spec: EngineSpec, ask: Any, close: Callable[[], None]):
-        super().__init__(spec, ask)
+    def __init__(self, spec: EngineSpec, generate: Any, close: Callable[[], None]):
+        super().__init__(spec, generate)
         self._close = close
 
     def stop(self, drain_seconds: float) -> None:
@@ -272,8 +272,9 @@ class _OwnedLoop(RemoteLoop):
 def join_cluster(
     address: str | None, scale: ReplicaRange, shape: WorkerResources, say: Callable[[str], None]
 ) -> Callable[[EngineSpec], RayReplicas]:
-    """Joins a cluster; what a service makes its engine with, see `RayReplicas`. To be called before
-    JAX is asked anything: a cluster of this machine's own is forked.
+    """Joins a cluster; returns the function with which a service makes its engine.
+
+    Must be called before JAX is used: a local cluster is forked from this process.
 
     Args:
       address: of the cluster, as `launch.ray.RayEngine` takes it.
@@ -286,7 +287,7 @@ def join_cluster(
     return lambda spec: RayReplicas(spec, scale, shape, say)
 
 
-def _last_words(report: str) -> str:
-    """The line of a long report that says what went wrong."""
+def _last_line(report: str) -> str:
+    """The line of a long report that names the problem."""
     lines = [line.strip() for line in report.splitlines() if line.strip()]
-    return lines[-1] if lines else "it does not say why"
+    return lines[-1] if lines else "no reason was given"

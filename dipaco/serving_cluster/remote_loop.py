@@ -1,8 +1,8 @@
-"""Asking loops of other processes: each request goes to one of them, and on to another if it dies.
+"""The loop of a front end: each request goes to a replica, and to another one if that is lost.
 
-A request that was half answered goes on where it stopped: what was made is then part of the prompt,
-and since a row draws by its seed and the position of a token, the text is the one that it would
-have been. So a replica that is lost costs time and nothing else.
+A request that was partly answered continues where it stopped: its tokens become part of the prompt,
+and since a row draws by its seed and the position of a token, the text is the same as without the
+loss. So losing a replica costs time and nothing else.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 TRIES = 4  # replicas that one request may lose
-RETRY_SECONDS = 0.2  # before the next of them is asked
-NO_REPLICA_SECONDS = 60.0  # without a replica, before those who wait are told so
-LOOK_SECONDS = 1.0  # between looks at that
+RETRY_SECONDS = 0.2  # before the next replica is asked
+NO_REPLICA_SECONDS = 60.0  # without a replica, after which waiting requests fail
+CHECK_SECONDS = 1.0  # between checks for that
 
 # Answers a request; closing it frees what the request holds. Raises `ReplicaUnavailable`.
-Ask = Callable[[GenerationRequest, Modules], AsyncGenerator[ReplicaUpdate]]
+Generate = Callable[[GenerationRequest, Modules], AsyncGenerator[ReplicaUpdate]]
 
 
 class ReplicaUnavailable(Exception):
-    """Whoever answered is gone, or stops answering."""
+    """The replica of a request is gone, or has stopped answering."""
 
 
 class RemoteStream(Stream):
-    """A stream whose listener's leaving is heard at once."""
+    """A stream that reports its cancellation at once."""
 
     def __init__(
         self,
@@ -55,37 +55,35 @@ class RemoteStream(Stream):
 
 
 class _RemoteRequest:
-    """A request that is being answered elsewhere."""
+    """A request that a replica answers."""
 
     def __init__(self, stream: RemoteStream, modules: Modules):
         self.stream, self.modules = stream, modules
-        self.made: list[int] = []  # ids so far
+        self.new_ids: list[int] = []
         self.task: asyncio.Task[Finish] | None = None
-        self.last: Finish | None = None  # why it is ended from here
+        self.ended_with: Finish | None = None  # set when this process ends it
 
     @property
     def has_begun(self) -> bool:
-        return bool(self.made)
+        return bool(self.new_ids)
 
 
 class RemoteLoop:
-    """What a service has for a loop when replicas make the tokens.
+    """The loop of a service whose tokens are made by replicas.
 
     Args:
       brief: the run.
-      ask: asks a replica that is chosen for the request's path.
+      generate: sends a request to the replica of its path.
     """
 
-    def __init__(self, spec: EngineSpec, ask: Ask):
-        self._spec, self._ask = spec, ask
-        self.replica_stats: dict[
-            str, ReplicaStats
-        ] = {}  # the latest of each replica that was heard of
+    def __init__(self, spec: EngineSpec, generate: Generate):
+        self._spec, self._generate = spec, generate
+        self.replica_stats: dict[str, ReplicaStats] = {}  # the latest, by replica name
         self.num_replicas = 0
-        self.num_lost = 0  # times that a request had to go on elsewhere
-        self._heard_seconds = time.monotonic()  # when there was a replica
+        self.num_lost = 0  # times that a request moved to another replica
+        self._replica_seconds = time.monotonic()  # when there last was a replica
         self._meter = LoopMeter()
-        self._followed: dict[Stream, _RemoteRequest] = {}  # of the thread below, but for its length
+        self._requests: dict[Stream, _RemoteRequest] = {}  # changed by the thread only
         self._lock = threading.Lock()
         self._num_admitted = 0
         self._is_stopping = False
@@ -96,27 +94,27 @@ class RemoteLoop:
 
     @property
     def capacity(self) -> int:
-        """Requests that all take at once, and as many more as may wait."""
+        """Rows of all replicas, and the requests that may wait."""
         limits = self._spec.limits
         return limits.rows * max(1, self.num_replicas) + limits.waiting
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is somebody to ask, or will be soon."""
+        """Whether there is a replica, or was one recently."""
         return self._thread is not None and self._thread.is_alive() and not self._has_no_replica
 
     def set_num_replicas(self, number: int) -> None:
-        """So many answer now."""
+        """Sets how many replicas answer now."""
         self.num_replicas = number
         if number:
-            self._heard_seconds = time.monotonic()
+            self._replica_seconds = time.monotonic()
 
     def submit(self, request: GenerationRequest, on_token: OnToken | None = None) -> Stream:
         """As `Loop.submit`.
 
         Raises:
           ContextTooLong, QueueFull, LoopStopping: as there.
-          NoReplica: there has been none for a while.
+          NoReplica: there has been none for `NO_REPLICA_SECONDS`.
         """
         check_fits(self._spec.model, request.prompt_ids)
         modules = self._spec.modules_of(request.release, request.path)
@@ -129,21 +127,21 @@ class RemoteLoop:
                 seconds = self._meter.seconds_until_served(inside)
                 raise QueueFull(waiting=inside, retry_after_seconds=seconds)
             self._num_admitted += 1
-        stream = RemoteStream(request, on_token, self._has_left)
-        self._events.call_soon_threadsafe(self._begin, _RemoteRequest(stream, modules))
+        stream = RemoteStream(request, on_token, self._on_cancel)
+        self._events.call_soon_threadsafe(self._start, _RemoteRequest(stream, modules))
         return stream
 
     def stats(self) -> LoopStats:
-        """What is seen from here; the seconds are the replicas' own, as of their last answers."""
-        followed = list(self._followed.values())
+        """Counts of this process; the seconds are the replicas' own, as of their last updates."""
+        requests = list(self._requests.values())
         rows_per_path: dict[PathKey, int] = {}
-        for one in followed:
-            if one.has_begun:
-                key = key_of(one.stream)
+        for request in requests:
+            if request.has_begun:
+                key = key_of(request.stream)
                 rows_per_path[key] = rows_per_path.get(key, 0) + 1
-        loops = [picture.loop for picture in list(self.replica_stats.values())]
-        seen = self._meter.stats(sum(not one.has_begun for one in followed), rows_per_path)
-        return seen._replace(
+        loops = [stats.loop for stats in list(self.replica_stats.values())]
+        own = self._meter.stats(sum(not one.has_begun for one in requests), rows_per_path)
+        return own._replace(
             num_prompt_tokens=sum(loop.num_prompt_tokens for loop in loops),
             num_prompts_reused=sum(loop.num_prompts_reused for loop in loops),
             tokens_per_second=sum(loop.tokens_per_second for loop in loops),
@@ -158,7 +156,7 @@ class RemoteLoop:
         self._thread.start()
 
     def stop(self, drain_seconds: float) -> None:
-        """Takes no more requests, waits for those that run, at most so long, and ends the rest as
+        """Takes no more requests, waits at most so long for the running ones, and ends the rest as
         `cancelled`.
         """
         with self._lock:
@@ -172,10 +170,10 @@ class RemoteLoop:
 
     @property
     def _has_no_replica(self) -> bool:
-        return time.monotonic() - self._heard_seconds > NO_REPLICA_SECONDS
+        return time.monotonic() - self._replica_seconds > NO_REPLICA_SECONDS
 
-    def _has_left(self, stream: Stream) -> None:
-        with contextlib.suppress(RuntimeError):  # the thread has ended, and all streams with it
+    def _on_cancel(self, stream: Stream) -> None:
+        with contextlib.suppress(RuntimeError):  # the thread has ended, and every stream with it
             self._events.call_soon_threadsafe(self._end, stream, Finish("cancelled"))
 
     # --- the thread ---------------------------------------------------------------------------
@@ -189,117 +187,117 @@ class RemoteLoop:
         self._events.run_until_complete(self._events.shutdown_asyncgens())
         self._events.close()
 
-    def _begin(self, followed: _RemoteRequest) -> None:
-        self._followed[followed.stream] = followed
-        followed.task = self._events.create_task(self._follow(followed))
-        followed.task.add_done_callback(lambda task: self._is_over(followed, task))
+    def _start(self, remote: _RemoteRequest) -> None:
+        self._requests[remote.stream] = remote
+        remote.task = self._events.create_task(self._answer(remote))
+        remote.task.add_done_callback(lambda task: self._on_done(remote, task))
 
     def _end(self, stream: Stream, finish: Finish) -> None:
-        if (followed := self._followed.get(stream)) and followed.task is not None:
-            followed.last = followed.last or finish
-            followed.task.cancel()
+        if (remote := self._requests.get(stream)) and remote.task is not None:
+            remote.ended_with = remote.ended_with or finish
+            remote.task.cancel()
 
-    def _is_over(self, followed: _RemoteRequest, task: asyncio.Task[Finish]) -> None:
-        finish = followed.last
+    def _on_done(self, remote: _RemoteRequest, task: asyncio.Task[Finish]) -> None:
+        finish = remote.ended_with
         if not task.cancelled():
             error = task.exception()
-            # Nothing but a fault of ours; whoever waits is told all the same.
-            broken = Finish("error", error if isinstance(error, Exception) else None)
-            finish = broken if error else task.result()
-        del self._followed[followed.stream]
+            # An unexpected error still ends the stream.
+            failed = Finish("error", error if isinstance(error, Exception) else None)
+            finish = failed if error else task.result()
+        del self._requests[remote.stream]
         with self._lock:
             self._num_admitted -= 1
         finish = finish or Finish("cancelled")
         self._meter.record_finish(finish.reason)
-        followed.stream.put(finish)
+        remote.stream.put(finish)
 
     async def _drain(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._followed and time.monotonic() < deadline:
-            tasks = [one.task for one in self._followed.values() if one.task]
+        while self._requests and time.monotonic() < deadline:
+            tasks = [one.task for one in self._requests.values() if one.task]
             await asyncio.wait(tasks, timeout=max(0.0, deadline - time.monotonic()))
-            await asyncio.sleep(0)  # their ends are told
-        for stream in list(self._followed):
+            await asyncio.sleep(0)  # lets their streams end
+        for stream in list(self._requests):
             self._end(stream, Finish("cancelled"))
-        while self._followed:
+        while self._requests:
             await asyncio.sleep(0.01)
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             if self._has_no_replica:
-                for stream in list(self._followed):
+                for stream in list(self._requests):
                     self._end(stream, Finish("error", NoReplica(seconds=NO_REPLICA_SECONDS)))
 
-    async def _follow(self, followed: _RemoteRequest) -> Finish:
-        """Asks replica after replica until one has told the end."""
+    async def _answer(self, remote: _RemoteRequest) -> Finish:
+        """Sends the request to one replica after another until one has finished it."""
         for _ in range(TRIES):
-            if end := self._end_of(followed):  # the one that was lost had made the last token
+            if end := self._end_of(remote):  # the lost replica had made the last token
                 return end
             try:
-                return await self._asked(followed)
+                return await self._follow(remote)
             except ReplicaUnavailable:
                 self.num_lost += 1
                 await asyncio.sleep(RETRY_SECONDS)
         return Finish("error", ReplicaLost(tries=TRIES))
 
-    async def _asked(self, followed: _RemoteRequest) -> Finish:
-        pieces = self._ask(_rest(followed), followed.modules)
-        async with contextlib.aclosing(pieces):
-            async for told in pieces:
-                if finish := self._hear(followed, told):
+    async def _follow(self, remote: _RemoteRequest) -> Finish:
+        updates = self._generate(_remaining(remote), remote.modules)
+        async with contextlib.aclosing(updates):
+            async for update in updates:
+                if finish := self._apply(remote, update):
                     return finish
         raise ReplicaUnavailable
 
-    def _hear(self, followed: _RemoteRequest, told: ReplicaUpdate) -> Finish | None:
-        if told.picture is not None:
-            self.replica_stats[told.picture.replica] = told.picture
-            for seconds in told.picture.cold_seconds:
+    def _apply(self, remote: _RemoteRequest, update: ReplicaUpdate) -> Finish | None:
+        if update.stats is not None:
+            self.replica_stats[update.stats.replica] = update.stats
+            for seconds in update.stats.cold_seconds:
                 self._spec.on_cold(seconds)
-        stream = followed.stream
+        stream = remote.stream
         if stream.prompt_logprobs is None:
-            stream.prompt_logprobs = told.prompt_logprobs
-        for item in told.items:
+            stream.prompt_logprobs = update.prompt_logprobs
+        for item in update.items:
             if isinstance(item, Finish):
-                return self._understood(followed, item)
-            if not followed.made:
+                return self._checked(remote, item)
+            if not remote.new_ids:
                 self._meter.record_first_token(stream.submitted_seconds)
-            followed.made.append(item.id)
+            remote.new_ids.append(item.id)
             self._meter.num_tokens += 1
             stream.put(item)
         return None
 
-    def _understood(self, followed: _RemoteRequest, finish: Finish) -> Finish:
-        """The end, unless it is the replica's own. Raises `ReplicaUnavailable`."""
+    def _checked(self, remote: _RemoteRequest, finish: Finish) -> Finish:
+        """The end of the request. Raises `ReplicaUnavailable` if it is the end of the replica."""
         match finish.error:
             case LoopStopping() | QueueFull():
                 raise ReplicaUnavailable
             case ObjectMissing() | ObjectDamaged() as error:
                 name = error.values.get("name")
-                for receipt in followed.modules.values():
+                for receipt in remote.modules.values():
                     if receipt.name == name:
                         self._spec.health.mark_broken(receipt.digest, str(error))
         if finish.reason == "cancelled":
             raise ReplicaUnavailable
         return finish
 
-    def _end_of(self, followed: _RemoteRequest) -> Finish | None:
-        request, made = followed.stream.request, followed.made
-        if made and made[-1] in request.stop_ids:
+    def _end_of(self, remote: _RemoteRequest) -> Finish | None:
+        request, new_ids = remote.stream.request, remote.new_ids
+        if new_ids and new_ids[-1] in request.stop_ids:
             return Finish("stop")
-        is_full = len(request.prompt_ids) + len(made) >= self._spec.model.max_length
-        return Finish("length") if len(made) >= request.max_new_tokens or is_full else None
+        is_full = len(request.prompt_ids) + len(new_ids) >= self._spec.model.max_length
+        return Finish("length") if len(new_ids) >= request.max_new_tokens or is_full else None
 
 
 class RemoteCache(NamedTuple):
-    """Where each replica holds its own paths: nothing is held here."""
+    """The path store of a front end, which holds nothing: replicas cache their own paths."""
 
     loop: RemoteLoop
 
     @property
     def max_bytes(self) -> int:
-        """Of all replicas that were heard of."""
-        return sum(picture.max_bytes for picture in list(self.loop.replica_stats.values()))
+        """Of all replicas that have reported."""
+        return sum(stats.max_bytes for stats in list(self.loop.replica_stats.values()))
 
     def pin(self, modules: Modules) -> AbstractContextManager[object]:
         return contextlib.nullcontext()
@@ -308,19 +306,19 @@ class RemoteCache(NamedTuple):
         return True
 
     def stats(self) -> CacheStats:
-        """All replicas together, as of their last answers."""
-        stats = [picture.cache for picture in list(self.loop.replica_stats.values())]
+        """All replicas together, as of their last updates."""
+        stats = [stats.cache for stats in list(self.loop.replica_stats.values())]
         return CacheStats(*map(sum, zip(*stats, strict=True))) if stats else CacheStats(*[0] * 7)
 
 
-def _rest(followed: _RemoteRequest) -> GenerationRequest:
-    """What is still wanted."""
-    request, made = followed.stream.request, followed.made
-    if not made:
+def _remaining(remote: _RemoteRequest) -> GenerationRequest:
+    """The request for the tokens that are still missing."""
+    request, new_ids = remote.stream.request, remote.new_ids
+    if not new_ids:
         return request
     return dataclasses.replace(
         request,
-        prompt_ids=(*request.prompt_ids, *made),
-        max_new_tokens=request.max_new_tokens - len(made),
-        prompt_logprobs=request.prompt_logprobs and followed.stream.prompt_logprobs is None,
+        prompt_ids=(*request.prompt_ids, *new_ids),
+        max_new_tokens=request.max_new_tokens - len(new_ids),
+        prompt_logprobs=request.prompt_logprobs and remote.stream.prompt_logprobs is None,
     )

@@ -1,8 +1,8 @@
-"""An engine that others ask: a request comes with its modules, and tokens go back as they are made.
+"""A serving engine in a process of its own: requests come with their modules, tokens go back.
 
-What it is asked says everything, so it knows no ledger and no release: a newer one is another set
-of modules. It compiles with parameters that are all 0, because what was whole when it was ordered
-may be swept away when it starts.
+Each request names the modules of its path, so a replica knows no ledger and no release: a newer
+release is another set of modules. A replica compiles with parameters that are all 0, because a
+release may be garbage-collected before the replica starts.
 """
 
 import collections
@@ -29,25 +29,25 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaStats(NamedTuple):
-    """A replica at one moment, and since it began."""
+    """A replica now, and its totals since it began."""
 
     replica: str
     loop: LoopStats
     cache: CacheStats
     max_bytes: int  # of its cache
-    cold_seconds: tuple[float, ...]  # that paths took which were not in memory, since the last one
+    cold_seconds: tuple[float, ...]  # of loads of uncached paths, since the last report
 
 
 class ReplicaUpdate(NamedTuple):
-    """A piece of an answer."""
+    """Some tokens of a request, and with the last of them the replica's statistics."""
 
     items: list[Token | Finish]
-    prompt_logprobs: list[Token] | None = None  # with the first piece, where they were asked for
-    picture: ReplicaStats | None = None  # with the last
+    prompt_logprobs: list[Token] | None = None  # with the first update, if asked for
+    stats: ReplicaStats | None = None  # with the last update
 
 
 class ReplicaSpec(NamedTuple):
-    """What a replica is told when it starts."""
+    """The run that a replica serves, and its limits."""
 
     run: str  # folder or URL
     model: ModelConfig
@@ -56,30 +56,30 @@ class ReplicaSpec(NamedTuple):
 
 
 class _PathModules:
-    """The modules of a path, while a request wants them."""
+    """The modules of a path, kept while a request refers to this object."""
 
     def __init__(self, modules: Modules):
         self.modules = modules
 
 
 class Replica:
-    """See the module.
+    """An engine that answers requests.
 
     Args:
-      order: what it serves.
-      name: what it is called in pictures and sentences.
-      machine: where it is.
+      spec: what it serves.
+      name: in statistics and error messages.
+      machine: in error messages.
 
     Raises:
       RunFolderNotVisible: it cannot see the run's files.
     """
 
-    def __init__(self, order: ReplicaSpec, name: str, machine: str):
+    def __init__(self, spec: ReplicaSpec, name: str, machine: str):
         self.name = name
-        address = Address.parse(order.run)
+        address = Address.parse(spec.run)
         if address.url is None and not address.folder.is_dir():
             raise RunFolderNotVisible(machine=machine, folder=address.folder)
-        self._wanted: weakref.WeakValueDictionary[PathKey, _PathModules] = (
+        self._path_modules: weakref.WeakValueDictionary[PathKey, _PathModules] = (
             weakref.WeakValueDictionary()
         )
         self._cold_seconds: collections.deque[float] = collections.deque(maxlen=1000)
@@ -87,76 +87,76 @@ class Replica:
             EngineSpec(
                 address=address,
                 objects=address.objects(),
-                model=order.model,
-                limits=order.limits,
-                path_bytes=order.path_bytes,
-                modules_of=lambda release, path: self._wanted[release, path].modules,
+                model=spec.model,
+                limits=spec.limits,
+                path_bytes=spec.path_bytes,
+                modules_of=lambda release, path: self._path_modules[release, path].modules,
                 health=ReleaseHealth(),
                 on_cold=self._cold_seconds.append,
             )
         )
-        self._room = PathAdmission(self._engine.cache)
+        self._admission = PathAdmission(self._engine.cache)
         self._engine.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can make tokens."""
+        """Whether its loop can make tokens."""
         return self._engine.loop.is_alive
 
     async def generate(
         self, request: GenerationRequest, modules: Modules
     ) -> AsyncGenerator[ReplicaUpdate]:
-        """Answers one request; whoever stops listening frees its row.
+        """Answers one request; closing the generator frees its row.
 
         Args:
-          request: what is wanted.
-          modules: what its path is made of in its release.
+          request: what to generate.
+          modules: of its path, in its release.
 
         Yields:
-          Tokens in pieces; the last item of the last piece is a `Finish`, whatever happens.
+          Updates; the last item of the last one is a `Finish`, also after an error.
         """
         try:
-            async for told in self._made(request, modules):
-                yield told
+            async for update in self._updates(request, modules):
+                yield update
         except DipacoError as error:
-            yield self._last([Finish("error", error)])
+            yield self._last_update([Finish("error", error)])
         except Exception as error:
-            yield self._last([Finish("error", self._broke(error))])
+            yield self._last_update([Finish("error", self._replica_error(error))])
 
-    async def _made(
+    async def _updates(
         self, request: GenerationRequest, modules: Modules
     ) -> AsyncGenerator[ReplicaUpdate]:
         key = request.release, request.path
-        wanted = self._wanted.setdefault(key, _PathModules(modules))
+        kept = self._path_modules.setdefault(key, _PathModules(modules))
         bridge: EventBridge[Token | Finish] = EventBridge()
-        async with self._room.holding(wanted.modules):
-            stream = self._engine.loop.submit(request, _holding(wanted, bridge.put))
+        async with self._admission.pinned(kept.modules):
+            stream = self._engine.loop.submit(request, _keeping(kept, bridge.put))
             try:
-                said = False
+                is_first = True
                 while True:
                     items = await bridge.take()
-                    logprobs, said = (None if said else stream.prompt_logprobs), True
+                    logprobs, is_first = (stream.prompt_logprobs if is_first else None), False
                     if isinstance(end := items[-1], Finish):
                         if end.error is not None and not isinstance(end.error, DipacoError):
-                            items[-1] = Finish("error", self._broke(end.error))
-                        yield self._last(items, logprobs)
+                            items[-1] = Finish("error", self._replica_error(end.error))
+                        yield self._last_update(items, logprobs)
                         return
                     yield ReplicaUpdate(items, logprobs)
             finally:
                 stream.cancel()
 
-    def _broke(self, error: Exception) -> ReplicaError:
-        """What went wrong, as a sentence that can travel."""
-        log.error("an answer failed", exc_info=error)
+    def _replica_error(self, error: Exception) -> ReplicaError:
+        """An error that can be pickled; the original goes to the log."""
+        log.error("a request failed", exc_info=error)
         problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
         return ReplicaError(problem=problem, replica=self.name)
 
-    def _last(
+    def _last_update(
         self, items: list[Token | Finish], prompt_logprobs: list[Token] | None = None
     ) -> ReplicaUpdate:
-        return ReplicaUpdate(items, prompt_logprobs, self._picture())
+        return ReplicaUpdate(items, prompt_logprobs, self._stats())
 
-    def _picture(self) -> ReplicaStats:
+    def _stats(self) -> ReplicaStats:
         cold = [self._cold_seconds.popleft() for _ in range(len(self._cold_seconds))]
         cache = self._engine.cache
         return ReplicaStats(
@@ -164,12 +164,12 @@ class Replica:
         )
 
 
-def _holding(
-    wanted: _PathModules, put: Callable[[Token | Finish], None]
+def _keeping(
+    kept: _PathModules, put: Callable[[Token | Finish], None]
 ) -> Callable[[Token | Finish], None]:
-    """`put`, which keeps the modules known as long as the loop's stream does."""
+    """`put` with a reference to the modules, so they are kept as long as the loop's stream."""
 
-    def told(item: Token | Finish, wanted: _PathModules = wanted) -> None:
+    def put_item(item: Token | Finish, kept: _PathModules = kept) -> None:
         put(item)
 
-    return told
+    return put_item

@@ -1,4 +1,4 @@
-"""The tiny run, served in this process: one service and one client for all tests of HTTP."""
+"""The tiny run, served in this process: one service and one client for all HTTP tests."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from dipaco.data.toy import toy_documents
 
 @pytest.fixture(scope="session")
 def limits():
-    """Few rows, and the same in all tests: what is compiled once serves them all."""
+    """Few rows, and the same in all tests, so programs are compiled once."""
     from dipaco.serving.decoding.limits import LoopLimits
 
     return LoopLimits(rows=8, rows_per_path=4, waiting=32)
@@ -48,15 +48,15 @@ def url(service) -> Iterator[str]:
 
 @pytest.fixture
 def narrow_port(service, monkeypatch) -> Iterator[int]:
-    """The same, where little is sent ahead, and nobody is waited for."""
+    """The same with a small send buffer and short time limits for clients."""
     import socket
 
     from dipaco.serving.http import server
 
     monkeypatch.setattr(server, "UNREAD_SECONDS", 1)
-    monkeypatch.setattr(server, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(server, "HEADER_SECONDS", 0.3)
     with server.listen("127.0.0.1", 0) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections take it over
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
         with _serving(service, listening):
             yield listening.getsockname()[1]
 

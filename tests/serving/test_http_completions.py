@@ -31,13 +31,13 @@ def events_of(client, where="/v1/completions", **body):
 def choice_of(service, prompt):
     """Path and ids of a prompt, as the service sees it."""
     (ids,) = service.tokenizer.encode([prompt])
-    return service.choose(service.releases.now, ids).path, ids
+    return service.route(service.releases.current, ids).path, ids
 
 
 @pytest.fixture(scope="module")
 def log_probabilities(service):
     """(path, ids) -> float32 [tokens, V] by the full forward, which knows no cache and no batch."""
-    release, length = service.releases.now.release, service.model.max_length
+    release, length = service.releases.current.release, service.model.max_length
     parts = {path: service.run.path_of(release, path) for path in range(len(release.paths))}
     full = jax.jit(lambda parts, tokens: forward(service.model, parts, tokens)[0])
 
@@ -60,7 +60,7 @@ def test_greedy_text_is_what_the_path_alone_would_say(service, client, prompts, 
         (choice,) = answer["choices"]
         assert choice["text"] == service.tokenizer.decode(all_ids[len(ids) :])
         assert (choice["path"], choice["finish_reason"]) == (path, "length")
-        assert answer["system_fingerprint"] == service.releases.now.digest
+        assert answer["system_fingerprint"] == service.releases.current.digest
         assert answer["usage"] == {
             "prompt_tokens": len(ids),
             "completion_tokens": 12,
@@ -189,7 +189,7 @@ def test_a_path_can_be_named(service, client, prompts):
     routed, _ = choice_of(service, prompts[0])
     others = {
         ask(client, prompt=prompts[0], path=path)["choices"][0]["path"]
-        for path in range(service.releases.now.num_paths)
+        for path in range(service.releases.current.num_paths)
     }
     assert routed in others == {0, 1, 2, 3}
 

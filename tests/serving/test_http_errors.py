@@ -282,12 +282,12 @@ def test_paths_that_are_not_whole_answer_503_and_the_others_serve(tiny, copy_of,
     run = copy_of(tiny)
     said = []
     with Service(run.folder, ServiceSettings(limits=limits), said.append) as service:
-        release = service.releases.now.release
+        release = service.releases.current.release
         broken = run.folder / release.objects[release.paths[3]["late/0001"]].name
         content = bytearray(broken.read_bytes())
         content[-5] ^= 1
         broken.write_bytes(content)
-        service.follower.check()
+        service.follower.verify_current()
         assert "late/0001 is not whole, so paths 1, 3 answer 503" in said[0]
         service.start()
         with TestClient(make_app(service)) as client:
@@ -311,7 +311,7 @@ def test_a_module_that_vanishes_is_said_to_the_client_and_once_to_the_operator(
     said = []
     with Service(run.folder, ServiceSettings(limits=limits), said.append) as service:
         service.start()
-        release = service.releases.now.release
+        release = service.releases.current.release
         file = run.folder / release.objects[release.paths[3]["late/0001"]].name
         content = file.read_bytes()
         file.unlink()
@@ -331,7 +331,7 @@ def test_a_module_that_vanishes_is_said_to_the_client_and_once_to_the_operator(
 def test_a_run_of_which_no_path_is_whole_is_not_served(tiny, copy_of):
     run = copy_of(tiny)
     with Service(run.folder, say=lambda _: None) as service:
-        for receipt in service.releases.now.release.objects.values():
+        for receipt in service.releases.current.release.objects.values():
             (run.folder / receipt.name).write_bytes(b"not this")
         with pytest.raises(ObjectDamaged):
             service.start()
@@ -453,6 +453,6 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
 
     headers = [(b"content-type", b"application/json")]
     slow = Request({"type": "http", "headers": headers}, nothing)
-    with pytest.raises(ApiError, match="not whole after") as refusal:
+    with pytest.raises(ApiError, match="incomplete after") as refusal:
         asyncio.run(requests.read_body(slow, 1000, CompletionRequest))
     assert refusal.value.status == 408

@@ -1,4 +1,4 @@
-"""The page at / in a real browser: a prompt lights up its path, and the text streams in."""
+"""The page at / in a browser: a prompt highlights its path, and the text streams in."""
 
 import shutil
 
@@ -27,12 +27,12 @@ def browser():
 @pytest.fixture(params=["light", "dark"])
 def page(browser, url, request):
     page = browser.new_page(color_scheme=request.param)
-    wrong = []
-    page.on("pageerror", lambda error: wrong.append(error))
-    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    errors = []
+    page.on("pageerror", lambda error: errors.append(error))
+    page.on("console", lambda entry: errors.append(entry.text) if entry.type == "error" else None)
     page.goto(url)
     yield page
-    assert not wrong
+    assert not errors
     page.close()
 
 
@@ -40,14 +40,14 @@ def lit(page):
     return page.locator(".cell.on").evaluate_all("cells => cells.map(c => c.dataset.module)")
 
 
-def test_typing_lights_up_the_path_and_continuing_streams_the_text(page, service, prompts):
-    served = service.releases.now
+def test_typing_highlights_the_path_and_continuing_streams_the_text(page, service, prompts):
+    served = service.releases.current
     page.locator(".cell.on").first.wait_for()
     assert page.locator(".cell").count() == 4
     seen = set()
     for prompt in prompts[:4]:
         (ids,) = service.tokenizer.encode([prompt])
-        choice = service.choose(served, ids)
+        choice = service.route(served, ids)
         page.fill("#prompt", prompt)
         page.locator("#path b", has_text=f"path {choice.path}").wait_for()
         assert lit(page) == list(choice.modules)
@@ -68,7 +68,7 @@ def test_typing_lights_up_the_path_and_continuing_streams_the_text(page, service
     assert page.locator("#problem").text_content() == ""
 
 
-def test_what_is_wrong_is_said_on_the_page(browser, url):
+def test_an_error_is_shown_on_the_page(browser, url):
     page = browser.new_page()
     page.goto(url)
     page.locator(".cell.on").first.wait_for()

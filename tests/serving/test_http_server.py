@@ -1,9 +1,13 @@
-"""The real thing: `dipaco serve` as a process, a client that hangs up, SIGTERM in mid-stream."""
+"""`dipaco serve` as a process: signals, clients that disconnect, and requests that are not HTTP."""
 
+import http.client
 import json
 import signal
+import socket
 import threading
+import time
 
+import httpx
 import pytest
 
 from tests.support.server_process import LONG, Server, until
@@ -21,11 +25,11 @@ def server(tiny, command_cache):
     server.process.communicate()
 
 
-def test_a_client_that_hangs_up_frees_its_rows_and_sigterm_finishes_what_runs(server):
+def test_a_disconnected_client_frees_its_rows_and_sigterm_finishes_running_requests(server):
     connection, answer, line = server.begin(LONG)
     assert line.startswith(b"data: {")
     answer.close()
-    connection.close()  # the reader is gone; the server has most of it still to do
+    connection.close()  # most of the answer is still to be made
     until(lambda: server.metric("hang_ups_total") == 1)
     until(lambda: server.metric("rows") == server.metric("waiting_requests") == 0)
     assert server.metric("cache_paths_in_use") == 0
@@ -33,22 +37,22 @@ def test_a_client_that_hangs_up_frees_its_rows_and_sigterm_finishes_what_runs(se
 
     connection, answer, line = server.begin(LONG)
     server.process.send_signal(signal.SIGTERM)
-    told = (line + answer.read()).decode()
+    text = (line + answer.read()).decode()
     connection.close()
-    events = [json.loads(line[6:]) for line in told.split("\n") if line.startswith("data: {")]
+    events = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
     ended = [c["index"] for e in events for c in e["choices"] if c["finish_reason"]]
-    assert told.endswith("data: [DONE]\n\n")
+    assert text.endswith("data: [DONE]\n\n")
     assert sorted(ended) == list(range(LONG["n"]))
     assert server.end() == 0
-    assert "the requests that run are finished first" in server.said
+    assert "running requests are finished first" in server.said
     assert "Traceback" not in server.said
     with pytest.raises(ConnectionRefusedError):
         server.connect().connect()
 
 
-def test_at_the_second_signal_who_is_not_done_is_told_that_it_stops(server):
+def test_a_second_signal_ends_open_requests_with_an_error(server):
     connection, answer, _ = server.begin(LONG | {"n": 128})
-    late = server.connect()  # behind the first: 128 texts with two rows
+    late = server.connect()  # queued behind 128 texts on two rows
     kind = {"Content-Type": "application/json"}
     late.request("POST", "/v1/completions", json.dumps(LONG | {"n": 128}), kind)
     slow = server.connect()  # it never sends the rest
@@ -56,15 +60,15 @@ def test_at_the_second_signal_who_is_not_done_is_told_that_it_stops(server):
     slow.putheader("Content-Type", "application/json")
     slow.putheader("Content-Length", "1000")
     slow.endheaders(b'{"model": ')
-    # Asked after it, in the same event loop: by then its head has been read.
+    # By the time of this later request, the head of `slow` has been read.
     until(lambda: server.metric("waiting_requests") > 128)
     server.process.send_signal(signal.SIGTERM)
     server.said += server.process.stderr.readline()
     server.process.send_signal(signal.SIGTERM)
-    told = late.getresponse()
-    assert (told.status, json.loads(told.read())["error"]["code"]) == (503, "stopping")
-    told = slow.getresponse()
-    assert (told.status, json.loads(told.read())["error"]["code"]) == (503, "stopping")
+    response = late.getresponse()
+    assert (response.status, json.loads(response.read())["error"]["code"]) == (503, "stopping")
+    response = slow.getresponse()
+    assert (response.status, json.loads(response.read())["error"]["code"]) == (503, "stopping")
     answer.read()
     slow.close()
     late.close()
@@ -73,25 +77,25 @@ def test_at_the_second_signal_who_is_not_done_is_told_that_it_stops(server):
     assert "Traceback" not in server.said
 
 
-def test_a_signal_in_the_middle_of_another_is_the_second():
+def test_a_signal_during_the_handling_of_another_counts_as_the_second():
     from dipaco.serving.http.server import _Server, http_config
 
     said, is_cut_off = [], threading.Event()
 
     def say(sentence):
         said.append(sentence)
-        server._stop(signal.SIGTERM, None)  # the handler is not done with the first
+        server._on_signal(signal.SIGTERM, None)  # the handler of the first is still running
 
     server = _Server(http_config(Starlette()), 3600, say, is_cut_off.set)
-    server._stop(signal.SIGTERM, None)
-    server._stop(signal.SIGTERM, None)  # the third changes nothing
+    server._on_signal(signal.SIGTERM, None)
+    server._on_signal(signal.SIGTERM, None)  # a third changes nothing
     assert is_cut_off.wait(60)
     until(lambda: server.force_exit)
     assert server.should_exit
     assert len(said) == 1
 
 
-def test_what_makes_serving_impossible_is_a_sentence(dipaco, tiny, tmp_path):
+def test_what_prevents_serving_is_a_sentence(dipaco, tiny, tmp_path):
     def said(*options, code=2):
         ended = dipaco("serve", *options)
         assert (ended.code, ended.out) == (code, "")
@@ -107,3 +111,80 @@ def test_what_makes_serving_impossible_is_a_sentence(dipaco, tiny, tmp_path):
     assert "`--rows` is 1000000000. Expected at most" in said(*run, "--rows", 10**9, "--port", 0)
     assert "`--replicas` is '4'. Expected `--engine ray` beside it" in said(*run, "--replicas", "4")
     assert "CannotListen" in said(*run, "--host", "203.0.113.1")
+
+
+# --- clients that send or read badly, over a socket ---------------------------------------------
+
+REQUEST = {"model": "tiny", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
+
+
+def test_a_client_that_sends_nothing_or_endless_headers_is_disconnected(narrow_port):
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as silent:
+        assert silent.recv(100) == b""
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as endless:
+        endless.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\nX-Long: " + b"z" * 70_000)
+        assert endless.recv(100).startswith(b"HTTP/1.1 4")
+
+
+def test_a_second_request_without_a_complete_head_is_disconnected(narrow_port):
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert slow.recv(1000).startswith(b"HTTP/1.1 200")
+        slow.sendall(b"G")
+        while slow.recv(1000):
+            pass
+
+
+@pytest.mark.parametrize("size", [50_000, 66_000, 130_000, 200_000, 3_000_000])
+def test_a_large_body_does_not_count_as_headers_however_it_arrives(narrow_port, size):
+    body = json.dumps(REQUEST | {"max_tokens": 1}).encode().ljust(size)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {size}\r\n"
+    head = head.encode() + b"Content-Type: application/json\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as client:
+        for pieces in ([head + body], [head, body], [head + body[:100], body[100:]], [head + body]):
+            for piece in pieces:
+                client.sendall(piece)
+                time.sleep(0.05)
+            answer = http.client.HTTPResponse(client)
+            answer.begin()
+            assert (answer.status, json.loads(answer.read())["object"]) == (200, "text_completion")
+
+
+def test_many_requests_in_one_packet_do_not_count_as_long_headers(narrow_port):
+    one = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as client:
+        client.sendall(3000 * one)
+        found = b""
+        while found.count(b"HTTP/1.1 200") < 3000:
+            found += (more := client.recv(1 << 20))
+            assert more, found[-500:]
+
+
+def test_an_offer_to_upgrade_to_http_2_is_ignored(narrow_port):
+    url = f"http://127.0.0.1:{narrow_port}/v1/completions"
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAM"}
+    read = httpx.post(url, json=REQUEST | {"max_tokens": 1}, headers=offer, timeout=60)
+    assert (read.status_code, read.json()["usage"]["completion_tokens"]) == (200, 1)
+
+
+def test_a_client_that_reads_nothing_counts_as_disconnected(narrow_port):
+    body = REQUEST | {"n": 30, "max_tokens": 50, "temperature": 1, "logprobs": 5, "stream": True}
+    url = f"http://127.0.0.1:{narrow_port}"
+    read = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+    assert read.text.endswith("[DONE]\n\n")
+    assert "dipaco_hang_ups_total 0.0" in httpx.get(f"{url}/metrics").text
+    body = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n"
+    with socket.socket() as idle:
+        idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        idle.connect(("127.0.0.1", narrow_port))
+        idle.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        for _ in range(60):
+            metrics = httpx.get(f"{url}/metrics").text
+            if "dipaco_hang_ups_total 1.0" in metrics:
+                break
+            time.sleep(0.25)
+        else:
+            raise AssertionError(metrics)
+        received = idle.recv(1000)  # what had been sent before
+        assert received.startswith(b"HTTP/1.1 200 OK")

@@ -1,4 +1,4 @@
-"""Questions of several threads, answered in batches."""
+"""Calls of several threads, computed in batches."""
 
 import threading
 import time
@@ -10,56 +10,56 @@ from dipaco.serving.micro_batcher import MicroBatcher
 
 
 class Slow:
-    """Answers with twice the question; each batch waits until it may go on."""
+    """Doubles its inputs; each batch waits until it may continue."""
 
     def __init__(self):
-        self.batches, self.may_go_on, self.has_begun = [], threading.Event(), threading.Event()
+        self.batches, self.may_continue, self.has_begun = [], threading.Event(), threading.Event()
 
-    def __call__(self, questions):
-        self.batches.append(list(questions))
+    def __call__(self, inputs):
+        self.batches.append(list(inputs))
         self.has_begun.set()
-        assert self.may_go_on.wait(30)
-        if 13 in questions:
+        assert self.may_continue.wait(30)
+        if 13 in inputs:
             raise ValueError("thirteen")
-        return [2 * question for question in questions]
+        return [2 * value for value in inputs]
 
 
 @pytest.fixture
-def asked_at_once():
-    """`asked_at_once(questions)`: a `Slow` and the futures; all but the first question come while
-    the first is computed.
+def computed_at_once():
+    """`computed_at_once(inputs)` -> a `Slow` and the futures; the first input is being computed
+    while the others come.
     """
 
-    def ask(questions, most=4):
+    def compute_all(inputs, max_batch=4):
         slow = Slow()
-        together = MicroBatcher(slow, most)
-        first = threads.submit(together.compute, questions[0])
+        batcher = MicroBatcher(slow, max_batch)
+        first = threads.submit(batcher.compute, inputs[0])
         assert slow.has_begun.wait(30)
         others = []
-        for number, question in enumerate(questions[1:], 1):
-            others.append(threads.submit(together.compute, question))
+        for number, value in enumerate(inputs[1:], 1):
+            others.append(threads.submit(batcher.compute, value))
             until = time.monotonic() + 30
-            while len(together._asked) < number:
+            while len(batcher._waiting) < number:
                 assert time.monotonic() < until
-        slow.may_go_on.set()
+        slow.may_continue.set()
         return slow, [first, *others]
 
     with ThreadPoolExecutor(16) as threads:
-        yield ask
+        yield compute_all
 
 
-def test_who_asks_alone_is_answered_alone():
-    assert MicroBatcher(lambda questions: [len(questions)], 4).compute("?") == 1
+def test_a_single_call_is_a_batch_of_one():
+    assert MicroBatcher(lambda inputs: [len(inputs)], 4).compute("?") == 1
 
 
-def test_what_comes_during_a_batch_makes_the_next_one_in_the_order_of_asking(asked_at_once):
-    slow, answers = asked_at_once([1, 2, 3, 4, 5, 6, 7])
+def test_calls_during_a_batch_make_the_next_one_in_order(computed_at_once):
+    slow, answers = computed_at_once([1, 2, 3, 4, 5, 6, 7])
     assert [answer.result(30) for answer in answers] == [2, 4, 6, 8, 10, 12, 14]
     assert slow.batches == [[1], [2, 3, 4, 5], [6, 7]]
 
 
-def test_an_error_is_told_to_all_of_its_batch_and_to_nobody_else(asked_at_once):
-    _, answers = asked_at_once([1, 2, 13, 4, 5], most=3)
+def test_an_error_reaches_every_call_of_its_batch_and_no_other(computed_at_once):
+    _, answers = computed_at_once([1, 2, 13, 4, 5], max_batch=3)
     assert [answers[n].result(30) for n in (0, 4)] == [2, 10]
     for number in (1, 2, 3):
         with pytest.raises(ValueError, match="thirteen"):

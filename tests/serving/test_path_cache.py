@@ -1,4 +1,4 @@
-"""The path cache: shared modules once, never more bytes than allowed, nothing in use let go."""
+"""The path cache: shared modules once, never more bytes than allowed, no pinned path evicted."""
 
 import contextlib
 import threading
@@ -70,7 +70,7 @@ def test_a_module_that_paths_or_releases_share_is_read_and_held_once():
     assert (stats.hits, stats.misses) == (1, 4)
 
 
-def test_the_least_recently_used_path_goes_first():
+def test_the_least_recently_used_path_is_evicted_first():
     disk = Disk()
     cache = PathCache(disk.load, 4 * SIZE)  # two paths that share nothing
     for path in (0, 4, 0, 8):
@@ -81,7 +81,7 @@ def test_the_least_recently_used_path_goes_first():
     assert cache.stats().evictions == 1
 
 
-def test_what_is_in_use_stays_and_there_is_room_again_when_it_is_not():
+def test_a_pinned_path_stays_and_frees_its_bytes_when_unpinned():
     cache = PathCache(Disk().load, 4 * SIZE)
     with cache.pin(modules_of(0)) as parts, cache.pin(modules_of(4)):
         with pytest.raises(NoRoomForPath, match="All 2 paths"), cache.pin(modules_of(8)):
@@ -116,32 +116,32 @@ def test_a_module_that_cannot_be_read_leaves_the_cache_as_it_was():
         pass
 
 
-def test_time_of_a_cold_path_is_told():
-    told = []
-    cache = PathCache(Disk().load, 1000, on_cold=told.append)
+def test_the_load_time_of_a_cold_path_is_reported():
+    seconds = []
+    cache = PathCache(Disk().load, 1000, on_cold=seconds.append)
     for _ in range(2):
         with cache.pin(modules_of(0)):
             pass
-    assert len(told) == 1
+    assert len(seconds) == 1
 
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from(["pin", "let go"]), st.integers(0, 8)), max_size=40),
+    st.lists(st.tuples(st.sampled_from(["pin", "unpin"]), st.integers(0, 8)), max_size=40),
     st.integers(2, 7),
 )
-def test_whatever_is_asked_bytes_stay_within_the_limit_and_pins_hold(steps, most_modules):
+def test_bytes_stay_within_the_limit_and_pins_hold_for_any_sequence(steps, most_modules):
     cache = PathCache(Disk().load, most_modules * SIZE)
     pins = []
-    for what, path in steps:
-        if what == "pin":
+    for action, path in steps:
+        if action == "pin":
             pin = contextlib.ExitStack()
             try:
                 pins.append((path, pin, pin.enter_context(cache.pin(modules_of(path)))))
             except NoRoomForPath:
                 held = {m for p, _, _ in pins for m in TOPOLOGY.modules_of(p)}
                 needed = held | set(TOPOLOGY.modules_of(path))
-                assert len(needed) > most_modules, "there was room"
+                assert len(needed) > most_modules, "it would have fit"
         elif pins:
             pins.pop(path % len(pins))[1].close()
         stats = cache.stats()
@@ -156,7 +156,7 @@ def test_many_threads_may_pin_at_once():
     cache = PathCache(disk.load, 6 * SIZE)
     wrong = []
 
-    def ask(first):
+    def pin_many(first):
         for i in range(200):
             path = (first + i) % 9
             with contextlib.suppress(NoRoomForPath), cache.pin(modules_of(path)) as parts:
@@ -164,7 +164,7 @@ def test_many_threads_may_pin_at_once():
                 if parts["head"] != f"head of {late}" or parts["embed"] != f"embed of {early}":
                     wrong.append(path)
 
-    threads = [threading.Thread(target=ask, args=(first,)) for first in range(4)]
+    threads = [threading.Thread(target=pin_many, args=(first,)) for first in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

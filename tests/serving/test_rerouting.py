@@ -1,5 +1,5 @@
-"""Re-routing every W tokens made: the router that the run trained for it decides, as it did when
-the run was evaluated with it.
+"""Re-routing every W new tokens: the router that the run trained for it chooses the same paths as
+in the run's evaluation.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def rerouted(dipaco, config_file, tmp_path_factory):
-    """A finished run that has such a router."""
+    """A finished run with a re-routing router."""
     folder = tmp_path_factory.mktemp("rerouted") / "run"
     words = (f"--set={setting}" for setting in SETTINGS)
     ended = dipaco("train", config_file, "--run", folder, *words)
@@ -48,7 +48,7 @@ def test_the_paths_of_a_text_are_those_of_the_offline_evaluation(rerouted, setti
     from dipaco.serving.http.app import make_app
 
     with Service(rerouted, settings, say=lambda _: None) as service:
-        run, served, length = service.run, service.releases.now, service.model.max_length
+        run, served, length = service.run, service.releases.current, service.model.max_length
         parts = [run.path_of(served.release, path) for path in range(4)]
         full = jax.jit(lambda parts, tokens: forward(service.model, parts, tokens)[0])
         params = load_tree(run.objects, run.stage("reroute").artifacts["within_router"])
@@ -67,22 +67,22 @@ def test_the_paths_of_a_text_are_those_of_the_offline_evaluation(rerouted, setti
         tokens, lengths = first_tokens(run.corpus, documents, length)
         prefix = run.config.data.prefix_tokens
         service.start()
-        num_moves = num_read_again = num_asked = num_shown = 0
+        num_moves = num_read_again = num_choices = num_read = 0
         with TestClient(make_app(service)) as client:
             for row in tokens[lengths > prefix][:6]:
                 ids = row[:prefix].tolist()
-                first = service.choose(served, row[:prefix]).path
+                first = service.route(served, row[:prefix]).path
                 paths = [first]
                 while len(ids) < length:
                     ids.append(next_token(paths[-1], ids))
                     if len(ids) < length and (len(ids) - prefix) % EVERY == 0:
                         paths.append(int(choices_of(ids)[0, len(ids) - 1]))
-                        num_asked += 1
-                        num_shown += len(ids)
+                        num_choices += 1
+                        num_read += len(ids)
                         if paths[-1] != paths[-2]:
                             num_moves += 1
                             num_read_again += len(ids)
-                # What the evaluation would say of this text, had it been a document.
+                # What the evaluation gives for this text as a document.
                 expected = path_of_tokens(np.array([first]), choices_of(ids), EVERY, prefix)
                 np.testing.assert_array_equal(expected[0, prefix:], np.repeat(paths, EVERY))
 
@@ -92,44 +92,42 @@ def test_the_paths_of_a_text_are_those_of_the_offline_evaluation(rerouted, setti
                 assert choice["text"] == service.tokenizer.decode(ids[prefix:])
                 assert choice["path"] == paths[-1]
             metrics = client.get("/metrics").text
-    assert num_moves > 0, "it is meant to move"
+    assert num_moves > 0, "the text is meant to move"
     assert f"dipaco_reroutes_total {num_moves}.0" in metrics
     assert f"dipaco_reroute_tokens_total {num_read_again}.0" in metrics
-    assert f"dipaco_reroute_choices_total {num_asked}.0" in metrics
-    assert f"dipaco_reroute_router_tokens_total {num_shown}.0" in metrics
+    assert f"dipaco_reroute_choices_total {num_choices}.0" in metrics
+    assert f"dipaco_reroute_router_tokens_total {num_read}.0" in metrics
 
 
-def test_asking_for_texts_of_any_length_compiles_nothing_after_the_warm_up(rerouted, settings):
+def test_texts_of_any_length_compile_nothing_after_the_warm_up(rerouted, settings):
     from dipaco.serving import rerouting
 
     with Service(rerouted, settings, say=lambda _: None) as service:
         (router,) = service._rerouters.values()
         router.warm_up()
-        before = rerouting._choose._cache_size()
+        before = rerouting._next_path._cache_size()
         for size in (1, 31, 63, 64):
             assert router.next_path(np.arange(size, dtype=np.int32)) in range(4)
-        assert rerouting._choose._cache_size() == before
+        assert rerouting._next_path._cache_size() == before
 
 
-def test_a_release_that_it_was_not_trained_for_is_re_routed_by_the_document_router(
-    rerouted, settings
-):
+def test_an_earlier_release_is_re_routed_by_the_document_router(rerouted, settings):
     said = []
     older = dataclasses.replace(settings, phase=1)
     text = np.arange(50, dtype=np.int32)
     with Service(rerouted, older, say=said.append) as service:
         service.start()
-        served = service.releases.now
-        again = service.reroute(served, text)
-        assert again == (service.choose(served, text[-32:]).path, 32)
+        served = service.releases.current
+        rerouted_to = service.reroute(served, text)
+        assert rerouted_to == (service.route(served, text[-32:]).path, 32)
     assert any("re-routed by the document router" in sentence for sentence in said)
 
     never = dataclasses.replace(settings, reroute_every=None)
     with Service(rerouted, never, say=said.append) as service:
-        assert not service._rerouters, "it is not read where nobody wants it"
+        assert not service._rerouters, "without re-routing it is not read"
 
 
-def test_a_router_that_comes_after_its_release_is_found(rerouted, settings, tmp_path):
+def test_a_router_that_appears_after_its_release_is_loaded(rerouted, settings, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(rerouted, folder)
 
@@ -141,15 +139,15 @@ def test_a_router_that_comes_after_its_release_is_found(rerouted, settings, tmp_
     in_ledger("DELETE FROM stages WHERE stage = 'reroute'")
     text = np.arange(50, dtype=np.int32)
     with Service(folder, settings, say=lambda _: None) as service:
-        served = service.releases.now
+        served = service.releases.current
         assert service.reroute(served, text).tokens_read == 32
         in_ledger(f"INSERT INTO stages VALUES ({', '.join('?' * len(row))})", *row)
-        assert not service.follower.look()  # no newer release
+        assert not service.follower.poll()  # no newer release
         assert service.reroute(served, text).tokens_read == 50
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_text_whose_next_path_is_not_whole_stays_where_it_is(
+def test_a_text_whose_next_path_is_not_whole_stays_on_its_path(
     rerouted, settings, tmp_path, monkeypatch, is_known
 ):
     from starlette.testclient import TestClient
@@ -163,18 +161,18 @@ def test_a_text_whose_next_path_is_not_whole_stays_where_it_is(
         service.start()
         # All texts begin on path 0, and are sent to path 3.
         monkeypatch.setattr(service, "reroute", lambda *_: Rerouted(3, 1))
-        release = service.releases.now.release
+        release = service.releases.current.release
         (folder / release.objects[release.paths[3]["late/0001"]].name).unlink()
         if is_known:
-            service.follower.check()
+            service.follower.verify_current()
         with TestClient(make_app(service)) as client:
-            here = client.post("/v1/completions", json=body | {"path": 0}).json()
-            monkeypatch.setattr(service, "choose", _always(0, service.choose))
+            on_path_0 = client.post("/v1/completions", json=body | {"path": 0}).json()
+            monkeypatch.setattr(service, "route", _always(0, service.route))
             answer = client.post("/v1/completions", json=body)
             assert answer.status_code == 200, answer.text
-            (choice,), (expected,) = answer.json()["choices"], here["choices"]
+            (choice,), (expected,) = answer.json()["choices"], on_path_0["choices"]
             assert (choice["text"], choice["path"]) == (expected["text"], 0)
 
 
-def _always(path, choose):
-    return lambda served, prompt, _=None: choose(served, prompt, path)
+def _always(path, route):
+    return lambda served, prompt, _=None: route(served, prompt, path)

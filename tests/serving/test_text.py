@@ -1,4 +1,4 @@
-"""Text that grows: held back or not, joined it is what decoding everything at once gives."""
+"""Tokens to text: joined, the pieces equal decoding everything at once."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ def tokenizer(tmp_path_factory):
     return train_tokenizer([TEXT] * 4, 300, file)
 
 
-def test_the_bytes_of_tokens_are_the_bytes_of_the_text(tokenizer):
+def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(tokenizer):
     pieces = token_bytes(tokenizer)
     (ids,) = tokenizer.encode([TEXT])
     assert b"".join(pieces[i] for i in ids) == TEXT.encode()
@@ -26,18 +26,18 @@ def test_the_bytes_of_tokens_are_the_bytes_of_the_text(tokenizer):
 
 
 @given(st.lists(st.integers(0, 255), max_size=40))
-def test_any_tokens_added_one_by_one_are_the_text_that_the_tokenizer_decodes(tokenizer, ids):
+def test_tokens_added_one_by_one_give_the_text_that_the_tokenizer_decodes(tokenizer, ids):
     pieces, characters = token_bytes(tokenizer), Characters()
     parts = [characters.add(pieces[i]) for i in ids]
     assert "".join(parts) + characters.end() == tokenizer.decode(ids)
 
 
-def test_a_character_comes_when_it_is_whole():
+def test_a_character_comes_out_when_it_is_complete():
     characters = Characters()
     assert [characters.add(bytes([byte])) for byte in "😀a".encode()] == ["", "", "", "😀", "a"]
 
 
-def test_sentencepiece_vocabularies_spell_spaces_and_lone_bytes_their_own_way(tmp_path):
+def test_sentencepiece_spellings_of_spaces_and_lone_bytes_are_understood(tmp_path):
     import tokenizers
 
     vocabulary = {"<unk>": 0, "<0xF0>": 1, "<0x9F>": 2, "\u2581the": 3, "cat": 4}
@@ -55,35 +55,35 @@ few_letters = st.text("ab", max_size=12)
 
 
 @given(st.lists(few_letters, max_size=6), st.lists(st.text("ab", min_size=1, max_size=4)))
-def test_text_is_cut_where_the_first_whole_stop_string_begins_however_it_arrives(pieces, stops):
+def test_text_is_cut_where_the_first_complete_stop_string_begins(pieces, stops):
     finder, out = StopStrings(stops), []
     for piece in pieces:
         out.append(finder.add(piece))
-        # Whatever is out is before any stop string that can still come.
+        # Text that came out is before any stop string that can still come.
         assert not any("".join(out).count(stop) for stop in stops)
     text = "".join(pieces)
-    whole = [
+    complete = [
         (end, end - len(stop))
         for end in range(len(text) + 1)
         for stop in stops
         if text[:end].endswith(stop)
     ]
-    assert "".join(out) + finder.end() == (text[: min(whole)[1]] if whole else text)
-    assert finder.is_met == bool(whole)
+    assert "".join(out) + finder.end() == (text[: min(complete)[1]] if complete else text)
+    assert finder.is_met == bool(complete)
 
 
-def test_what_may_be_a_stop_string_waits_and_comes_when_it_is_none():
+def test_a_possible_stop_string_is_held_and_released_when_it_is_none():
     finder = StopStrings(["\n\nHuman:"])
     assert [finder.add(text) for text in ("Yes.\n", "\nHum", "ming")] == ["Yes.", "", "\n\nHumming"]
     assert (finder.add(" on\n\n"), finder.end()) == (" on", "\n\n")
 
 
-def test_a_token_that_is_no_text_is_shown_as_bytes():
+def test_a_token_that_is_not_text_is_shown_as_bytes():
     assert shown("né".encode()) == "né"
     assert shown(b"\xe2\x80") == "bytes:\\xe2\\x80"
 
 
-# --- the letter that a token begins in --------------------------------------------------------
+# --- the character that a token begins in -----------------------------------------------------
 
 some_bytes = st.one_of(
     st.sampled_from([piece.encode() for piece in ("a", "é", "€", "😀", "ab")]),
@@ -91,38 +91,38 @@ some_bytes = st.one_of(
 )
 
 
-def letter_of_each_byte(text):
-    """Of bytes that are decoded at once."""
-    letters, place = [], 0
+def character_of_each_byte(text):
+    """The index of the character that each byte belongs to, decoding all at once."""
+    characters, place = [], 0
     while place < len(text):
         try:
             size = len(text[place:].decode()[0].encode())
         except UnicodeDecodeError as error:
             whole = text[place : place + error.start].decode()
             size = len(whole[0].encode()) if whole else error.end
-        letters += [letters[-1] + 1 if letters else 0] * size
+        characters += [characters[-1] + 1 if characters else 0] * size
         place += size
-    return letters
+    return characters
 
 
 @given(st.lists(some_bytes, min_size=1, max_size=8))
-def test_a_token_says_the_letter_that_its_first_byte_is_of(pieces):
+def test_the_offset_of_a_token_is_the_character_of_its_first_byte(pieces):
     writer = TextWriter(pieces)
     tokens = [Token(number, 0.0, ()) for number in range(len(pieces))]
-    shown = [writer.add(token) for token in tokens] + [writer.end()]
+    written = [writer.add(token) for token in tokens] + [writer.end()]
     text = b"".join(pieces)
-    assert "".join(piece.text for piece in shown) == text.decode(errors="replace")
-    letters, begins = (
-        letter_of_each_byte(text),
+    assert "".join(piece.text for piece in written) == text.decode(errors="replace")
+    characters, begins = (
+        character_of_each_byte(text),
         [len(b"".join(pieces[:n])) for n in range(len(pieces))],
     )
-    said = [token.offset for piece in shown for token in piece.tokens]
-    assert said == [letters[begin] for begin in begins]
+    offsets = [token.offset for piece in written for token in piece.tokens]
+    assert offsets == [characters[begin] for begin in begins]
     echoed = TextWriter(pieces).echo(text.decode(errors="replace"), tokens)
-    assert [token.offset for token in echoed.tokens] == said
+    assert [token.offset for token in echoed.tokens] == offsets
 
 
-def test_a_token_that_comes_after_half_a_character_stands_after_it():
+def test_a_token_after_half_a_character_has_the_offset_after_it():
     writer = TextWriter([b"\xe2", b"x"])
     assert writer.add(Token(0, 0.0, ())).tokens == []
     piece = writer.add(Token(1, 0.0, ()))

@@ -1,4 +1,4 @@
-"""Loops elsewhere: a request goes on when the one that answered it is lost, and nobody hangs."""
+"""The remote loop: requests continue when their replica is lost, and no request hangs."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import ContextTooLong, LoopStopping, NoReplica, QueueFull, ReplicaLost
 from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.releases import ReleaseHealth
-from dipaco.serving_cluster import remote_loop as elsewhere
+from dipaco.serving_cluster import remote_loop
 from dipaco.serving_cluster.remote_loop import RemoteCache, RemoteLoop, ReplicaUnavailable
 from dipaco.serving_cluster.replica import ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged
@@ -27,9 +27,9 @@ DRAWN = {"sampling": SamplingSettings(temperature=1.0), "seed": 3, "max_new_toke
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    monkeypatch.setattr(elsewhere, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(elsewhere, "LOOK_SECONDS", 0.01)
+def short_waits(monkeypatch):
+    monkeypatch.setattr(remote_loop, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(remote_loop, "CHECK_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def health():
 
 @pytest.fixture
 def remote(health):
-    """`remote(ask)` -> a loop that asks so; it runs."""
+    """`remote(generate)` -> a running remote loop that sends its requests to `generate`."""
     with contextlib.ExitStack() as stack:
 
-        def make(ask, replicas=1):
+        def make(generate, replicas=1):
             spec = EngineSpec(
                 address=None,
                 objects=None,
@@ -51,7 +51,7 @@ def remote(health):
                 modules_of=lambda release, path: MODULES,
                 health=health,
             )
-            loop = RemoteLoop(spec, ask)
+            loop = RemoteLoop(spec, generate)
             loop.set_num_replicas(replicas)
             loop.run()
             stack.callback(loop.stop, 0.0)
@@ -62,102 +62,102 @@ def remote(health):
 
 @pytest.fixture(scope="module")
 def real():
-    """A loop that makes tokens, in its own thread."""
+    """A loop that makes tokens in its own thread."""
     loop = make_loop()
     loop.run()
     yield loop
     loop.stop(0.0)
 
 
-def asking(loop, dies_after=()):
-    """Asks a real loop; the nth to be asked dies when it has told so many tokens."""
+def replicas_of(loop, dies_after=()):
+    """Sends requests to a real loop; the nth replica dies after so many tokens."""
     left = list(dies_after)
-    asked = []
+    requests = []
 
-    async def ask(wanted, modules):
-        asked.append(wanted)
+    async def generate(request, modules):
+        requests.append(request)
         dies = left.pop(0) if left else None
         bridge = EventBridge()
-        stream = loop.submit(wanted, bridge.put)
-        told = 0
+        stream = loop.submit(request, bridge.put)
+        num_tokens = 0
         try:
             while True:
                 for item in await bridge.take():
-                    if dies is not None and told == dies:
+                    if dies is not None and num_tokens == dies:
                         raise ReplicaUnavailable
-                    yield ReplicaUpdate([item], stream.prompt_logprobs if not told else None)
-                    told += isinstance(item, Token)
+                    yield ReplicaUpdate([item], stream.prompt_logprobs if not num_tokens else None)
+                    num_tokens += isinstance(item, Token)
                     if isinstance(item, Finish):
                         return
         finally:
             stream.cancel()
 
-    ask.asked = asked
-    return ask
+    generate.requests = requests
+    return generate
 
 
 def read(stream):
-    """All that comes of a stream."""
+    """The tokens and the end of a stream."""
     tokens = []
     while not isinstance(item := stream.get(timeout_seconds=30), Finish):
         tokens.append(item)
     return tokens, item
 
 
-async def never(wanted, modules):
+async def never(request, modules):
     await asyncio.sleep(3600)
     yield ReplicaUpdate([])
 
 
-def test_a_request_whose_replica_dies_goes_on_where_it_stopped(real, remote):
+def test_a_request_whose_replica_dies_continues_where_it_stopped(real, remote):
     undisturbed = read(real.submit(request(**DRAWN)))
-    ask = asking(real, dies_after=(5, 0, 7))
-    loop = remote(ask)
+    generate = replicas_of(real, dies_after=(5, 0, 7))
+    loop = remote(generate)
     assert read(loop.submit(request(**DRAWN))) == undisturbed
-    assert [len(one.prompt_ids) for one in ask.asked] == [3, 8, 8, 15]
+    assert [len(one.prompt_ids) for one in generate.requests] == [3, 8, 8, 15]
     assert loop.num_lost == 3
     assert loop.stats().num_requests == {"length": 1}
 
 
-def test_what_was_told_of_the_prompt_is_not_told_again(real, remote):
-    wanted = request(max_new_tokens=6, num_logprobs=2, prompt_logprobs=True)
-    loop = remote(asking(real, dies_after=(2,)))
-    stream = loop.submit(wanted)
+def test_prompt_logprobs_are_sent_once(real, remote):
+    scored = request(max_new_tokens=6, num_logprobs=2, prompt_logprobs=True)
+    loop = remote(replicas_of(real, dies_after=(2,)))
+    stream = loop.submit(scored)
     tokens, finish = read(stream)
     assert (len(tokens), finish.reason) == (6, "length")
-    assert len(stream.prompt_logprobs) == len(wanted.prompt_ids)
+    assert len(stream.prompt_logprobs) == len(scored.prompt_ids)
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_one_that_dies_with_the_last_token_told_has_done_its_work(real, remote, is_stopped):
+def test_a_replica_that_dies_after_the_last_token_has_finished(real, remote, is_stopped):
     tokens, _ = read(real.submit(request(max_new_tokens=4)))
     stops = {"stop_ids": frozenset({tokens[3].id})} if is_stopped else {"max_new_tokens": 4}
     if is_stopped and tokens[3].id in [token.id for token in tokens[:3]]:
         pytest.skip("this token came before")
-    loop = remote(asking(real, dies_after=(4, 4, 4, 4)))
-    told, finish = read(loop.submit(request(**stops)))
-    assert told == tokens
+    loop = remote(replicas_of(real, dies_after=(4, 4, 4, 4)))
+    received, finish = read(loop.submit(request(**stops)))
+    assert received == tokens
     assert finish.reason == ("stop" if is_stopped else "length")
 
 
-def test_whoever_loses_every_replica_is_told_so(real, remote):
-    loop = remote(asking(real, dies_after=(0,) * 10))
+def test_a_request_that_loses_every_replica_fails(real, remote):
+    loop = remote(replicas_of(real, dies_after=(0,) * 10))
     _, finish = read(loop.submit(request()))
     assert isinstance(finish.error, ReplicaLost)
     assert loop.stats().num_requests == {"error": 1}
 
 
-def test_whoever_leaves_is_let_go_of_at_once(remote):
+def test_a_cancelled_request_is_closed_at_once(remote):
     is_closed = queue.SimpleQueue()
 
-    async def ask(wanted, modules):
+    async def generate(request, modules):
         try:
             yield ReplicaUpdate([Token(1)])
             await asyncio.sleep(3600)
         finally:
             is_closed.put(True)
 
-    loop = remote(ask)
+    loop = remote(generate)
     stream = loop.submit(request())
     assert stream.get(10) == Token(1)
     stream.cancel()
@@ -165,8 +165,8 @@ def test_whoever_leaves_is_let_go_of_at_once(remote):
     assert read(stream) == ([], Finish("cancelled"))
 
 
-def test_when_there_has_been_no_replica_for_a_while_those_who_wait_are_told(remote, monkeypatch):
-    monkeypatch.setattr(elsewhere, "NO_REPLICA_SECONDS", 0.2)
+def test_waiting_requests_fail_when_there_is_no_replica_for_a_while(remote, monkeypatch):
+    monkeypatch.setattr(remote_loop, "NO_REPLICA_SECONDS", 0.2)
     loop = remote(never, replicas=0)
     _, finish = read(loop.submit(request()))
     assert isinstance(finish.error, NoReplica)
@@ -178,7 +178,7 @@ def test_when_there_has_been_no_replica_for_a_while_those_who_wait_are_told(remo
     loop.submit(request())
 
 
-def test_as_many_come_in_as_replicas_have_rows_and_may_wait(remote):
+def test_the_capacity_is_the_rows_of_all_replicas_and_the_waiting_limit(remote):
     loop = remote(never, replicas=2)
     assert loop.capacity == 2 * 2 + 3
     streams = [loop.submit(request()) for _ in range(7)]
@@ -191,8 +191,8 @@ def test_as_many_come_in_as_replicas_have_rows_and_may_wait(remote):
         loop.submit(request(prompt=()))
 
 
-def test_stopping_finishes_what_runs_and_takes_nothing_new(real, remote):
-    loop = remote(asking(real))
+def test_stop_finishes_running_requests_and_takes_no_new_ones(real, remote):
+    loop = remote(replicas_of(real))
     stream = loop.submit(request(max_new_tokens=30))
     loop.stop(drain_seconds=30.0)
     tokens, finish = read(stream)
@@ -201,7 +201,7 @@ def test_stopping_finishes_what_runs_and_takes_nothing_new(real, remote):
         loop.submit(request())
 
 
-def test_what_is_not_finished_in_time_is_cancelled(remote):
+def test_requests_that_outlast_the_drain_time_are_cancelled(remote):
     loop = remote(never)
     stream = loop.submit(request())
     started = time.monotonic()
@@ -210,37 +210,37 @@ def test_what_is_not_finished_in_time_is_cancelled(remote):
     assert read(stream) == ([], Finish("cancelled"))
 
 
-def test_a_module_that_a_replica_could_not_read_is_known_here(remote, health):
+def test_a_module_that_a_replica_could_not_read_is_recorded(remote, health):
     error = ObjectDamaged(file="/run/modules/1", name="modules/1", problem="it is short")
 
-    async def ask(wanted, modules):
+    async def generate(request, modules):
         yield ReplicaUpdate([Finish("error", error)])
 
-    _, finish = read(remote(ask).submit(request()))
+    _, finish = read(remote(generate).submit(request()))
     assert finish.error is error
     assert "it is short" in health.problem_of(MODULES)
 
 
 @pytest.mark.parametrize("finish", [Finish("error", LoopStopping()), Finish("cancelled")])
-def test_one_that_is_stopping_hands_its_requests_on(real, remote, finish):
-    asks = [asking(real)]
+def test_requests_of_a_stopping_replica_move_to_another(real, remote, finish):
+    left = [replicas_of(real)]
 
-    async def ask(wanted, modules):
-        if len(asks) == 1:
-            asks.append(None)
+    async def generate(request, modules):
+        if len(left) == 1:
+            left.append(None)
             yield ReplicaUpdate([finish])
             return
-        async for told in asks[0](wanted, modules):
-            yield told
+        async for update in left[0](request, modules):
+            yield update
 
-    tokens, end = read(remote(ask).submit(request()))
+    tokens, end = read(remote(generate).submit(request()))
     assert (len(tokens), end.reason) == (10, "length")
 
 
-def test_nothing_is_held_here_and_everything_may_come_in(remote):
-    shares = RemoteCache(remote(never))
-    assert shares.contains(MODULES)
-    with shares.pin(MODULES):
+def test_the_remote_cache_holds_nothing_and_admits_every_path(remote):
+    cache = RemoteCache(remote(never))
+    assert cache.contains(MODULES)
+    with cache.pin(MODULES):
         pass
-    assert set(shares.stats()) == {0}
-    assert shares.max_bytes == 0
+    assert set(cache.stats()) == {0}
+    assert cache.max_bytes == 0

@@ -81,7 +81,9 @@ def test_a_name_that_is_heard_of_again_is_taken(members, tmp_path):
     beating = threading.Thread(target=beat)
     beating.start()
     try:
-        with pytest.raises(NameTaken, match=r"`back` is already a worker .* process 17 on elsewhere"):
+        with pytest.raises(
+            NameTaken, match=r"`back` is already a worker .* process 17 on elsewhere"
+        ):
             wait_until_name_is_free(members, "back", lambda _: None, silent_seconds=60.0)
     finally:
         is_over.set()

@@ -23,7 +23,7 @@ from dipaco.runs.opening import create_or_open
 from dipaco.runs.routing import features, prefixes_of, router_of
 from dipaco.serving.dispatch import Dispatcher
 from dipaco.serving.errors import ReleaseInconsistent
-from dipaco.serving.releases import check_is_one_set
+from dipaco.serving.releases import check_consistent
 from dipaco.store.tensors import load_tree
 from dipaco.workers.row_plans import batches_for
 from tests.workers.conftest import CONFIG, work_until, worker_of
@@ -220,8 +220,8 @@ def test_a_release_with_the_router_of_another_version_is_refused(alternated):
     with pytest.raises(ReleaseOfOtherRouter, match="another router than its paths were trained"):
         router_of(run, mixed)
     with pytest.raises(ReleaseInconsistent, match="made with another router"):
-        check_is_one_set(run, mixed)
-    check_is_one_set(run, new)
+        check_consistent(run, mixed)
+    check_consistent(run, new)
 
 
 def test_a_server_asks_the_router_of_the_release_that_it_serves(alternated):

@@ -1,4 +1,4 @@
-"""Who comes in: a bounded number at once, and each waits until its path is in memory."""
+"""A bounded number of choices at once; each waits until its path is in memory."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Generator
@@ -15,36 +15,39 @@ class RequestAdmission:
 
     def __init__(self, service: Service):
         self._service = service
-        self._room = PathAdmission(service.cache)
-        self.num_admitted = 0
+        self._path_admission = PathAdmission(service.cache)
+        self._num_choices = 0  # admitted now
 
     @contextlib.contextmanager
-    def inside(self, num_choices: int) -> Generator[None]:
-        """Counts the choices of a request while it lasts. Raises `QueueFull`, and `ApiError` where
-        there will never be room for so many.
+    def admitted(self, num_choices: int) -> Generator[None]:
+        """Counts the choices of a request while the context is open.
+
+        Raises:
+          QueueFull: there are too many now.
+          ApiError: there are more than fit at any time.
         """
-        if num_choices > (most := self._service.loop.capacity):
-            problem = f"{num_choices} choices are more than the {most} that this server takes"
+        if num_choices > (capacity := self._service.loop.capacity):
+            problem = f"{num_choices} choices are more than the {capacity} that this server takes"
             raise ApiError(
                 400, f"{problem} at once. Ask for fewer, or in several requests.", param="n"
             )
-        if self.num_admitted + num_choices > most:
-            raise QueueFull(waiting=self.num_admitted, retry_after_seconds=1)
-        self.num_admitted += num_choices
+        if self._num_choices + num_choices > capacity:
+            raise QueueFull(waiting=self._num_choices, retry_after_seconds=1)
+        self._num_choices += num_choices
         try:
             yield
         finally:
-            self.num_admitted -= num_choices
+            self._num_choices -= num_choices
 
     @contextlib.asynccontextmanager
-    async def holding(self, served: ServedRelease, path: int) -> AsyncGenerator[None]:
-        """Keeps a path in memory; waits until there is room for it.
+    async def pinned(self, served: ServedRelease, path: int) -> AsyncGenerator[None]:
+        """Keeps a path in memory; waits until it fits.
 
         Raises:
-          Refusal: it cannot be served, for a reason that is known already.
-          ObjectMissing, ObjectDamaged, PathCacheTooSmall: one that shows now.
+          ApiError: it cannot be served, for a reason that is known already.
+          ObjectMissing, ObjectDamaged, PathCacheTooSmall: it cannot be read.
         """
         if problem := self._service.problem_of(served, path):
             raise ApiError(503, problem, param="path", code="path_not_whole")
-        async with self._room.holding(served.modules_of(path)):
+        async with self._path_admission.pinned(served.modules_of(path)):
             yield

@@ -1,4 +1,4 @@
-"""The routes: who may ask, what is answered, and how it is said when something is wrong."""
+"""The routes: keys, responses, and errors as responses."""
 
 import asyncio
 import dataclasses
@@ -43,12 +43,12 @@ from dipaco.serving.http.requests import (
     read_body,
 )
 from dipaco.serving.http.responses import AnswerFormat, ChatFormat, CompletionFormat
-from dipaco.serving.http.streaming import ClientHungUp, streamed, whole
+from dipaco.serving.http.streaming import ClientHungUp, send_stream, send_whole
 from dipaco.serving.service import Service
 
 JSON = "application/json"
-LEFT = 499  # what a log says of a client that left; nobody is there to read it
-# The page is one file that talks to this server only.
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; for metrics only
+# The page is one file that connects to this server only.
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'",
@@ -59,33 +59,33 @@ PAGE_HEADERS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HttpSettings:
-    """What is of HTTP alone."""
+    """Settings of the HTTP server."""
 
-    api_keys: tuple[str, ...] = ()  # one of them must come with each request; () = nobody is asked
+    api_keys: tuple[str, ...] = ()  # each request must send one of them; () = no key is needed
     max_body_bytes: int = 4 << 20  # of one request
-    chat: ChatTemplate | None = None  # None = the tokenizer has no template
+    chat: ChatTemplate | None = None  # None = no template, so no chat
 
 
 def make_app(
     service: Service, metrics: Metrics | None = None, settings: HttpSettings | None = None
 ) -> Starlette:
-    """The application. Starting and stopping it starts and stops nothing: the service is given."""
+    """The application. It neither starts nor stops the service."""
     return _Application(service, metrics or Metrics(), settings or HttpSettings()).starlette
 
 
 class _Application:
-    """What the routes share."""
+    """The routes and their shared state."""
 
     def __init__(self, service: Service, metrics: Metrics, settings: HttpSettings):
         self._service, self._metrics, self._settings = service, metrics, settings
         self._admission = RequestAdmission(service)
         metrics.watch(service)
         self._keys = [key.encode() for key in settings.api_keys]
-        self._began = int(time.time())
+        self._started_seconds = int(time.time())
         self._document = msgspec.json.encode(openapi.document(bool(self._keys)))
         page = importlib.resources.files("dipaco.serving.http").joinpath("index.html")
         self._page = page.read_bytes()
-        # (path, method, what answers, whether a key is asked for)
+        # (route, method, handler, whether it needs a key)
         routes = [
             ("/v1/completions", "POST", self._completions, True),
             ("/v1/chat/completions", "POST", self._chat_completions, True),
@@ -94,9 +94,9 @@ class _Application:
             ("/v1/models/{name:path}", "GET", self._model, True),
             ("/healthz", "GET", self._healthz, False),
             ("/readyz", "GET", self._readyz, False),
-            ("/metrics", "GET", self._told_metrics, False),
-            ("/openapi.json", "GET", self._told_document, False),
-            ("/", "GET", self._told_page, False),
+            ("/metrics", "GET", self._metrics_text, False),
+            ("/openapi.json", "GET", self._openapi, False),
+            ("/", "GET", self._index, False),
         ]
         self.starlette = Starlette(
             routes=[
@@ -112,7 +112,7 @@ class _Application:
         answer: Callable[[Request], Awaitable[Response]],
         needs_key: bool,
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Asks for a key, counts, and turns errors into answers."""
+        """Checks the key, counts the response, and turns errors into responses."""
 
         async def guarded(request: Request) -> Response:
             try:
@@ -121,11 +121,11 @@ class _Application:
                 response = await answer(request)
             except ClientHungUp:
                 self._metrics.hang_ups.inc()
-                response = Response(status_code=LEFT)
+                response = Response(status_code=CLIENT_CLOSED_REQUEST)
             except Exception as error:
-                response = _refused(error)
-            except asyncio.CancelledError:  # its time was over before it had been read
-                response = _refused(LoopStopping())
+                response = _error_response(error)
+            except asyncio.CancelledError:  # the drain time was over before its body was read
+                response = _error_response(LoopStopping())
             self._metrics.answers.labels(path, response.status_code).inc()
             return response
 
@@ -136,22 +136,22 @@ class _Application:
         if not self._keys:
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        given = key.strip(" \t").encode("latin-1")  # as headers come: byte for byte
+        given = key.strip(" \t").encode("latin-1")  # the header's bytes
         matches = [hmac.compare_digest(given, known) for known in self._keys]
         if scheme.lower() != "bearer" or not any(matches):
             raise ApiError(
                 401,
-                "Incorrect API key provided. Send one that is known: `Authorization: Bearer KEY`.",
+                "Incorrect API key provided. Send a known one: `Authorization: Bearer KEY`.",
                 code="invalid_api_key",
             )
 
     async def _no_route(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        what = {
+        message = {
             404: f"There is nothing at {request.url.path[:200]}. See /openapi.json.",
-            405: f"{request.method} is not for {request.url.path[:200]}. See /openapi.json.",
+            405: f"{request.method} is not allowed at {request.url.path[:200]}. See /openapi.json.",
         }.get(error.status_code, error.detail)
-        response = _refused(ApiError(error.status_code, what))
+        response = _error_response(ApiError(error.status_code, message))
         response.headers.update(error.headers or {})
         self._metrics.answers.labels("other", error.status_code).inc()
         return response
@@ -160,49 +160,51 @@ class _Application:
 
     async def _completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, CompletionRequest)
-        asked = await self._timed(parse_completion, self._service, body)
-        shape = CompletionFormat(self._service.name, asked.served.digest, body.logprobs)
-        return await self._answered(request, body, asked, shape)
+        parsed = await self._parsed(parse_completion, self._service, body)
+        answer_format = CompletionFormat(self._service.name, parsed.served.digest, body.logprobs)
+        return await self._respond(request, body, parsed, answer_format)
 
     async def _chat_completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, ChatRequest)
-        asked = await self._timed(parse_chat, self._service, self._settings.chat, body)
-        shape = ChatFormat(self._service.name, asked.served.digest, bool(body.logprobs))
-        return await self._answered(request, body, asked, shape)
+        parsed = await self._parsed(parse_chat, self._service, self._settings.chat, body)
+        answer_format = ChatFormat(self._service.name, parsed.served.digest, bool(body.logprobs))
+        return await self._respond(request, body, parsed, answer_format)
 
-    async def _timed(
-        self, understand: Callable[..., ParsedRequest], *arguments: object
+    async def _parsed(
+        self, parse: Callable[..., ParsedRequest], *arguments: object
     ) -> ParsedRequest:
         with self._metrics.routing.time():
-            asked = await asyncio.to_thread(understand, *arguments)
-        for prompt in asked.prompts:
+            parsed = await asyncio.to_thread(parse, *arguments)
+        for prompt in parsed.prompts:
             self._metrics.prompts.labels(prompt.choice.path).inc()
-        return asked
+        return parsed
 
-    async def _answered(
+    async def _respond(
         self,
         request: Request,
         body: CompletionRequest | ChatRequest,
-        asked: ParsedRequest,
-        shape: AnswerFormat,
+        parsed: ParsedRequest,
+        answer_format: AnswerFormat,
     ) -> Response:
-        answer = Answer(self._service, self._admission, self._metrics, *asked)
+        answer = Answer(self._service, self._admission, self._metrics, *parsed)
         if body.stream:
             has_usage = body.stream_options is not None and body.stream_options.include_usage
-            return await streamed(request, answer, shape, has_usage, self._metrics.hang_ups.inc)
-        return _json(await whole(request, answer, shape))
+            return await send_stream(
+                request, answer, answer_format, has_usage, self._metrics.hang_ups.inc
+            )
+        return _json(await send_whole(request, answer, answer_format))
 
-    # --- what is our own -----------------------------------------------------------------------
+    # --- our own routes ------------------------------------------------------------------------
 
     async def _route(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, RouteRequest)
-        return _json(await asyncio.to_thread(self._routed, body))
+        return _json(await asyncio.to_thread(self._route_of, body))
 
-    def _routed(self, body: RouteRequest) -> RouteResponse:
+    def _route_of(self, body: RouteRequest) -> RouteResponse:
         started = time.monotonic()
-        served = self._service.releases.now
+        served = self._service.releases.current
         ids = encode(self._service, body.prompt)
-        choice = self._service.choose(served, ids)
+        choice = self._service.route(served, ids)
         scores = None
         if choice.scores is not None:
             best = np.argsort(-choice.scores, kind="stable").tolist()
@@ -218,7 +220,7 @@ class _Application:
         )
 
     async def _models(self, request: Request) -> Response:
-        return _json(ModelList(object="list", data=[self._described()]))
+        return _json(ModelList(object="list", data=[self._model_entry()]))
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -229,16 +231,16 @@ class _Application:
                 param="model",
                 code="model_not_found",
             )
-        return _json(self._described())
+        return _json(self._model_entry())
 
-    def _described(self) -> ModelEntry:
-        service, served = self._service, self._service.releases.now
+    def _model_entry(self) -> ModelEntry:
+        service, served = self._service, self._service.releases.current
         topology, per_part = service.topology, part_parameters(service.model)
         total = sum(per_part[part] for m in topology.modules for part in topology.parts_of(m))
         return ModelEntry(
             id=service.name,
             object="model",
-            created=self._began,
+            created=self._started_seconds,
             owned_by="dipaco",
             dipaco=ModelCard(
                 arm=served.release.arm,
@@ -263,12 +265,12 @@ class _Application:
         )
 
     async def _healthz(self, request: Request) -> Response:
-        is_well = self._service.loop_is_alive
-        status = "ok" if is_well else "the serving loop has ended"
-        return _json(HealthReply(status=status), 200 if is_well else 503)
+        is_healthy = self._service.loop_is_alive
+        status = "ok" if is_healthy else "the serving loop has ended"
+        return _json(HealthReply(status=status), 200 if is_healthy else 503)
 
     async def _readyz(self, request: Request) -> Response:
-        served = self._service.releases.now
+        served = self._service.releases.current
         broken = {
             str(path): problem
             for path in range(served.num_paths)
@@ -279,13 +281,13 @@ class _Application:
         detail = {"release_phase": served.release.phase, "paths_not_whole": broken}
         return _json(HealthReply(status=status, detail=detail), 200 if is_ready else 503)
 
-    async def _told_metrics(self, request: Request) -> Response:
+    async def _metrics_text(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
-    async def _told_document(self, request: Request) -> Response:
+    async def _openapi(self, request: Request) -> Response:
         return Response(self._document, media_type=JSON)
 
-    async def _told_page(self, request: Request) -> Response:
+    async def _index(self, request: Request) -> Response:
         return Response(self._page, media_type="text/html", headers=PAGE_HEADERS)
 
 
@@ -293,6 +295,6 @@ def _json(content: msgspec.Struct, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, media_type=JSON)
 
 
-def _refused(error: Exception) -> Response:
-    refusal = api_error_of(error)
-    return Response(refusal.body(), refusal.status, refusal.headers, media_type=JSON)
+def _error_response(error: Exception) -> Response:
+    api_error = api_error_of(error)
+    return Response(api_error.body(), api_error.status, api_error.headers, media_type=JSON)

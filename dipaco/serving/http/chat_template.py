@@ -1,8 +1,8 @@
 """Messages -> a prompt, by the Jinja template that came with the tokenizer.
 
-A template may be a file of its own (`chat_template.jinja`), or stand in `tokenizer_config.json`,
-which also says which token ends a turn. Templates are programs of strangers: they run in Jinja's
-sandbox. As in `transformers`, special tokens that the rendered text spells are special tokens.
+A template is a file (`chat_template.jinja`) or a field of `tokenizer_config.json`, which also says
+which token ends a turn. Templates are untrusted programs: they run in Jinja's sandbox. As in
+`transformers`, special tokens spelled out in the rendered text become special tokens.
 """
 
 import json
@@ -30,7 +30,7 @@ def find_template(tokenizer_file: Path) -> Path | None:
 
 
 class ChatTemplate:
-    """A template, and the tokenizer as it reads templates.
+    """A template, and a tokenizer that parses special tokens.
 
     Raises:
       BadChatTemplate: the file is missing, or not a template.
@@ -47,10 +47,10 @@ class ChatTemplate:
         self._file = template_file
         self._tokenizer = load_tokenizer(tokenizer_file)
         self._tokenizer.library.encode_special_tokens = False
-        self._beside = template_file.with_name(FILES[1])
-        self._settings = _settings(self._beside) if self._beside.is_file() else {}
+        self._settings_file = template_file.with_name(FILES[1])
+        self._settings = _settings(self._settings_file) if self._settings_file.is_file() else {}
         for name in ("bos_token", "eos_token"):
-            self._special(name)  # what is wrong with them is said now
+            self._special(name)  # raises now if it is bad
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True
         )
@@ -68,19 +68,19 @@ class ChatTemplate:
         return frozenset({self._tokenizer.library.token_to_id(self._special("eos_token"))} - {None})
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt. Raises `ApiError` where the template does not take these messages."""
+        """The prompt. Raises `ApiError` if the template does not accept these messages."""
         try:
             text = self._template.render(
                 messages=messages,
                 add_generation_prompt=True,
-                raise_exception=_refuse,
+                raise_exception=_raise,
                 bos_token=self._special("bos_token"),
                 eos_token=self._special("eos_token"),
             )
-            text.encode()  # half of a surrogate pair is no text
-        except Exception as error:  # a stranger's program: it may fail in any way
+            text.encode()  # a lone surrogate cannot be encoded
+        except Exception as error:  # an untrusted program: it may fail in any way
             why = str(error) or type(error).__name__
-            problem = f"The chat template does not take these messages: {why}."
+            problem = f"The chat template does not accept these messages: {why}."
             raise ApiError(400, problem, param="messages") from error
         return text
 
@@ -105,7 +105,7 @@ class ChatTemplate:
         if isinstance(token, dict):
             token = token.get("content")
         if not isinstance(token, str):
-            raise BadChatTemplate(file=self._beside, problem=f"its `{name}` is no text")
+            raise BadChatTemplate(file=self._settings_file, problem=f"its `{name}` is not text")
         return token
 
 
@@ -115,9 +115,9 @@ def _settings(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise BadChatTemplate(file=file, problem=str(error)) from error
     if not isinstance(settings, dict):
-        raise BadChatTemplate(file=file, problem="it is no JSON object")
+        raise BadChatTemplate(file=file, problem="it is not a JSON object")
     return settings
 
 
-def _refuse(message: str) -> None:
+def _raise(message: str) -> None:
     raise ValueError(message)

@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
-    """An answer that is an error.
+    """An error response.
 
     Args:
       status: of HTTP.
-      message: a sentence for whoever wrote the request.
-      param: the field that is meant.
+      message: a sentence for the author of the request.
+      param: the field in question.
       code: for programs.
-      retry_after_seconds: where it is worth coming again.
+      retry_after_seconds: when to retry, if that can help.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ApiError(Exception):
         self.status = status
         kind = INVALID if status < 500 else "server_error"
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status, kind)
-        self.problem = ErrorDetail(message=message, type=kind, param=param, code=code)
+        self.detail = ErrorDetail(message=message, type=kind, param=param, code=code)
         self.headers: dict[str, str] = {}
         if retry_after_seconds is not None:
             self.headers["Retry-After"] = str(retry_after_seconds)
@@ -52,11 +52,11 @@ class ApiError(Exception):
             self.headers["WWW-Authenticate"] = "Bearer"
 
     def body(self) -> bytes:
-        return msgspec.json.encode(ErrorResponse(error=self.problem))
+        return msgspec.json.encode(ErrorResponse(error=self.detail))
 
 
 def api_error_of(error: Exception) -> ApiError:
-    """What an error of the house comes to; one that is not meant for people is an internal one."""
+    """The response to an error. One that is not a `DipacoError` is internal: it goes to the log."""
     match error:
         case ApiError():
             return error
@@ -80,4 +80,4 @@ def api_error_of(error: Exception) -> ApiError:
         case DipacoError():
             return ApiError(500, str(error))
     log.error("an answer failed", exc_info=error)
-    return ApiError(500, "Something went wrong inside; it stands in the server's log.")
+    return ApiError(500, "Internal error; see the server's log.")

@@ -1,4 +1,4 @@
-"""What Prometheus is told: counters of our own, and what cache and loop say of themselves."""
+"""Metrics for Prometheus: counters of the HTTP server, and the statistics of cache and loop."""
 
 from collections.abc import Iterator
 
@@ -29,25 +29,27 @@ class Metrics:
         self.prompts = counter("prompts", "Prompts, by the path that took them.", "path")
         self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
         self.completion_tokens = counter("completion_tokens", "Tokens made.")
-        self.hang_ups = counter("hang_ups", "Clients that left before their answer was whole.")
-        self.reroutes = counter("reroutes", "Times a text changed its path on the way.")
+        self.hang_ups = counter(
+            "hang_ups", "Clients that disconnected before their answer was complete."
+        )
+        self.reroutes = counter("reroutes", "Times a text changed its path.")
         self.reroute_tokens = counter("reroute_tokens", "Tokens read again for that.")
-        self.reroute_choices = counter("reroute_choices", "Times a path was chosen anew.")
+        self.reroute_choices = counter("reroute_choices", "Times a path was chosen again.")
         self.reroute_router_tokens = counter("reroute_router_tokens", "Tokens read to choose it.")
-        self.first_token = histogram("first_token", "From a request being read to its first token.")
-        self.routing = histogram("routing", "Tokens and path of the prompts of one request.")
+        self.first_token = histogram("first_token", "From the parsed request to its first token.")
+        self.routing = histogram("routing", "Tokenizing and routing the prompts of one request.")
         self.cold_path = histogram("cold_path", "Reading a path that was not in memory.")
 
     def watch(self, service: Service) -> None:
-        """From now on tells of its cache, loop and release too."""
-        self._registry.register(_Observed(service))
+        """Adds the statistics of its cache, loop and release."""
+        self._registry.register(_ServiceCollector(service))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
 
-class _Observed(Collector):
-    """Read when somebody asks, and not counted twice."""
+class _ServiceCollector(Collector):
+    """Reads the statistics at each scrape, so nothing is counted twice."""
 
     def __init__(self, service: Service):
         self._service = service
@@ -55,22 +57,28 @@ class _Observed(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         cache, loop = self._service.cache.stats(), self._service.loop.stats()
         gauges = {
-            "release_phase": ("Phase of the release.", self._service.releases.now.release.phase),
+            "release_phase": (
+                "Phase of the release.",
+                self._service.releases.current.release.phase,
+            ),
             "cache_paths": ("Paths in memory.", cache.paths),
             "cache_paths_in_use": ("Paths in memory that a request uses.", cache.pinned),
             "cache_modules": ("Modules in memory.", cache.modules),
             "cache_bytes": ("Bytes of modules in memory.", cache.num_bytes),
-            "cache_max_bytes": ("Bytes they may take.", self._service.cache.max_bytes),
+            "cache_max_bytes": ("Bytes that modules may take.", self._service.cache.max_bytes),
             "waiting_requests": ("Requests that wait for a row.", loop.num_waiting),
             "rows": ("Requests being decoded.", sum(loop.rows_per_path.values())),
-            "tokens_per_second": ("Tokens made a second, of late.", loop.tokens_per_second),
+            "tokens_per_second": (
+                "Tokens made per second, over the latest turns.",
+                loop.tokens_per_second,
+            ),
         }
         counters = {
             "cache_hits": ("Times a path was in memory.", cache.hits),
-            "cache_misses": ("Times it was not.", cache.misses),
-            "cache_evictions": ("Paths let go for others.", cache.evictions),
-            "prefill_seconds": ("Spent reading prompts.", loop.prefill_seconds),
-            "decode_seconds": ("Spent making tokens.", loop.decode_seconds),
+            "cache_misses": ("Times a path was not in memory.", cache.misses),
+            "cache_evictions": ("Paths evicted.", cache.evictions),
+            "prefill_seconds": ("Time spent on prefill.", loop.prefill_seconds),
+            "decode_seconds": ("Time spent on decoding.", loop.decode_seconds),
         }
         if loop.num_replicas is not None:
             gauges["replicas"] = ("Replicas of the loop that answer.", loop.num_replicas)

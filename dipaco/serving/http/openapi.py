@@ -1,4 +1,4 @@
-"""The published OpenAPI document, made of the types that the server reads and writes."""
+"""The published OpenAPI document, made of the types of `protocol`."""
 
 from typing import Any
 
@@ -7,17 +7,17 @@ import msgspec
 import dipaco
 from dipaco.serving.http import protocol
 
-REFUSED = {
-    "400": "The request is not one that can be answered; the message says why.",
+ERRORS = {
+    "400": "The request is invalid; the message says why.",
     "401": "The API key is missing or wrong.",
     "404": "There is no such model.",
-    "408": "The body was too slow.",
+    "408": "The body came too slowly.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
-    "429": "Too many requests are waiting; `Retry-After` says when to come again.",
-    "503": "The path that was asked for is not whole, or the server is stopping.",
+    "429": "Too many requests are waiting; `Retry-After` says when to retry.",
+    "503": "The path is not whole, or the server is stopping.",
 }
-# path: (what it is for, request, answer)
+# route: (summary, request, response)
 POSTS: dict[str, tuple[str, type, type]] = {
     "/v1/completions": (
         "Continue one or several prompts; each goes to one path of the model.",
@@ -25,18 +25,18 @@ POSTS: dict[str, tuple[str, type, type]] = {
         protocol.Completion,
     ),
     "/v1/chat/completions": (
-        "Answer a conversation; where the tokenizer has a chat template.",
+        "Answer a conversation, if the tokenizer has a chat template.",
         protocol.ChatRequest,
         protocol.ChatCompletion,
     ),
     "/v1/route": (
-        "Which path takes a prompt, and the router's scores.",
+        "The path of a prompt, and the router's scores.",
         protocol.RouteRequest,
         protocol.RouteResponse,
     ),
 }
 GETS: dict[str, tuple[str, type]] = {
-    "/v1/models": ("The model that is served, its levels and modules.", protocol.ModelList),
+    "/v1/models": ("The served model, its levels and modules.", protocol.ModelList),
     "/healthz": ("Whether the process is alive.", protocol.HealthReply),
     "/readyz": ("Whether it takes requests.", protocol.HealthReply),
 }
@@ -54,29 +54,32 @@ def document(has_keys: bool) -> dict[str, Any]:
     def content(type_: type) -> dict[str, Any]:
         return {"application/json": {"schema": schemas[type_]}}
 
-    refused = {
-        status: {"description": said, "content": content(protocol.ErrorResponse)}
-        for status, said in REFUSED.items()
+    errors = {
+        status: {"description": description, "content": content(protocol.ErrorResponse)}
+        for status, description in ERRORS.items()
     }
     paths: dict[str, Any] = {}
-    for path, (said, request, answer) in POSTS.items():
-        told = content(answer)
+    for path, (summary, request, answer) in POSTS.items():
+        answer_content = content(answer)
         if path != "/v1/route":
-            told["text/event-stream"] = {"schema": {"type": "string"}}
+            answer_content["text/event-stream"] = {"schema": {"type": "string"}}
         paths[path] = {
             "post": {
-                "summary": said,
+                "summary": summary,
                 "requestBody": {"required": True, "content": content(request)},
-                "responses": {"200": {"description": "The answer.", "content": told}, **refused},
+                "responses": {
+                    "200": {"description": "The answer.", "content": answer_content},
+                    **errors,
+                },
             }
         }
-    for path, (said, answer) in GETS.items():
+    for path, (summary, answer) in GETS.items():
         responses = {"200": {"description": "The answer.", "content": content(answer)}}
         if path == "/readyz":
-            responses["503"] = {"description": "Not now.", "content": content(answer)}
+            responses["503"] = {"description": "Not ready.", "content": content(answer)}
         if path == "/v1/models":
-            responses["401"] = refused["401"]
-        paths[path] = {"get": {"summary": said, "responses": responses}}
+            responses["401"] = errors["401"]
+        paths[path] = {"get": {"summary": summary, "responses": responses}}
     body = {
         "openapi": "3.1.0",
         "info": {"title": "dipaco serve", "version": dipaco.__version__},

@@ -1,9 +1,9 @@
-"""What comes in and what goes out, as types: OpenAI's completions and chat, and what is our own.
+"""Requests and responses as types: OpenAI's completions and chat, with a few fields of our own.
 
-The published OpenAPI document is made of these types, so it says what the server does. Fields that
-OpenAI has and a path of ours cannot honour are named here too, and take only the value that asks
-for nothing. Ours alone: `top_k`, `min_p`, `repetition_penalty` and `path` in requests; `path` in
-choices; `dipaco` in the list of models.
+The published OpenAPI document is made of these types, so it says what the server does. OpenAI's
+fields that this server does not support are listed too, and accept only their neutral value. Our
+own: `top_k`, `min_p`, `repetition_penalty` and `path` in requests; `path` in choices; `dipaco` in
+the list of models.
 """
 
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 MAX_STOPS = 4  # as OpenAI
 MAX_CHOICES = 128  # prompts x n of one request
-MAX_LOGPROBS = 20  # alternatives a token
+MAX_LOGPROBS = 20  # alternatives for each token
 
 Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -21,18 +21,18 @@ Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 Stops = Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
-ZeroPenalty = Annotated[float, Meta(ge=0, le=0)]  # a penalty that we do not have
+ZeroPenalty = Annotated[float, Meta(ge=0, le=0)]  # a penalty that is not supported
 EmptyBias = Annotated[dict[str, float], Meta(max_length=0)]
 
 
 class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a stream tells besides text."""
+    """What a stream contains besides text."""
 
     include_usage: bool = False
 
 
 class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What both kinds of request share."""
+    """The fields that both kinds of request share."""
 
     model: str
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None  # 1; 0 = greedy
@@ -45,11 +45,11 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     stop: Stop | Stops | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None  # taken, and not looked at
+    user: str | None = None  # accepted and ignored
     presence_penalty: ZeroPenalty | None = None
     frequency_penalty: ZeroPenalty | None = None
     logit_bias: EmptyBias | None = None
-    path: Index | None = None  # take this path, whatever the router says
+    path: Index | None = None  # use this path and do not ask the router
 
 
 class CompletionRequest(CommonRequest):
@@ -57,15 +57,15 @@ class CompletionRequest(CommonRequest):
 
     # One or several prompts, each a text or token ids.
     prompt: str | list[str | TokenId | list[TokenId]]
-    max_tokens: Index | None = None  # 16, as OpenAI
+    max_tokens: Index | None = None  # default 16, as OpenAI
     echo: bool | None = None
     logprobs: Logprobs | None = None
-    best_of: Count | None = None  # only as much as n
+    best_of: Count | None = None  # only equal to n
     suffix: None = None
 
 
 class TextPart(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A piece of a message; only text."""
+    """A part of a message; only text is supported."""
 
     type: Literal["text"]
     text: str
@@ -83,8 +83,8 @@ class ChatRequest(CommonRequest):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    max_tokens: Index | None = None  # as much as the context holds
-    max_completion_tokens: Index | None = None  # the newer name of the same
+    max_tokens: Index | None = None  # default: until the context is full
+    max_completion_tokens: Index | None = None  # the newer name of `max_tokens`
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
 
@@ -95,11 +95,11 @@ class RouteRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     prompt: str | list[TokenId]
 
 
-# --- answers ----------------------------------------------------------------------------------
+# --- responses ----------------------------------------------------------------------------------
 
 
 class Usage(Struct, kw_only=True):
-    """Tokens; every prompt counts once, whatever n."""
+    """Numbers of tokens; every prompt counts once, whatever n."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -107,7 +107,7 @@ class Usage(Struct, kw_only=True):
 
 
 class CompletionLogprobs(Struct, kw_only=True):
-    """The tokens of a completion's text, side by side; in nats."""
+    """The tokens of a completion's text as parallel lists; log-probabilities in nats."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -126,7 +126,7 @@ class CompletionChoice(Struct, kw_only=True):
 
 
 class Completion(Struct, kw_only=True):
-    """An answer of /v1/completions, and each event of its stream."""
+    """The response of /v1/completions, and each event of its stream."""
 
     id: str
     object: str
@@ -138,7 +138,7 @@ class Completion(Struct, kw_only=True):
 
 
 class TopLogprob(Struct, kw_only=True):
-    """One token that could have been."""
+    """An alternative token."""
 
     token: str
     logprob: float
@@ -146,7 +146,7 @@ class TopLogprob(Struct, kw_only=True):
 
 
 class TokenLogprob(TopLogprob, kw_only=True):
-    """One token that was, and those that could have been."""
+    """A token of the message, and its alternatives."""
 
     top_logprobs: list[TopLogprob]
 
@@ -158,7 +158,7 @@ class ChatLogprobs(Struct, kw_only=True):
 
 
 class AssistantMessage(Struct, kw_only=True, omit_defaults=True):
-    """A message, or what a stream adds to it."""
+    """A message, or what an event of a stream adds to it."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
@@ -175,7 +175,7 @@ class ChatChoice(Struct, kw_only=True):
 
 
 class ChatCompletion(Struct, kw_only=True):
-    """An answer of /v1/chat/completions."""
+    """The response of /v1/chat/completions."""
 
     id: str
     object: str
@@ -187,13 +187,13 @@ class ChatCompletion(Struct, kw_only=True):
 
 
 class ChatChunkChoice(Struct, kw_only=True):
-    """What a stream adds to one choice."""
+    """What an event of a stream adds to one choice."""
 
     index: int
     delta: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"] | None
-    path: int | None  # null before it is known
+    path: int | None  # null until it is known
 
 
 class ChatChunk(Struct, kw_only=True):
@@ -209,22 +209,22 @@ class ChatChunk(Struct, kw_only=True):
 
 
 class PathScore(Struct, kw_only=True):
-    """What the router thinks of one path; higher is better."""
+    """The router's score of one path; higher is better."""
 
     path: int
     score: float
 
 
 class RouteResponse(Struct, kw_only=True):
-    """An answer of /v1/route."""
+    """The response of /v1/route."""
 
     path: int
     modules: list[str]
     scores: (
         list[PathScore] | None
-    )  # the best first; null: there is one path, nobody asked the router
+    )  # best first; null: there is one path, so the router is not asked
     prompt_tokens: int
-    routed_tokens: int  # of them the router looked at
+    routed_tokens: int  # the prefix that the router read
     release: str
     seconds: float
 
@@ -238,14 +238,14 @@ class LevelCard(Struct, kw_only=True):
 
 
 class ModelCard(Struct, kw_only=True):
-    """What is our own in the list of models."""
+    """Our own fields in the list of models."""
 
     arm: str
     phase: int
     release: str
     num_paths: int
     context: int  # tokens
-    prefix_tokens: int  # that the router looks at
+    prefix_tokens: int  # that the router reads
     parameters_per_path: int
     parameters_total: int
     has_chat: bool
@@ -263,14 +263,14 @@ class ModelEntry(Struct, kw_only=True):
 
 
 class ModelList(Struct, kw_only=True):
-    """An answer of /v1/models."""
+    """The response of /v1/models."""
 
     object: str
     data: list[ModelEntry]
 
 
 class ErrorDetail(Struct, kw_only=True):
-    """What is wrong, and with which field."""
+    """What is wrong, and in which field."""
 
     message: str
     type: str
@@ -279,13 +279,13 @@ class ErrorDetail(Struct, kw_only=True):
 
 
 class ErrorResponse(Struct, kw_only=True):
-    """Every answer that is an error."""
+    """Every error response."""
 
     error: ErrorDetail
 
 
 class HealthReply(Struct, kw_only=True):
-    """An answer of /healthz and /readyz."""
+    """The response of /healthz and /readyz."""
 
     status: str
     detail: dict[str, Any] = {}

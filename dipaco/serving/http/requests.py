@@ -1,6 +1,6 @@
-"""A request -> prompts that are routed, and what is wanted of each.
+"""The bytes of a body -> routed prompts and generation parameters, or an `ApiError`.
 
-Everything here takes a moment of processor time and none of the event loop: it runs in a thread.
+`read_body` runs in the event loop. Parsing takes processor time, so it runs in a thread.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 
 DEFAULT_TOKENS = 16  # of a completion, as OpenAI
-MIN_TOP_P = 1e-6  # 0 means the likeliest token alone: it is always kept
+MIN_TOP_P = 1e-6  # stands for 0: only the likeliest token
 
 
 class ParsedRequest(NamedTuple):
-    """A request, understood."""
+    """A request with its prompts routed."""
 
     served: ServedRelease
     prompts: list[Prompt]
@@ -42,31 +42,31 @@ class ParsedRequest(NamedTuple):
 
 def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest:
     """Raises `ApiError`, `ContextTooLong`, `NoSuchPath`."""
-    n = _common(service, body)
+    n = _check_common(service, body)
     if body.best_of is not None and body.best_of != n:
         _refuse("best_of", f"`best_of` is {body.best_of} and `n` is {n}. Leave `best_of` out.")
     if body.max_tokens == 0 and not body.echo:
-        _refuse("max_tokens", "`max_tokens` is 0: nothing would come back. Ask for 1, or `echo`.")
-    given = _several(body.prompt)
-    if len(given) * n > MAX_CHOICES:
-        problem = f"{len(given)} prompts with `n` = {n} are too many: at most {MAX_CHOICES}."
+        _refuse("max_tokens", "`max_tokens` is 0: nothing would be returned. Ask for 1, or `echo`.")
+    prompts = _prompt_list(body.prompt)
+    if len(prompts) * n > MAX_CHOICES:
+        problem = f"{len(prompts)} prompts with `n` = {n} are too many: at most {MAX_CHOICES}."
         _refuse("prompt" if n == 1 else "n", problem)
     params = GenerationParams(
         max_new_tokens=DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
         num_logprobs=body.logprobs,
         has_echo=bool(body.echo),
         stop_ids=service.stop_ids,
-        **_params(body, n),
+        **_common_params(body, n),
     )
-    served = service.releases.now
+    served = service.releases.current
     return ParsedRequest(
-        served, [_prompt(service, served, one, body.path) for one in given], params
+        served, [_prompt(service, served, prompt, body.path) for prompt in prompts], params
     )
 
 
 def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -> ParsedRequest:
     """Raises `ApiError`, `ContextTooLong`, `NoSuchPath`."""
-    n = _common(service, body)
+    n = _check_common(service, body)
     if chat is None:
         raise ApiError(
             400,
@@ -76,24 +76,26 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
         )
     if body.top_logprobs is not None and not body.logprobs:
         _refuse("top_logprobs", "`top_logprobs` is set and `logprobs` is not. Set `logprobs` too.")
-    text = chat.render([_as_template_reads(message) for message in body.messages])
+    text = chat.render([_template_message(message) for message in body.messages])
     _check_may_fit(service, text)
     ids = chat.encode(text)
-    wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    if wanted == 0:
-        _refuse("max_tokens", "`max_tokens` is 0: nothing would come back. Ask for 1 or more.")
+    max_tokens = (
+        body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    )
+    if max_tokens == 0:
+        _refuse("max_tokens", "`max_tokens` is 0: nothing would be returned. Ask for 1 or more.")
     params = GenerationParams(
-        max_new_tokens=service.model.max_length if wanted is None else wanted,
+        max_new_tokens=service.model.max_length if max_tokens is None else max_tokens,
         num_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         stop_ids=service.stop_ids | chat.stop_ids,
-        **_params(body, n),
+        **_common_params(body, n),
     )
-    served = service.releases.now
+    served = service.releases.current
     return ParsedRequest(served, [_routed(service, served, text, ids, body.path)], params)
 
 
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
-    """The ids of one prompt, int32. Raises `ApiError`, `ContextTooLong`."""
+    """The token ids of one prompt, int32. Raises `ApiError`, `ContextTooLong`."""
     if isinstance(given, str):
         _check_may_fit(service, given)
         (ids,) = service.tokenizer.encode([given])
@@ -107,8 +109,8 @@ def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
     return ids
 
 
-def _common(service: Service, body: CommonRequest) -> int:
-    """Checks what both kinds share; returns n."""
+def _check_common(service: Service, body: CommonRequest) -> int:
+    """Checks the fields that both kinds share; returns n."""
     if body.model != service.name:
         raise ApiError(
             404,
@@ -121,7 +123,7 @@ def _common(service: Service, body: CommonRequest) -> int:
     return body.n or 1
 
 
-def _params(body: CommonRequest, n: int) -> dict:
+def _common_params(body: CommonRequest, n: int) -> dict:
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     top_p = 1.0 if body.top_p is None else max(body.top_p, MIN_TOP_P)
     return {
@@ -139,11 +141,11 @@ def _params(body: CommonRequest, n: int) -> dict:
     }
 
 
-def _several(prompt: str | list) -> list[str | list[int]]:
-    """One or several prompts, as several."""
+def _prompt_list(prompt: str | list) -> list[str | list[int]]:
+    """One or several prompts as a list."""
     if isinstance(prompt, str):
         return [prompt]
-    kinds = {type(one) for one in prompt}
+    kinds = {type(item) for item in prompt}
     if len(kinds) != 1:
         what = "an empty list" if not prompt else "a mixture of texts and tokens"
         _refuse("prompt", f"The prompt is {what}. Give a text, texts, token ids, or lists of them.")
@@ -164,27 +166,27 @@ def _routed(
     if not len(ids):
         _refuse("messages", "The conversation is empty. Give at least one token.")
     _check_fits(service, len(ids), str)
-    return Prompt(text, tuple(ids.tolist()), service.choose(served, ids, path))
+    return Prompt(text, tuple(ids.tolist()), service.route(served, ids, path))
 
 
 def _check_may_fit(service: Service, text: str) -> None:
-    """No tokenizer makes fewer tokens than this; a megabyte need not be read to be refused."""
+    """Refuses a long text by a lower bound of its tokens, without tokenizing it."""
     least = len(text.encode()) // service.longest_token_bytes
     _check_fits(service, least, lambda least: f"at least {least}")
 
 
-def _check_fits(service: Service, num_tokens: int, told: Callable[[int], str]) -> None:
+def _check_fits(service: Service, num_tokens: int, describe: Callable[[int], str]) -> None:
     limit = service.model.max_length
     if num_tokens >= limit:
         raise ContextTooLong(
-            num_tokens=told(num_tokens),
+            num_tokens=describe(num_tokens),
             where="the context",
             limit=limit,
-            remedy="Shorten it: one token more must fit.",
+            remedy="Shorten it: at least one more token must fit.",
         )
 
 
-def _as_template_reads(message: ChatMessage) -> dict[str, str]:
+def _template_message(message: ChatMessage) -> dict[str, str]:
     content = message.content
     if not isinstance(content, str):
         content = "".join(part.text for part in content)
@@ -196,26 +198,26 @@ def _refuse(param: str, message: str) -> NoReturn:
     raise ApiError(400, message, param=param, code="invalid_value")
 
 
-# --- bytes -> a request
+# --- bodies -----------------------------------------------------------------------------------
 
 Body = TypeVar("Body")
-BODY_SECONDS = 20.0  # for a body to come; who is slower would hold up a server that is told to end
+BODY_SECONDS = 20.0  # for a body to arrive: a slower client would delay a server that is stopping
 
 
-async def read_body(request: Request, most_bytes: int, kind: type[Body]) -> Body:
-    """The body as a `kind`.
+async def read_body(request: Request, max_bytes: int, kind: type[Body]) -> Body:
+    """Reads and decodes the body of a request.
 
     Raises:
       Refusal: it is too large (413), not sent as JSON (415), or not such a request (400).
     """
     sent_as = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    # A page of another site can send a form unasked, but JSON only if we allowed it (we do not).
+    # Another site's page can send a form without permission, but JSON only with ours (not given).
     if sent_as != "application/json":
         raise ApiError(
             415,
             f"The body was sent as `{sent_as[:100]}`. Send JSON: `Content-Type: application/json`.",
         )
-    return decode(await _read(request, most_bytes), kind)
+    return decode(await _read(request, max_bytes), kind)
 
 
 def decode(content: bytes, kind: type[Body]) -> Body:
@@ -223,7 +225,7 @@ def decode(content: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
-        raise _said_plainly(str(error)) from error
+        raise _api_error(str(error)) from error
     except UnicodeDecodeError as error:
         raise ApiError(400, "The body is not UTF-8. Encode it as UTF-8.") from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -233,27 +235,27 @@ def decode(content: bytes, kind: type[Body]) -> Body:
         ) from error
 
 
-async def _read(request: Request, most_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int) -> bytes:
     content = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for chunk in request.stream():
                 content += chunk
-                if len(content) > most_bytes:
+                if len(content) > max_bytes:
                     raise ApiError(
                         413,
-                        f"The body is larger than {most_bytes:,} bytes. Send less at once.",
+                        f"The body is larger than {max_bytes:,} bytes. Send less at once.",
                         code="body_too_large",
                     )
     except TimeoutError as error:
-        problem = f"The body was not whole after {BODY_SECONDS:.0f} s. Send it again, faster."
+        problem = f"The body was incomplete after {BODY_SECONDS:.0f} s. Send it again, faster."
         raise ApiError(408, problem, code="body_too_slow") from error
     except ClientDisconnect as error:
-        raise ApiError(400, "The connection was closed before the body was whole.") from error
+        raise ApiError(400, "The connection was closed before the body was complete.") from error
     return bytes(content)
 
 
-def _said_plainly(problem: str) -> ApiError:
+def _api_error(problem: str) -> ApiError:
     """msgspec's "Expected `int`, got `str` - at `$.max_tokens`", as OpenAI would say it."""
     what, _, where = problem.partition(" - at `$")
     param = where.rstrip("`").lstrip(".") or None
@@ -269,5 +271,5 @@ def _said_plainly(problem: str) -> ApiError:
         message = f"`{param}` is not supported. Leave it out; `repetition_penalty` is."
         return ApiError(400, message, param=param, code="invalid_value")
     if param is None:
-        return ApiError(400, f"The body is not such a request: {what}.")
+        return ApiError(400, f"The body is not a valid request: {what}.")
     return ApiError(400, f"Invalid value for `{param}`: {what}.", param=param, code="invalid_value")

@@ -1,4 +1,4 @@
-"""How an answer is written: as a completion or as a chat, whole or as the events of a stream."""
+"""An answer as a completion or a chat, whole or as the events of a stream."""
 
 import time
 import uuid
@@ -27,7 +27,7 @@ END = b"data: [DONE]\n\n"
 
 
 class AnswerFormat(Protocol):
-    """One of the two ways to write an answer."""
+    """How an answer is written for one endpoint."""
 
     def opening(self, num_choices: int) -> msgspec.Struct | None: ...
     def chunk(self, events: list[AnswerEvent]) -> msgspec.Struct: ...
@@ -43,7 +43,7 @@ class CompletionFormat:
         self._num_logprobs = num_logprobs
 
     def opening(self, num_choices: int) -> None:
-        """Nothing comes before the first text."""
+        """A completion starts with its first text."""
 
     def chunk(self, events: list[AnswerEvent]) -> Completion:
         choices = [self._choice(event) for event in events]
@@ -79,7 +79,7 @@ class CompletionFormat:
 
 
 def _tops(token: WrittenToken) -> dict[str, float] | None:
-    """The likeliest and, as OpenAI does it, the token itself; None for a prompt's first."""
+    """The likeliest and, as OpenAI does, the token itself; None for the first of a prompt."""
     if token.logprob is None:
         return None
     tops = {shown(text): logprob for text, logprob in reversed(token.top)}
@@ -94,11 +94,13 @@ class ChatFormat:
         self._has_logprobs = has_logprobs
 
     def opening(self, num_choices: int) -> ChatChunk:
-        """Who speaks."""
-        said = AssistantMessage(role="assistant", content="")
+        """The role, before any text."""
+        message = AssistantMessage(role="assistant", content="")
         return self._chunk(
             [
-                ChatChunkChoice(index=i, delta=said, logprobs=None, finish_reason=None, path=None)
+                ChatChunkChoice(
+                    index=i, delta=message, logprobs=None, finish_reason=None, path=None
+                )
                 for i in range(num_choices)
             ]
         )
@@ -120,7 +122,7 @@ class ChatFormat:
         )
 
     def whole(self, choices: list[AnswerEvent], usage: Usage) -> ChatCompletion:
-        told = [
+        chat_choices = [
             ChatChoice(
                 index=event.index,
                 message=AssistantMessage(role="assistant", content=event.text),
@@ -130,7 +132,9 @@ class ChatFormat:
             )
             for event in choices
         ]
-        return ChatCompletion(object="chat.completion", choices=told, usage=usage, **self._head)
+        return ChatCompletion(
+            object="chat.completion", choices=chat_choices, usage=usage, **self._head
+        )
 
     def closing(self, usage: Usage) -> ChatChunk:
         chunk = self._chunk([])
@@ -160,9 +164,11 @@ class ChatFormat:
 
 
 def usage_of(answer: Answer) -> Usage:
-    """What was read and made so far."""
-    read, made = answer.prompt_tokens, answer.completion_tokens
-    return Usage(prompt_tokens=read, completion_tokens=made, total_tokens=read + made)
+    """The tokens read and generated so far."""
+    prompt, completion = answer.prompt_tokens, answer.completion_tokens
+    return Usage(
+        prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
+    )
 
 
 def event_bytes(content: msgspec.Struct) -> bytes:

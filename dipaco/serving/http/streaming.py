@@ -1,4 +1,4 @@
-"""Sending an answer, whole or as server-sent events, to a client that may leave at any moment."""
+"""Sending an answer, whole or as server-sent events, to a client that may disconnect any time."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -13,34 +13,37 @@ from dipaco.serving.http.answer import Answer, AnswerEvent
 from dipaco.serving.http.errors import api_error_of
 from dipaco.serving.http.responses import END, AnswerFormat, event_bytes, usage_of
 
-# A proxy must pass each event on, and keep none.
+# Tells proxies to forward each event at once and store none.
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 Value = TypeVar("Value")
 
 
 class ClientHungUp(Exception):
-    """The client has left."""
+    """The client has disconnected."""
 
 
-async def whole(request: Request, answer: Answer, shape: AnswerFormat) -> msgspec.Struct:
-    """All choices, when they are over. Raises `ClientHungUp`, and what ended a choice."""
+async def send_whole(
+    request: Request, answer: Answer, answer_format: AnswerFormat
+) -> msgspec.Struct:
+    """All choices, once they are complete. Raises `ClientHungUp`, and the error of a choice."""
     try:
-        choices = await _while_connected(request, _gathered(answer.events()))
-        return shape.whole(choices, usage_of(answer))
+        choices = await _while_connected(request, _collected(answer.events()))
+        return answer_format.whole(choices, usage_of(answer))
     finally:
         answer.close()
 
 
-async def streamed(
+async def send_stream(
     request: Request,
     answer: Answer,
-    shape: AnswerFormat,
+    answer_format: AnswerFormat,
     has_usage: bool,
     on_hang_up: Callable[[], object],
 ) -> Response:
-    """A response that sends each piece as it comes.
+    """A response that sends each event as it comes.
 
-    It begins with the first one: until then, an error has a status of its own. Raises as `whole`.
+    It starts with the first event, so an error before that has its own status. Raises as
+    `send_whole`.
     """
     events = answer.events()
     try:
@@ -48,11 +51,12 @@ async def streamed(
     except BaseException:
         answer.close()
         raise
-    return _EventStream(_written(answer, first, events, shape, has_usage), answer, on_hang_up)
+    content = _server_sent(answer, first, events, answer_format, has_usage)
+    return _EventStream(content, answer, on_hang_up)
 
 
 class _EventStream(StreamingResponse):
-    """Frees what its answer holds, however it ends."""
+    """Closes its answer, however it ends."""
 
     def __init__(
         self, content: AsyncIterator[bytes], answer: Answer, on_hang_up: Callable[[], object]
@@ -74,42 +78,42 @@ class _EventStream(StreamingResponse):
                 self._on_hang_up()
 
 
-async def _written(
+async def _server_sent(
     answer: Answer,
     first: list[AnswerEvent],
     events: AsyncIterator[list[AnswerEvent]],
-    shape: AnswerFormat,
+    answer_format: AnswerFormat,
     has_usage: bool,
 ) -> AsyncGenerator[bytes]:
-    """Server-sent events; an error that comes late is the last of them."""
-    if (opening := shape.opening(answer.num_choices)) is not None:
+    """The server-sent events; an error after the first one is sent as the last."""
+    if (opening := answer_format.opening(answer.num_choices)) is not None:
         yield event_bytes(opening)
-    yield event_bytes(shape.chunk(first))
+    yield event_bytes(answer_format.chunk(first))
     try:
-        async for some in events:
-            yield event_bytes(shape.chunk(some))
+        async for batch in events:
+            yield event_bytes(answer_format.chunk(batch))
     except Exception as error:
         yield b"data: " + api_error_of(error).body() + b"\n\n"
         return
     if has_usage:
-        yield event_bytes(shape.closing(usage_of(answer)))
+        yield event_bytes(answer_format.closing(usage_of(answer)))
     yield END
-    # To a client that has just left, the rest was sent at once, to nobody: now we hear of it.
+    # If the client has just disconnected, the rest was sent without waiting; notice it here.
     await asyncio.sleep(0)
 
 
-async def _gathered(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
-    """Every choice, whole, in order."""
+async def _collected(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
+    """Every choice in one event, in order."""
     by_choice: dict[int, list[AnswerEvent]] = {}
-    async for some in events:
-        for event in some:
+    async for batch in events:
+        for event in batch:
             by_choice.setdefault(event.index, []).append(event)
     return [
-        told[-1]._replace(
-            text="".join(event.text for event in told),
-            tokens=[token for event in told for token in event.tokens],
+        of_choice[-1]._replace(
+            text="".join(event.text for event in of_choice),
+            tokens=[token for event in of_choice for token in event.tokens],
         )
-        for _, told in sorted(by_choice.items())
+        for _, of_choice in sorted(by_choice.items())
     ]
 
 
@@ -117,20 +121,20 @@ async def _next(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
     return await anext(events)
 
 
-async def _while_connected(request: Request, wanted: Coroutine[Any, Any, Value]) -> Value:
-    """What is wanted, unless the client leaves first. Raises `ClientHungUp`."""
-    making = asyncio.create_task(wanted)
-    leaving = asyncio.create_task(_has_left(request))
+async def _while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:
+    """The result of the work, unless the client disconnects first. Raises `ClientHungUp`."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_disconnected(request))
     try:
-        await asyncio.wait({making, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not making.done():
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
             raise ClientHungUp()
-        return making.result()
+        return working.result()
     finally:
-        making.cancel()
+        working.cancel()
         leaving.cancel()
 
 
-async def _has_left(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
