@@ -4,13 +4,14 @@
   curl localhost:8000/v1/completions -H 'Content-Type: application/json' \\
     -d '{"model": "quickstart", "prompt": "And God said", "max_tokens": 32, "stream": true}'
 
-Each prompt goes to one path, by its first tokens; paths are read into memory when they are asked
-for. A run that goes on training is followed: requests finish on the release they began in, the next
-gets the newer one. SIGTERM or Ctrl-C finishes the requests that run. Needs the extra `serve`.
+The router sends each prompt to one path, by its first tokens; a path is read into memory when it is
+first needed. A run that is still training is followed: requests finish on the release they began
+in, the next get the newer one. SIGTERM or Ctrl-C finishes running requests. Needs the extra
+`serve`.
 
   dipaco serve --run s3://BUCKET/big --engine ray --address HOST:6379 --replicas 1..8
-      the same door, and behind it replicas of the loop on a Ray cluster (extra `ray`): a path goes
-      to the replica that holds it, to a second one under load; there are as many as the load wants
+      the same server in front of replicas on a Ray cluster (extra `ray`): a request goes to the
+      replica that holds its path, under load to a second one; replicas scale with the load
 """
 
 import argparse
@@ -44,53 +45,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_release(parser, phase="--release")
     where = parser.add_argument_group("where")
     where.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    where.add_argument("--port", type=int, default=8000, help="0 = any that is free (8000)")
+    where.add_argument("--port", type=int, default=8000, help="0 = any free port (8000)")
     where.add_argument(
-        "--api-key-file", type=Path, metavar="FILE", help="one key a line; a request must send one"
+        "--api-key-file", type=Path, metavar="FILE", help="one key a line; requests must send one"
     )
     where.add_argument(
-        "--body-bytes", default="4M", metavar="SIZE", help="of one request, at most (4M)"
+        "--body-bytes", default="4M", metavar="SIZE", help="largest body of a request (4M)"
     )
     how = parser.add_argument_group("how")
     how.add_argument(
         "--path-bytes",
         metavar="SIZE",
-        help="of all paths in memory, at most, as 500M or 8G (half of what is free)",
+        help="memory for all paths, as 500M or 8G (half of the free memory)",
     )
     how.add_argument("--rows", type=int, default=64, help="requests decoded at once (64)")
-    how.add_argument("--waiting", type=int, default=256, help="that may wait; then 429 (256)")
+    how.add_argument("--waiting", type=int, default=256, help="requests that may wait (256)")
     how.add_argument(
         "--chat-template",
         type=Path,
         metavar="FILE",
-        help="Jinja; else the tokenizer's own",
+        help="Jinja template (the tokenizer's own)",
     )
     how.add_argument(
         "--reroute-every",
         type=int,
         metavar="W",
-        help="choose the path anew every W tokens made; text so far is read again on a change",
+        help="choose the path again after every W new tokens; a change prefills the text again",
     )
     how.add_argument(
-        "--drain-seconds", type=float, default=60.0, help="to finish requests after SIGTERM (60)"
+        "--drain-seconds", type=float, default=60.0, help="time to finish after SIGTERM (60)"
     )
 
     many = parser.add_argument_group("on many machines")
     many.add_argument("--engine", choices=("local", "ray"), default="local", help="default: local")
     many.add_argument(
-        "--address", metavar="A", help="of the Ray cluster; default: that of this machine"
+        "--address", metavar="A", help="of the Ray cluster; default: the one on this machine"
     )
     many.add_argument(
         "--replicas",
         metavar="MIN..MAX",
-        help="of the loop, each with `--rows` and `--path-bytes` of its own (1..8)",
+        help="number of replicas, each with its own `--rows` and `--path-bytes` (1..8)",
     )
-    many.add_argument("--cpus-per-replica", type=int, metavar="C", help="that Ray sets aside (1)")
+    many.add_argument("--cpus-per-replica", type=int, metavar="C", help="reserved by Ray (1)")
     many.add_argument(
         "--memory-fraction",
         type=float,
         metavar="F",
-        help="of a GPU, for each of the replicas that share it; default: a GPU each",
+        help="of a GPU for each replica, so that several share it; default: a GPU each",
     )
 
 
@@ -112,12 +113,10 @@ def run(options: argparse.Namespace) -> int:
     keys = _keys(options.api_key_file)
     max_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
-    with reading(
-        options.run
-    ) as join_cluster:  # before all that takes time: what cannot be is said now
-        find_release(join_cluster, options)
-        tokenizer_file = join_cluster.corpus.tokenizer_file
-        given = join_cluster.config.data.tokenizer
+    with reading(options.run) as opened:  # a bad option fails before anything slow
+        find_release(opened, options)
+        tokenizer_file = opened.corpus.tokenizer_file
+        configured = opened.config.data.tokenizer
 
     from dipaco.caches import cache_folder
     from dipaco.runs.programs import use_compilation_cache
@@ -128,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.serving.http.server import listen, serve
     from dipaco.serving.service import Service, ServiceSettings
 
-    template = options.chat_template or (find_template(Path(given)) if given else None)
+    template = options.chat_template or (find_template(Path(configured)) if configured else None)
     chat = ChatTemplate(template, tokenizer_file) if template else None
     http = HttpSettings(api_keys=keys, max_body_bytes=max_body_bytes, chat=chat)
     settings = ServiceSettings(
@@ -141,7 +140,7 @@ def run(options: argparse.Namespace) -> int:
     engine = _engine(options)
     use_compilation_cache(cache_folder() / "compiled")
     metrics = Metrics()
-    listening = listen(options.host, options.port)  # clients may come from here on, and wait
+    listening = listen(options.host, options.port)  # from here on clients can connect, and wait
     with (
         listening,
         Service(options.run, settings, on_cold=metrics.cold_path.observe, engine=engine) as service,
@@ -166,7 +165,7 @@ def _engine(options: argparse.Namespace) -> "Callable[[EngineSpec], ServingEngin
     if options.engine == "local":
         _only_on_ray(options, "address", "replicas", "cpus_per_replica", "memory_fraction")
         return InProcessEngine
-    scale = _scale(options.replicas or "1..8")
+    replicas = _replica_range(options.replicas or "1..8")
     check_memory_fraction(options.memory_fraction)
 
     from dipaco.launch.devices import use_cpu_only
@@ -174,12 +173,12 @@ def _engine(options: argparse.Namespace) -> "Callable[[EngineSpec], ServingEngin
     from dipaco.serving.service import print_notice
     from dipaco.serving_cluster.ray_replicas import join_cluster
 
-    use_cpu_only()  # they are the replicas'; routing takes a moment of a CPU
-    shape = WorkerResources(None, options.cpus_per_replica or 1, options.memory_fraction)
-    return join_cluster(options.address, scale, shape, print_notice)
+    use_cpu_only()  # devices are for the replicas; routing runs on the CPU
+    resources = WorkerResources(None, options.cpus_per_replica or 1, options.memory_fraction)
+    return join_cluster(options.address, replicas, resources, print_notice)
 
 
-def _scale(text: str) -> "ReplicaRange":
+def _replica_range(text: str) -> "ReplicaRange":
     """`1..8` -> at least 1, at most 8. Raises `BadSetting`."""
     from dipaco.errors import BadSetting
 
@@ -214,7 +213,7 @@ def _keys(file: Path | None) -> tuple[str, ...]:
     if file is None:
         return ()
     try:
-        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
+        text = file.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
         keys = tuple(line.strip() for line in text.splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:
         raise BadKeyFile(file=file, problem=error) from error

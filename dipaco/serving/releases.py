@@ -238,4 +238,4 @@ class ReleaseFollower:
         try:
             action()
         except (DipacoError, OSError) as error:  # such as a busy ledger or a moved folder
-            self._say(f"could not look at {self._folder}: {error}")
+            self._say(f"could not read {self._folder}: {error}")

@@ -92,20 +92,20 @@ class RayReplicas:
     """An engine whose loops are replicas on a cluster. Use `join_cluster` to make one.
 
     Args:
-      brief: the run.
-      scale: how many replicas.
-      shape: what each takes of the cluster.
+      spec: the run.
+      replica_range: how many replicas.
+      resources: of each replica.
       say: called with a sentence for the operator.
     """
 
     def __init__(
         self,
         spec: EngineSpec,
-        scale: ReplicaRange,
-        shape: WorkerResources,
+        replica_range: ReplicaRange,
+        resources: WorkerResources,
         say: Callable[[str], None],
     ):
-        self._spec, self._scale, self._shape, self._say = spec, scale, shape, say
+        self._spec, self._range, self._resources, self._say = spec, replica_range, resources, say
         self._name = f"dipaco-{socket.gethostname()}-{os.getpid()}"
         self._loop = _OwnedLoop(spec, self._generate, self._close)
         self._cache = RemoteCache(self._loop)
@@ -137,7 +137,7 @@ class RayReplicas:
         owner: Any = ray.remote(Owner)
         self._owner = owner.options(name=self._name, num_cpus=0).remote()
         ray.get(self._owner.__ray_ready__.remote())
-        self._say(f"starting {self._scale.least} to {self._scale.most} replicas on the cluster")
+        self._say(f"starting {self._range.least} to {self._range.most} replicas on the cluster")
         try:
             ray.serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
             target = ray.serve.RunTarget(self._deployment(), self._name, route_prefix=None)
@@ -169,7 +169,7 @@ class RayReplicas:
 
     def _deployment(self) -> Any:
         limits, kind = self._spec.limits, kind_of_devices()
-        resources = self._shape.resources(kind)
+        resources = self._resources.resources(kind)
         run = self._spec.address.identity
         variables = {name: os.environ[name] for name in variables_for(run, None)}
         busy = max(1, limits.rows // 2)
@@ -181,11 +181,11 @@ class RayReplicas:
             "name": DEPLOYMENT,
             "max_ongoing_requests": limits.rows,
             "autoscaling_config": AutoscalingConfig(
-                min_replicas=self._scale.least,
-                max_replicas=self._scale.most,
+                min_replicas=self._range.least,
+                max_replicas=self._range.most,
                 target_ongoing_requests=busy,
-                upscale_delay_s=self._scale.up_seconds,
-                downscale_delay_s=self._scale.down_seconds,
+                upscale_delay_s=self._range.up_seconds,
+                downscale_delay_s=self._range.down_seconds,
                 look_back_period_s=LOOK_BACK_SECONDS,
             ),
             "request_router_config": RequestRouterConfig(**router),
@@ -193,7 +193,7 @@ class RayReplicas:
                 "num_cpus": resources.pop("CPU"),
                 "num_gpus": resources.pop("GPU", 0),
                 "resources": resources,
-                "runtime_env": {"env_vars": {**variables, **self._shape.environment(kind)}},
+                "runtime_env": {"env_vars": {**variables, **self._resources.environment(kind)}},
             },
             "max_constructor_retry_count": 2,
             "health_check_period_s": HEALTH_SECONDS,
@@ -270,7 +270,10 @@ class _OwnedLoop(RemoteLoop):
 
 
 def join_cluster(
-    address: str | None, scale: ReplicaRange, shape: WorkerResources, say: Callable[[str], None]
+    address: str | None,
+    replica_range: ReplicaRange,
+    resources: WorkerResources,
+    say: Callable[[str], None],
 ) -> Callable[[EngineSpec], RayReplicas]:
     """Joins a cluster; returns the function with which a service makes its engine.
 
@@ -284,7 +287,7 @@ def join_cluster(
     """
     connect(address)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    return lambda spec: RayReplicas(spec, scale, shape, say)
+    return lambda spec: RayReplicas(spec, replica_range, resources, say)
 
 
 def _last_line(report: str) -> str:

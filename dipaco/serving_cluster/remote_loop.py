@@ -72,7 +72,7 @@ class RemoteLoop:
     """The loop of a service whose tokens are made by replicas.
 
     Args:
-      brief: the run.
+      spec: the run.
       generate: sends a request to the replica of its path.
     """
 

@@ -1,4 +1,4 @@
-"""`dipaco serve` as a process, and what tests ask of it."""
+"""`dipaco serve` as a process, for tests."""
 
 import http.client
 import json
@@ -10,12 +10,12 @@ import time
 
 from tests.support.tiny_run import HOME
 
-# Far more rows than are decoded at once, so that it takes a while.
+# Many more choices than rows, so it takes a while.
 LONG = {"model": "toy", "prompt": "jiji", "n": 96, "max_tokens": 50, "temperature": 1.0}
 
 
 class Server:
-    """A process, and the port that it says it listens on."""
+    """A server process, and the port that it reports."""
 
     def __init__(self, folder, cache, *options):
         command = [sys.executable, "-m", "dipaco.cli.main", "serve", "--run", folder, "--port", "0"]
@@ -31,7 +31,7 @@ class Server:
         self.said = ""
         while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", self.said)):
             line = self.process.stderr.readline()
-            assert line, f"it ended: {self.said}"
+            assert line, f"the server ended: {self.said}"
             self.said += line
         self.port = int(found[1])
 
@@ -39,7 +39,7 @@ class Server:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
 
     def begin(self, body):
-        """A stream, after its first line."""
+        """Starts a stream and reads its first line."""
         connection = self.connect()
         connection.request(
             "POST",
@@ -59,7 +59,7 @@ class Server:
         return float(re.search(rf"^dipaco_{name} (\S+)$", text, re.MULTILINE)[1])
 
     def end(self):
-        """Waits; the exit code."""
+        """Waits for the process; returns its exit code."""
         self.said += self.process.communicate(timeout=60)[1]
         return self.process.returncode
 
@@ -69,4 +69,4 @@ def until(is_so):
         if is_so():
             return
         time.sleep(0.05)
-    raise AssertionError("it never came to that")
+    raise AssertionError("the condition was not met in time")
