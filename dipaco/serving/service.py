@@ -42,9 +42,7 @@ class ServiceSettings:
     phase: int | None = None  # serve the release of this phase; None = follow the newest
     path_bytes: int | None = None  # of all paths in memory; None = half of what is free
     poll_seconds: float = 5.0  # between polls for a newer release
-    reroute_every: int | None = (
-        None  # new tokens after which the path is chosen again; None = never
-    )
+    reroute_every: int | None = None  # new tokens before the path is chosen again; None = never
     limits: LoopLimits = LoopLimits()
 
 

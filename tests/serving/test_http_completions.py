@@ -1,4 +1,4 @@
-"""Completions over HTTP: the text is the path's own, whole or streamed, alone or in company."""
+"""Completions over HTTP: the text is the path's own, whole or streamed, alone or in a batch."""
 
 import json
 
@@ -28,15 +28,15 @@ def events_of(client, where="/v1/completions", **body):
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
-def choice_of(service, prompt):
-    """Path and ids of a prompt, as the service sees it."""
+def path_and_ids(service, prompt):
+    """The path and token ids of a prompt."""
     (ids,) = service.tokenizer.encode([prompt])
     return service.route(service.releases.current, ids).path, ids
 
 
 @pytest.fixture(scope="module")
 def log_probabilities(service):
-    """(path, ids) -> float32 [tokens, V] by the full forward, which knows no cache and no batch."""
+    """(path, ids) -> float32 [tokens, V] by the full forward, without cache or batch."""
     release, length = service.releases.current.release, service.model.max_length
     parts = {path: service.run.path_of(release, path) for path in range(len(release.paths))}
     full = jax.jit(lambda parts, tokens: forward(service.model, parts, tokens)[0])
@@ -49,10 +49,10 @@ def log_probabilities(service):
     return of
 
 
-def test_greedy_text_is_what_the_path_alone_would_say(service, client, prompts, log_probabilities):
+def test_greedy_text_is_that_of_the_path_alone(service, client, prompts, log_probabilities):
     paths = set()
     for prompt in prompts[:4]:
-        path, ids = choice_of(service, prompt)
+        path, ids = path_and_ids(service, prompt)
         all_ids = ids.tolist()
         for _ in range(12):
             all_ids.append(int(log_probabilities(path, all_ids)[-1].argmax()))
@@ -67,10 +67,10 @@ def test_greedy_text_is_what_the_path_alone_would_say(service, client, prompts, 
             "total_tokens": len(ids) + 12,
         }
         paths.add(path)
-    assert len(paths) > 1, "the prompts are meant for several paths"
+    assert len(paths) > 1, "the prompts should need several paths"
 
 
-def test_a_stream_is_the_same_text_in_pieces_and_ends_with_the_usage(client, prompts):
+def test_a_stream_is_the_same_text_and_ends_with_the_usage(client, prompts):
     whole = ask(client, prompt=prompts[0])
     events = events_of(
         client, prompt=prompts[0], max_tokens=12, stream_options={"include_usage": True}
@@ -82,12 +82,14 @@ def test_a_stream_is_the_same_text_in_pieces_and_ends_with_the_usage(client, pro
     assert len({e["id"] for e in events}) == 1
 
 
-def test_several_prompts_each_go_their_own_path_and_come_back_in_order(service, client, prompts):
+def test_several_prompts_each_take_their_own_path_and_return_in_order(service, client, prompts):
     one_by_one = [ask(client, prompt=prompt)["choices"][0]["text"] for prompt in prompts]
-    together = ask(client, prompt=prompts)
-    assert [c["text"] for c in together["choices"]] == one_by_one
-    assert [c["index"] for c in together["choices"]] == list(range(len(prompts)))
-    assert [c["path"] for c in together["choices"]] == [choice_of(service, p)[0] for p in prompts]
+    all_at_once = ask(client, prompt=prompts)
+    assert [c["text"] for c in all_at_once["choices"]] == one_by_one
+    assert [c["index"] for c in all_at_once["choices"]] == list(range(len(prompts)))
+    assert [c["path"] for c in all_at_once["choices"]] == [
+        path_and_ids(service, p)[0] for p in prompts
+    ]
     streamed = dict.fromkeys(range(len(prompts)), "")
     for event in events_of(client, prompt=prompts, max_tokens=12):
         for choice in event["choices"]:
@@ -95,15 +97,15 @@ def test_several_prompts_each_go_their_own_path_and_come_back_in_order(service, 
     assert list(streamed.values()) == one_by_one
 
 
-def test_token_ids_are_a_prompt_too(service, client, prompts):
-    _, ids = choice_of(service, prompts[0])
+def test_token_ids_are_a_valid_prompt(service, client, prompts):
+    _, ids = path_and_ids(service, prompts[0])
     assert ask(client, prompt=ids.tolist())["choices"] == ask(client, prompt=prompts[0])["choices"]
     both = ask(client, prompt=[ids.tolist(), ids[:3].tolist()])
     assert len(both["choices"]) == 2
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_stop_string_ends_the_text_before_it_even_across_tokens(client, prompts, is_streamed):
+def test_the_text_ends_before_a_stop_string_even_across_tokens(client, prompts, is_streamed):
     full = ask(client, prompt=prompts[0], max_tokens=20)["choices"][0]["text"]
     for begin in range(2, len(full) - 4, 3):
         stop = full[begin : begin + 4]
@@ -118,7 +120,7 @@ def test_a_stop_string_ends_the_text_before_it_even_across_tokens(client, prompt
         assert (text, reason) == (full[: full.find(stop)], "stop")
 
 
-def test_a_seed_draws_the_same_and_n_draws_several(client, prompts):
+def test_equal_seeds_draw_equal_texts_and_n_draws_several(client, prompts):
     def drawn(**body):
         answer = ask(client, prompt=prompts[0], temperature=1.5, **body)
         return [choice["text"] for choice in answer["choices"]]
@@ -128,30 +130,32 @@ def test_a_seed_draws_the_same_and_n_draws_several(client, prompts):
     assert drawn(seed=3) == drawn(seed=3, n=3)[:1]
     assert drawn(seed=4) == drawn(seed=3, n=2)[1:]
     assert drawn(seed=-5) == drawn(seed=-5)
-    assert len({drawn()[0] for _ in range(4)}) > 1, "without a seed, each time anew"
+    assert len({drawn()[0] for _ in range(4)}) > 1, "without a seed, draws differ"
 
 
 def test_logprobs_are_those_of_the_full_forward_and_their_tokens_are_the_text(
     service, client, prompts, log_probabilities
 ):
-    path, ids = choice_of(service, prompts[0])
+    path, ids = path_and_ids(service, prompts[0])
     (choice,) = ask(client, prompt=prompts[0], logprobs=2, echo=True)["choices"]
-    told = choice["logprobs"]
+    logprobs = choice["logprobs"]
     assert choice["text"].startswith(prompts[0])
-    assert "".join(told["tokens"]) == choice["text"]
-    offsets = np.cumsum([0] + [len(token) for token in told["tokens"]])[:-1]
-    assert told["text_offset"] == offsets.tolist()
-    assert (told["token_logprobs"][0], told["top_logprobs"][0]) == (None, None)
+    assert "".join(logprobs["tokens"]) == choice["text"]
+    offsets = np.cumsum([0] + [len(token) for token in logprobs["tokens"]])[:-1]
+    assert logprobs["text_offset"] == offsets.tolist()
+    assert (logprobs["token_logprobs"][0], logprobs["top_logprobs"][0]) == (None, None)
 
-    all_ids = _ids_of(service, told["tokens"])
+    all_ids = _ids_of(service, logprobs["tokens"])
     assert all_ids[: len(ids)] == ids.tolist()
     expected = log_probabilities(path, all_ids)
     for place in range(1, len(all_ids)):
         row = expected[place - 1]
-        np.testing.assert_allclose(told["token_logprobs"][place], row[all_ids[place]], atol=1e-4)
-        best = max(told["top_logprobs"][place].values())
+        np.testing.assert_allclose(
+            logprobs["token_logprobs"][place], row[all_ids[place]], atol=1e-4
+        )
+        best = max(logprobs["top_logprobs"][place].values())
         np.testing.assert_allclose(best, row.max(), atol=1e-4)
-        assert 2 <= len(told["top_logprobs"][place]) <= 3  # and the token itself
+        assert 2 <= len(logprobs["top_logprobs"][place]) <= 3  # and the token itself
 
 
 def _ids_of(service, tokens):
@@ -185,8 +189,8 @@ def test_a_continuation_ends_when_the_context_is_full(service, client, prompts):
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_path_can_be_named(service, client, prompts):
-    routed, _ = choice_of(service, prompts[0])
+def test_a_request_can_name_its_path(service, client, prompts):
+    routed, _ = path_and_ids(service, prompts[0])
     others = {
         ask(client, prompt=prompts[0], path=path)["choices"][0]["path"]
         for path in range(service.releases.current.num_paths)
@@ -203,7 +207,7 @@ def test_a_text_may_change_its_path_every_few_tokens(
     from dipaco.serving.http.app import make_app
     from dipaco.serving.service import Service, ServiceSettings
 
-    def path_of(ids):  # any rule will do that depends on the latest tokens only
+    def path_of(ids):  # any rule that depends only on the latest tokens
         return int(sum(ids[-32:])) % 4
 
     settings = ServiceSettings(limits=limits, reroute_every=3)
@@ -216,7 +220,7 @@ def test_a_text_may_change_its_path_every_few_tokens(
             ids.append(int(log_probabilities(paths[-1], ids)[-1].argmax()))
             if (len(ids) - num_prompt) % 3 == 0:
                 paths.append(path_of(ids))
-        assert len(set(paths[:-1])) > 1, "it is meant to move"
+        assert len(set(paths[:-1])) > 1, "the text should move"
 
         service.start()
         body = {"prompt": "jijiwi mo", "max_tokens": 12}
@@ -237,20 +241,20 @@ def test_a_text_may_change_its_path_every_few_tokens(
         assert f"dipaco_reroute_tokens_total {read_again}.0" in metrics
 
 
-def test_route_tells_path_modules_and_every_score_the_best_first(service, client, prompts):
+def test_route_returns_path_modules_and_scores_best_first(service, client, prompts):
     for prompt in prompts[:4]:
-        path, ids = choice_of(service, prompt)
-        told = client.post("/v1/route", json={"prompt": prompt}).json()
-        assert told["path"] == path == told["scores"][0]["path"]
-        assert told["modules"] == [str(m) for m in service.topology.modules_of(path)]
-        scores = [score["score"] for score in told["scores"]]
+        path, ids = path_and_ids(service, prompt)
+        route = client.post("/v1/route", json={"prompt": prompt}).json()
+        assert route["path"] == path == route["scores"][0]["path"]
+        assert route["modules"] == [str(m) for m in service.topology.modules_of(path)]
+        scores = [score["score"] for score in route["scores"]]
         assert scores == sorted(scores, reverse=True)
         assert len(scores) == 4
-        assert told["prompt_tokens"] == len(ids)
-        assert told["routed_tokens"] == min(len(ids), 32)
+        assert route["prompt_tokens"] == len(ids)
+        assert route["routed_tokens"] == min(len(ids), 32)
 
 
-def test_the_model_tells_its_levels_and_modules(client):
+def test_the_model_lists_its_levels_and_modules(client):
     (model,) = client.get("/v1/models").json()["data"]
     assert model["id"] == "toy"
     assert model == client.get("/v1/models/toy").json()
@@ -263,7 +267,7 @@ def test_the_model_tells_its_levels_and_modules(client):
     assert card["parameters_total"] == 2 * card["parameters_per_path"]
 
 
-def test_health_metrics_document_and_page_are_there(client, prompts):
+def test_health_metrics_document_and_page_are_served(client, prompts):
     ask(client, prompt=prompts[0])
     assert client.get("/healthz").json()["status"] == "ok"
     assert client.get("/readyz").json()["status"] == "ready"
@@ -293,18 +297,18 @@ def official(client):
 def test_the_official_client_reads_answers_streams_models_and_errors(official, client, prompts):
     import openai
 
-    asked = {"model": "toy", "prompt": prompts[0], "max_tokens": 12, "temperature": 0}
+    body = {"model": "toy", "prompt": prompts[0], "max_tokens": 12, "temperature": 0}
     text = ask(client, prompt=prompts[0])["choices"][0]["text"]
-    answer = official.completions.create(**asked, logprobs=1)
+    answer = official.completions.create(**body, logprobs=1)
     assert (answer.choices[0].text, answer.choices[0].finish_reason) == (text, "length")
     assert answer.usage.completion_tokens == len(answer.choices[0].logprobs.tokens) == 12
-    with official.completions.create(**asked, stream=True) as stream:
+    with official.completions.create(**body, stream=True) as stream:
         assert "".join(chunk.choices[0].text for chunk in stream) == text
-    named = official.completions.create(**asked, extra_body={"path": 2})
+    named = official.completions.create(**body, extra_body={"path": 2})
     assert named.choices[0].path == 2
     assert [model.id for model in official.models.list()] == ["toy"]
     with pytest.raises(openai.NotFoundError, match="does not exist"):
-        official.completions.create(**asked | {"model": "gpt"})
+        official.completions.create(**body | {"model": "gpt"})
     with pytest.raises(openai.BadRequestError, match="`suffix`") as refused:
-        official.completions.create(**asked, suffix="and so on")
+        official.completions.create(**body, suffix="and so on")
     assert refused.value.param == "suffix"

@@ -67,3 +67,18 @@ def read(stream: Stream) -> tuple[list[Token], Finish]:
 
 def ids(stream: Stream) -> list[int]:
     return [token.id for token in read(stream)[0]]
+
+
+def error_of(response, status, param=None, code=None):
+    """The message of an error response, after checking its format."""
+    assert response.status_code == status, response.text
+    (name,) = response.json()
+    detail = response.json()["error"]
+    assert name == "error"
+    assert set(detail) == {"message", "type", "param", "code"}
+    assert detail["message"].rstrip()[-1] in ".?`)"
+    if param is not None:
+        assert detail["param"] == param
+    if code is not None:
+        assert detail["code"] == code
+    return detail["message"]

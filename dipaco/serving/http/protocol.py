@@ -220,9 +220,7 @@ class RouteResponse(Struct, kw_only=True):
 
     path: int
     modules: list[str]
-    scores: (
-        list[PathScore] | None
-    )  # best first; null: there is one path, so the router is not asked
+    scores: list[PathScore] | None  # best first; null = there is only one path
     prompt_tokens: int
     routed_tokens: int  # the prefix that the router read
     release: str

@@ -59,9 +59,8 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
         **_common_params(body, n),
     )
     served = service.releases.current
-    return ParsedRequest(
-        served, [_prompt(service, served, prompt, body.path) for prompt in prompts], params
-    )
+    routed = [_prompt(service, served, prompt, body.path) for prompt in prompts]
+    return ParsedRequest(served, routed, params)
 
 
 def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -> ParsedRequest:
@@ -79,9 +78,8 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
     text = chat.render([_template_message(message) for message in body.messages])
     _check_may_fit(service, text)
     ids = chat.encode(text)
-    max_tokens = (
-        body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    )
+    newer_name = body.max_completion_tokens
+    max_tokens = body.max_tokens if newer_name is None else newer_name
     if max_tokens == 0:
         _refuse("max_tokens", "`max_tokens` is 0: nothing would be returned. Ask for 1 or more.")
     params = GenerationParams(
