@@ -115,7 +115,7 @@ def test_what_prevents_serving_is_a_sentence(dipaco, tiny, tmp_path):
 
 # --- clients that send or read badly, over a socket ---------------------------------------------
 
-REQUEST = {"model": "tiny", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
+REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
 
 def test_a_client_that_sends_nothing_or_endless_headers_is_disconnected(narrow_port):
