@@ -107,6 +107,14 @@ def test_a_file_opens_with_its_subject_and_imports_strictly_lower_storeys(file):
         assert STOREY_OF[other] < STOREY_OF[room], f"{room} must not know {other}"
 
 
+def test_the_files_that_a_room_says_it_has_are_there():
+    for file in HOUSE.rglob("__init__.py"):
+        folders = (file.parent, HOUSE, HOUSE.parent)
+        said = ast.get_docstring(ast.parse(file.read_text())) or ""
+        for name in re.findall(r"[\w/]+\.py\b", said):
+            assert any((folder / name).is_file() for folder in folders), f"{file}: {name}"
+
+
 def test_no_files_import_each_other_in_a_circle_lazily_included():
     names = {".".join(file.relative_to(HOUSE.parent).with_suffix("").parts): file for file in FILES}
     names = {name.removesuffix(".__init__"): file for name, file in names.items()}
