@@ -50,7 +50,7 @@ def cluster() -> Iterator[Nodes]:
 
 
 def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 240.0) -> None:
-    """Every wait of these tests has an end."""
+    """Waits; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, f"still not: {what}"
@@ -58,7 +58,7 @@ def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 240.0) -> 
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, which has not ended."""
+    """Whether a process is running: it exists, and is no zombie."""
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
         os.kill(pid, 0)
         with open(f"/proc/{pid}/stat") as stat:

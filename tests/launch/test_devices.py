@@ -19,7 +19,7 @@ def dev(tmp_path):
     return make
 
 
-def test_gpus_are_those_that_the_machine_has_and_the_environment_does_not_hide(dev):
+def test_visible_gpus_are_those_of_the_machine_that_the_environment_does_not_hide(dev):
     gpus = dev("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1", "nvidia10")
     assert visible_devices({}, gpus) == VisibleDevices("gpu", ("0", "1", "10"))
     assert visible_devices({"CUDA_VISIBLE_DEVICES": "1,10"}, gpus).ids == ("1", "10")
@@ -27,22 +27,22 @@ def test_gpus_are_those_that_the_machine_has_and_the_environment_does_not_hide(d
     assert visible_devices({"JAX_PLATFORMS": "cpu"}, gpus).kind == "cpu"
 
 
-def test_chips_are_found_under_either_name(dev):
+def test_tpu_chips_are_found_under_either_name(dev):
     assert visible_devices({}, dev("accel0", "accel1")) == VisibleDevices("tpu", ("0", "1"))
 
 
-def test_a_machine_without_either_computes_on_its_cpu(dev):
+def test_a_machine_without_gpus_and_tpus_computes_on_its_cpu(dev):
     assert visible_devices({}, dev("null", "vfio/vfio")) == VisibleDevices("cpu", ())
 
 
-def test_eight_workers_have_eight_gpus_one_each():
+def test_eight_workers_get_one_of_eight_gpus_each():
     of = devices_of(EIGHT_GPUS, 1, 8, None, {})
     assert [of(place) for place in range(8)] == [
         {"CUDA_VISIBLE_DEVICES": str(place)} for place in range(8)
     ]
 
 
-def test_two_workers_of_four():
+def test_two_workers_get_four_gpus_each():
     of = devices_of(EIGHT_GPUS, 4, 2, None, {})
     assert [of(place)["CUDA_VISIBLE_DEVICES"] for place in (0, 1)] == ["0,1,2,3", "4,5,6,7"]
 
@@ -55,23 +55,23 @@ def test_workers_that_share_a_gpu_share_nine_tenths_of_its_memory():
     assert of(0)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.200"
 
 
-def test_chips_are_never_shared():
+def test_tpu_chips_are_never_shared():
     of = devices_of(VisibleDevices("tpu", tuple("0123")), 2, 2, None, {})
     assert [of(place)["TPU_VISIBLE_CHIPS"] for place in (0, 1)] == ["0,1", "2,3"]
     with pytest.raises(TooFewDevices, match="need 6 devices here, and 4 of kind TPU"):
         devices_of(VisibleDevices("tpu", tuple("0123")), 2, 3, None, {})
 
 
-def test_more_than_there_are_is_refused():
+def test_more_devices_than_there_are_is_an_error():
     with pytest.raises(TooFewDevices, match="need 9 devices here, and 8 of kind GPU"):
         devices_of(EIGHT_GPUS, 9, 1, None, {})
 
 
-def test_on_cpu_each_has_as_many_devices_as_it_asks_for_and_keeps_other_flags():
+def test_on_cpu_each_worker_gets_the_wanted_number_of_devices_and_keeps_other_flags():
     flags = {"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=8"}
     of = devices_of(VisibleDevices("cpu", ()), 2, 3, None, flags)
     assert of(1) == {"XLA_FLAGS": "--xla_a=1 --xla_force_host_platform_device_count=2"}
 
 
-def test_without_a_wish_nothing_is_hidden():
+def test_without_a_number_of_devices_nothing_is_hidden():
     assert devices_of(EIGHT_GPUS, None, 4, None, {})(2) == {}

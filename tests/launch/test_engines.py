@@ -1,4 +1,4 @@
-"""One contract, all engines: groups are started, seen to end, started again and stopped."""
+"""One contract for all engines: workers start, end, restart and stop."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ time.sleep(120)
 
 
 class Dummy(NamedTuple):
-    """A role that does nothing."""
+    """A command that only waits."""
 
     folder: str
     hosts: int = 1
@@ -72,7 +72,7 @@ def next_end(engine):
     return ended
 
 
-def test_what_ends_by_itself_is_told_once_with_its_code_and_last_words(engine, tmp_path):
+def test_an_ended_worker_is_reported_once_with_its_code_and_last_line(engine, tmp_path):
     engine.start(Dummy(str(tmp_path), how="3"), "one")
     assert next_end(engine) == [EndedWorker("one", 3, "one 0 of 1 at None")]
     assert engine.poll() == []
@@ -80,7 +80,7 @@ def test_what_ends_by_itself_is_told_once_with_its_code_and_last_words(engine, t
     assert next_end(engine) == [EndedWorker("two", 0)]
 
 
-def test_a_killed_one_is_seen_and_can_be_started_again_under_its_name(engine, tmp_path):
+def test_a_killed_worker_is_reported_and_can_be_started_again_under_its_name(engine, tmp_path):
     engine.start(Dummy(str(tmp_path)), "one")
     engine.start(Dummy(str(tmp_path)), "other")
     first, other = pid_of(tmp_path, "one"), pid_of(tmp_path, "other")
@@ -94,7 +94,7 @@ def test_a_killed_one_is_seen_and_can_be_started_again_under_its_name(engine, tm
     assert is_alive(other)
 
 
-def test_one_is_let_go_of_in_order_and_the_others_stay(engine, tmp_path):
+def test_one_worker_is_ended_in_order_and_the_others_stay(engine, tmp_path):
     for name in ("one", "other"):
         engine.start(Dummy(str(tmp_path)), name)
     pid_of(tmp_path, "one")
@@ -104,7 +104,7 @@ def test_one_is_let_go_of_in_order_and_the_others_stay(engine, tmp_path):
     assert is_alive(other)
 
 
-def test_stopping_asks_first_and_then_ends_those_that_do_not_hear(engine, tmp_path):
+def test_stop_asks_workers_to_end_and_then_kills_the_remaining_ones(engine, tmp_path):
     engine.start(Dummy(str(tmp_path)), "polite")
     engine.start(Dummy(str(tmp_path), how="deaf"), "deaf")
     polite, deaf = pid_of(tmp_path, "polite"), pid_of(tmp_path, "deaf")
@@ -113,7 +113,7 @@ def test_stopping_asks_first_and_then_ends_those_that_do_not_hear(engine, tmp_pa
     wait_until(lambda: not is_alive(polite) and not is_alive(deaf), "both are gone", 10)
 
 
-def test_a_group_of_hosts_meets_at_one_address_and_ends_with_any_of_them(engine, tmp_path):
+def test_the_hosts_of_a_worker_connect_at_one_address_and_end_together(engine, tmp_path):
     engine.start(Dummy(str(tmp_path), hosts=2), "pair")
     first, second = (pid_of(tmp_path, "pair", host) for host in (0, 1))
     meeting = set()

@@ -37,8 +37,8 @@ def launch(half, copy_of, command_cache, tmp_path):
         process.wait()
 
 
-def test_two_launchers_help_one_run_and_no_work_is_counted_twice(dipaco, launch, tiny):
-    """One has no worker until it is told to, from elsewhere; of the other, the worker is killed."""
+def test_two_launchers_share_one_run_and_no_work_is_counted_twice(dipaco, launch, tiny):
+    """One launcher has no worker until `dipaco scale`; the worker of the other is killed."""
     first, first_log = launch("--workers", 1, "--executors", 1, "--name", "first")
     second, second_log = launch("--workers", 0, "--name", "second")
 
@@ -62,7 +62,7 @@ def test_two_launchers_help_one_run_and_no_work_is_counted_twice(dipaco, launch,
     assert facts(launch.folder) == facts(tiny.folder)
 
 
-def test_a_launcher_that_was_killed_finds_its_workers_at_work_and_lets_them(launch, tiny):
+def test_a_restarted_launcher_leaves_the_running_workers_alone(launch, tiny):
     first, _ = launch("--workers", 1, "--name", "here")
 
     def members():
@@ -81,7 +81,7 @@ def test_a_launcher_that_was_killed_finds_its_workers_at_work_and_lets_them(laun
     assert facts(launch.folder) == facts(tiny.folder)
 
 
-def test_a_drain_sends_all_away_the_monitor_too_and_nobody_is_said_to_have_failed(dipaco, launch):
+def test_a_drain_ends_all_workers_and_the_monitor_and_none_is_reported_as_failed(dipaco, launch):
     assert dipaco("pause", "--run", launch.folder).code == 0  # so that it is not finished first
     process, log = launch("--workers", 1, "--monitor", "--name", "here")
 
@@ -108,9 +108,7 @@ def test_a_drain_sends_all_away_the_monitor_too_and_nobody_is_said_to_have_faile
         (("--workers", "1", "--memory-fraction", "1.5"), "`--memory-fraction` is 1.5."),
     ],
 )
-def test_counts_that_make_no_sense_are_refused_before_anything_is_begun(
-    dipaco, config_file, tmp_path, options, says
-):
+def test_bad_counts_are_refused_before_a_run_is_begun(dipaco, config_file, tmp_path, options, says):
     ended = dipaco("launch", config_file, "--run", tmp_path / "run", *options)
     assert ended.code == 2
     assert says in ended.err

@@ -1,6 +1,4 @@
-"""A run on a Ray cluster, of which a node dies in the middle of a task, ends with the facts of one
-that nobody disturbed.
-"""
+"""A run on a Ray cluster that loses a node ends with the facts of an undisturbed run."""
 
 import os
 import signal
@@ -44,7 +42,7 @@ def launch(tiny, command_cache, tmp_path):
 
 
 def held_training(folder, launcher):
-    """Waits until a worker has a path in hand; its process number, stopped there."""
+    """Waits until a worker is training a path, stops it there, and returns its process number."""
     found = []
 
     def look():
@@ -82,7 +80,9 @@ def parent_of(pid):
         ((4, 1, None), "tpu", {"CPU": 1, "TPU": 4.0}, {}),
     ],
 )
-def test_what_a_worker_takes_of_the_cluster(shape, kind, resources, environment, monkeypatch):
+def test_the_resources_that_a_worker_takes_from_the_cluster(
+    shape, kind, resources, environment, monkeypatch
+):
     from dipaco.launch.ray import WorkerResources
 
     monkeypatch.delenv("XLA_FLAGS")
@@ -91,10 +91,8 @@ def test_what_a_worker_takes_of_the_cluster(shape, kind, resources, environment,
 
 
 @pytest.mark.timeout(900)  # as long as the waits in it
-def test_a_node_lost_in_the_middle_of_a_run_costs_time_and_nothing_else(
-    cluster, launch, tiny, tmp_path
-):
-    """Ray starts its worker again elsewhere, and that takes up at once what the old one held."""
+def test_a_node_lost_during_a_run_costs_only_time(cluster, launch, tiny, tmp_path):
+    """Ray restarts its worker on another node, which takes up the old one's task at once."""
     run = tmp_path / "run"
     launcher = launch(cluster.address, "--workers", 1, "--executors", 1, "--monitor")
     worker = held_training(run, launcher)
@@ -119,8 +117,8 @@ def test_a_node_lost_in_the_middle_of_a_run_costs_time_and_nothing_else(
         ("local", None, False),
     ],
 )
-def test_who_is_not_let_in_is_told_of_the_token(monkeypatch, address, mode, is_told):
-    """Ray itself tries for 20 s, and then says that it failed."""
+def test_a_refused_connection_mentions_the_token(monkeypatch, address, mode, is_told):
+    """Ray itself tries for 20 s, and then reports only a failure."""
     from dipaco.launch import ray as file
     from dipaco.launch.errors import NoCluster
 

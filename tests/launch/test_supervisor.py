@@ -1,6 +1,4 @@
-"""The supervisor keeps as many workers as are wanted, whoever wants them, and gives back at once
-what a dead one held.
-"""
+"""The supervisor keeps the wanted number of workers, and gives back the tasks of a dead one."""
 
 import pytest
 
@@ -15,11 +13,11 @@ from dipaco.workers.errors import NameTaken
 WORKER, EXECUTOR = ProcessSpec("worker", "runs/one"), ProcessSpec("executor", "runs/one")
 
 
-class Notebook:
-    """An engine that writes down what it is told, and tells what it was told to."""
+class FakeEngine:
+    """An engine without processes: the test says which workers end."""
 
     def __init__(self):
-        self.alive, self.to_tell = [], []
+        self.alive, self.ended = [], []
 
     def start(self, spec, name):
         self.alive.append(name)
@@ -28,12 +26,12 @@ class Notebook:
         self.die(name, 0)
 
     def poll(self):
-        told, self.to_tell = self.to_tell, []
-        return told
+        ended, self.ended = self.ended, []
+        return ended
 
-    def die(self, name, code, words=""):
+    def die(self, name, code, last_line=""):
         self.alive.remove(name)
-        self.to_tell.append(EndedWorker(name, code, words))
+        self.ended.append(EndedWorker(name, code, last_line))
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def ledger(tmp_path):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Moves on by itself where somebody sleeps."""
+    """A clock that `sleep` moves."""
     now = [1000.0]
     monkeypatch.setattr(file.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(file.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
@@ -54,22 +52,22 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def watched(ledger, clock):
-    """`watched(crews, what_happens)`: looks again and again, until nothing more happens."""
+    """`watched(groups, happenings)`: one happening after each poll, until there are no more."""
 
     def watch(groups, *happenings, name="here"):
-        engine, told = Notebook(), []
-        boss = Supervisor(engine, groups, ledger, told.append, name)
+        engine, events = FakeEngine(), []
+        supervisor = Supervisor(engine, groups, ledger, events.append, name)
         turns = iter(happenings)
 
         def meanwhile():
             turn = next(turns, None)
             if turn is None:
-                boss.end()
+                supervisor.end()
             else:
                 turn(engine)
 
-        assert not boss.keep_until_finished(meanwhile)
-        return engine, [event.name for event in told]
+        assert not supervisor.keep_until_finished(meanwhile)
+        return engine, [event.name for event in events]
 
     return watch
 
@@ -78,13 +76,13 @@ def nothing(engine):
     pass
 
 
-def test_every_crew_has_its_workers(watched):
+def test_every_group_has_its_workers(watched):
     engine, told = watched([WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)])
     assert engine.alive == ["w-0", "w-1", "e-0"]
     assert told == ["worker_started"] * 3
 
 
-def test_a_dead_one_gives_its_task_back_and_is_started_again_after_a_while(ledger, watched):
+def test_a_dead_worker_gives_its_task_back_and_is_restarted_after_a_wait(ledger, watched):
     def die(engine):
         assert ledger.queue.claim("w-1") is not None
         engine.die("w-1", -9)
@@ -99,7 +97,7 @@ def test_a_dead_one_gives_its_task_back_and_is_started_again_after_a_while(ledge
     assert told == ["worker_started", "worker_started", "worker_ended", "worker_started"]
 
 
-def test_one_that_ended_with_a_sentence_ends_the_launch(watched):
+def test_a_worker_that_ended_with_an_error_message_ends_the_launch(watched):
     with pytest.raises(WorkersEnded, match="Its last output: NoSuchRun: there is none"):
         watched(
             [WorkerGroup(WORKER, "w", 1)],
@@ -107,8 +105,8 @@ def test_one_that_ended_with_a_sentence_ends_the_launch(watched):
         )
 
 
-def test_a_name_that_is_taken_keeps_its_tasks_and_is_tried_again(ledger, watched):
-    """As after a launcher that was killed: its workers live."""
+def test_a_taken_name_keeps_its_tasks_and_is_tried_again(ledger, watched):
+    """As after a launcher that was killed: its workers are running."""
     held = []
 
     def refuse(engine):
@@ -129,7 +127,7 @@ def test_a_name_that_is_taken_keeps_its_tasks_and_is_tried_again(ledger, watched
     assert told == ["worker_started", "worker_ended", "worker_started"]
 
 
-def test_more_and_fewer_while_it_runs(ledger, watched):
+def test_the_number_of_workers_changes_while_the_launcher_runs(ledger, watched):
     seen = []
 
     def want(number, launcher=None):
@@ -138,8 +136,8 @@ def test_more_and_fewer_while_it_runs(ledger, watched):
     def look(engine):
         seen.append(list(engine.alive))
 
-    wishes = [want(3), want(1), want(0, "elsewhere"), want(2, "here"), want(0)]
-    happenings = [each for wish in wishes for each in (wish, look)]
+    scales = [want(3), want(1), want(0, "elsewhere"), want(2, "here"), want(0)]
+    happenings = [each for scale in scales for each in (scale, look)]
     watched([WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)], *happenings)
     assert seen == [
         ["w-0", "w-1", "e-0", "w-2"],
@@ -150,7 +148,7 @@ def test_more_and_fewer_while_it_runs(ledger, watched):
     ]
 
 
-def test_one_that_is_no_longer_wanted_is_not_started_again(ledger, watched):
+def test_a_worker_that_is_no_longer_wanted_is_not_restarted(ledger, watched):
     later = [nothing] * 10
     engine, told = watched(
         [WorkerGroup(WORKER, "w", 2)], lambda engine: ledger.meta.want_workers(1), *later
@@ -159,7 +157,7 @@ def test_one_that_is_no_longer_wanted_is_not_started_again(ledger, watched):
     assert told[-2:] == ["workers_wanted", "worker_let_go"]
 
 
-def test_in_a_drain_whoever_leaves_is_said_to_leave_and_the_launcher_with_the_last(ledger, watched):
+def test_in_a_drain_workers_leave_and_the_launcher_ends_with_the_last(ledger, watched):
     def drain(engine):
         ledger.meta.set_command("drain")
         engine.die("w-0", 0)
@@ -169,19 +167,21 @@ def test_in_a_drain_whoever_leaves_is_said_to_leave_and_the_launcher_with_the_la
         engine.die("w-1", 0)
 
     def look(engine):
-        raise AssertionError("it waits for nobody")
+        raise AssertionError("the launcher should have ended")
 
     _, told = watched([WorkerGroup(WORKER, "w", 2)], drain, go, nothing, look)
     assert told == ["worker_started"] * 2 + ["worker_let_go"] * 2
 
 
-def test_the_command_line_is_newer_than_an_older_wish(ledger, watched):
+def test_the_command_line_overrides_an_older_scale(ledger, watched):
     ledger.meta.want_workers(5)
     engine, _ = watched([WorkerGroup(WORKER, "w", 1)], nothing)
     assert engine.alive == ["w-0"]
 
 
-def test_what_another_machine_needs_is_taken_along_by_name_and_never_said_aloud(monkeypatch):
+def test_variables_for_another_machine_are_passed_by_name_and_never_on_the_command_line(
+    monkeypatch,
+):
     monkeypatch.setenv("RUNS", "postgresql://ana:secret@db/runs")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)

@@ -1,0 +1,113 @@
+"""`dipaco evaluate` and `dipaco export`: perplexities here and in `transformers` agree."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dipaco.data.toy import toy_documents
+from tests.cli.conftest import as_json
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory) -> Path:
+    """Twelve documents the run has not seen, and one that is too short to evaluate."""
+    file = tmp_path_factory.mktemp("documents") / "new [1].jsonl"  # a name that is also a pattern
+    texts = [document.text for document in toy_documents(documents=12, words=30, seed=7)]
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts, "short"]))
+    return file
+
+
+def test_on_the_validation_documents_evaluate_gives_the_perplexity_of_the_report(
+    dipaco, tiny, opened, tmp_path
+):
+    tokenizer = opened.corpus.tokenizer()
+    numbers = opened.corpus.documents("valid")
+    texts = [tokenizer.decode(ids) for ids in opened.corpus.tokens(numbers)]
+    file = tmp_path / "valid.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    found = as_json(dipaco("evaluate", "--run", tiny.folder, "--documents", file, "--json"))
+    rows = {
+        row["name"]: row for row in json.loads((tiny.folder / "report.json").read_text())["rows"]
+    }
+    assert found["perplexity"] == pytest.approx(rows["modular"]["perplexity"], rel=1e-6)
+    assert (found["arm"], found["phase"], found["documents"]) == ("modular", 2, len(numbers))
+    routed = opened.stage("route").summary["valid"]
+    assert found["paths"] == {str(path): n for path, n in enumerate(routed) if n}
+    dense = dipaco(
+        "evaluate", "--run", tiny.folder, "--documents", file, "--arm", "dense", "--json"
+    )
+    assert as_json(dense)["perplexity"] == pytest.approx(rows["dense"]["perplexity"], rel=1e-6)
+
+
+def test_an_exported_path_has_the_same_perplexity_in_transformers(
+    dipaco, tiny, documents, tmp_path
+):
+    torch = pytest.importorskip("torch", reason="needs PyTorch (the extra `parity`)")
+    transformers = pytest.importorskip("transformers", reason="needs the extra `parity`")
+    arguments = ("--run", tiny.folder, "--documents", documents)
+    routed = as_json(dipaco("evaluate", *arguments, "--json"))
+    found = as_json(dipaco("evaluate", *arguments, "--path", 2, "--json"))
+    assert sum(routed["paths"].values()) == routed["documents"] == 12
+    assert (found["documents"], found["too_short"], found["paths"]) == (12, 1, {"2": 12})
+    assert found["tokens"] == routed["tokens"] == 12 * (64 - 32)
+    assert found["perplexity"] != routed["perplexity"]
+
+    exported = dipaco("export", "--run", tiny.folder, "--path", 2, "--out", tmp_path / "theirs")
+    assert exported.code == 0, exported.err
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "theirs").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    nats, count = 0.0, 0
+    for line in documents.read_text().splitlines():
+        ids = tokenizer(json.loads(line)["text"], add_special_tokens=False)["input_ids"][:64]
+        if len(ids) > 32:
+            with torch.no_grad():
+                logits = model(torch.tensor([ids])).logits[0].double()
+            log_p = torch.log_softmax(logits, -1)
+            nats -= sum(float(log_p[t - 1, ids[t]]) for t in range(32, len(ids)))
+            count += len(ids) - 32
+    assert count == found["tokens"]
+    assert found["perplexity"] == pytest.approx(np.exp(nats / count), rel=1e-3)
+    again = dipaco("export", "--run", tiny.folder, "--path", 2, "--out", tmp_path / "theirs")
+    assert (again.code, "never overwrites" in again.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "error"),
+    [
+        (None, [], "there is no such file"),
+        (b"", [], "NothingToScore: Documents: 0,"),
+        (b"short", [], "NothingToScore: Documents: 1,"),
+        (b"text \xff\xfe", [], "is not UTF-8 text"),
+        (b"text " * 100, ["--path", "9"], "no path 9"),
+        (b"text " * 100, ["--phase", "7"], "at phase 7"),
+    ],
+)
+def test_bad_documents_are_refused(dipaco, tiny, tmp_path, content, arguments, error):
+    file = tmp_path / "notes.txt"
+    if content is not None:
+        file.write_bytes(content)
+    ended = dipaco("evaluate", "--run", tiny.folder, "--documents", file, *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert error in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_an_interrupted_export_of_all_paths_continues(dipaco, tiny, tmp_path):
+    out = tmp_path / "all"
+    export = ("export", "--run", tiny.folder, "--all", "--out", out)
+    done = dipaco(*export)
+    assert done.code == 0, done.err
+    assert "4 paths of modular at phase 2" in done.out
+    whole = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    shutil.rmtree(out / "path_0002")
+    assert dipaco(*export).out == done.out
+    assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == whole
+    (out / "path_0001" / "config.json").unlink()
+    lost = dipaco(*export)
+    assert (lost.code, "path_0001` lacks config.json. Remove the folder" in lost.err) == (2, True)
+    # Of another release it would be a mixture.
+    other = dipaco(*export[:3], "--phase", 1, *export[3:])
+    assert (other.code, "never overwrites" in other.err) == (2, True)

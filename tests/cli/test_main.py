@@ -1,0 +1,92 @@
+"""The command line as a whole: help, settings, bad numbers, and output that cannot be written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import as_json
+
+
+def test_config_show_lists_the_final_settings(dipaco, config_file):
+    arguments = ("config", "show", config_file, "--set", "inner.steps=50", "--set", "phases=7")
+    shown = dipaco(*arguments)
+    assert "inner.steps = 50\n" in shown.out
+    assert "arm modular: 350 steps a path in 7 phases" in shown.out
+    assert "level early: 2 experts, owns embed, block_00" in shown.out
+    settings = as_json(dipaco(*arguments, "--json"))
+    assert (settings["inner"]["steps"], settings["phases"]) == (50, 7)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--help", "--version", "train --help", "config show CONFIG", "train CONFIG --set x=1"],
+)
+def test_help_and_settings_do_not_load_jax(arguments, config_file):
+    words = arguments.replace("CONFIG", str(config_file)).split()
+    if "train" in words and "--help" not in words:
+        words += ["--run", "/nowhere"]
+    program = f"""
+import sys
+import time
+from dipaco.cli.main import main
+try:
+    main({words!r})
+except SystemExit:
+    pass
+print("LOADED", *sorted({{"jax", "flax", "numpy", "orbax", "grain"}} & set(sys.modules)))
+"""
+    home = str(Path(__file__).parents[2])
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=home, check=True
+    )
+    assert ended.stdout.splitlines()[-1] == "LOADED", ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("train", "CONFIG", "--workers", "9999999999"), "`--workers` is 9999999999. Expected 1"),
+        (("train", "CONFIG", "--workers", "0"), "`--workers` is 0. Expected 1 to 10000."),
+        (("scale", "--workers", "99999999999"), "`--workers` is 99999999999. Expected 0 to"),
+        (("monitor", "--metrics-port", "99999"), "`--metrics-port` is 99999. Expected 0 to 65535"),
+        (("worker", "--coordinator", "here:1"), "give `--hosts` as well"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(dipaco, tiny, words, says):
+    words = [tiny.config if word == "CONFIG" else word for word in words]
+    ended = dipaco(*words, "--run", tiny.folder)
+    assert (ended.code, says in ended.err) == (2, True), ended.err
+
+
+def test_a_folder_without_a_run_is_refused_and_left_alone(dipaco, tiny, tmp_path):
+    readers = [
+        ("status",),
+        ("generate", "--prompt", "x"),
+        ("export", "--path", 0, "--out", tmp_path / "out"),
+    ]
+    for verb, *arguments in readers:
+        ended = dipaco(verb, "--run", tmp_path / "nowhere", *arguments)
+        assert (ended.code, "holds no run. Begin one" in ended.err) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "said"), [("/dev/full", 2, "DiskFull: No space left"), ("pipe", 0, "")]
+)
+def test_output_that_cannot_be_written_makes_no_traceback(config_file, output, code, said):
+    home = str(Path(__file__).parents[2])
+    command = f"'{sys.executable}' -m dipaco.cli.main config show '{config_file}'"
+    # `false` reads nothing.
+    script = f"{command} > /dev/full" if output == "/dev/full" else f"{command} | false"
+    ended = subprocess.run(
+        ["bash", "-c", f"{script}; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        cwd=home,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "Exception ignored" not in ended.stderr
+    assert said in ended.stderr

@@ -1,0 +1,81 @@
+"""`dipaco status` and `dipaco inspect` on the finished tiny run."""
+
+import numpy as np
+import pytest
+
+from dipaco import trees
+from dipaco.config import MODULAR
+from dipaco.store.tensors import load_tree
+from dipaco.topology import ModuleId
+from tests.cli.conftest import as_json
+from tests.support.tiny_run import Fault
+
+
+def test_status_names_every_module_with_phase_and_digest(dipaco, tiny, opened):
+    status = as_json(dipaco("status", "--run", tiny.folder, "--json"))
+    assert status["finished"] is True
+    assert set(status["stages"]) == {"prepare", "route", "report"}
+    assert set(status["modules"]) == {"early/0000", "early/0001", "late/0000", "late/0001"}
+    for name, module in status["modules"].items():
+        receipt = opened.ledger.facts.module(MODULAR, ModuleId.parse(name), 2).parameters
+        assert module == {"phase": 2, "digest": receipt.digest}
+    for path in ("0", "1", "2", "3"):
+        at = status["paths"][path]
+        assert (at["phase"], at["step"], at["tokens"]) == (2, 6, 6 * 4 * 64)
+        assert 0 < at["loss"] < np.log(300) + 1
+    assert status["unfinished"] == []
+    shown = dipaco("status", "--run", tiny.folder)
+    assert status["modules"]["late/0001"]["digest"] in shown.out
+
+
+def test_status_of_an_unfinished_run_lists_its_tasks(dipaco, half):
+    status = as_json(dipaco("status", "--run", half.folder, "--json"))
+    assert status["finished"] is False
+    assert {task["state"] for task in status["unfinished"]} == {"ready", "claimed"}
+    assert status["modules"]["early/0000"]["phase"] == 1
+
+
+def test_inspect_shows_what_paths_were_given_and_how_modules_moved(dipaco, tiny, opened, tmp_path):
+    picture = tmp_path / "inspect.png"
+    inspection = as_json(dipaco("inspect", "--run", tiny.folder, "--json", "--picture", picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    shards = opened.stage("route").summary
+    assert [at["documents"] for at in inspection["paths"]] == shards["documents"]
+    for at in inspection["paths"]:
+        assert sum(at["domains"].values()) == at["documents"]
+        assert len(at["modules"]) == 2
+    assert sum(at["share"] for at in inspection["paths"]) == pytest.approx(1)
+    (routing,) = inspection["routings"]
+    assert (routing["phase"], routing["documents"]) == (0, shards["documents"])
+
+    # Of the last phase, the contributions are still there.
+    contributions = {
+        module: opened.ledger.facts.contributions(MODULAR, module, 1)
+        for module in opened.config.topology.modules
+    }
+    for module, sent in contributions.items():
+        at = inspection["modules"][str(module)]
+        assert at["paths"] == [each.path for each in sent]
+        assert [step["phase"] for step in at["steps"]] == [1, 2]
+        vectors = [
+            np.concatenate([leaf.reshape(-1) for _, leaf in trees.flatten(message)])
+            for message in (
+                load_tree(opened.objects, contribution.message) for contribution in sent
+            )
+        ]
+        norms = [float(np.linalg.norm(vector)) for vector in vectors]
+        last = at["steps"][-1]
+        assert list(last["norms"].values()) == pytest.approx(norms, rel=1e-5)
+        cosine = float(vectors[0] @ vectors[1]) / (norms[0] * norms[1])
+        assert last["cosine"] == pytest.approx(cosine, abs=1e-4)
+    shown = dipaco("inspect", "--run", tiny.folder, "--picture", picture)
+    assert f"path   0  {shards['documents'][0]} documents" in shown.out
+    assert "module late/0001  fan-in 2, phases 1 to 2" in shown.out
+
+
+def test_inspect_before_routing_is_refused(dipaco, config_file, tmp_path):
+    command = ("train", config_file, "--run", tmp_path / "run")
+    assert dipaco(*command, fault=Fault("after record", "prepare")).fired
+    ended = dipaco("inspect", "--run", tmp_path / "run")
+    assert ended.code == 2
+    assert "NotAvailable: This run has no stage `route` yet" in ended.err

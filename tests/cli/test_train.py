@@ -1,0 +1,110 @@
+"""`dipaco train` on a finished run, and from the modules of another run or a checkpoint."""
+
+from pathlib import Path
+
+import pytest
+
+from dipaco import trees
+from dipaco.config import MODULAR
+from dipaco.runs.opening import reading
+from dipaco.topology import ModuleId
+from tests.support.tiny_run import CONFIG, Fault, facts
+
+FIRST = ("early/0000", "late/0000")
+
+
+def first_modules(folder: Path) -> dict[str, str]:
+    with reading(folder) as run:
+        return {
+            str(module): trees.digest(run.parameters(MODULAR, module, 0))
+            for module in run.config.topology.modules
+        }
+
+
+def test_a_removed_report_is_written_again(dipaco, tiny, copy_of):
+    run = copy_of(tiny)
+    before = {file.name: file.read_bytes() for file in run.folder.glob("report.*")}
+    assert len(before) == 3
+    for name in before:
+        (run.folder / name).unlink()
+    ended = dipaco("train", run.config, "--run", run.folder)
+    assert (ended.code, f"Written: {run.folder}/report.md" in ended.out) == (0, True)
+    for name in ("report.json", "report.md"):
+        assert (run.folder / name).read_bytes() == before[name]
+    assert (run.folder / "report.png").exists()
+
+
+def test_training_a_finished_run_changes_nothing_and_prints_its_table(dipaco, tiny):
+    def everything():
+        files = sorted(file for file in tiny.folder.rglob("*") if file.is_file())
+        return {file: file.read_bytes() for file in files if "ledger" not in file.name}
+
+    before, known = everything(), facts(tiny.folder)
+    ended = dipaco("train", tiny.config, "--run", tiny.folder)
+    assert ended.code == 0, ended.err
+    assert everything() == before
+    assert facts(tiny.folder) == known
+    for name in ("dense", "dense_equal_tokens", "modular", "modular_best_path"):
+        assert f"\n{name} " in ended.out
+
+
+def test_a_run_with_another_config_starts_from_the_modules_of_another(
+    dipaco, tiny, opened, tmp_path
+):
+    settings = ["inner.learning_rate=1e-3", "inner.steps=2", "outer.momentum=0.5", "baselines=[]"]
+    settings = [word for setting in settings for word in ("--set", setting)]
+    command = ["train", tiny.config, "--run", tmp_path / "new", "--from", f"{tiny.folder}@1"]
+    ended = dipaco(*command, *settings, fault=Fault("after claim", "train"))
+    assert ended.fired, ended.err
+    assert first_modules(tmp_path / "new") == {
+        str(module): trees.digest(opened.parameters(MODULAR, module, 1))
+        for module in opened.config.topology.modules
+    }
+    with reading(tmp_path / "new") as new:
+        assert trees.digest(new.base_parts()) == trees.digest(opened.base_parts())
+        assert new.stage("route").artifacts["router"] == opened.stage("route").artifacts["router"]
+        assert new.corpus.manifest.tokenizer_digest == opened.corpus.manifest.tokenizer_digest
+        assert new.ledger.progress.training_totals("base").tokens == 0
+    ended = dipaco(*command, *settings)
+    assert ended.code == 0, ended.err
+
+
+def test_a_dense_run_starts_from_one_path_of_another(dipaco, tiny, opened, tmp_path):
+    config = tmp_path / "dense.py"
+    dense = CONFIG.replace('"block_00"), experts=2', '"block_00")')
+    config.write_text(dense.replace('"head"), experts=2', '"head")'))
+    command = ["train", config, "--run", tmp_path / "new", "--from", f"{tiny.folder}@2"]
+    ended = dipaco(*command, fault=Fault("after claim", "train"))
+    assert ended.fired, ended.err
+    newest = {m: trees.digest(opened.parameters(MODULAR, ModuleId.parse(m), 2)) for m in FIRST}
+    assert first_modules(tmp_path / "new") == newest
+
+
+def test_all_modules_start_from_an_exported_checkpoint(dipaco, tiny, opened, tmp_path):
+    export = ("export", "--run", tiny.folder, "--path", 1, "--out", tmp_path / "theirs")
+    assert dipaco(*export).code == 0
+    command = ["train", tiny.config, "--run", tmp_path / "new", "--init-from", tmp_path / "theirs"]
+    ended = dipaco(*command, "--set", "base.steps=0", fault=Fault("after claim", "train"))
+    assert ended.fired, ended.err
+    parts = opened.path_of(opened.ledger.facts.release(MODULAR, 2), 1)
+    early = trees.digest({part: parts[part] for part in ("embed", "block_00")})
+    late = trees.digest({part: parts[part] for part in ("block_01", "final_norm", "head")})
+    first = first_modules(tmp_path / "new")
+    assert first == {m: early if m.startswith("early") else late for m in first}
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "error"),
+    [
+        ("{tiny}", [], "expected DIR@PHASE"),
+        ("{tiny}@last", [], "expected DIR@PHASE"),
+        ("{tiny}@9", [], "have reached phases 0 to 2, not 9"),
+        ("{tiny}-nowhere@1", [], "holds no run"),
+        ("{tiny}@1", ["--set", "model.d_ff=64"], "`model.d_ff` is 48 there and 64 here"),
+    ],
+)
+def test_a_bad_start_is_refused(dipaco, tiny, tmp_path, source, settings, error):
+    start = source.format(tiny=tiny.folder)
+    ended = dipaco("train", tiny.config, "--run", tmp_path / "new", "--from", start, *settings)
+    assert (ended.code, error in ended.err) == (2, True), ended.err
+    assert not (tmp_path / "new" / "ledger.sqlite").exists()
