@@ -1,16 +1,15 @@
-"""A community of volunteers, replayed on a virtual clock through the real logic of a swarm: 40
-people with 91 devices lend them for about 600 sessions over 8 days (DeDLOC, arXiv 2106.10207, the
-sahajBERT run).
+"""A community of volunteers on a virtual clock, through the real logic of a swarm: 40 people with
+91 devices join for about 600 sessions over 8 days (DeDLOC, arXiv 2106.10207, the sahajBERT run).
 
     python tools/swarm_history.py
     python tools/swarm_history.py --days 2 --sessions 150
 
 What is real: the ledger of leased blocks, lease sizes, deadlines, estimates of progress, refresh
 times, shares and the length of a round on the peers' links. What is drawn at random, from a seed:
-who comes when, for how long, how fast, on what link, and how it goes: in order, or all at once.
-Events are taken from a heap; nothing sleeps. Printed: group steps an hour, rows computed in vain,
-the longest time that a step took, how long it was waited for peers that were gone, and how early
-the estimates were right. The last line is one JSON object.
+when each session begins and ends, its speed and link, and whether it leaves in order or dies.
+Events come from a heap; nothing sleeps. Printed: group steps per hour, rows computed in vain, the
+longest wait for a peer that was gone, and the error of the estimates. The last line is one JSON
+object.
 """
 
 import argparse
@@ -40,7 +39,7 @@ VECTOR_BYTES = 72e6  # 18 million float32 parameters, as ALBERT-large has
 
 @dataclasses.dataclass
 class Session:
-    """A device, from when it comes to when it goes."""
+    """A device, from when it joins until it goes."""
 
     name: str
     person: int
@@ -49,24 +48,24 @@ class Session:
     rows_per_second: float
     bytes_per_second: float
     is_client: bool
-    dies: bool  # without a word
+    dies: bool  # goes without leaving in order
     rate: Rate = dataclasses.field(default_factory=Rate)
     seconds: Durations = dataclasses.field(default_factory=Durations)
     works_on: tuple[int, ...] = ()
 
 
 class History:
-    """The virtual world.
+    """The simulation.
 
     Args:
       options: of the command line.
     """
 
     def __init__(self, options: argparse.Namespace):
-        self.options, self.dice = options, random.Random(options.seed)
+        self.options, self.rng = options, random.Random(options.seed)
         self.now = 0.0
         self.here: dict[str, Session] = {}
-        self.gone: dict[str, float] = {}  # those that died, and when: the group does not know yet
+        self.gone: dict[str, float] = {}  # those that died, and when; unknown to the group
         self._heap: list[tuple[float, int, str, str]] = []
         self._counter = itertools.count()
         self.steps: list[tuple[float, float]] = []  # (when it was closed, seconds)
@@ -83,24 +82,24 @@ class History:
 
     def _draw(self) -> list[Session]:
         """Devices of people: evenings are busier, machines and links differ by a lot."""
-        options, dice = self.options, self.dice
+        options, rng = self.options, self.rng
         devices = [
             (
-                dice.randrange(options.people),
-                dice.choice([2.0, 4.0, 4.0, 8.0, 16.0]) * dice.lognormvariate(0, 0.3),
-                dice.choice([10, 20, 50, 100, 100, 200]) * 125_000.0,
-                dice.random() < 0.5,
+                rng.randrange(options.people),
+                rng.choice([2.0, 4.0, 4.0, 8.0, 16.0]) * rng.lognormvariate(0, 0.3),
+                rng.choice([10, 20, 50, 100, 100, 200]) * 125_000.0,
+                rng.random() < 0.5,
             )
             for _ in range(options.devices)
         ]
         sessions = []
         for number in range(options.sessions):
-            person, speed, link, is_client = dice.choice(devices)
-            day, hour = dice.randrange(options.days), min(23.9, max(0.0, dice.gauss(19, 4)))
+            person, speed, link, is_client = rng.choice(devices)
+            day, hour = rng.randrange(options.days), min(23.9, max(0.0, rng.gauss(19, 4)))
             begins = (24 * day + hour) * HOUR
-            lasts = dice.lognormvariate(1.1, 0.8) * HOUR
+            lasts = rng.lognormvariate(1.1, 0.8) * HOUR
             ends = min(begins + lasts, options.days * 24 * HOUR)
-            dies = dice.random() < options.deaths
+            dies = rng.random() < options.deaths
             name = f"{person:02}/{number:04}"
             sessions.append(Session(name, person, begins, ends, speed, link, is_client, dies))
         return sessions
@@ -147,7 +146,7 @@ class History:
         if lease is None:
             return
         session.works_on = lease.blocks
-        took = rows / session.rows_per_second * self.dice.lognormvariate(0, 0.1)
+        took = rows / session.rows_per_second * self.rng.lognormvariate(0, 0.1)
         self._at(self.now + took, "computed", name)
         self._at(self.now + within + 1e-6, "expires", name)
 
@@ -160,7 +159,7 @@ class History:
         if block is None:
             return
         rows = self.options.block_rows
-        took = rows / session.rows_per_second * self.dice.lognormvariate(0, 0.1)
+        took = rows / session.rows_per_second * self.rng.lognormvariate(0, 0.1)
         session.seconds.add(took)
         session.rate = session.rate.after(rows, took)
         if not self.ledger.finish(name, block):
@@ -172,7 +171,7 @@ class History:
         self._look()
 
     def _look(self) -> None:
-        """What the leader does after each report: look ahead, close a step that is full."""
+        """What the leader does after each report: estimates, and closes a step that is complete."""
         progress = estimate(self._report(), self.options.batch, self.now)
         refreshing = RefreshSettings()
         self.refreshes.append(refresh_seconds(progress, refreshing))
@@ -266,7 +265,12 @@ def main() -> None:
     parser.add_argument("--people", type=int, default=40)
     parser.add_argument("--devices", type=int, default=91)
     parser.add_argument("--sessions", type=int, default=600)
-    parser.add_argument("--deaths", type=float, default=0.3, help="share that goes without a word")
+    parser.add_argument(
+        "--deaths",
+        type=float,
+        default=0.3,
+        help="share of sessions that go without leaving in order",
+    )
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--block-rows", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
@@ -277,7 +281,7 @@ def main() -> None:
 
 
 def report(history: History) -> str:
-    """What a person reads; the last line is JSON."""
+    """The text to print; the last line is JSON."""
     batch = history.options.batch
     durations = sorted(seconds for _, seconds in history.steps)
     rows = len(history.steps) * batch

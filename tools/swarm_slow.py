@@ -1,10 +1,10 @@
-"""Runs a `dipaco` command line as a slower machine: every block takes at least so long. For
+"""Runs a `dipaco` command line as a slower machine: every block takes at least SECONDS. For
 `swarm_storm.py`, whose volunteers share one machine.
 
     python tools/swarm_slow.py SECONDS FILE swarm join ...
 
-FILE says what it does (computing, averaging, waiting), when its first and its last moment of work
-were, and the seconds that a block really took.
+FILE holds what it is doing (computing, averaging, waiting), when it began and when it last worked,
+and the seconds that a block really takes.
 """
 
 import statistics
@@ -18,7 +18,7 @@ from dipaco.swarm.training.compute import Compute
 
 
 def slow_down(seconds_per_block: float, file: Path) -> None:
-    """Wraps what a volunteer computes; the product has no such dial."""
+    """Wraps what a volunteer computes; dipaco itself has no such setting."""
     gradient, compute_blocks = Compute.gradient, Volunteer._compute_blocks
     push_slice = Volunteer._push_slice
     began: list[float] = []

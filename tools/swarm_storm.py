@@ -1,5 +1,5 @@
-"""A swarm in a storm: real processes lend themselves to one path of a real run, come, go and are
-killed; the result must be that of one machine that was never disturbed.
+"""A swarm in a storm: processes join the swarm of one path of a real run, leave and are killed; the
+result must be that of one machine that was never disturbed.
 
     python tools/swarm_storm.py --minutes 10
     python tools/swarm_storm.py --minutes 0.3 --volunteers 2 --events 4        the suite's form
@@ -7,15 +7,14 @@ killed; the result must be that of one machine that was never disturbed.
 Two backbones, volunteers of different speeds (some of them clients), one auxiliary. Events come in
 turn, as many joins as departures: a volunteer joins, leaves by Ctrl-C, is killed by SIGKILL at
 random, while it computes, or in the middle of an averaging, is stopped and goes on later (SIGSTOP);
-the leading backbone is killed, and started again. Then the rows in the ledger are replayed by plain
-AdamW in this process, one large batch after the other, and compared: parameters at the end of every
-phase, and the loss of every step.
+the leading backbone is killed, and started again. Then plain AdamW in this process replays the rows
+in the ledger, one large batch after the other. Compared are the parameters at the end of every
+phase and the loss of every step.
 
-Machines of other speeds are made of this one: each volunteer waits after every block, so that
-together they need no more than this machine has (`--seconds-per-block`). `efficiency` is the rows
-that counted, over what all who were here could have computed alone: the sum over volunteers of
-their own speed times the time from their first block to their last. The last line is one JSON
-object.
+Each volunteer waits after every block (`--seconds-per-block`), so that several speeds fit on this
+machine. `efficiency` is the rows that counted, over those that all volunteers could have computed
+alone: the sum of their own speeds times the time from their first block to their last. The last
+line is one JSON object.
 """
 
 import argparse
@@ -84,7 +83,7 @@ def main() -> None:
     with scratch(options.folder, "swarm-storm-") as folder:
         storm = Storm(folder, options)
         try:
-            storm.blow()
+            storm.run_to_the_end()
         finally:
             storm.end()
         print(report(storm))
@@ -122,7 +121,7 @@ def parse() -> argparse.Namespace:
     return options
 
 
-class Lender:
+class VolunteerProcess:
     """A volunteer's process."""
 
     def __init__(self, name: str, process: subprocess.Popen, log: Path, seconds_per_block: float):
@@ -132,7 +131,7 @@ class Lender:
 
 
 class Storm:
-    """One run, its swarm, and what is done to it."""
+    """One run, its swarm, and the events that it is put through."""
 
     def __init__(self, folder: Path, options: argparse.Namespace):
         self.folder, self.options = folder, options
@@ -142,11 +141,11 @@ class Storm:
         self.config_file.write_text(
             CONFIG.format(phases=options.phases, steps=options.steps, batch=options.batch)
         )
-        self.dice = random.Random(options.seed)
+        self.rng = random.Random(options.seed)
         self.faults: Counter[str] = Counter()
         self.backbones: dict[str, subprocess.Popen] = {}
-        self.lenders: dict[str, Lender] = {}
-        self.gone: list[Lender] = []
+        self.volunteers: dict[str, VolunteerProcess] = {}
+        self.gone: list[VolunteerProcess] = []
         self.others: list[subprocess.Popen] = []
         self.ports = {f"back-{n}": _free_port() for n in range(options.backbones)}
         self.number = 0
@@ -155,11 +154,11 @@ class Storm:
 
     # --- processes ----------------------------------------------------------------------------
 
-    def blow(self) -> None:
-        """Until the run is finished."""
+    def run_to_the_end(self) -> None:
+        """Starts the swarm, causes the events, and returns when the run is finished."""
         first, *others = self.ports
         self.start_backbone(first)
-        self.wait_for(lambda: "swarm join" in self.said(first))
+        self.wait_for(lambda: "swarm join" in self.log_of(first))
         for name in others:
             self.start_backbone(name)
         self.pass_file = self.folder / "ana.pass"
@@ -169,7 +168,7 @@ class Storm:
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         for _ in range(self.options.auxiliaries):
-            self.start_aux()
+            self.start_auxiliary()
         for number in range(self.options.volunteers):
             self.join(is_client=number < self.options.clients)
         run = open_run(self.run_folder)
@@ -179,12 +178,12 @@ class Storm:
         kinds = list(self._events())
         try:
             while run.ledger.queue.unfinished():
-                self.look_after()
+                self.check_processes()
                 steps = len(run.ledger.swarms.steps("modular", 0))
                 due = (self.events + 1) * total / (self.options.events + 2)
                 if self.events < self.options.events and steps >= due:
-                    name, happen = kinds[self.events % len(kinds)]
-                    if happen():
+                    name, cause = kinds[self.events % len(kinds)]
+                    if cause():
                         self.faults[name] += 1
                         seconds = time.monotonic() - began
                         print(f"  {seconds:6.1f} s  step {steps:4}  {name}", flush=True)
@@ -199,15 +198,18 @@ class Storm:
     def _events(self) -> Any:
         kill = signal.SIGKILL
         yield "joined", lambda: self.join() is not None
-        yield "SIGKILL", lambda: self.hit(kill)
-        yield "left by Ctrl-C", lambda: self.hit(signal.SIGINT)
+        yield "SIGKILL", lambda: self.send_signal_to_one(kill)
+        yield "left by Ctrl-C", lambda: self.send_signal_to_one(signal.SIGINT)
         yield "SIGKILL of the leading backbone", self.kill_leader
         yield "joined", lambda: self.join() is not None
         yield "joined", lambda: self.join() is not None
-        yield "SIGKILL in the middle of an averaging", lambda: self.hit(kill, "averaging")
+        yield (
+            "SIGKILL in the middle of an averaging",
+            lambda: self.send_signal_to_one(kill, "averaging"),
+        )
         yield "SIGSTOP for a while", self.stop_for_a_while
         yield "joined as a client", lambda: self.join(is_client=True) is not None
-        yield "SIGKILL while it computes", lambda: self.hit(kill, "computing")
+        yield "SIGKILL while it computes", lambda: self.send_signal_to_one(kill, "computing")
 
     def start_backbone(self, name: str) -> None:
         options = self.options
@@ -219,23 +221,23 @@ class Storm:
         words += ["--lease-seconds", str(options.lease_seconds), "--save-seconds", "5"]
         self.backbones[name] = self.start([*_dipaco(), *words], name)
 
-    def start_aux(self) -> None:
+    def start_auxiliary(self) -> None:
         words = ["swarm", "aux", self.address(), "--token", str(self.pass_file)]
         self.others.append(self.start([*_dipaco(), *words], f"aux-{len(self.others)}"))
 
-    def join(self, is_client: bool = False) -> Lender | None:
-        """One more volunteer; speeds are 1, 1/2, 1/3 of the fastest in turn."""
+    def join(self, is_client: bool = False) -> VolunteerProcess | None:
+        """Starts a volunteer; speeds are 1, 1/2, 1/3 of the fastest in turn."""
         self.number += 1
-        name = f"lender-{self.number}"
+        name = f"volunteer-{self.number}"
         seconds = self.options.seconds_per_block * (1 + self.number % 3)
         marker = self.folder / f"{name}.doing"
         words = [sys.executable, str(SLOW), str(seconds), str(marker), "swarm", "join"]
         words += [self.address(), "--token", str(self.pass_file)]
         words += ["--client"] if is_client else []
-        lender = Lender(name, self.start(words, name), marker, seconds)
-        lender.is_client = is_client
-        self.lenders[name] = lender
-        return lender
+        volunteer = VolunteerProcess(name, self.start(words, name), marker, seconds)
+        volunteer.is_client = is_client
+        self.volunteers[name] = volunteer
+        return volunteer
 
     def start(self, words: list[str], name: str) -> subprocess.Popen:
         environment = {**os.environ, "DIPACO_CACHE": str(self.cache)}
@@ -244,49 +246,49 @@ class Storm:
             return subprocess.Popen(words, stdout=log, stderr=log, env=environment)
 
     def address(self) -> str:
-        """Any backbone that is there."""
+        """Of any backbone that is running."""
         for name, process in self.backbones.items():
-            said = self.said(name)
-            if process.poll() is None and "swarm join" in said:
-                return said.rpartition("dipaco swarm join ")[2].split()[0]
-        raise SystemExit("no backbone is there:\n" + self.said(next(iter(self.backbones))))
+            log = self.log_of(name)
+            if process.poll() is None and "swarm join" in log:
+                return log.rpartition("dipaco swarm join ")[2].split()[0]
+        raise SystemExit("no backbone is running:\n" + self.log_of(next(iter(self.backbones))))
 
-    def said(self, name: str) -> str:
+    def log_of(self, name: str) -> str:
         file = self.folder / f"{name}.log"
         return file.read_text() if file.exists() else ""
 
     def wait_for(self, condition: Any, seconds: float = 600.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
-            self.look_after()
+            self.check_processes()
             if time.monotonic() > deadline:
-                raise SystemExit("it does not begin:\n" + self.all_said())
+                raise SystemExit("the swarm does not start:\n" + self.all_logs())
             time.sleep(0.1)
 
-    def all_said(self) -> str:
+    def all_logs(self) -> str:
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(f"== {log.name}\n{log.read_text()[-1500:]}" for log in logs)
 
-    def look_after(self) -> None:
-        """Backbones that died are started again; nobody may end with an error."""
+    def check_processes(self) -> None:
+        """Starts killed backbones again; no process may end with an error."""
         for name, process in list(self.backbones.items()):
             code = process.poll()
             if code == -signal.SIGKILL:
                 self.start_backbone(name)
             elif code not in (None, 0):
-                raise SystemExit(f"{name} ended with {code}:\n{self.said(name)[-3000:]}")
-        for name, lender in list(self.lenders.items()):
-            code = lender.process.poll()
+                raise SystemExit(f"{name} ended with {code}:\n{self.log_of(name)[-3000:]}")
+        for name, volunteer in list(self.volunteers.items()):
+            code = volunteer.process.poll()
             if code not in (None, 0, -signal.SIGKILL):
-                raise SystemExit(f"{name} ended with {code}:\n{self.said(name)[-3000:]}")
+                raise SystemExit(f"{name} ended with {code}:\n{self.log_of(name)[-3000:]}")
             if code is not None:
-                self.gone.append(self.lenders.pop(name))
+                self.gone.append(self.volunteers.pop(name))
 
     def end(self) -> None:
         for process in (
             *self.backbones.values(),
             *self.others,
-            *(lender.process for lender in self.lenders.values()),
+            *(volunteer.process for volunteer in self.volunteers.values()),
         ):
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
@@ -297,17 +299,17 @@ class Storm:
 
     # --- events -------------------------------------------------------------------------------
 
-    def hit(self, number: int, doing: str | None = None) -> bool:
-        """A signal to a volunteer, at random or when it does something."""
+    def send_signal_to_one(self, number: int, doing: str | None = None) -> bool:
+        """Sends a signal to a volunteer, at random or while it is `doing` something."""
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
-            able = [one for one in self.lenders.values() if one.process.poll() is None]
-            working = [one for one in able if _doing(one.log)]
+            running = [one for one in self.volunteers.values() if one.process.poll() is None]
+            working = [one for one in running if _doing(one.log)]
             if len(working) < 2:
-                return False  # somebody must be left
-            fitting = [one for one in working if doing in (None, _doing(one.log))]
-            if fitting:
-                victim = self.dice.choice(fitting)
+                return False  # one must be left
+            matching = [one for one in working if doing in (None, _doing(one.log))]
+            if matching:
+                victim = self.rng.choice(matching)
                 victim.process.send_signal(number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     victim.process.wait(timeout=20)
@@ -316,14 +318,14 @@ class Storm:
         return False
 
     def stop_for_a_while(self) -> bool:
-        working = [one for one in self.lenders.values() if _doing(one.log)]
+        working = [one for one in self.volunteers.values() if _doing(one.log)]
         if len(working) < 2:
             return False
-        victim = self.dice.choice(working)
+        victim = self.rng.choice(working)
         victim.process.send_signal(signal.SIGSTOP)
         until = time.monotonic() + 3
         while time.monotonic() < until:
-            self.look_after()
+            self.check_processes()
             time.sleep(0.1)
         victim.process.send_signal(signal.SIGCONT)
         return True
@@ -395,7 +397,7 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
 
 
 def rows_lost_and_twice(run: Run, block_rows: int) -> tuple[int, int, int]:
-    """(steps, rows lost, rows twice), by the ledger of who computed what."""
+    """(steps, rows lost, rows twice), by the ledger's record of the peer of each block."""
     arm, batch = run.plan.arm("modular"), run.config.inner.batch_size
     num_blocks = -(-batch // block_rows)
     steps = {one.step: one for one in run.ledger.swarms.steps("modular", 0)}
@@ -410,25 +412,25 @@ def rows_lost_and_twice(run: Run, block_rows: int) -> tuple[int, int, int]:
     return len(steps), lost, twice
 
 
-def could_alone(storm: Storm, run: Run) -> float:
-    """Rows that all volunteers could have computed in the time that they were here, each at its
-    own speed, had nobody waited for anybody.
+def rows_possible_alone(storm: Storm, run: Run) -> float:
+    """Rows that all volunteers could have computed in their time, each at its own speed, without
+    waiting for each other.
     """
     rows = 0.0
-    for lender in (*storm.gone, *storm.lenders.values()):
+    for volunteer in (*storm.gone, *storm.volunteers.values()):
         with contextlib.suppress(OSError, ValueError):
-            _, began, ended, seconds = lender.log.read_text().split("\n")[:4]
+            _, began, ended, seconds = volunteer.log.read_text().split("\n")[:4]
             rows += (float(ended) - float(began)) / float(seconds) * storm.options.block_rows
     return rows
 
 
 def report(storm: Storm) -> str:
-    """What a person reads; the last line is JSON."""
+    """The text to print; the last line is JSON."""
     run = open_run(storm.run_folder)
     with contextlib.closing(run.ledger):
         difference, ours, plain = replay(run)
         steps, lost, twice = rows_lost_and_twice(run, storm.options.block_rows)
-        could = could_alone(storm, run)
+        possible = rows_possible_alone(storm, run)
         counted = steps * storm.options.batch
         (status,) = run.ledger.swarms.statuses()
     if storm.options.plot is not None:
@@ -439,7 +441,7 @@ def report(storm: Storm) -> str:
         "steps": steps,
         "rows_twice": twice,
         "rows_lost": lost,
-        "efficiency": round(counted / could, 3) if could else None,
+        "efficiency": round(counted / possible, 3) if possible else None,
         "faults": dict(storm.faults),
         "events": storm.faults.total(),
         "volunteers": storm.number,
@@ -451,7 +453,7 @@ def report(storm: Storm) -> str:
 
 
 def plot(ours: list[float], plain: list[float], file: Path) -> None:
-    """Both loss curves; that of the swarm should cover the other."""
+    """Draws both loss curves; that of the swarm should cover the other."""
     import matplotlib
 
     matplotlib.use("agg")
