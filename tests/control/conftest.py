@@ -1,5 +1,8 @@
 """A small plan, and the facts that its tasks record when their bytes are made up."""
 
+import sqlite3
+
+import psycopg
 import pytest
 from support.servers import fresh_schemas
 
@@ -155,7 +158,7 @@ def evaluated(arm: str, phase: int) -> Evaluated:
 
 
 def facts_of(plan: Plan, task: Task) -> list[Fact]:
-    """What whoever does `task` records."""
+    """What finishing `task` records."""
     match task.kind:
         case "prepare" | "report" | "reroute":
             return [stage(task.kind)]
@@ -182,3 +185,41 @@ def facts_of(plan: Plan, task: Task) -> list[Fact]:
             return [scored(task.arm, task.path, task.phase)]
         case "evaluate":
             return [evaluated(task.arm, task.phase)]
+
+
+def do_one(ledger, plan, worker="w"):
+    claim = ledger.queue.claim(worker)
+    if claim is not None:
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    return claim
+
+
+def do_until(ledger, plan, kind):
+    """Does tasks until one of `kind` is claimed, and gives that claim."""
+    while (claim := ledger.queue.claim("w")) is not None:
+        if claim.task.kind == kind:
+            return claim
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    raise AssertionError(f"no task of kind {kind} came due")
+
+
+IntegrityError = (sqlite3.IntegrityError, psycopg.errors.IntegrityConstraintViolation)
+
+TABLES = (
+    *("meta", "tasks", "modules", "contributions", "trained", "stages", "scores", "releases"),
+    *("evaluations", "claims", "workers", "partial_snapshots", "refusals"),
+    *("labels", "checks", "set_aside", "quorums", "taken"),
+)
+
+
+def everything(ledger):
+    """All rows of all tables: for showing that nothing changed."""
+    execute = ledger._database._connection.execute
+    return {name: sorted(map(repr, execute(f"SELECT * FROM {name}").fetchall())) for name in TABLES}
+
+
+@pytest.fixture
+def finished(ledger, plan):
+    while do_one(ledger, plan) is not None:
+        pass
+    return ledger

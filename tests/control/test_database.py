@@ -25,7 +25,7 @@ def filled(file):
     return file
 
 
-def test_a_file_that_is_no_database_is_damaged_and_stays_as_it_is(tmp_path):
+def test_a_file_that_is_not_a_database_is_refused_and_left_alone(tmp_path):
     file = tmp_path / "ledger.sqlite"
     file.write_bytes(b"this is not a database\n" * 400)
     with pytest.raises(LedgerDamaged, match=r"ledger\.sqlite cannot be read.*Restore it"):
@@ -84,7 +84,7 @@ def test_a_full_disk_while_finishing_leaves_the_task_claimed_and_nothing_recorde
     assert ledger.facts.stages() == [large]
 
 
-def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path):
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(NotWritable, match="unable to open"):
         Ledger(tmp_path / "no such folder" / "ledger.sqlite")
 
@@ -100,7 +100,7 @@ def test_a_ledger_that_another_program_keeps_locked_is_busy_and_not_damaged(ledg
     assert ledger.queue.claim("w") is not None
 
 
-def test_a_refused_file_is_let_go_of(tmp_path, monkeypatch):
+def test_a_refused_file_is_closed(tmp_path, monkeypatch):
     opened = []
     connect = sqlite3.connect
     monkeypatch.setattr(

@@ -36,7 +36,7 @@ class Workers(RuleBasedStateMachine):
         super().__init__()
         self.ledger = Ledger(Path(":memory:"))
         self.ledger.start({})
-        self.holder = {}  # task id -> attempt of whoever holds it
+        self.holder = {}  # task id -> attempt of its holder
         self.finished = []
 
     @rule(target=claims, worker=st.sampled_from(["a", "b", "c"]))
@@ -68,7 +68,7 @@ class Workers(RuleBasedStateMachine):
             del self.holder[claim.task_id]
 
     @rule()
-    def everybody_crashes(self):
+    def all_workers_crash(self):
         assert self.ledger.queue.give_back_all() == len(self.holder)
         self.holder = {}
 

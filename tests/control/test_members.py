@@ -1,9 +1,9 @@
-"""The roster: one worker to a name, and backbones that live."""
+"""Members: one worker to a name, and backbones that live; on both databases."""
 
 HERE = {"host": "here", "machine": "cpu", "version": "0"}
 
 
-def test_of_two_that_find_a_place_free_one_gets_it(ledger):
+def test_of_two_workers_that_find_a_name_free_one_gets_it(ledger):
     members = ledger.members
     assert members.join("back", pid=1, **HERE)
     assert not members.join("back", pid=2, **HERE)
@@ -16,7 +16,7 @@ def test_of_two_that_find_a_place_free_one_gets_it(ledger):
     assert [(member.pid, member.state) for member in members.list()] == [(5, "here")]
 
 
-def test_a_namesake_keeps_its_place_and_loses_what_the_dead_one_held(ledger):
+def test_a_worker_that_takes_over_a_name_stays_registered_and_the_dead_ones_tasks_are_ready(ledger):
     ledger.members.join("back", pid=1, **HERE)
     assert ledger.queue.claim("back") is not None
     assert ledger.queue.give_back_of_namesake("back") == 1
@@ -26,7 +26,7 @@ def test_a_namesake_keeps_its_place_and_loses_what_the_dead_one_held(ledger):
     assert [member.state for member in ledger.members.list()] == ["lost"]
 
 
-def test_backbones_of_another_boot_or_that_left_are_none(ledger):
+def test_backbones_that_left_or_are_of_another_boot_do_not_count(ledger):
     swarms = ledger.swarms
     for number, name in enumerate(("one", "other")):
         ledger.members.join(name, pid=number, **HERE)

@@ -52,7 +52,7 @@ def test_without_sampling_all_paths_take_part_and_with_nearly_all_of_them_too():
 
 
 @pytest.mark.parametrize(("share", "paths"), [(0.5, 4), (0.25, 2), (0.01, 1)])
-def test_so_many_paths_take_part_and_others_in_other_phases(share, paths):
+def test_the_share_of_paths_takes_part_and_differs_by_phase(share, paths):
     sampled = modular(sampling=share)
     drawn = [sampled.paths_in(phase) for phase in range(200)]
     assert {len(set(of_phase)) for of_phase in drawn} == {paths}
@@ -63,12 +63,12 @@ def test_so_many_paths_take_part_and_others_in_other_phases(share, paths):
     assert sampled.path_steps == 6 * 2 * paths
 
 
-def test_who_takes_part_depends_on_seed_and_phase_alone_and_stays_so():
+def test_which_paths_take_part_depends_on_seed_and_phase_only():
     assert [modular(sampling=0.25).paths_in(phase) for phase in range(3)] == DRAWN
     assert modular(sampling=0.25, seed=1).paths_in(0) != DRAWN[0]
 
 
-def test_a_path_goes_on_from_the_phase_that_it_took_part_in_last():
+def test_a_path_continues_from_the_last_phase_that_it_took_part_in():
     sampled = modular(sampling=0.25)
     for path in range(8):
         took_part = [phase for phase in range(20) if path in sampled.paths_in(phase)]
@@ -88,7 +88,7 @@ def test_one_path_owns_everything_in_one_module():
     assert topology.modules == (ModuleId("all", 0),)
 
 
-def test_tasks_read_as_a_person_would_say_them():
+def test_a_task_prints_as_a_phrase():
     assert str(Task("train", "modular", "3", 2)) == "train modular path 3 phase 2"
     assert (
         str(Task("outer", "modular", "early/0001", 2)) == "outer modular module early/0001 phase 2"
@@ -100,6 +100,6 @@ def test_tasks_read_as_a_person_would_say_them():
     assert Task("outer", "modular", "early/0001", 2).module == ModuleId("early", 1)
 
 
-def test_what_is_nearer_to_a_result_is_more_urgent():
+def test_tasks_nearer_to_a_result_are_more_urgent():
     assert PRIORITY["outer"] < PRIORITY["train"]
     assert PRIORITY["score"] < PRIORITY["evaluate"] < PRIORITY["train"] < PRIORITY["report"]

@@ -17,7 +17,7 @@ def test_each_path_names_its_own_modules():
     }
 
 
-def test_a_release_comes_back_from_its_text():
+def test_a_release_is_the_same_after_json():
     again = Release.from_json(release().to_json())
     assert again.digest == release().digest
     assert [again.modules_of(path) for path in range(4)] == [

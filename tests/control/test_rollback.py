@@ -1,4 +1,4 @@
-"""Going back to an earlier phase: what is set aside, what goes on, and who prevents it."""
+"""Rollback: what is set aside, what continues, and which workers prevent it; on both databases."""
 
 import json
 
@@ -7,23 +7,15 @@ import pytest
 from dipaco.control.ledger import open_ledger
 from dipaco.control.tasks import Task
 from dipaco.errors import ClaimLost, WorkersActive
-from tests.control.conftest import facts_of
-from tests.control.test_ledger import do_one, everything
+from tests.control.conftest import do_one, everything, facts_of
 
 TRAIN = [Task("train", "modular", str(path), 1) for path in range(4)]
-
-
-@pytest.fixture
-def finished(ledger, plan):
-    while do_one(ledger, plan) is not None:
-        pass
-    return ledger
 
 
 FACTS = ("modules", "contributions", "trained", "scores", "releases", "evaluations", "stages")
 
 
-def test_a_run_that_went_back_and_was_done_again_has_the_same_facts(finished, plan):
+def test_a_run_that_is_redone_after_a_rollback_has_the_same_facts(finished, plan):
     before = everything(finished)
     counts = finished.rollbacks.go_back("modular", 1, TRAIN)
     assert counts == {
@@ -58,7 +50,7 @@ def test_what_is_set_aside_is_kept_and_listed(finished, plan):
     assert len(kept) == 8
 
 
-def test_the_other_arms_stay_where_they_are(finished):
+def test_a_rollback_leaves_other_arms_alone(finished):
     def of(arm):
         return [row for row in everything(finished)["modules"] if f"'{arm}'" in row]
 
@@ -68,7 +60,7 @@ def test_the_other_arms_stay_where_they_are(finished):
     assert len(of("modular")) == 4
 
 
-def test_while_somebody_holds_a_task_nothing_changes(ledger, plan):
+def test_while_a_worker_holds_a_task_a_rollback_changes_nothing(ledger, plan):
     while (claim := ledger.queue.claim("busy")).task.kind != "train":
         ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     before = everything(ledger)
@@ -77,7 +69,7 @@ def test_while_somebody_holds_a_task_nothing_changes(ledger, plan):
     assert everything(ledger) == before
 
 
-def test_who_was_silent_for_a_lease_comes_too_late(ledger, plan):
+def test_a_worker_that_was_silent_for_a_lease_is_too_late(ledger, plan):
     while (claim := ledger.queue.claim("zombie", lease_seconds=60)).task.kind != "train":
         ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     ledger.queue.renew(claim, lease_seconds=-1.0)
@@ -94,7 +86,7 @@ def test_who_was_silent_for_a_lease_comes_too_late(ledger, plan):
         ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
 
 
-def test_a_program_that_has_the_run_open_sees_it_go_back(finished, place):
+def test_a_program_that_has_the_run_open_sees_the_rollback(finished, place):
     with open_ledger(*place) as other:
         assert other.progress.phases_reached("modular", 4) == 2
         finished.rollbacks.go_back("modular", 1, TRAIN)

@@ -36,8 +36,8 @@ from tests.control.conftest import (
 
 
 @dataclasses.dataclass
-class Facts:
-    """What the ledger remembers, as a list."""
+class ListedFacts:
+    """A frontier over a list of facts."""
 
     known: list[Fact] = dataclasses.field(default_factory=list)
 
@@ -73,7 +73,7 @@ class Facts:
 
 def tasks_after(plan, known, new):
     """What `new` facts make due where `known` ones were recorded before."""
-    return everything_due(plan, new, Facts([*known, *new]))
+    return everything_due(plan, new, ListedFacts([*known, *new]))
 
 
 def everything_due(plan, new, facts):
@@ -237,7 +237,7 @@ def test_new_facts_make_due_exactly_what_they_complete(plan, known, new, expecte
     assert names(tasks_after(plan, known, new)) == expected
 
 
-def test_routing_makes_every_arm_start_and_the_base_model_scored(plan):
+def test_after_routing_every_arm_starts_and_the_base_model_is_scored(plan):
     tasks = tasks_after(plan, [], facts_of(plan, Task("route")))
     assert sorted(names(tasks)) == sorted(
         [
@@ -250,8 +250,8 @@ def test_routing_makes_every_arm_start_and_the_base_model_scored(plan):
 
 @given(order=st.data())
 @settings(max_examples=30, deadline=None)
-def test_whatever_is_done_first_every_task_comes_due_once_and_the_report_is_last(plan, order):
-    facts, waiting, done = Facts(), [first_task()], []
+def test_in_any_order_of_work_every_task_becomes_due_once_and_the_report_is_last(plan, order):
+    facts, waiting, done = ListedFacts(), [first_task()], []
     while waiting:
         task = waiting.pop(order.draw(st.integers(0, len(waiting) - 1)))
         done.append(task)
@@ -279,7 +279,7 @@ def test_whatever_is_done_first_every_task_comes_due_once_and_the_report_is_last
 
 def test_a_path_never_trains_on_a_module_that_has_not_stepped(plan):
     """The rule behind the tables: all modules of a path are there when its task comes due."""
-    facts, waiting = Facts(), [first_task()]
+    facts, waiting = ListedFacts(), [first_task()]
     while waiting:
         task = waiting.pop()
         if task.kind == "train":
@@ -290,10 +290,10 @@ def test_a_path_never_trains_on_a_module_that_has_not_stepped(plan):
         waiting.extend(everything_due(plan, new, facts))
 
 
-def test_the_cost_goes_with_what_changed_and_not_with_the_history(plan):
+def test_the_cost_depends_on_what_changed_and_not_on_the_history(plan):
     """One path's score asks the frontier one question, and a contribution none."""
 
-    class Counting(Facts):
+    class Counting(ListedFacts):
         asked = 0
 
         def _of(self, *args, **fields):
@@ -342,7 +342,7 @@ TABLE_OF_SETTINGS = {
         [labelled(3, 1)],
         [],
     ),
-    "all are: the documents are routed anew": (
+    "all are: the documents are routed again": (
         {"alternations": (1,)},
         [labelled(path, 1) for path in range(3)],
         [labelled(3, 1)],
@@ -402,7 +402,7 @@ TABLE_OF_SETTINGS = {
         [checked(2, 3)],
         of_all_paths("score", 3),
     ),
-    "after an alternation checks begin anew": (
+    "after an alternation checks start again": (
         {"stops_early": True, "alternations": (2,)},
         modules(*ALL, phase=2),
         [stage("route", 2)],
@@ -420,11 +420,11 @@ TABLE_OF_SETTINGS = {
 @pytest.mark.parametrize(
     ("settings", "known", "new", "expected"), TABLE_OF_SETTINGS.values(), ids=TABLE_OF_SETTINGS
 )
-def test_settings_of_an_arm_make_due_what_they_should(plan, settings, known, new, expected):
+def test_each_setting_of_an_arm_makes_its_tasks_due(plan, settings, known, new, expected):
     assert names(tasks_after(with_settings(plan, **settings), known, new)) == expected
 
 
-def test_a_module_waits_for_the_paths_that_take_part_and_for_no_other(plan):
+def test_a_module_waits_only_for_the_paths_that_take_part(plan):
     sampled = with_settings(plan, sampling=0.5)
     arm = sampled.arm("modular")
     for phase in range(3):
@@ -438,7 +438,7 @@ def test_a_module_waits_for_the_paths_that_take_part_and_for_no_other(plan):
             ]
 
 
-def test_a_module_that_no_path_of_the_phase_goes_through_goes_on_by_itself(plan):
+def test_a_module_without_paths_in_a_phase_steps_by_itself(plan):
     lonely = with_settings(plan, sampling=0.25)
     (path,) = lonely.arm("modular").paths_in(0)
     (other,) = set(ALL[:2]) - set(map(str, GRID.modules_of(path)))
@@ -455,7 +455,7 @@ def test_only_paths_that_take_part_are_trained(plan):
         assert task.kind != "train" or task.path in trained_paths
 
 
-def test_in_the_end_the_router_for_every_few_tokens_then_the_report(plan):
+def test_rerouting_comes_last_before_the_report(plan):
     rerouted = with_settings(plan, reroutes=True)
     known = [
         *(evaluated("base", 2), evaluated("dense", 2), evaluated("dense", 3)),
@@ -472,13 +472,13 @@ def test_in_the_end_the_router_for_every_few_tokens_then_the_report(plan):
     alternations=st.sampled_from([(), (1,), (2, 3)]),
 )
 @settings(max_examples=40, deadline=None)
-def test_with_any_settings_every_task_comes_due_once_and_the_report_is_last(
+def test_with_any_settings_every_task_becomes_due_once_and_the_report_is_last(
     plan, order, sampling, stops_early, alternations
 ):
     plan = with_settings(
         plan, sampling=sampling, stops_early=stops_early, alternations=alternations, reroutes=True
     )
-    facts, waiting, done = Facts(), [first_task()], []
+    facts, waiting, done = ListedFacts(), [first_task()], []
     while waiting:
         task = waiting.pop(order.draw(st.integers(0, len(waiting) - 1)))
         done.append(task)
@@ -505,7 +505,7 @@ def sent_by(path, phase):
     return [trained("modular", path, phase), *sent]
 
 
-def test_with_a_quorum_a_path_that_is_late_goes_on_when_it_has_finished(plan):
+def test_with_a_quorum_a_late_path_continues_when_it_has_finished_its_phase(plan):
     half = with_settings(plan, quorum=0.5, evaluate_every=3)
     others = [fact for path in (1, 2, 3) for fact in sent_by(path, 0)]
     known = [*modules(*ALL, phase=0), *others, *modules(*ALL[:3], phase=1)]
@@ -527,7 +527,7 @@ def test_with_a_quorum_a_path_that_is_late_goes_on_when_it_has_finished(plan):
     )
 
 
-def test_a_step_waits_for_who_was_late_for_the_one_before(plan):
+def test_a_step_waits_for_contributions_that_were_late_for_the_one_before(plan):
     half = with_settings(plan, quorum=0.5)
     known = [
         *modules(*ALL, phase=0),
@@ -537,9 +537,9 @@ def test_a_step_waits_for_who_was_late_for_the_one_before(plan):
     new = [contribution("early/0000", 1, 1)]
     (quorum,) = [each for each in quorum_steps(half, new) if each.task.phase == 1]
     assert (quorum.awaited, quorum.enough, quorum.awaited_before) == (2, 1, 2)
-    assert not has_all(Facts([*known, *new]), quorum, enough=quorum.enough)
+    assert not has_all(ListedFacts([*known, *new]), quorum, enough=quorum.enough)
     late = contribution("early/0000", 0, 0)
-    assert has_all(Facts([*known, *new, late]), quorum, enough=quorum.enough)
+    assert has_all(ListedFacts([*known, *new, late]), quorum, enough=quorum.enough)
     assert [each.task.phase for each in quorum_steps(half, [late])] == [0, 1]
 
 
@@ -565,14 +565,14 @@ def test_a_share_is_rounded_up_to_whole_paths(quorum, paths, enough):
     alternations=st.sampled_from([(), (1,), (2, 3)]),
 )
 @settings(max_examples=60, deadline=None)
-def test_with_a_quorum_whoever_is_late_every_task_comes_due_once_and_nobody_by_more_than_one_step(
+def test_with_a_quorum_every_task_becomes_due_once_and_no_contribution_is_late_by_two_steps(
     plan, order, sampling, stops_early, alternations
 ):
-    """Any module may step without whoever has not come, as soon as the rules let it."""
+    """Any module may step without late paths, as soon as the rules allow it."""
     plan = with_settings(
         plan, sampling=sampling, stops_early=stops_early, alternations=alternations, quorum=0.5
     )
-    facts, waiting, done, in_grace = Facts(), [first_task()], [], {}
+    facts, waiting, done, in_grace = ListedFacts(), [first_task()], [], {}
     taken: dict[tuple, int] = {}
     while waiting:
         over = [task for task in in_grace if task not in done and task not in waiting]

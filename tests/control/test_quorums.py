@@ -11,8 +11,7 @@ from dipaco.control.quorums import TakenContribution
 from dipaco.control.tasks import Task
 from dipaco.errors import ClaimLost
 from dipaco.topology import ModuleId
-from tests.control.conftest import GRID, facts_of
-from tests.control.test_ledger import do_one, do_until, everything
+from tests.control.conftest import GRID, do_one, do_until, everything, facts_of
 from tests.control.test_rollback import FACTS
 
 EARLY = ModuleId("early", 0)  # of paths 0 and 1
@@ -48,7 +47,7 @@ def claim_all(ledger):
 
 @pytest.fixture
 def late(ledger, quorum_plan):
-    """(ledger, plan, the claim of path 0): everybody but path 0 has gone through phase 0."""
+    """(ledger, plan, the claim of path 0): every path but 0 has finished phase 0."""
     plan = quorum_plan
     first = do_until(ledger, plan, "train")
     claims = {str(first.task): first, **claim_all(ledger)}
@@ -72,7 +71,7 @@ def steps_of(ledger, module):
     return {step: of_step for (of, step), of_step in taken.items() if of == module}
 
 
-def test_a_module_that_has_all_steps_at_once_and_one_with_a_quorum_when_the_grace_is_over(late):
+def test_a_module_with_all_contributions_steps_at_once_and_one_with_a_quorum_after_the_grace(late):
     ledger, plan, _ = late
     assert outer_tasks(ledger) == ["early/0001", "late/0001"]
     waiting = ledger.quorums.in_grace("modular")
@@ -88,7 +87,7 @@ def test_a_module_that_has_all_steps_at_once_and_one_with_a_quorum_when_the_grac
     assert outer_tasks(ledger) == ["early/0000", "early/0001", "late/0000", "late/0001"]
 
 
-def test_who_comes_within_the_grace_is_taken_and_nobody_waits_any_longer(late):
+def test_a_contribution_within_the_grace_is_taken_and_ends_the_wait(late):
     ledger, plan, path_0 = late
     do(ledger, plan, path_0)
     assert ledger.quorums.in_grace("modular") == []
@@ -108,7 +107,7 @@ def step_without_path_0(ledger, plan):
     return {**claims, **claim_all(ledger)}
 
 
-def test_who_comes_later_is_taken_by_the_next_step_which_waits_for_it(late):
+def test_a_later_contribution_is_taken_by_the_next_step_which_waits_for_it(late):
     ledger, plan, path_0 = late
     claims = step_without_path_0(ledger, plan)
     # All modules have stepped: all paths go on but the one that has not finished.
@@ -156,7 +155,7 @@ def test_the_last_step_waits_for_all(late):
     assert outer_tasks(ledger) == []
 
 
-def test_what_a_step_takes_is_said_once_and_by_whoever_holds_it(late):
+def test_what_a_step_takes_is_decided_once_by_the_worker_that_holds_it(late):
     ledger, plan, path_0 = late
     an_hour_later(ledger)
     ledger.quorums.end_grace(plan)
@@ -172,7 +171,7 @@ def test_what_a_step_takes_is_said_once_and_by_whoever_holds_it(late):
     assert ledger.quorums.take(again) == [TakenContribution(0, 1, 0)]
 
 
-def test_what_comes_while_a_due_step_waits_for_a_worker_is_taken_in_time(late):
+def test_a_contribution_that_arrives_before_a_due_step_is_claimed_is_not_late(late):
     ledger, plan, path_0 = late
     an_hour_later(ledger)
     ledger.quorums.end_grace(plan)
@@ -183,7 +182,7 @@ def test_what_comes_while_a_due_step_waits_for_a_worker_is_taken_in_time(late):
     assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 0, 0), TakenContribution(0, 1, 0)]}
 
 
-def test_after_a_reboot_the_grace_begins_anew(late):
+def test_after_a_reboot_the_grace_starts_again(late):
     ledger, plan, _ = late
     with ledger._database.transaction():
         ledger._database._connection.execute("UPDATE quorums SET epoch = 'before', until = 5")
@@ -193,14 +192,14 @@ def test_after_a_reboot_the_grace_begins_anew(late):
     assert len(ledger.quorums.in_grace("modular")) == 2
 
 
-def test_two_programs_that_look_at_the_clock_make_a_step_due_once(late, place):
+def test_two_programs_that_end_a_grace_make_the_step_due_once(late, place):
     ledger, plan, _ = late
     an_hour_later(ledger)
     with open_ledger(*place) as other:
         assert len([*other.quorums.end_grace(plan), *ledger.quorums.end_grace(plan)]) == 2
 
 
-def test_going_back_gives_a_late_contribution_to_the_next_step_again(late):
+def test_after_a_rollback_the_next_step_takes_a_late_contribution_again(late):
     ledger, plan, path_0 = late
     claims = step_without_path_0(ledger, plan)
     for claim in [path_0, *claims.values()]:
@@ -256,7 +255,7 @@ def test_contributions_that_no_step_has_taken_yet_are_kept(late):
     assert not {late_name, in_time} & live()
 
 
-def test_a_plan_without_a_quorum_says_nothing_of_one(ledger, plan):
+def test_a_plan_without_a_quorum_records_none(ledger, plan):
     while do_one(ledger, plan) is not None:
         pass
     assert ledger.quorums.taken("modular") == {}

@@ -1,0 +1,154 @@
+"""Commits: all or nothing, once, only under a claim that is still valid; on both databases."""
+
+import pytest
+
+from dipaco.control.ledger import open_ledger
+from dipaco.control.recording import record
+from dipaco.control.retry import ConnectionLost
+from dipaco.control.tasks import Task
+from dipaco.errors import ClaimLost
+from tests.control.conftest import (
+    do_one,
+    do_until,
+    everything,
+    facts_of,
+    stage,
+    trained,
+)
+
+
+def test_a_new_run_starts_with_prepare_and_stores_its_values(ledger):
+    assert ledger.meta.get("config") == "{}"
+    assert ledger.meta.get("other") is None
+    assert ledger.queue.claim("w").task == Task("prepare")
+
+
+def test_a_run_goes_from_prepare_to_report_and_every_task_is_done_once(ledger, plan):
+    done = []
+    while (claim := do_one(ledger, plan)) is not None:
+        done.append(claim.task)
+    assert len(done) == len(set(done)) == 40
+    assert done[0] == Task("prepare")
+    assert done[-1] == Task("report")
+    assert ledger.queue.unfinished() == []
+    assert ledger.queue.task_counts()["outer", "modular"] == {"done": 8}
+
+
+def test_finishing_returns_the_tasks_that_became_due(ledger, plan):
+    claim = ledger.queue.claim("w")
+    assert ledger.commit.finish(plan, claim, [stage("prepare")]) == [
+        Task("pretrain", "base", "0", 0)
+    ]
+
+
+def test_a_finished_task_cannot_be_finished_again(ledger, plan):
+    claim = do_one(ledger, plan)
+    before = everything(ledger)
+    with pytest.raises(ClaimLost, match=r"Task `prepare`.*Nothing was recorded"):
+        ledger.commit.finish(plan, claim, [stage("prepare")])
+    assert everything(ledger) == before
+
+
+def test_a_commit_whose_answer_is_lost_happens_exactly_once(ledger, plan, place):
+    """The connection breaks when everything is recorded: asked again, it is found done."""
+    if not isinstance(place[0], str):
+        return  # a file has no connection to lose
+    claim = do_until(ledger, plan, "train")
+    once, broken = ledger._database.once, []
+
+    def breaks(query, **values):
+        rows = once(query, **values)
+        if not broken:
+            broken.append(query)
+            raise ConnectionLost(place="here", problem="cut")
+        return rows
+
+    ledger._database.once = breaks
+    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    assert broken == ["finish_training"]
+    path = claim.task.path
+    assert ledger.facts.snapshot("modular", path, 0).receipt == trained("modular", path, 0).snapshot
+    assert not ledger.queue.is_held(claim)
+
+
+def test_what_is_recorded_on_a_server_outlives_a_power_cut(ledger, plan, place):
+    """Its commit is not waited for under the locks, but it is waited for."""
+    if not isinstance(place[0], str):
+        return  # SQLite's log is flushed by the system: `SQLite.flush`
+    execute = ledger._database._connection.execute
+
+    def place_in_log(which):
+        return execute(f"SELECT pg_current_wal_{which}_lsn()").fetchone()[0]
+
+    is_flushed = "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn"
+    flush = ledger._database._execute
+    for _ in range(5):
+        claim = ledger.queue.claim("w")
+        seen = []
+
+        def noting(query, values, seen=seen):
+            if query == "flush":
+                seen.append(place_in_log("insert"))
+            return flush(query, values)
+
+        ledger._database._execute = noting
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        ledger._database._execute = flush
+        assert execute(is_flushed, seen).fetchone() == (True,)
+
+
+def test_a_stale_claim_is_lost_and_records_nothing(ledger, plan):
+    stale = ledger.queue.claim("slow")
+    ledger.queue.give_back(stale)
+    current = ledger.queue.claim("quick")
+    before = everything(ledger)
+    with pytest.raises(ClaimLost):
+        ledger.commit.finish(plan, stale, [stage("prepare")])
+    assert everything(ledger) == before
+    ledger.commit.finish(plan, current, [stage("prepare")])
+
+
+def test_a_claim_that_was_given_back_is_lost_even_without_another_holder(ledger, plan):
+    stale = ledger.queue.claim("slow")
+    ledger.queue.give_back(stale)
+    with pytest.raises(ClaimLost):
+        ledger.commit.finish(plan, stale, [stage("prepare")])
+
+
+def test_if_one_fact_fails_none_is_recorded_and_the_task_is_not_finished(ledger, plan):
+    """The second contribution is recorded already: nothing of the others may remain."""
+    claim = do_until(ledger, plan, "train")
+    good = facts_of(plan, claim.task)
+    before = everything(ledger)
+    with pytest.raises(ClaimLost):
+        ledger.commit.finish(plan, claim, [*good, good[-1]])
+    assert everything(ledger) == before
+    ledger.commit.finish(plan, claim, good)
+
+
+def test_an_exception_while_finishing_leaves_nothing(ledger, plan):
+    claim = ledger.queue.claim("w")
+    before = everything(ledger)
+    unwritable = stage("prepare")
+    unwritable.summary["x"] = object()
+    with pytest.raises(TypeError):
+        ledger.commit.finish(plan, claim, [unwritable])
+    assert everything(ledger) == before
+    ledger.commit.finish(plan, claim, [stage("prepare")])
+
+
+def test_facts_and_the_tasks_they_make_due_are_seen_together_by_other_programs(
+    ledger, plan, place, monkeypatch
+):
+    seen = []
+    claim = ledger.queue.claim("w")
+    with open_ledger(*place) as other:
+
+        def watched(database, fact):
+            record(database, fact)
+            seen.append((len(other.facts.stages()), len(other.queue.unfinished())))
+
+        monkeypatch.setattr("dipaco.control.commit.record", watched)
+        ledger.commit.finish(plan, claim, [stage("prepare")])
+        seen.append((len(other.facts.stages()), len(other.queue.unfinished())))
+    assert seen == [(0, 1), (1, 1)]

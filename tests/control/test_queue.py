@@ -1,0 +1,80 @@
+"""The queue: a task has one holder, the most urgent is first, done is done; on both databases."""
+
+import pytest
+
+from dipaco.control.ledger import open_ledger
+from dipaco.control.tasks import PRIORITY, Task
+from tests.control.conftest import (
+    IntegrityError,
+    do_one,
+    stage,
+)
+
+
+def test_a_claimed_task_cannot_be_claimed_by_another(ledger):
+    assert ledger.queue.claim("one") is not None
+    assert ledger.queue.claim("two") is None
+
+
+def test_two_programs_on_one_ledger_never_hold_the_same_task(ledger, plan, place):
+    for _ in range(4):
+        do_one(ledger, plan)
+    with open_ledger(*place) as other:
+        claims = [each.queue.claim("w") for _ in range(3) for each in (ledger, other)]
+    ids = [claim.task_id for claim in claims if claim]
+    assert len(ids) == len(set(ids)) >= 5
+
+
+def test_the_most_urgent_task_is_claimed_first(ledger, plan):
+    order = []
+    while (claim := do_one(ledger, plan)) is not None:
+        order.append(claim.task)
+        waiting = [each.task.kind for each in ledger.queue.unfinished()]
+        after = ledger.queue.claim("peek")
+        if after is not None:
+            assert PRIORITY[after.task.kind] == min(PRIORITY[kind] for kind in waiting)
+            ledger.queue.give_back(after)
+    assert order[-1] == Task("report")
+
+
+def test_a_task_that_is_given_back_is_claimed_again_under_a_higher_attempt(ledger):
+    first = ledger.queue.claim("one")
+    ledger.queue.give_back(first)
+    second = ledger.queue.claim("two")
+    assert second.task_id == first.task_id
+    assert second.attempt == first.attempt + 1
+
+
+def test_after_a_crash_giving_everything_back_is_enough(ledger, plan):
+    for _ in range(4):
+        do_one(ledger, plan)
+    held = [ledger.queue.claim("dead"), ledger.queue.claim("dead too")]
+    assert all(held)
+    assert ledger.queue.give_back_all() == 2
+    again = [ledger.queue.claim("next"), ledger.queue.claim("next")]
+    assert [claim.task for claim in again] == [claim.task for claim in held]
+
+
+def test_a_finished_task_stays_finished_whatever_is_given_back(ledger, plan):
+    claim = do_one(ledger, plan)
+    ledger.queue.give_back(claim)
+    ledger.queue.give_back_all()
+    assert ledger.queue.task_counts()["prepare", ""] == {"done": 1}
+
+
+def test_the_schema_itself_refuses_to_open_a_finished_task(ledger, plan):
+    """The rule is the database's, not the program's."""
+    do_one(ledger, plan)
+    connection = ledger._database._connection
+    for state in ("ready", "claimed"):
+        with pytest.raises(IntegrityError, match="cannot be opened again"):
+            connection.execute(f"UPDATE tasks SET state = '{state}' WHERE kind = 'prepare'")
+
+
+def test_a_stale_claim_cannot_give_back_what_another_holds(ledger, plan):
+    stale = ledger.queue.claim("slow")
+    ledger.queue.give_back_all()
+    current = ledger.queue.claim("quick")
+    ledger.queue.give_back(stale)
+    assert ledger.queue.claim("third") is None
+    ledger.commit.finish(plan, current, [stage("prepare")])

@@ -1,0 +1,63 @@
+"""Retention: objects are superseded when no fact and no redo needs them; on both databases."""
+
+import dataclasses
+
+import pytest
+
+from dipaco.control.recording import record
+from dipaco.topology import ModuleId
+from tests.control.conftest import (
+    ready,
+    receipt,
+    trained,
+)
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_contributions_are_superseded_once_their_module_has_stepped(finished, plan, keep):
+    """With two phases kept, the last are there: should the module's bytes be damaged, they make it
+    again.
+    """
+    module = ModuleId("early", 1)
+    paths = plan.arm("modular").topology.paths_through(module)
+    names = {
+        phase: [receipt("message", module, phase, path).name for path in paths] for phase in (0, 1)
+    }
+    left = {
+        at: finished.retention.superseded_contributions("modular", module, at, keep)
+        for at in (1, 2)
+    }
+    assert left == {at: names.get(at - keep, []) for at in (1, 2)}
+    live = finished.retention.live_names(snapshots=1, contributions=keep)
+    assert live.issuperset(names[1]) == (keep == 2)
+    assert live.isdisjoint(names[0])
+
+
+def test_an_object_of_a_module_is_superseded_only_if_no_other_fact_names_it(finished):
+    module = ModuleId("all", 0)
+    assert finished.retention.superseded_modules("dense", module, 1) == [
+        receipt("dense", module, 1).name,
+        receipt("state", "dense", module, 1).name,
+    ]
+    shared = ready("dense", module, 9)
+    parameters = receipt("dense", module, 1)
+    with finished._database.transaction():
+        record(finished._database, dataclasses.replace(shared, parameters=parameters))
+    assert finished.retention.superseded_modules("dense", module, 1) == [
+        receipt("state", "dense", module, 1).name
+    ]
+
+
+def test_snapshots_of_two_phases_before_are_superseded(finished):
+    assert finished.retention.superseded_snapshots("dense", 0, 1, 2) == []
+    assert finished.retention.superseded_snapshots("dense", 0, 2, 2) == [
+        receipt("snapshot", "dense", 0, 0).name
+    ]
+
+
+def test_the_last_two_snapshots_of_a_path_are_kept_however_far_apart(ledger, plan):
+    for phase in (0, 3, 4, 9):
+        record(ledger._database, trained("modular", 0, phase))
+    old, *last_two = (receipt("snapshot", "modular", 0, phase).name for phase in (3, 4, 9))
+    assert ledger.retention.superseded_snapshots("modular", 0, 9, 2) == [old]
+    assert ledger.retention.live_names(snapshots=2, contributions=2) == set(last_two)
