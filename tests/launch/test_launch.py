@@ -49,10 +49,10 @@ def test_two_launchers_share_one_run_and_no_work_is_counted_twice(dipaco, launch
     wait_until(lambda: "launcher second" in second_log.read_text(), "the second is there")
     wait_until(lambda: "first-worker-0" in members(), "the first has its worker")
     os.kill(members()["first-worker-0"], signal.SIGKILL)
-    told = dipaco("scale", "--run", launch.folder, "--workers", 1, "--launcher", "second")
-    assert (told.code, told.err) == (0, "")
-    assert "wanted of launcher second: 1." in told.out
-    assert "It has no worker here now." in told.out
+    scaled = dipaco("scale", "--run", launch.folder, "--workers", 1, "--launcher", "second")
+    assert (scaled.code, scaled.err) == (0, "")
+    assert "wanted of launcher second: 1." in scaled.out
+    assert "It has no workers now." in scaled.out
 
     for process, log in ((first, first_log), (second, second_log)):
         assert process.wait(timeout=240) == 0, log.read_text()

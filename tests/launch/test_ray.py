@@ -110,14 +110,14 @@ def test_a_node_lost_during_a_run_costs_only_time(cluster, launch, tiny, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("address", "mode", "is_told"),
+    ("address", "mode", "mentions_token"),
     [
         ("127.0.0.1:{port}", None, True),
         ("127.0.0.1:{port}", "token", False),
         ("local", None, False),
     ],
 )
-def test_a_refused_connection_mentions_the_token(monkeypatch, address, mode, is_told):
+def test_a_refused_connection_mentions_the_token(monkeypatch, address, mode, mentions_token):
     """Ray itself tries for 20 s, and then reports only a failure."""
     from dipaco.launch import ray as file
     from dipaco.launch.errors import NoCluster
@@ -132,6 +132,6 @@ def test_a_refused_connection_mentions_the_token(monkeypatch, address, mode, is_
     with socket.socket() as head:
         head.bind(("127.0.0.1", 0))
         head.listen()
-        with pytest.raises(NoCluster, match="Failed to connect to Ray cluster") as told:
+        with pytest.raises(NoCluster, match="Failed to connect to Ray cluster") as error:
             file.connect(address.format(port=head.getsockname()[1]))
-    assert ("RAY_AUTH_MODE=token" in str(told.value)) == is_told
+    assert ("RAY_AUTH_MODE=token" in str(error.value)) == mentions_token

@@ -77,9 +77,9 @@ def nothing(engine):
 
 
 def test_every_group_has_its_workers(watched):
-    engine, told = watched([WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)])
+    engine, events = watched([WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)])
     assert engine.alive == ["w-0", "w-1", "e-0"]
-    assert told == ["worker_started"] * 3
+    assert events == ["worker_started"] * 3
 
 
 def test_a_dead_worker_gives_its_task_back_and_is_restarted_after_a_wait(ledger, watched):
@@ -92,9 +92,9 @@ def test_a_dead_worker_gives_its_task_back_and_is_restarted_after_a_wait(ledger,
         assert not ledger.queue.held()
 
     later = [nothing] * 5  # a second, in looks of a fifth
-    engine, told = watched([WorkerGroup(WORKER, "w", 2)], die, look, *later)
+    engine, events = watched([WorkerGroup(WORKER, "w", 2)], die, look, *later)
     assert engine.alive == ["w-0", "w-1"]
-    assert told == ["worker_started", "worker_started", "worker_ended", "worker_started"]
+    assert events == ["worker_started", "worker_started", "worker_ended", "worker_started"]
 
 
 def test_a_worker_that_ended_with_an_error_message_ends_the_launch(watched):
@@ -121,10 +121,10 @@ def test_a_taken_name_keeps_its_tasks_and_is_tried_again(ledger, watched):
         assert member.state == "here"
 
     later = [nothing] * 5
-    engine, told = watched([WorkerGroup(WORKER, "w", 1)], refuse, look, *later)
+    engine, events = watched([WorkerGroup(WORKER, "w", 1)], refuse, look, *later)
     assert held[0] is not None
     assert engine.alive == ["w-0"]
-    assert told == ["worker_started", "worker_ended", "worker_started"]
+    assert events == ["worker_started", "worker_ended", "worker_started"]
 
 
 def test_the_number_of_workers_changes_while_the_launcher_runs(ledger, watched):
@@ -150,11 +150,11 @@ def test_the_number_of_workers_changes_while_the_launcher_runs(ledger, watched):
 
 def test_a_worker_that_is_no_longer_wanted_is_not_restarted(ledger, watched):
     later = [nothing] * 10
-    engine, told = watched(
+    engine, events = watched(
         [WorkerGroup(WORKER, "w", 2)], lambda engine: ledger.meta.want_workers(1), *later
     )
     assert engine.alive == ["w-0"]
-    assert told[-2:] == ["workers_wanted", "worker_let_go"]
+    assert events[-2:] == ["workers_wanted", "worker_let_go"]
 
 
 def test_in_a_drain_workers_leave_and_the_launcher_ends_with_the_last(ledger, watched):
@@ -169,8 +169,8 @@ def test_in_a_drain_workers_leave_and_the_launcher_ends_with_the_last(ledger, wa
     def look(engine):
         raise AssertionError("the launcher should have ended")
 
-    _, told = watched([WorkerGroup(WORKER, "w", 2)], drain, go, nothing, look)
-    assert told == ["worker_started"] * 2 + ["worker_let_go"] * 2
+    _, events = watched([WorkerGroup(WORKER, "w", 2)], drain, go, nothing, look)
+    assert events == ["worker_started"] * 2 + ["worker_let_go"] * 2
 
 
 def test_the_command_line_overrides_an_older_scale(ledger, watched):
