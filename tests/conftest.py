@@ -12,6 +12,11 @@ from support.fault_proxy import FaultProxy
 from support.servers import postgresql, s3
 
 from tests.support.rewound import rewound  # noqa: F401
+from tests.support.storeys import (  # noqa: F401
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_xdist_make_scheduler,
+)
 from tests.support.tiny_run import (  # noqa: F401
     command_cache,
     compiled,
@@ -27,6 +32,28 @@ os.environ["XLA_FLAGS"] = (
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
+
+# Rooms whose tests compare within tolerances, so that the compiler may leave its optimisations out,
+# which is a quarter of their time. What compares bits is compiled as a run is.
+WITHIN_TOLERANCES = ("model",)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compiler(request):
+    import jax
+
+    room = request.path.parent.name
+    jax.config.update("jax_disable_most_optimizations", room in WITHIN_TOLERANCES)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks():
+    """Nothing here survives a power cut, and a killed process loses nothing that it has written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session")

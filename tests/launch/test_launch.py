@@ -37,6 +37,7 @@ def launch(half, copy_of, command_cache, tmp_path):
         process.wait()
 
 
+@pytest.mark.slow
 def test_two_launchers_share_one_run_and_no_work_is_counted_twice(dipaco, launch, tiny):
     """One launcher has no worker until `dipaco scale`; the worker of the other is killed."""
     first, first_log = launch("--workers", 1, "--executors", 1, "--name", "first")
@@ -62,6 +63,7 @@ def test_two_launchers_share_one_run_and_no_work_is_counted_twice(dipaco, launch
     assert facts(launch.folder) == facts(tiny.folder)
 
 
+@pytest.mark.slow
 def test_a_restarted_launcher_leaves_the_running_workers_alone(launch, tiny):
     first, _ = launch("--workers", 1, "--name", "here")
 

@@ -5,6 +5,7 @@ same run stopped in the middle of its first phase; `copy_of` gives a test its ow
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -51,22 +52,45 @@ Command = Callable[..., Ended]
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory) -> Path:
-    """Programs that any process of these tests has compiled; none is compiled twice."""
+    """Programs that any process of these tests has compiled; none is compiled twice. A session may
+    go on with the programs of another, by `DIPACO_TESTS_COMPILED`.
+    """
     import jax
 
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled" / "tests"))
+    folder = Path(os.environ.get("DIPACO_TESTS_COMPILED") or of_all(tmp_path_factory) / "compiled")
+    jax.config.update("jax_compilation_cache_dir", str(folder / "tests"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    return folder / "compiled"
+    return folder
+
+
+def of_all(tmp_path_factory) -> Path:
+    """The folder that all processes of this session share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+def made_once(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path:
+    """A copy, for this process, of a folder that one process of the session makes.
+
+    Args:
+      make: is given the folder, which is not there yet.
+    """
+    original = of_all(tmp_path_factory) / "made_once" / name
+    original.parent.mkdir(exist_ok=True)
+    with original.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not original.exists():
+            make(original)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return original
+    return Path(shutil.copytree(original, tmp_path_factory.mktemp("copies") / name))
 
 
 @pytest.fixture(scope="session")
 def command_cache(tmp_path_factory, compiled) -> Path:
     """The cache folder of all commands, with the programs that they compile."""
     folder = tmp_path_factory.mktemp("cache")
-    compiled.mkdir(exist_ok=True)
+    compiled.mkdir(parents=True, exist_ok=True)
     (folder / "compiled").symlink_to(compiled)
     return folder
 
@@ -116,23 +140,27 @@ def config_file() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(dipaco, config_file, tmp_path_factory) -> Run:
-    """The finished run. Nobody writes to it."""
-    folder = tmp_path_factory.mktemp("runs") / "tiny"
-    ended = dipaco("train", config_file, "--run", folder)
-    assert ended.code == 0, ended.err
-    return Run(folder, config_file)
+    """The finished run. No test writes to it."""
+
+    def make(folder):
+        ended = dipaco("train", config_file, "--run", folder)
+        assert ended.code == 0, ended.err
+
+    return Run(made_once(tmp_path_factory, "tiny", make), config_file)
 
 
 @pytest.fixture(scope="session")
-def half(dipaco, tiny, tmp_path_factory) -> Run:
+def half(dipaco, config_file, tmp_path_factory) -> Run:
     """Stopped in the second phase, before a module is stepped: contributions and snapshots wait.
-    Nobody writes to it.
+    No test writes to it.
     """
-    folder = tmp_path_factory.mktemp("runs") / "half"
-    fault = Fault("after claim", "outer", nth=6)
-    ended = dipaco("train", tiny.config, "--run", folder, fault=fault)
-    assert (ended.code, ended.fired) == (-signal.SIGKILL, "after claim outer"), ended.err
-    return Run(folder, tiny.config)
+
+    def make(folder):
+        fault = Fault("after claim", "outer", nth=6)
+        ended = dipaco("train", config_file, "--run", folder, fault=fault)
+        assert (ended.code, ended.fired) == (-signal.SIGKILL, "after claim outer"), ended.err
+
+    return Run(made_once(tmp_path_factory, "half", make), config_file)
 
 
 @pytest.fixture

@@ -229,6 +229,7 @@ def test_a_reducer_that_never_replies_is_removed_and_gets_no_slice_again():
     run(scenario)
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_stopped_in_a_block_loses_its_rows_to_others():
     async def scenario():
         async with Group() as group:

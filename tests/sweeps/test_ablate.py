@@ -84,6 +84,7 @@ def little(dipaco, tmp_path_factory) -> Sweep:
     return Sweep(file, folder, folder / "rows" / "2x2" / "0")
 
 
+@pytest.mark.slow
 def test_a_row_equals_the_run_that_it_would_be_alone_also_after_kills(tiny, little):
     assert facts(little.row) == facts(tiny.folder)
     assert report(little.row)["rows"] == report(tiny.folder)["rows"]
@@ -97,6 +98,7 @@ def test_a_row_equals_the_run_that_it_would_be_alone_also_after_kills(tiny, litt
     assert (little.folder / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_finished_rows_are_not_run_again_and_a_new_row_runs_alone(dipaco, little):
     before = content_of(little.row)
     features = set((little.folder / "shared").glob("*/features/*"))
@@ -126,6 +128,7 @@ def test_finished_rows_are_not_run_again_and_a_new_row_runs_alone(dipaco, little
     assert json.loads((little.folder / "table.json").read_bytes()) == table  # of all rows, still
 
 
+@pytest.mark.slow
 def test_a_changed_row_is_named_and_run_again_with_redo(dipaco, little):
     before = content_of(little.row)
     command = ("ablate", little.file, "--run", little.folder)
@@ -222,6 +225,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(dipaco, tiny, tmp_path
     assert "SweepNeedsFolder" in ended.err
 
 
+@pytest.mark.slow
 def test_a_row_that_fails_is_named_and_the_others_are_finished(dipaco, tmp_path):
     """48 router documents for 256 paths: only routing finds that out."""
     many = 'Topology(levels=(*diloco().topology.levels, Level(name="more", experts=64)))'

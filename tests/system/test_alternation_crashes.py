@@ -40,6 +40,7 @@ def undisturbed(dipaco, config_file, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_it_ends_like_one_that_was_not(
     dipaco, config_file, undisturbed, tmp_path
 ):
@@ -59,6 +60,7 @@ def test_killed_again_and_again_it_ends_like_one_that_was_not(
     assert report(folder) == report(undisturbed)
 
 
+@pytest.mark.slow
 def test_what_an_alternation_made_is_made_again_where_it_is_lost(
     dipaco, config_file, undisturbed, tmp_path
 ):

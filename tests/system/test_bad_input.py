@@ -338,6 +338,7 @@ def test_a_folder_that_cannot_be_written(dipaco, config_file, tmp_path):
     assert in_the_way.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up(dipaco, tiny, small_disk):
     command = ("train", tiny.config, "--run", small_disk.folder / "run")
     for limit in (40, 250, 700):

@@ -1,5 +1,5 @@
-"""Killed anywhere and started again, a run ends with the facts, digests and numbers of one that
-nobody disturbed.
+"""Killed anywhere and started again, a run ends with the facts, digests and numbers of an
+undisturbed one.
 
 A run is killed at one named point after the other, each in a process of its own, and goes on from
 there each time; that the fault was really met is checked every time. What it has recorded so far
@@ -10,6 +10,8 @@ import contextlib
 import signal
 import sqlite3
 from pathlib import Path
+
+import pytest
 
 from dipaco.receipt import Receipt
 from dipaco.store.objects import Objects
@@ -75,10 +77,21 @@ FAULTS = [
 ]
 
 
-def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(dipaco, tiny, tmp_path):
+SOME = [
+    *(Fault("inside tokens", "prepare", nth=100), Fault("inside snapshot", "pretrain")),
+    *(Fault("inside record", "route", nth=5), Fault("inside steps", "train", **CTRL_C)),
+    *(Fault("before record", "train"), Fault("inside save", "outer", nth=2)),
+    Fault("after record", "report"),
+]
+
+
+@pytest.mark.parametrize("faults", [SOME, pytest.param(FAULTS, marks=pytest.mark.slow)], ids=len)
+def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(
+    dipaco, tiny, tmp_path, faults
+):
     folder = tmp_path / "run"
     undisturbed = facts(tiny.folder)
-    for fault in FAULTS:
+    for fault in faults:
         ended = dipaco("train", tiny.config, "--run", folder, fault=fault)
         assert ended.fired == f"{fault.where} {fault.kind}", ended
         if fault.number == signal.SIGINT:

@@ -59,6 +59,7 @@ def start_session(backbone, credential, computes, stop):
     return thread
 
 
+@pytest.mark.slow
 def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_path):
     plain, _ = create_or_open(tmp_path / "plain", CONFIG)
     finish(plain, worker_of(plain, "plain"))

@@ -7,6 +7,7 @@ import pytest
 
 from dipaco.config import MODULAR, BaseSettings, EvaluationSettings
 from dipaco.data.prepare import prepare
+from dipaco.evaluation import plots
 from dipaco.model.config import part_names
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.programs import Programs
@@ -45,13 +46,21 @@ CONFIG = dataclasses.replace(
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
+def _no_picture():
+    """Reports are written without their picture, which takes as long as the rest of a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "draw_report", lambda report, file: file.write_bytes(b"a picture"))
+        yield
+
+
+@pytest.fixture(scope="session")
 def programs():
     """Compiled once: the sharing does not change what a path computes."""
     return Programs(CONFIG)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     prepare(CONFIG.data, folder)
