@@ -121,7 +121,7 @@ def test_a_contribution_that_started_from_other_parameters_is_not_averaged(begin
     other = [dataclasses.replace(arrivals[0], base_digest="0" * 32), *arrivals[1:]]
     monkeypatch.setattr(run.ledger.facts, "contributions", lambda *of: other)
     with pytest.raises(
-        ContributionRefused, match=f"Path {arrivals[0].path} contributed.*other parameters"
+        ContributionRefused, match=f"Path {arrivals[0].path} made a contribution.*other parameters"
     ):
         step_module(run, claim)
 
