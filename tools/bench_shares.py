@@ -18,13 +18,14 @@ import numpy as np
 
 from dipaco.errors import DipacoError
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier
+from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import (
     RoundPlan,
     Sender,
     Slice,
 )
 from dipaco.swarm.network.transport import Tcp
-from dipaco.swarm.network.wire import LinkMeter, Wire
+from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.planning.shares import Link, cut, shares, shares_of_links
 from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_holder import StateHolder

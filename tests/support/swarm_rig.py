@@ -16,9 +16,10 @@ from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier
+from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import StatePosition
 from dipaco.swarm.network.transport import Tcp
-from dipaco.swarm.network.wire import LinkMeter, Wire
+from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.leader import Leader
 from dipaco.swarm.roles.volunteer import Volunteer

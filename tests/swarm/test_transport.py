@@ -11,9 +11,10 @@ pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.swarm.errors import BadAddress, MessageRefused, SwarmRefuses
 from dipaco.swarm.network.credentials import Signer, Verifier
+from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import Ack, ArrivedRequest, MeanReply, MeanRequest
 from dipaco.swarm.network.transport import start_transport
-from dipaco.swarm.network.wire import LinkMeter, Wire
+from dipaco.swarm.network.wire import Wire
 from tests.support.swarm_rig import issue
 
 # hivemind finds its daemon by a function that Python will drop.

@@ -10,9 +10,10 @@ pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.swarm.errors import MessageRefused, SwarmRefuses
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier, printable
+from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import Ack, MeanReply, MeanRequest
 from dipaco.swarm.network.transport import Tcp
-from dipaco.swarm.network.wire import LinkMeter, Wire
+from dipaco.swarm.network.wire import Wire
 from tests.support.swarm_rig import issue
 
 MOST_BYTES = 1 << 20

@@ -36,7 +36,7 @@ from dipaco.swarm.training.state_holder import StateHolder
 
 
 class LeaderService:
-    """Handles the requests that only a leader can answer.
+    """Handles the requests of peers to their leader.
 
     Args:
       wire: gets handlers.

@@ -96,8 +96,8 @@ class Authority:
         """A credential for one name, with a key of its own.
 
         Raises:
-          BadName: it is no name.
-          BadCredential: `days` is no validity.
+          BadName: the name is not valid.
+          BadCredential: `days` is not within 0 and `MAX_DAYS`.
         """
         check_name(name)
         if not 0 < days <= MAX_DAYS:

@@ -23,16 +23,15 @@ import msgspec
 from dipaco.errors import DipacoError
 from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses
 from dipaco.swarm.network.credentials import Certificate, Seal, Signer, Verifier, printable
+from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.transport import Transport
-from dipaco.swarm.planning.progress import Rate
 
-REQUEST_BYTES = 512 << 10  # of a header (a seal, a method and a body), at most
+REQUEST_BYTES = 512 << 10  # of a header, at most (a seal, a method and a body)
 REPLY_BYTES = 4 << 20  # likewise
-HEADER_SECONDS = 30.0  # for a request's to come
-MAX_UNKNOWN = 256  # connections without a header
+HEADER_SECONDS = 30.0  # for the header of a request to come
+MAX_UNKNOWN = 256  # connections whose header has not come
 CHUNK_SECONDS = 60.0  # for each chunk of a payload to come
 CHUNK_BYTES = 128 << 10  # of payload between two checks of the limits
-MEASURED_BYTES = 64 << 10  # smaller transfers do not measure a link
 # What `Wire.ask` raises, where a peer is at fault.
 PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
 
@@ -67,47 +66,13 @@ _Reply = tuple[str, msgspec.Struct, bytes | memoryview]  # method, body, payload
 RequestHandler = Callable[[Any, PeerRequest], Awaitable[PeerReply]]
 
 
-class LinkMeter:
-    """Counts and times the bytes that are moved, and limits their rate.
-
-    Args:
-      most_bytes_per_second: in each direction; None = what the link gives.
-    """
-
-    def __init__(self, max_bytes_per_second: float | None = None):
-        self.bytes_up = self.bytes_down = 0
-        self.up = self.down = Rate()
-        self._most = max_bytes_per_second
-        self._free_at = {"up": 0.0, "down": 0.0}
-
-    async def wait(self, direction: str, num_bytes: int) -> None:
-        """Waits until that many more bytes may go."""
-        if self._most is None:
-            return
-        now = time.monotonic()
-        start = max(now, self._free_at[direction])
-        self._free_at[direction] = start + num_bytes / self._most
-        if self._free_at[direction] > now:
-            await asyncio.sleep(self._free_at[direction] - now)
-
-    def sent(self, num_bytes: int, seconds: float) -> None:
-        self.bytes_up += num_bytes
-        if num_bytes > MEASURED_BYTES:
-            self.up = self.up.after(num_bytes, seconds)
-
-    def received(self, num_bytes: int, seconds: float) -> None:
-        self.bytes_down += num_bytes
-        if num_bytes > MEASURED_BYTES:
-            self.down = self.down.after(num_bytes, seconds)
-
-
 class Wire:
     """Sends requests to peers, and handles theirs.
 
     Args:
       signer, verifier: of this session.
       max_payload_bytes: a larger payload is refused unread. May be changed at any time.
-      meter: counts what moves.
+      meter: of its link.
     """
 
     def __init__(

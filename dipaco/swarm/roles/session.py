@@ -8,9 +8,10 @@ from typing import NamedTuple
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier
 from dipaco.swarm.network.leader_connection import LeaderConnection
+from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import GroupInfo, SettingsRequest
 from dipaco.swarm.network.transport import start_transport
-from dipaco.swarm.network.wire import LinkMeter, Wire
+from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings

@@ -1,0 +1,42 @@
+"""How much a peer's link has moved, how fast it is, and how much of it may be used."""
+
+import asyncio
+import time
+
+from dipaco.swarm.planning.progress import Rate
+
+MEASURED_BYTES = 64 << 10  # smaller transfers do not measure a link
+
+
+class LinkMeter:
+    """Counts and times the bytes that are moved, and limits their rate.
+
+    Args:
+      max_bytes_per_second: in each direction; None = what the link gives.
+    """
+
+    def __init__(self, max_bytes_per_second: float | None = None):
+        self.bytes_up = self.bytes_down = 0
+        self.up = self.down = Rate()
+        self._max = max_bytes_per_second
+        self._free_at = {"up": 0.0, "down": 0.0}
+
+    async def wait(self, direction: str, num_bytes: int) -> None:
+        """Waits until that many more bytes may go."""
+        if self._max is None:
+            return
+        now = time.monotonic()
+        start = max(now, self._free_at[direction])
+        self._free_at[direction] = start + num_bytes / self._max
+        if self._free_at[direction] > now:
+            await asyncio.sleep(self._free_at[direction] - now)
+
+    def sent(self, num_bytes: int, seconds: float) -> None:
+        self.bytes_up += num_bytes
+        if num_bytes > MEASURED_BYTES:
+            self.up = self.up.after(num_bytes, seconds)
+
+    def received(self, num_bytes: int, seconds: float) -> None:
+        self.bytes_down += num_bytes
+        if num_bytes > MEASURED_BYTES:
+            self.down = self.down.after(num_bytes, seconds)
