@@ -92,15 +92,15 @@ def measure(rows: int, options: argparse.Namespace, config: ModelConfig, prepare
 
     ratios, our_seconds, their_seconds, same, ties = [], [], [], 0, 0
     for _ in range(options.pairs):
-        prompts, told = draw(), {}
+        prompts, tokens = draw(), {}
         our_seconds.append(
-            seconds(lambda: told.update(ours=ours.generate(prompts, options.new_tokens)))  # noqa: B023
+            seconds(lambda: tokens.update(ours=ours.generate(prompts, options.new_tokens)))  # noqa: B023
         )
         their_seconds.append(
-            seconds(lambda: told.update(theirs=theirs.generate(prompts, options.new_tokens)))  # noqa: B023
+            seconds(lambda: tokens.update(theirs=theirs.generate(prompts, options.new_tokens)))  # noqa: B023
         )
         ratios.append(their_seconds[-1] / our_seconds[-1])
-        counts = compare_tokens(theirs, prompts, told["ours"], told["theirs"])
+        counts = compare_tokens(theirs, prompts, tokens["ours"], tokens["theirs"])
         same, ties = same + counts[0], ties + counts[1]
     median, low, high = median_and_interval(ratios)
     made = rows * options.new_tokens

@@ -5,7 +5,7 @@
 The pass is what routing a corpus does: read the first tokens of its documents, take them through
 the base model, and keep the mean of the last hidden states. The bare forward is the same jitted
 model on the same batches, which lie in memory already, and waits for its last hidden states. Both
-take every document once, in turn; told is the median of the ratios of pairs. DiPaCo section 2.4.
+take every document once, in turn; the median of the ratios of pairs is reported. DiPaCo 2.4.
 
 Ends with a line of JSON: documents, tokens of each, seconds of both, ratio.
 """

@@ -155,7 +155,7 @@ def fresh_state(model: ModelConfig, inner: InnerSettings, seed: int = 0) -> Path
 
 
 def needed_bytes(program: Any) -> int:
-    """Of a compiled program: what goes in, what comes out elsewhere, and what it scribbles on."""
+    """Bytes of a compiled program: arguments, results that alias none of them, temporaries."""
     memory = program.memory_analysis()
     out = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return memory.argument_size_in_bytes + out + memory.temp_size_in_bytes

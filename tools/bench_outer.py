@@ -14,7 +14,7 @@ holds the median nineteen times in twenty.
 Contributions beyond `--gigabytes` are the first ones again, so that 256 cost the time of 256
 and not 40 GB of disk; `--cold` takes each file once, since the second reading would not be cold.
 Memory is the peak of the resident set during a task, mapped files included, in module sizes; glibc
-is told to give back at once what is freed, since what is measured is what we hold on to.
+gives freed memory back at once, since what is measured is what is held.
 """
 
 import argparse
@@ -159,7 +159,7 @@ def resident(field: str) -> int:
 
 def peak_of(work: Callable[[], object]) -> int:
     """Bytes by which the resident set grows at most during `work`."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     idle = resident("VmRSS")
     work()
     return resident("VmHWM") - idle

@@ -30,17 +30,15 @@ print(corpus.manifest.tokens, corpus.num_documents, corpus.digest)
 
 def write_text(file: Path, megabytes: int) -> None:
     """Documents of about 4 KB in words that recur as words do (Zipf), in ten domains."""
-    dice = random.Random(0)
-    words = [
-        "".join(dice.choices("abcdefghijklmnopqrstuvwxyz", k=2 + i % 9)) for i in range(50_000)
-    ]
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=2 + i % 9)) for i in range(50_000)]
     weights = [1 / (rank + 10) for rank in range(len(words))]
-    # Drawn once and re-ordered by number: drawing every word anew takes longer than preparing.
-    stock = dice.choices(words, weights=weights, k=2_000_000)
+    # Drawn once and re-ordered by number: drawing every word again takes longer than preparing.
+    stock = rng.choices(words, weights=weights, k=2_000_000)
     written, number = 0, 0
     with file.open("w") as stream:
         while written < megabytes * 1_000_000:
-            start = dice.randrange(len(stock) - 800)
+            start = rng.randrange(len(stock) - 800)
             text = f"{number} " + " ".join(stock[start : start + 800])
             line = json.dumps({"text": text, "domain": f"domain_{number % 10}"})
             stream.write(line + "\n")

@@ -7,7 +7,7 @@
 Features are made up, since they are the base model's business; a router of product k-means is
 fitted to some of them, as a run fits it. Assigning takes a chunk at a time, as a run does. Two
 curves: seconds by documents at 256 paths, and by paths at a quarter of the documents, each point in
-turn, several times; told is the least, in seconds of the processor (other work only adds). The
+turn, several times; reported is the least, in seconds of the processor (other work only adds). The
 exponents are slopes of the logarithms: 1 is linear
 in the documents, 0.5 linear in the square root of the paths, and less is better: what is done to a
 vector whatever the paths (to bring it on a common footing) is part of it.

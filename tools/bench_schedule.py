@@ -6,13 +6,14 @@ scheduler.
 
 The paper's 16x16 with private parts: 256 paths, 289 modules. Nothing is trained: a path's phase
 takes 120 s of the virtual clock, 5 % more or less, an outer step 2 s. 512 workers claim, renew and
-finish tasks in a ledger on SQLite, and are preempted: each is told to go once in `--preempt-every`
-seconds on average, hands its phase on part-way, and is back after a minute; who takes the phase
-over needs `--resume-seconds` to load it. `--killed-share` of them are not told: their leases must
-end first, and their phases are done again from the beginning.
+finish tasks in a ledger on SQLite, and are preempted: each is asked to leave once in
+`--preempt-every` seconds on average, hands its phase on part-way, and is back after a minute; the
+worker that takes the phase over needs `--resume-seconds` to load it. `--killed-share` of them are
+killed without warning: their leases must end first, and their phases are done again from the
+beginning.
 
 `overhead` is how much longer the phases took than in the ideal schedule: the longest chain of the
-same phases and outer steps, with nobody preempted and no time between them. One module is shared by
+same phases and outer steps, with no preemption and no time between them. One module is shared by
 all paths, so every phase waits for its last path. `scheduler CPU` is this process's time in claim,
 renew and finish, by task. The last line is one JSON object.
 """
@@ -108,7 +109,7 @@ class Simulation:
         self._options, self._file = options, folder / "ledger.sqlite"
         self.plan = make_plan(options.grid, options.phases)
         self._topology = self.plan.arm(MODULAR).topology
-        self._dice = random.Random(options.seed)
+        self._rng = random.Random(options.seed)
         self._now = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -167,8 +168,8 @@ class Simulation:
         return max(ready.values())
 
     def _phase_seconds(self, path: int, phase: int) -> float:
-        dice = random.Random(f"{self._options.seed} {path} {phase}")
-        return self._options.phase_seconds * dice.uniform(1 - SPREAD, 1 + SPREAD)
+        rng = random.Random(f"{self._options.seed} {path} {phase}")
+        return self._options.phase_seconds * rng.uniform(1 - SPREAD, 1 + SPREAD)
 
     def _is_over(self) -> bool:
         """The last outer step of the last phase is recorded."""
@@ -211,10 +212,10 @@ class Simulation:
     def _begin(self, claim: Claim) -> None:
         self._running.add(claim)
         needed = self._seconds_of(claim)
-        dice, every = self._dice, self._options.preempt_every
-        gone = dice.expovariate(1 / every) if claim.task.kind == "train" else needed + 1
+        rng, every = self._rng, self._options.preempt_every
+        gone = rng.expovariate(1 / every) if claim.task.kind == "train" else needed + 1
         if gone < needed:
-            is_killed = dice.random() < self._options.killed_share
+            is_killed = rng.random() < self._options.killed_share
             stop = self._kill if is_killed else self._preempt
             self._at(self._now + gone, lambda: stop(claim, gone / needed))
         else:
@@ -291,7 +292,7 @@ class Simulation:
 
 
 def facts_of(plan: Plan, task: Task) -> list[Fact]:
-    """What whoever does the task records, with bytes that nobody reads."""
+    """What a worker records for the task, with bytes that are never read."""
     if task.kind in ("prepare", "route"):
         done = StageDone(stage=task.kind, artifacts={}, summary={}, seconds=0.0)
         modules = plan.arm(MODULAR).topology.modules if task.kind == "route" else ()

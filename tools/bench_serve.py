@@ -75,8 +75,8 @@ def run():
 '''
 
 
-class Told(NamedTuple):
-    """What one client was told."""
+class Answer(NamedTuple):
+    """What one client got."""
 
     text: str
     num_tokens: int
@@ -113,7 +113,7 @@ def serving(folder: Path) -> Generator[tuple[str, int]]:
         process.communicate(timeout=60)
 
 
-async def complete(address: tuple[str, int], prompt: list[int], options, model: str) -> Told:
+async def complete(address: tuple[str, int], prompt: list[int], options, model: str) -> Answer:
     """One streamed completion, by a client as thin as can be."""
     body = {
         "model": model,
@@ -142,7 +142,7 @@ async def complete(address: tuple[str, int], prompt: list[int], options, model: 
     writer.close()
     if not num_tokens:
         raise SystemExit("the server broke off")
-    return Told(text, num_tokens, first_seconds)
+    return Answer(text, num_tokens, first_seconds)
 
 
 def lasting_prompts(theirs: Theirs, vocab_size: int, new_tokens: int, tokenizer) -> np.ndarray:
@@ -153,7 +153,7 @@ def lasting_prompts(theirs: Theirs, vocab_size: int, new_tokens: int, tokenizer)
     return prompts[~np.any(made == end, axis=1)]
 
 
-def check_texts(theirs: Theirs, tokenizer, prompts, told: list[Told], their_tokens) -> int:
+def check_texts(theirs: Theirs, tokenizer, prompts, told: list[Answer], their_tokens) -> int:
     """How many rows parted at a tie. Exits where one parted without."""
     ties = 0
     for prompt, ours, other in zip(prompts, told, their_tokens, strict=True):

@@ -135,7 +135,7 @@ def contend(kind: str, dtype: str, file: Path, keeps_memory: bool) -> None:
 
 
 class Contender:
-    """A process that takes a step when it is told to, and sleeps otherwise."""
+    """A process that takes a step on request, and sleeps otherwise."""
 
     def __init__(self, kind: str, dtype: str, file: Path, keeps_memory: bool):
         command = [sys.executable, __file__, "--contend", kind, dtype, str(file)]

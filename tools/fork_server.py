@@ -1,4 +1,4 @@
-"""Runs `dipaco` command lines, each in a process of its own, and kills it where it is told to.
+"""Runs `dipaco` command lines, each in a process of its own, and kills it where the request says.
 
     python tools/fork_server.py      one JSON request a line in, one JSON answer a line out
 

@@ -4,7 +4,7 @@
 
 Starts a server of its own, and clients that each ask for one completion after another: prompts of
 random lengths cut from the run's own documents, 8 to 48 tokens, greedy or drawn, one in twenty
-hung up on in mid-stream. A client that is told 429 comes again when it was told to. Prints what
+hung up on in mid-stream. A client that gets 429 comes again after its `Retry-After`. Prints what
 was answered, how the server's memory grew after the first quarter, and ends with one JSON line. Any
 answer but 200 and 429, a stream that breaks off, or rows left over at the end make it exit with 1.
 """
@@ -59,19 +59,19 @@ def server(run: Path, options: list[str]) -> Generator[tuple[subprocess.Popen, i
 
 async def client(port: int, texts: list[str], model: str, until: float, tally: Tally, seed: int):
     """One after another until the time is over."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     while time.monotonic() < until:
-        text = dice.choice(texts)
+        text = rng.choice(texts)
         body = {
             "model": model,
-            "prompt": text[: dice.randint(4, max(5, min(200, len(text))))],
-            "max_tokens": dice.randint(8, 48),
-            "temperature": dice.choice([0, 0.8]),
+            "prompt": text[: rng.randint(4, max(5, min(200, len(text))))],
+            "max_tokens": rng.randint(8, 48),
+            "temperature": rng.choice([0, 0.8]),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         try:
-            wait_seconds = await ask(port, body, dice.random() < HANG_UP_SHARE, tally)
+            wait_seconds = await ask(port, body, rng.random() < HANG_UP_SHARE, tally)
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             tally.wrong.append(f"{type(error).__name__}: {error}")
             wait_seconds = 0.1

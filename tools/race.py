@@ -49,12 +49,12 @@ def best(rows: Iterable[SweepRow], rate: float, phases: int) -> Curves:
     if not seeds:
         sys.exit("These rows have no seed in common: there is nothing to compare.")
     for row in racing:
-        told = ROW.fullmatch(row.name)
-        if told is None:
+        match = ROW.fullmatch(row.name)
+        if match is None:
             continue
-        budget = int(told["phases"] or phases)
-        entry = Entry(_mean(row, seeds), float(told["rate"] or rate), 1)
-        of_name = curves.setdefault(told["name"], {})
+        budget = int(match["phases"] or phases)
+        entry = Entry(_mean(row, seeds), float(match["rate"] or rate), 1)
+        of_name = curves.setdefault(match["name"], {})
         before = of_name.get(budget)
         if before is not None:
             entry = min(before, entry)._replace(rates=before.rates + 1)
@@ -109,11 +109,13 @@ def crossings(curves: Curves, one: str, other: str) -> str:
     ]
     if changes:
         return f"- {one}, {other}: {'; '.join(changes)}"
-    told = (
+    leads = (
         f"{curves[one][budget].perplexity / curves[other][budget].perplexity - 1:+.1%}"
         for budget in budgets
     )
-    return f"- {one}, {other}: {ahead[budgets[0]]} is ahead throughout ({one} at {', '.join(told)})"
+    return (
+        f"- {one}, {other}: {ahead[budgets[0]]} is ahead throughout ({one} at {', '.join(leads)})"
+    )
 
 
 def draw(curves: Curves, panels: Mapping[str, Sequence[str]], file: Path) -> None:

@@ -24,7 +24,7 @@ digest of every module at every phase, every path's every phase once and with th
 every module made of exactly its paths' contributions. With a quorum, which paths are late depends
 on timing, so no fault-free run is comparable: the run is done once more by
 `algorithm/variants.py`, with the contributions that each step is recorded to have taken
-(`replay.py`).
+(`replay.py`). `--replay` compares so without a quorum as well, in half of the time.
 
 `goodput` is tokens committed per second of training, over that of the fault-free run; start-up of
 processes and lease waits are in it, announced outages of the store and the database are not (they
@@ -114,7 +114,7 @@ def run_both(options: argparse.Namespace, file: Path, at: Places) -> str:
     only = None if options.only is None else [name.strip() for name in options.only.split(",")]
     of_storm = faults.sequence(storm, random.Random(options.seed), only)
     undisturbed, undisturbed_seconds = None, None
-    if options.quorum == 1:
+    if not options.replay:
         undisturbed = Fleet("undisturbed", config, file, at, options, None)
         undisturbed_seconds = undisturbed.work(faults=None)
     return report(undisturbed, storm, undisturbed_seconds, storm.work(of_storm))
@@ -143,6 +143,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=32, help="d_model")
     parser.add_argument("--quorum", type=float, default=1.0, help="outer.quorum")
     parser.add_argument("--grace-seconds", type=float, default=1.0, help="outer.grace_seconds")
+    parser.add_argument(
+        "--replay", action="store_true",
+        help="compare with Algorithm 1 in one process instead of a fault-free run; always so with "
+        "a quorum",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the random faults")
     parser.add_argument(
         "--database",
@@ -156,6 +161,7 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.store is not None and options.database is None:
         parser.error("a run in a bucket needs a database: add --database postgresql")
+    options.replay |= options.quorum < 1
     if options.phases is None:
         options.phases = max(3, round(options.minutes * 10))
     return options

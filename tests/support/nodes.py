@@ -1,5 +1,5 @@
-"""A Ray cluster of several nodes on this machine, in a process of its own: whoever has loaded JAX
-should not fork.
+"""A Ray cluster of several nodes on this machine, in a process of its own, since a
+process that has loaded JAX should not fork.
 
     python tests/support/nodes.py        prints its address; then a command a line in, a line out
 
@@ -26,7 +26,7 @@ SMALL = {"object_store_memory": 80 << 20}
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Ray says goes elsewhere
+    os.dup2(2, 1)  # Ray's own output goes to stderr
     head = {"num_cpus": 0, "include_dashboard": False, **SMALL}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:

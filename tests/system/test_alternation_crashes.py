@@ -1,5 +1,5 @@
 """A run with every setting of the published algorithm, killed at tasks that only such a run has,
-and robbed of what they made, ends with the facts of one that nobody disturbed.
+and robbed of what they made, ends with the facts of an undisturbed one.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ def undisturbed(dipaco, config_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     ended = dipaco(*arguments(config_file, folder))
     assert ended.code == 0, ended.err
-    told = ("stays as it is", "routed again before phase 2", "re-routed every 8 tokens")
-    for sentence in (*told, "the router for re-routing is kept as it was"):
+    sentences = ("stays as it is", "routed again before phase 2", "re-routed every 8 tokens")
+    for sentence in (*sentences, "the router for re-routing is kept as it was"):
         assert sentence in ended.err
     return folder
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_it_ends_like_one_that_was_not(
+def test_killed_again_and_again_it_ends_like_an_undisturbed_one(
     dipaco, config_file, undisturbed, tmp_path
 ):
     folder, expected = tmp_path / "run", facts(undisturbed)

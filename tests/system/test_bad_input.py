@@ -324,8 +324,15 @@ def test_databases_that_cannot_be(dipaco, half, config_file, tmp_path):
         assert "hunter2" not in ended.err
     refused(dipaco(*command, "mysql://host/runs"), "BadDatabase", "Give postgresql://")
     refused(dipaco(*command, "env:NOT_SET"), "VariableMissing", "`NOT_SET`")
-    elsewhere = ("train", config_file, "--run", half.folder, "--database", "postgresql://h/runs")
-    refused(dipaco(*elsewhere), "RunOfOtherDatabase", "ledger.sqlite")
+    at_other_database = (
+        "train",
+        config_file,
+        "--run",
+        half.folder,
+        "--database",
+        "postgresql://h/runs",
+    )
+    refused(dipaco(*at_other_database), "RunOfOtherDatabase", "ledger.sqlite")
     assert contents(half.folder) == before
 
 

@@ -39,8 +39,8 @@ def machine(dipaco, command_cache, bucket, tmp_path):
 def test_three_machines_that_share_no_folder_do_the_run_to_the_same_bits(
     machine, tiny, bucket, postgresql_server, tmp_path
 ):
-    """Each takes over where the one before was told to leave: in the middle of a phase, and between
-    contributions and outer steps. Every nineteenth answer of the store is wrong, late or lost.
+    """Each takes over where the one before was asked to leave: in the middle of a phase, and
+    between contributions and outer steps. Every nineteenth answer of the store is a fault.
     """
     run, database = f"{bucket.url}/runs/tiny", postgresql_server.url
     bucket.proxy.slow_seconds = 0.05
@@ -63,7 +63,7 @@ def test_three_machines_that_share_no_folder_do_the_run_to_the_same_bits(
     place = location_of(Path(), run, database)
     assert facts_on_server(*place) == facts(tiny.folder)
 
-    for each in "abc":  # no machine kept what a folder alone could have told it
+    for each in "abc":  # no machine kept what only a shared folder could have held
         (folder,) = (tmp_path / each / "runs").iterdir()
         assert not (folder / "ledger.sqlite").exists()
     left = Remote(run)

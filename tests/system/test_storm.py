@@ -37,12 +37,14 @@ def storm(command_cache, tmp_path):
     return run_storm
 
 
-def test_a_training_in_a_storm_ends_with_the_bits_of_an_undisturbed_one(storm, tmp_path):
+def test_a_training_in_a_storm_ends_with_the_bits_of_algorithm_1(storm, tmp_path):
     faults = ["SIGKILL", "contribution: NaN", "flipped byte", "SIGKILL of an executor", "SIGTERM"]
     if wall_clock.build(tmp_path) is not None:
         faults.insert(1, "wall clock jumps")
     # Long enough that each finds its moment, on a machine of any speed.
-    options = "--phases 20 --steps 8 --workers 2 --faults 6 --kill-every 1 --lease-seconds 3"
+    options = (
+        "--phases 20 --steps 8 --workers 2 --faults 6 --kill-every 1 --lease-seconds 3 --replay"
+    )
     answer, said = storm(*options.split(), "--only", ",".join(faults))
     assert len(answer["faults"]) >= len(faults) - 1, said
     assert answer["lies_refused"] == answer["faults"].get("contribution: NaN", 0), said
@@ -51,7 +53,9 @@ def test_a_training_in_a_storm_ends_with_the_bits_of_an_undisturbed_one(storm, t
 def test_so_does_one_on_a_database_and_a_store_that_fail(storm, postgresql_server, s3_server):
     """Started by the tool; the fixtures say whether they can be."""
     faults = ["store: 500", "PostgreSQL restarted", "contribution: wrong shape"]
-    options = "--phases 3 --steps 8 --workers 2 --faults 3 --kill-every 0.5 --no-named-points"
+    options = (
+        "--phases 3 --steps 8 --workers 2 --faults 3 --kill-every 0.5 --no-named-points --replay"
+    )
     places = "--database postgresql --store s3 --outage-seconds 2"
     answer, said = storm(*options.split(), *places.split(), "--only", ",".join(faults))
     assert {"store: 500", "PostgreSQL restarted"} <= answer["faults"].keys(), said

@@ -23,11 +23,11 @@ def simulate(*dials):
 @pytest.mark.parametrize(
     ("dials", "most"),
     [
-        (["--preempt-every", "1e12"], 0.0),  # nobody is: then no time is lost between tasks
+        (["--preempt-every", "1e12"], 0.0),  # none is: then no time is lost between tasks
         (["--preempt-every", "900"], 0.15),  # saved part-way: what costs is loading it again
         (["--preempt-every", "900", "--killed-share", "1"], 2.5),  # a lease, and all over again
     ],
-    ids=["calm", "preempted", "killed"],
+    ids=["undisturbed", "preempted", "killed"],
 )
 def test_every_path_goes_through_every_phase_once_and_loses_no_more_than_it_must(dials, most):
     answer = simulate("--grid", "4", "--phases", "3", "--workers", "32", *dials)

@@ -57,18 +57,18 @@ def test_it_says_which_row_is_first_and_where_the_lead_changes():
     lines = race.race("equal steps", curves, ("dense 1x", "flat 4"))
     assert lines[0] == "| equal steps | 2 phases | 10 phases |"
     assert lines[-1] == "| **first** | **dense 1x** | **flat 4** |"
-    told = race.crossings(curves, "flat 4", "dense 1x")
-    assert told == "- flat 4, dense 1x: between 2 and 10 phases flat 4 overtakes"
-    told = race.crossings(curves, "dense 1x", "dense size 2x")
+    line = race.crossings(curves, "flat 4", "dense 1x")
+    assert line == "- flat 4, dense 1x: between 2 and 10 phases flat 4 overtakes"
+    line = race.crossings(curves, "dense 1x", "dense size 2x")
     assert (
-        told == "- dense 1x, dense size 2x: dense size 2x is ahead throughout (dense 1x at +2.1%)"
+        line == "- dense 1x, dense size 2x: dense size 2x is ahead throughout (dense 1x at +2.1%)"
     )
 
 
 def test_a_larger_model_that_is_hardly_better_is_not_in_that_regime():
     curves = race.best(ROWS, rate=0.003, phases=10)
-    told = "- 10 phases: dense size 2x is +2.1% better than dense 1x: not in that regime"
-    assert race.regimes(curves) == [told]
+    line = "- 10 phases: dense size 2x is +2.1% better than dense 1x: not in that regime"
+    assert race.regimes(curves) == [line]
     better = race.best([*ROWS, row("dense size 2x rate 1", 43.0)], rate=0.003, phases=10)
     assert race.regimes(better) == ["- 10 phases: dense size 2x is +10.4% better than dense 1x"]
 

@@ -21,7 +21,7 @@ from dipaco.control.queue import HeldClaim
 from dipaco.runs.run import Run
 
 HOURS_OFF = (26, -26)  # a wall clock that is set to another day
-PATIENCE_SECONDS = 30.0  # for a process to do what it was told
+ANSWER_SECONDS = 30.0  # within which a process does what is asked
 
 
 def names_of(fleet: Fleet) -> list[str]:
@@ -205,7 +205,7 @@ def _two_launchers(fleet: Fleet, run: Run) -> bool:
     for number, name in enumerate(names):
         words = fleet.command("launch", str(fleet.config_file), "--workers", "1", "--name", name)
         launchers.append(fleet.start_beside(name, words, number % fleet.options.workers))
-    deadline = time.monotonic() + 3 * PATIENCE_SECONDS
+    deadline = time.monotonic() + 3 * ANSWER_SECONDS
     have_worked: set[str] = set()
     while time.monotonic() < deadline and len(have_worked) < 2 and run.ledger.queue.unfinished():
         time.sleep(0.2)
@@ -261,7 +261,7 @@ def _corrupt(fleet: Fleet, rng: random.Random, corruption: str, run: Run) -> boo
     expected = f"{done.read_text() if done.exists() else ''}{corruption}\n"
     refused = run.ledger.redos.num_refusals()
     order.write_text(corruption)
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + ANSWER_SECONDS
     while not (done.exists() and done.read_text() == expected):
         if time.monotonic() > deadline or fleet.processes[worker].poll() is not None:
             order.unlink(missing_ok=True)

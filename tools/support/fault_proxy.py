@@ -36,7 +36,7 @@ class FaultProxy(HttpThread):
         self.slow_seconds = slow_seconds
         self.asked: Counter[str] = Counter()  # requests by method
         self.injected: Counter[str] = Counter()  # faults that happened
-        self.is_gone = False  # nobody answers
+        self.is_gone = False  # then no request is answered
         self._port = port
         self._planned: deque[tuple[str, str]] = deque()
         self._every, self._in_turn = 0, itertools.cycle([""])
