@@ -47,7 +47,7 @@ from dipaco.store.verification import (
     receipt_of,
 )
 
-FETCH_LOCK_SECONDS = 60.0  # at most, that a process waits for another that fetches the same
+FETCH_LOCK_SECONDS = 60.0  # the longest wait for another process that fetches the same object
 FRESH_SECONDS = 3600.0  # a partial file may be in use; longer than any wait for a bucket
 TRANSFERS_AT_ONCE = 8
 
@@ -219,7 +219,7 @@ class Objects:
     def _put(self, receipt: Receipt, temporary: Path) -> None:
         final = self.root / receipt.name
         if self.remote is None:
-            # The same name means the same bytes; replacing mends an object that the disk damaged.
+            # The same name means the same bytes; replacing repairs one that the disk damaged.
             install_file(temporary, final)
             return
         self.remote.put(remote_name(receipt), temporary, receipt.digest)
