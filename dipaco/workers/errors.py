@@ -41,11 +41,11 @@ class CannotStartFrom(DipacoError):
 
 
 class RouterDiverged(DipacoError):
-    """The loss of the router for re-routing became {loss} at step {step}; nothing of it was recorded. Lower `reroute.learning_rate` in a new run."""
+    """The loss of the router for re-routing became {loss} at step {step}; nothing was recorded. Lower `reroute.learning_rate` in a new run."""
 
 
 class ModuleDiverged(DipacoError):
-    """The outer step of {module} after phase {phase} made `{name}` infinite or not a number; nothing of it was recorded. Lower `outer.learning_rate` or `inner.learning_rate` in a new run."""
+    """The outer step of {module} after phase {phase} made `{name}` infinite or not a number; nothing was recorded. Lower `outer.learning_rate` or `inner.learning_rate` in a new run."""
 
 
 class ArmDiverged(DipacoError):
