@@ -245,7 +245,7 @@ def test_bad_options_are_refused_before_a_cluster_is_used(dipaco, tiny):
         return ended.err
 
     for given in ("0", "0..3", "3..2", "many", "1.."):
-        assert f"`--replicas` is {given}" in error_of("--replicas", given)
+        assert f"`--replicas` is {given!r}" in error_of("--replicas", given)
     assert "--cpus-per-replica" in error_of("--cpus-per-replica", "0")
     assert "--memory-fraction" in error_of("--memory-fraction", "2")
     assert "no answer" in error_of("--address", "127.0.0.1:1")

@@ -147,7 +147,7 @@ def test_a_lost_race_is_reported_and_changes_nothing(store):
 
 
 def test_a_write_that_fails_because_of_its_own_first_attempt_is_done(store, bucket):
-    """The first answer is lost, and the second says that somebody was first."""
+    """The first answer is lost, and the second says that the object is there."""
     bucket.proxy.plan("after", method="PUT")
     receipt = store.here.write_bytes("k", "bin", CONTENT)
     assert bucket.proxy.asked["PUT"] == 2
