@@ -28,6 +28,7 @@ from dipaco import trees
 from dipaco.control.commit import Commit
 from dipaco.control.tasks import Contribution
 from dipaco.errors import ClaimLost
+from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.monitor import Monitor
 from dipaco.workers.tasks import train
 
@@ -93,7 +94,7 @@ def corrupted(run: Any, contribution: Contribution, corruption: str) -> Contribu
     if corruption == "stale":
         before = run.ledger.facts.module(arm, module, phase - 1)
         return dataclasses.replace(contribution, base_digest=before.parameters.digest)
-    message = dict(trees.flatten(train.load_tree(run.objects, contribution.message)))
+    message = dict(trees.flatten(load_tree(run.objects, contribution.message)))
     name = min(message)
     leaf = np.array(message[name])
     if corruption in ("NaN", "infinity"):
@@ -101,7 +102,7 @@ def corrupted(run: Any, contribution: Contribution, corruption: str) -> Contribu
     others = {"wrong shape": leaf[:-1], "wrong type": leaf.astype(np.float64)}
     message[name] = others.get(corruption, leaf)
     kind = f"messages/{arm}/{module}/{phase:06d}"
-    receipt = train.save_tree(run.objects, kind, trees.unflatten(message))
+    receipt = save_tree(run.objects, kind, trees.unflatten(message))
     return dataclasses.replace(contribution, message=receipt)
 
 

@@ -1,10 +1,13 @@
 """The events of a worker's loop, and who may listen to them: a console, metrics, a test."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from dipaco.control.tasks import Claim, Fact
 from dipaco.data.prepare import PrepareProgress
 from dipaco.errors import DipacoError
+
+OnStep = Callable[[float, int], None]  # (loss, tokens) of an inner step that was taken
 
 
 class Callbacks(Protocol):

@@ -9,6 +9,7 @@ from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import Callbacks, NullCallbacks
 from dipaco.workers.hosts import SINGLE_HOST, Hosts, decode_claim, encode_claim
+from dipaco.workers.preemption import Preempted
 from dipaco.workers.tasks.check import check_path
 from dipaco.workers.tasks.evaluate import evaluate_release
 from dipaco.workers.tasks.label import label_path
@@ -18,11 +19,7 @@ from dipaco.workers.tasks.report import write_report
 from dipaco.workers.tasks.reroute import reroute
 from dipaco.workers.tasks.route import route
 from dipaco.workers.tasks.score import score_path
-from dipaco.workers.tasks.train import (
-    Preempted,
-    train,
-    train_with_runner,
-)
+from dipaco.workers.tasks.train import train, train_with_runner
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 
 FIRST_HOST_ONLY = ("prepare", "outer", "evaluate", "report")  # they take no devices

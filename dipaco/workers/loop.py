@@ -23,12 +23,9 @@ from dipaco.workers.execution import execute
 from dipaco.workers.garbage_collection import collect_after, superseded_snapshots
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import SINGLE_HOST, Hosts
+from dipaco.workers.preemption import Preempted
 from dipaco.workers.recovery import recover
-from dipaco.workers.tasks.train import (
-    Preempted,
-    stacks_of,
-    train_stacked,
-)
+from dipaco.workers.tasks.train import stacks_of, train_stacked
 
 SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
 SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.02, 1.0  # between two looks for a task

@@ -212,7 +212,7 @@ def test_what_is_damaged_again_and_again_is_a_person_s(begin, monkeypatch):
             file=run.layout.root / run.ledger.facts.snapshot(MODULAR, task.path, 0).receipt.name
         )
 
-    monkeypatch.setattr("dipaco.workers.tasks.train.load_snapshot", spoilt)
+    monkeypatch.setattr("dipaco.workers.phase_start.load_snapshot", spoilt)
     with pytest.raises(RecoveryFailed, match="done again 3 times"):
         worker.run_until_finished()
 

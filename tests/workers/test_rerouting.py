@@ -19,9 +19,9 @@ from dipaco.routing.config import RerouteConfig
 from dipaco.store.tensors import load_tree
 from dipaco.topology import Level, Topology
 from dipaco.workers.errors import RouterDiverged
+from dipaco.workers.preemption import Preempted
 from dipaco.workers.tasks import reroute as rerouter
 from dipaco.workers.tasks.reroute import reroute
-from dipaco.workers.tasks.train import Preempted
 from tests.workers.conftest import CONFIG, EVERYTHING, worker_of
 
 REROUTED = dataclasses.replace(

@@ -12,7 +12,8 @@ from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.execution import execute
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
-from dipaco.workers.tasks.train import Preempted, stacks_of, train, train_stacked
+from dipaco.workers.preemption import Preempted
+from dipaco.workers.tasks.train import stacks_of, train, train_stacked
 from tests.workers.conftest import CONFIG, never, work_until
 
 

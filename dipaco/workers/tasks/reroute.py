@@ -32,11 +32,11 @@ from dipaco.routing import token_router as within
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.store.tensors import load_tree, save_tree
+from dipaco.workers.callbacks import OnStep
 from dipaco.workers.errors import RouterDiverged
+from dipaco.workers.preemption import Preempted
 from dipaco.workers.scoring import validation
-from dipaco.workers.tasks.train import Preempted
 
-OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
 CHECKS = 40  # of the router on its hold-out, while it is trained
 
 
@@ -67,7 +67,7 @@ def reroute(
     """Trains the router and evaluates it with each W.
 
     Raises:
-      StoppedPartway: `should_stop` said so.
+      Preempted: `should_stop` returned True.
       RouterDiverged: its loss is no number.
     """
     started = time.monotonic()

@@ -1,20 +1,18 @@
-"""`train` and `pretrain`: takes one path through one phase, or several small ones together.
+"""`train` and `pretrain`: one path through one phase, or several small paths stacked.
 
-Assemble, tau steps of AdamW, dissect; save the snapshot and what the path contributes to each of
-its modules. DiPaCo Algorithm 1, lines 3-10.
+Assemble the path, take tau steps of AdamW, dissect it; save its snapshot and its contribution to
+each of its modules. DiPaCo Algorithm 1, lines 3-10.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from dipaco.control.facts import PartialSnapshot, Snapshot
-from dipaco.control.plan import Arm
+from dipaco.control.facts import PartialSnapshot
 from dipaco.control.tasks import Claim, Contribution, Fact, ModuleReady, PathTrained
-from dipaco.data.pipeline import Batches
 from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.phase import run_phase
 from dipaco.inner.phase_runner import PhaseRunner, PhaseWork
@@ -25,53 +23,14 @@ from dipaco.outer.gradient import outer_gradient
 from dipaco.receipt import Receipt
 from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
-from dipaco.store.snapshots import load_snapshot, save_snapshot
-from dipaco.store.tensors import load_tree, save_tree
-from dipaco.topology import ModuleId, assemble, dissect
-from dipaco.workers.errors import SnapshotOfOtherData
+from dipaco.store.snapshots import save_snapshot
+from dipaco.store.tensors import save_tree
+from dipaco.topology import ModuleId, dissect
+from dipaco.workers.callbacks import OnStep
 from dipaco.workers.garbage_collection import superseded_snapshots
 from dipaco.workers.hosts import SINGLE_HOST, Hosts
-from dipaco.workers.row_plans import batches_for
-
-OnStep = Callable[[float, int], None]  # (loss, tokens of the step)
-
-
-class Preempted(Exception):
-    """The phase was stopped before its end; what there is of it has been saved."""
-
-    def __init__(self, *partial_snapshots: PartialSnapshot):
-        self.partial_snapshots = partial_snapshots  # of every claim, in their order
-
-    @property
-    def partial_snapshot(self) -> PartialSnapshot:
-        """Of the only claim."""
-        (partial_snapshot,) = self.partial_snapshots
-        return partial_snapshot
-
-
-class PhaseStart(NamedTuple):
-    """A path where its phase begins, or where somebody else stopped inside it."""
-
-    claim: Claim
-    arm: Arm
-    modules: dict[ModuleId, Any]  # as they were when the phase began
-    batches: Batches
-    position: int  # batches of them that the path had taken when the phase began
-    state: tuple[Any, Any | None, int]  # parts, optimizer state, steps of the schedule taken
-    residual: Any | None  # part name -> what earlier messages could not hold
-    losses: tuple[float, ...]  # of the steps of this phase that somebody else took
-    seconds: float  # that they took
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        """The first step of the phase in the arm's schedule, and the first of the next."""
-        phase = self.claim.task.phase
-        return self.arm.steps_before(phase), self.arm.steps_before(phase + 1)
-
-    @property
-    def taken(self) -> int:
-        """Batches that the path has taken of its data."""
-        return self.position + len(self.losses)
+from dipaco.workers.phase_start import PhaseStart, has_residual, phase_start
+from dipaco.workers.preemption import Preempted
 
 
 def train(
@@ -81,11 +40,13 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     hosts: Hosts = SINGLE_HOST,
 ) -> list[Fact]:
-    """Does the task; its facts are true only once they are recorded. Of several hosts that do it
-    together, the first saves it and has facts.
+    """Trains one path through one phase and saves what it made.
+
+    Returns:
+      The facts to record; none on hosts other than the first, which do not save.
 
     Raises:
-      StoppedPartway: `should_stop` said so.
+      Preempted: `should_stop` returned True.
     """
     facts = train_stacked(run, [claim], lambda _, *step: on_step(*step), should_stop, hosts)
     return facts[0] if facts else []
@@ -98,38 +59,42 @@ def train_stacked(
     should_stop: Callable[[], bool] = lambda: False,
     hosts: Hosts = SINGLE_HOST,
 ) -> list[list[Fact]]:
-    """Trains several small paths of an arm through the same phase, in one program: the facts of
-    each claim. With `inner.stacking` = "map", they are those of one by one, bit for bit.
+    """Trains several small paths of an arm through the same phase in one program.
+
+    With `inner.stacking` = "map" the facts are bit for bit those of training one by one.
 
     Args:
       run: whose paths they are.
-      claims: one of what `stacks_of` makes.
-      on_step: told (claim, loss, tokens) for each step of each.
-      should_stop: asked before each step.
+      claims: one of the lists of `stacks_of`.
+      on_step: called with (claim, loss, tokens) for each step of each path.
+      should_stop: called before each step.
       hosts: that train them together.
 
+    Returns:
+      The facts of each claim, in their order; nothing on hosts other than the first.
+
     Raises:
-      StoppedPartway: `should_stop` said so.
-      Diverged: one of them did; then nothing of any should be kept.
+      Preempted: `should_stop` returned True.
+      Diverged: the loss of a path is not finite; nothing of any of them is kept.
     """
     started = time.monotonic()
     inner, count = run.config.inner, len(claims)
-    begun = hosts.run_on_all(lambda: [_begin(run, claim) for claim in claims], _where)
-    ((taken, end),) = {(path.state[2], path.steps[1]) for path in begun}
+    starts = hosts.run_on_all(lambda: [phase_start(run, claim) for claim in claims], _first_steps)
+    ((taken, end),) = {(start.state[2], start.steps[1]) for start in starts}
     tokens = inner.batch_size * run.config.data.length
 
-    def tell(_, loss):
-        for claim, of_claim in zip(claims, np.atleast_1d(loss).tolist(), strict=True):
-            on_step(claim, of_claim, tokens)
+    def report_step(_, loss):
+        for claim, loss_of_claim in zip(claims, np.atleast_1d(loss).tolist(), strict=True):
+            on_step(claim, loss_of_claim, tokens)
 
-    state, batches, step = _placed(run, begun, end - taken)
+    state, batches, step = _placed(run, starts, end - taken)
     result = run_phase(
         state,
         batches,
-        _rates(run, begun[0], end - taken),
+        _rates(run, starts[0], end - taken),
         step,
-        taken=len(begun[0].losses),
-        on_step=tell,
+        taken=len(starts[0].losses),
+        on_step=report_step,
         should_stop=should_stop,
     )
     after = result.state
@@ -138,11 +103,11 @@ def train_stacked(
         if not hosts.is_first:
             return []
     ended = zip(
-        begun,
+        starts,
         [after] if count == 1 else (unstack(after, i) for i in range(count)),
         result.losses.reshape(-1, count).T.tolist(),
-        # Each is debited its share of the time that they took together.
-        (path.seconds + (time.monotonic() - started) / count for path in begun),
+        # The seconds of each path are its share of what the stack took.
+        (start.seconds + (time.monotonic() - started) / count for start in starts),
         strict=True,
     )
     if taken + len(result.losses) < end:
@@ -157,26 +122,25 @@ def train_with_runner(
     on_step: OnStep,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Fact]:
-    """As `train`, but others take the steps, a group of machines; what they have is saved part-way
-    whenever they say so.
+    """As `train`, but `phase_runner` takes the steps, and saves partial snapshots when it wants to.
 
     Raises:
-      StoppedPartway: `should_stop` said so.
+      Preempted: `should_stop` returned True.
     """
     started = time.monotonic()
-    begun = _begin(run, claim)
-    (taken, end), arm = (begun.state[2], begun.steps[1]), begun.arm
+    start = phase_start(run, claim)
+    (taken, end), arm = (start.state[2], start.steps[1]), start.arm
     tokens = run.config.inner.batch_size * run.config.data.length
 
     def save(state: PathState, losses: Sequence[float]) -> None:
-        task, step = claim.task, begun.steps[0] + len(losses)
+        task, step = claim.task, start.steps[0] + len(losses)
         name = run.layout.snapshot(arm.name, task.path, task.phase, claim.attempt, step)
         partial_snapshot = PartialSnapshot(
             receipt=save_snapshot(run.objects, name, state),
             step=step,
-            batches=begun.batches.fingerprint,
+            batches=start.batches.fingerprint,
             losses=tuple(losses),
-            seconds=begun.seconds + time.monotonic() - started,
+            seconds=start.seconds + time.monotonic() - started,
         )
         old_names = superseded_snapshots(run, claim, but=name)
         run.ledger.commit.save_partial_snapshot(claim, partial_snapshot)
@@ -185,144 +149,99 @@ def train_with_runner(
 
     modules = {
         str(module): run.ledger.facts.module(arm.name, module, claim.task.phase).parameters.digest
-        for module in begun.modules
+        for module in start.modules
     }
     result = phase_runner(
         PhaseWork(
             origin=f"{claim.task} {sorted(modules.items())}",
-            state=jax.device_get(run.programs.place(*begun.state)),
+            state=jax.device_get(run.programs.place(*start.state)),
             first_step=taken,
-            losses=begun.losses,
-            rates=_rates(run, begun, end - taken),
-            # Steps are those of the schedule; its place in the data may be another.
-            batch_at=lambda step: begun.batches.at(begun.taken + step - taken),
+            losses=start.losses,
+            rates=_rates(run, start, end - taken),
+            # The runner counts steps of the schedule; the position in the data may differ.
+            batch_at=lambda step: start.batches.at(start.taken + step - taken),
             on_step=lambda _, loss: on_step(loss, tokens),
             should_stop=should_stop,
             save=save,
         )
     )
     losses = result.losses.tolist()
-    if begun.steps[0] + len(losses) < end:
+    if start.steps[0] + len(losses) < end:
         save(result.state, losses)
         partial_snapshot = run.ledger.facts.partial_snapshot(
             arm.name, claim.task.path, claim.task.phase
         )
         assert partial_snapshot is not None
         raise Preempted(partial_snapshot)
-    seconds = begun.seconds + time.monotonic() - started
-    return _finish(run, begun._replace(losses=()), result.state, losses, seconds)
+    seconds = start.seconds + time.monotonic() - started
+    return _finish(run, start._replace(losses=()), result.state, losses, seconds)
 
 
 def stacks_of(run: Run, claims: Sequence[Claim]) -> list[list[Claim]]:
-    """Claims of paths of one arm and phase, put together as they can train together: those that
-    begin the phase at its beginning, and one by one those that somebody else has begun, or that
-    may each warm up anew.
+    """Groups claims of one arm and phase into stacks that can train in one program.
+
+    Paths that start the phase at its first step share a stack; a path that goes on from a partial
+    snapshot, or may warm up its learning rate again, trains alone.
     """
-    fresh, others = [], []
+    together, alone = [], []
     for claim in claims:
         _, arm, _, phase = claim.task
         partial_snapshot = run.ledger.facts.partial_snapshot(arm, claim.task.path, phase)
         rewarms = run.config.inner.rewarm_steps and run.plan.arm(arm).routed_at(phase)
-        (fresh if partial_snapshot is None and not rewarms else others).append(claim)
-    return [*([fresh] if fresh else []), *([claim] for claim in others)]
+        (together if partial_snapshot is None and not rewarms else alone).append(claim)
+    return [*([together] if together else []), *([claim] for claim in alone)]
 
 
-def _begin(run: Run, claim: Claim) -> PhaseStart:
-    task = claim.task
-    arm, path, phase = run.plan.arm(task.arm), task.path, task.phase
-    modules = _modules_before(run, arm, path, phase)
-    batches = batches_for(run, arm, path, phase)
-    before = _snapshot_before(run, arm, path, phase, batches)
-    position = 0
-    if before is not None and before.batches == batches.fingerprint:
-        position = before.position
-    begun = {
-        "claim": claim,
-        "arm": arm,
-        "modules": modules,
-        "batches": batches,
-        "position": position,
-    }
-    partial_snapshot = run.ledger.facts.partial_snapshot(arm.name, path, phase)
-    if partial_snapshot is None:
-        parts = assemble(modules, arm.topology.modules_of(path))
-        optimizer, residual = _carried(run, arm, before)
-        state = parts, optimizer, arm.steps_before(phase)
-        return PhaseStart(**begun, state=state, residual=residual, losses=(), seconds=0.0)
-    if partial_snapshot.batches != batches.fingerprint:
-        raise SnapshotOfOtherData(path=path, arm=arm.name)
-    saved = load_snapshot(run.objects, partial_snapshot.receipt, run.programs.state_like)
-    state = saved.parts, saved.optimizer, partial_snapshot.step
-    # It changes between phases only: it is where the phase before left it.
-    residual = _carried(run, arm, before)[1] if _has_residual(run, arm) else None
-    return PhaseStart(
-        **begun,
-        state=state,
-        residual=residual,
-        losses=partial_snapshot.losses,
-        seconds=partial_snapshot.seconds,
-    )
-
-
-def _rates(run: Run, begun: PhaseStart, count: int) -> np.ndarray:
-    """The schedule follows the phases, which all paths of an arm have in common; a path that was
-    given other documents may warm up anew.
+def _rates(run: Run, start: PhaseStart, count: int) -> np.ndarray:
+    """Learning rates of the next `count` steps. The schedule is that of the arm; a path that trains
+    on other documents than before may warm up again.
     """
     since = None
-    if run.config.inner.rewarm_steps and _has_had_other_data(run, begun):
-        since = begun.taken
-    inner, total_steps = run.config.inner, begun.arm.total_steps
-    return learning_rates(inner, total_steps, begun.state[2], count, since)
+    if run.config.inner.rewarm_steps and start.has_had_other_data:
+        since = start.taken
+    inner, total_steps = run.config.inner, start.arm.total_steps
+    return learning_rates(inner, total_steps, start.state[2], count, since)
 
 
-def _has_had_other_data(run: Run, begun: PhaseStart) -> bool:
-    """Whether the path has trained on other documents than those that it has now."""
-    arm, path = begun.arm, begun.claim.task.path
-    took_part = (at for at in range(begun.claim.task.phase) if path in arm.paths_in(at))
-    return begun.position < sum(arm.steps_before(at + 1) - arm.steps_before(at) for at in took_part)
+def _first_steps(starts: list[PhaseStart]) -> str:
+    """Compared between hosts, which may have read the ledger at different moments."""
+    return ", ".join(f"{start.claim.task} at {start.state[2]}" for start in starts)
 
 
-def _where(begun: list[PhaseStart]) -> str:
-    """Where they begin: hosts that read the ledger at different moments may have found different
-    things.
-    """
-    return ", ".join(f"{path.claim.task} at {path.state[2]}" for path in begun)
-
-
-def _placed(run: Run, begun: list[PhaseStart], count: int) -> tuple[PathState, Iterator, Any]:
+def _placed(run: Run, starts: list[PhaseStart], count: int) -> tuple[PathState, Iterator, Any]:
     """State, `count` batches and the program of one path, or of several stacked."""
     programs = run.programs
-    rows = [path.batches.iterate(path.taken, count) for path in begun]
-    if len(begun) == 1:
-        return programs.place(*begun[0].state), map(programs.place_batch, rows[0]), programs.step
-    state = programs.place_stacked([path.state for path in begun])
+    rows = [start.batches.iterate(start.taken, count) for start in starts]
+    if len(starts) == 1:
+        return programs.place(*starts[0].state), map(programs.place_batch, rows[0]), programs.step
+    state = programs.place_stacked([start.state for start in starts])
     batches = map(programs.place_stacked_batch, zip(*rows, strict=True))
     return state, batches, programs.stacked_step
 
 
 def _save_partial_snapshot(
-    run: Run, begun: PhaseStart, state: PathState, losses: list[float], seconds: float
+    run: Run, start: PhaseStart, state: PathState, losses: list[float], seconds: float
 ) -> PartialSnapshot:
-    first, _ = begun.steps
+    first, _ = start.steps
     return PartialSnapshot(
-        receipt=save_snapshot(run.objects, _snapshot_name(run, begun), state),
-        step=first + len(begun.losses) + len(losses),
-        batches=begun.batches.fingerprint,
-        losses=(*begun.losses, *losses),
+        receipt=save_snapshot(run.objects, _snapshot_name(run, start), state),
+        step=first + len(start.losses) + len(losses),
+        batches=start.batches.fingerprint,
+        losses=(*start.losses, *losses),
         seconds=seconds,
     )
 
 
 def _finish(
-    run: Run, begun: PhaseStart, state: PathState, losses: list[float], seconds: float
+    run: Run, start: PhaseStart, state: PathState, losses: list[float], seconds: float
 ) -> list[Fact]:
-    """Bytes first. The facts are recorded together, when everything they speak of is durable."""
-    arm, modules = begun.arm, begun.modules
-    path, phase = begun.claim.task.path, begun.claim.task.phase
-    first, end = begun.steps
+    """Saves the path's snapshot and contributions, and returns the facts about them."""
+    arm, modules = start.arm, start.modules
+    path, phase = start.claim.task.path, start.claim.task.phase
+    first, end = start.steps
     after = dissect(jax.device_get(state.parts), arm.topology, path)
-    sent: list[Fact]
-    fetched: list[Receipt] = []  # a dense arm stays where it is
+    made: list[Fact]
+    fetched: list[Receipt] = []  # stays empty for a dense arm, which exchanges nothing
     carried = state.optimizer
     if arm.is_averaged:
         started_from = {
@@ -330,46 +249,46 @@ def _finish(
             for module in modules
         }
         fetched = list(started_from.values())
-        sent, residual = _contribute(run, begun, after, started_from)
-        if _has_residual(run, arm):
+        made, residual = _contribute(run, start, after, started_from)
+        if has_residual(run, arm):
             carried = {"optimizer": carried, "residual": residual}
     else:
-        sent = [module_as_it_is(run, begun.claim, module, after[module]) for module in modules]
-    snapshot = save_snapshot(run.objects, _snapshot_name(run, begun), carried)
+        made = [module_as_trained(run, start.claim, module, after[module]) for module in modules]
+    snapshot = save_snapshot(run.objects, _snapshot_name(run, start), carried)
     trained = PathTrained(
         arm=arm.name,
         path=path,
         phase=phase,
         snapshot=snapshot,
         step=end,
-        position=begun.position + end - first,
-        batches=begun.batches.fingerprint,
-        losses=(*begun.losses, *losses),
+        position=start.position + end - first,
+        batches=start.batches.fingerprint,
+        losses=(*start.losses, *losses),
         tokens=(end - first) * run.config.inner.batch_size * run.config.data.length,
         seconds=seconds,
         bytes_down=sum(receipt.num_bytes for receipt in fetched),
-        bytes_up=sum(fact.message.num_bytes for fact in sent if isinstance(fact, Contribution)),
+        bytes_up=sum(fact.message.num_bytes for fact in made if isinstance(fact, Contribution)),
         machine=machine(),
     )
-    return [trained, *sent]
+    return [trained, *made]
 
 
 def _contribute(
     run: Run,
-    begun: PhaseStart,
+    start: PhaseStart,
     after: Mapping[ModuleId, Any],
     started_from: Mapping[ModuleId, Receipt],
 ) -> tuple[list[Fact], dict[str, Any]]:
-    """What the path sends to each of its modules, saved; and what its messages could not hold."""
-    arm, path, phase = begun.arm, begun.claim.task.path, begun.claim.task.phase
-    sent: list[Fact] = []
+    """Saves the path's contribution to each of its modules; also what the codec lost of them."""
+    arm, path, phase = start.arm, start.claim.task.path, start.claim.task.phase
+    contributions: list[Fact] = []
     residual: dict[str, Any] = {}
-    for module, before in begun.modules.items():
-        encoded = _encoded(run, begun.residual, before, after[module])
+    for module, before in start.modules.items():
+        encoded = _encoded(run, start.residual, before, after[module])
         residual |= encoded.residual or {}
-        # A folder for each module and phase: what is deleted after the outer step is nobody else's.
+        # One folder per module and phase, which the outer step deletes as a whole.
         kind = f"messages/{arm.name}/{module}/{phase:06d}"
-        arrival = Contribution(
+        contribution = Contribution(
             arm=arm.name,
             path=path,
             module=module,
@@ -377,12 +296,12 @@ def _contribute(
             base_digest=started_from[module].digest,
             message=save_tree(run.objects, kind, encoded.message),
         )
-        sent.append(arrival)
-    return sent, residual
+        contributions.append(contribution)
+    return contributions, residual
 
 
-def module_as_it_is(run: Run, claim: Claim, module: ModuleId, parameters: Any) -> ModuleReady:
-    """The next phase's module of an arm that takes no outer step: what training has left."""
+def module_as_trained(run: Run, claim: Claim, module: ModuleId, parameters: Any) -> ModuleReady:
+    """The next phase's module of an arm without outer steps: the parameters as trained."""
     return ModuleReady(
         arm=claim.task.arm,
         module=module,
@@ -402,59 +321,6 @@ def _encoded(
     )
 
 
-def _snapshot_name(run: Run, begun: PhaseStart) -> str:
-    task, attempt = begun.claim.task, begun.claim.attempt
-    return run.layout.snapshot(begun.arm.name, task.path, task.phase, attempt)
-
-
-def _modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, Any]:
-    if arm.name == run.plan.base.name and phase == 0:
-        (module,) = arm.topology.modules
-        given = run.given("base")
-        parts = (
-            run.programs.initial_parts()
-            if given is None
-            else load_tree(run.objects, Receipt(*given))
-        )
-        return {module: parts}
-    return {
-        module: run.parameters(arm.name, module, phase) for module in arm.topology.modules_of(path)
-    }
-
-
-def _has_residual(run: Run, arm: Arm) -> bool:
-    """Whether its paths carry what their messages could not hold."""
-    return arm.is_averaged and codec(run.config.outer.codec).is_lossy
-
-
-def _carried(run: Run, arm: Arm, before: Snapshot | None) -> tuple[Any | None, Any | None]:
-    """AdamW's state and the residual after the last phase that the path took part in; both are the
-    path's own and are never reset.
-    """
-    if before is None:
-        return None, None
-    like = run.programs.state_like
-    if not _has_residual(run, arm):
-        return load_snapshot(run.objects, before.receipt, like.optimizer), None
-    residual = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32), like.parts)
-    both = {"optimizer": like.optimizer, "residual": residual}
-    carried = load_snapshot(run.objects, before.receipt, both)
-    return carried["optimizer"], carried["residual"]
-
-
-def _snapshot_before(
-    run: Run, arm: Arm, path: int, phase: int, batches: Batches
-) -> Snapshot | None:
-    """The path after the last phase that it took part in; None where there is none.
-
-    Raises:
-      SnapshotOfOtherData: it counts in other data, and no alternation has given it these.
-    """
-    before = arm.trained_before(path, phase)
-    if before is None:
-        return None
-    snapshot = run.ledger.facts.snapshot(arm.name, path, before)
-    is_routed_anew = arm.routed_at(before) != arm.routed_at(phase)
-    if snapshot.batches != batches.fingerprint and not is_routed_anew:
-        raise SnapshotOfOtherData(path=path, arm=arm.name)
-    return snapshot
+def _snapshot_name(run: Run, start: PhaseStart) -> str:
+    task, attempt = start.claim.task, start.claim.attempt
+    return run.layout.snapshot(start.arm.name, task.path, task.phase, attempt)

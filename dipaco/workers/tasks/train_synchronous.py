@@ -27,9 +27,11 @@ from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.topology import ModuleId
+from dipaco.workers.callbacks import OnStep
 from dipaco.workers.errors import SnapshotOfOtherData
+from dipaco.workers.preemption import Preempted
 from dipaco.workers.row_plans import batches_for
-from dipaco.workers.tasks.train import OnStep, Preempted, module_as_it_is
+from dipaco.workers.tasks.train import module_as_trained
 
 Modules = dict[ModuleId, Any]
 
@@ -50,7 +52,7 @@ def train_synchronous(
     """Does the task; its facts are true only once they are recorded.
 
     Raises:
-      StoppedPartway: `should_stop` said so.
+      Preempted: `should_stop` returned True.
       Diverged: the loss of a path is not finite.
     """
     started = time.monotonic()
@@ -182,7 +184,7 @@ def _finish(
     after = jax.device_get(modules)
     snapshot = save_snapshot(run.objects, _snapshot_name(run, claim), _by_name(states))
     path_bytes = sum(trees.num_bytes(after[module]) for module in topology.modules_of(0))
-    ready = [module_as_it_is(run, claim, module, after[module]) for module in topology.modules]
+    ready = [module_as_trained(run, claim, module, after[module]) for module in topology.modules]
     trained = [
         PathTrained(
             arm=arm.name,

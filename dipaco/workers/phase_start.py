@@ -1,0 +1,150 @@
+"""What a phase of one path begins from: modules, batches, optimizer state, residual.
+
+A phase begins at its first step, or at the step where another worker was stopped and saved a
+partial snapshot. DiPaCo Algorithm 1, lines 3-6.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dipaco.control.facts import PartialSnapshot, Snapshot
+from dipaco.control.plan import Arm
+from dipaco.control.tasks import Claim
+from dipaco.data.pipeline import Batches
+from dipaco.outer.compress import codec
+from dipaco.receipt import Receipt
+from dipaco.runs.run import Run
+from dipaco.store.snapshots import load_snapshot
+from dipaco.store.tensors import load_tree
+from dipaco.topology import ModuleId, assemble
+from dipaco.workers.errors import SnapshotOfOtherData
+from dipaco.workers.row_plans import batches_for
+
+
+class PhaseStart(NamedTuple):
+    """A path at the first step that is to be taken of its phase."""
+
+    claim: Claim
+    arm: Arm
+    modules: dict[ModuleId, Any]  # as they were at the start of the phase
+    batches: Batches
+    position: int  # batches that the path had taken of this data at the start of the phase
+    state: tuple[Any, Any | None, int]  # parts, optimizer state, steps of the schedule taken
+    residual: Mapping[str, Any] | None  # part name -> what earlier contributions lost to the codec
+    losses: tuple[float, ...]  # of the steps of this phase that are taken already
+    seconds: float  # that they took
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """The first step of the phase in the arm's schedule, and the first of the next."""
+        phase = self.claim.task.phase
+        return self.arm.steps_before(phase), self.arm.steps_before(phase + 1)
+
+    @property
+    def taken(self) -> int:
+        """Batches that the path has taken of this data."""
+        return self.position + len(self.losses)
+
+    @property
+    def has_had_other_data(self) -> bool:
+        """Whether the path has trained on other documents than these."""
+        arm, path = self.arm, self.claim.task.path
+        took_part = (at for at in range(self.claim.task.phase) if path in arm.paths_in(at))
+        steps = sum(arm.steps_before(at + 1) - arm.steps_before(at) for at in took_part)
+        return self.position < steps
+
+
+def phase_start(run: Run, claim: Claim) -> PhaseStart:
+    """Loads what the claimed phase begins from.
+
+    Raises:
+      SnapshotOfOtherData: the path's snapshot counts in data that the run no longer has.
+    """
+    task = claim.task
+    arm, path, phase = run.plan.arm(task.arm), task.path, task.phase
+    modules = _modules_before(run, arm, path, phase)
+    batches = batches_for(run, arm, path, phase)
+    before = _snapshot_before(run, arm, path, phase, batches)
+    position = 0
+    if before is not None and before.batches == batches.fingerprint:
+        position = before.position
+    saved = run.ledger.facts.partial_snapshot(arm.name, path, phase)
+    if saved is None:
+        parts = assemble(modules, arm.topology.modules_of(path))
+        optimizer, residual = _carried_state(run, arm, before)
+        state = parts, optimizer, arm.steps_before(phase)
+        return PhaseStart(claim, arm, modules, batches, position, state, residual, (), 0.0)
+    state = _load_partial_snapshot(run, arm, path, saved, batches)
+    # The residual changes between phases only: it is still that of the phase before.
+    residual = _carried_state(run, arm, before)[1] if has_residual(run, arm) else None
+    return PhaseStart(
+        claim, arm, modules, batches, position, state, residual, saved.losses, saved.seconds
+    )
+
+
+def has_residual(run: Run, arm: Arm) -> bool:
+    """Whether the paths of an arm carry what the codec loses of their contributions."""
+    return arm.is_averaged and codec(run.config.outer.codec).is_lossy
+
+
+def _load_partial_snapshot(
+    run: Run, arm: Arm, path: int, saved: PartialSnapshot, batches: Batches
+) -> tuple[Any, Any, int]:
+    if saved.batches != batches.fingerprint:
+        raise SnapshotOfOtherData(path=path, arm=arm.name)
+    state = load_snapshot(run.objects, saved.receipt, run.programs.state_like)
+    return state.parts, state.optimizer, saved.step
+
+
+def _modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, Any]:
+    """The path's modules at the start of the phase; the base model's at phase 0 are initialised, or
+    those that the run was given.
+    """
+    if arm.name == run.plan.base.name and phase == 0:
+        (module,) = arm.topology.modules
+        given = run.given("base")
+        parts = (
+            run.programs.initial_parts()
+            if given is None
+            else load_tree(run.objects, Receipt(*given))
+        )
+        return {module: parts}
+    return {
+        module: run.parameters(arm.name, module, phase) for module in arm.topology.modules_of(path)
+    }
+
+
+def _carried_state(run: Run, arm: Arm, before: Snapshot | None) -> tuple[Any | None, Any | None]:
+    """AdamW's state and the residual after the last phase that the path took part in. Both belong
+    to the path and are never reset.
+    """
+    if before is None:
+        return None, None
+    like = run.programs.state_like
+    if not has_residual(run, arm):
+        return load_snapshot(run.objects, before.receipt, like.optimizer), None
+    residual = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32), like.parts)
+    both = {"optimizer": like.optimizer, "residual": residual}
+    carried = load_snapshot(run.objects, before.receipt, both)
+    return carried["optimizer"], carried["residual"]
+
+
+def _snapshot_before(
+    run: Run, arm: Arm, path: int, phase: int, batches: Batches
+) -> Snapshot | None:
+    """The path after the last phase that it took part in; None at its first.
+
+    Raises:
+      SnapshotOfOtherData: it counts in other data, and no alternation lies between.
+    """
+    before = arm.trained_before(path, phase)
+    if before is None:
+        return None
+    snapshot = run.ledger.facts.snapshot(arm.name, path, before)
+    is_rerouted = arm.routed_at(before) != arm.routed_at(phase)
+    if snapshot.batches != batches.fingerprint and not is_rerouted:
+        raise SnapshotOfOtherData(path=path, arm=arm.name)
+    return snapshot
