@@ -149,7 +149,11 @@ def open_run(where: Path | Address, database: str | None = None) -> Run:
 
 
 def database_location_of(where: Path | Address, database: str | None = None) -> DatabaseLocation:
-    """Where the facts of a run are. Raises `NoSuchRun`, `FolderHoldsSweep`, `RunOfOtherDatabase`."""
+    """Where the facts of a run are.
+
+    Raises:
+      NoSuchRun, FolderHoldsSweep, RunOfOtherDatabase.
+    """
     address = Address.of(where)
     file = Layout(address.folder).ledger
     begun = _find(address)

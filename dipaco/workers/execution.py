@@ -1,4 +1,7 @@
-"""Executes one task of any kind: the table of kinds, and which of a worker's hosts take part."""
+"""Executes one task of any kind, with all hosts of the worker or its first host alone.
+
+The table of kinds stands in `execute`.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -33,8 +36,19 @@ def execute(
     phase_runner: PhaseRunner | None = None,
     hosts: Hosts = SINGLE_HOST,
 ) -> list[Fact]:
-    """Does one task of any kind; returns the facts to record. What takes devices is done by all
-    `hosts`, of which the first tells the others; the rest by the first alone.
+    """Executes a claimed task; returns the facts to record.
+
+    Args:
+      run: that the task belongs to.
+      claim: on the task, held by this worker.
+      callbacks: `step_taken` and `prepare_progressed` are called.
+      should_stop: called before each step.
+      phase_runner: takes the steps of `train` tasks in place of this process, if given.
+      hosts: of this worker. All take part in what uses devices; the first broadcasts the claim.
+
+    Raises:
+      Preempted: `should_stop` returned True.
+      ClaimLost, and what the task raises.
     """
 
     def on_step(loss: float, tokens: int) -> None:
@@ -66,16 +80,16 @@ def execute(
 
 
 def _stop_decided_by_first(should_stop: Callable[[], bool], hosts: Hosts) -> Callable[[], bool]:
-    """The first host decides, before each step, and tells the others; they hear it."""
+    """`should_stop` of the first host, broadcast to the others before each step."""
     if hosts.count == 1:
         return should_stop
 
     def decide() -> bool:
         if not hosts.is_first:
-            word = hosts.broadcast()
-            if word == "lost":
+            decision = hosts.broadcast()
+            if decision == "lost":
                 raise ClaimLost(task="of this worker")
-            return word == "stop"
+            return decision == "stop"
         try:
             is_over = should_stop()
         except ClaimLost:
@@ -88,10 +102,10 @@ def _stop_decided_by_first(should_stop: Callable[[], bool], hosts: Hosts) -> Cal
 
 
 def follow(run: Run, hosts: Hosts) -> None:
-    """What a host does that is not the first: takes part in task after task, and knows of no queue,
-    until it is told that there are no more.
+    """The loop of a host that is not the first: executes the claims that the first broadcasts,
+    until it broadcasts None.
     """
-    while (told := hosts.broadcast()) is not None:
-        # What else went wrong, the first host knows as well: `run_on_all` has told it.
+    while (encoded := hosts.broadcast()) is not None:
+        # The first host meets the same error, and handles it.
         with contextlib.suppress(Preempted, DipacoError):
-            execute(run, decode_claim(told), NullCallbacks(), lambda: False, hosts=hosts)
+            execute(run, decode_claim(encoded), NullCallbacks(), lambda: False, hosts=hosts)

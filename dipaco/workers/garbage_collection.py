@@ -1,15 +1,15 @@
-"""Sweeping: removes what the recorded facts have superseded, as far as `retention` says so.
+"""Garbage collection: deletes objects that recorded facts have superseded, within `retention`.
 
-A crash before it leaves bytes behind, until `recover` comes by, or the report is written.
+A crash before it leaves bytes behind, until `clean_up` runs or the report is written.
 """
 
 from dipaco.control.tasks import Claim
 from dipaco.runs.run import Run
 
 
-def superseded_snapshots(run: Run, claim: Claim, but: str | None = None) -> list[str]:
-    """What was saved part-way and is of no use once the task is recorded, or more of it is saved:
-    all `but` that, which may be there already.
+def superseded_partial_snapshots(run: Run, claim: Claim, but: str | None = None) -> list[str]:
+    """Names of partial snapshots of the task that are useless once it is recorded, or once a newer
+    one is saved, which is `but`.
     """
     task = claim.task
     if task.kind not in ("train", "pretrain", "reroute"):
@@ -22,9 +22,9 @@ def superseded_snapshots(run: Run, claim: Claim, but: str | None = None) -> list
     )
 
 
-def collect_after(run: Run, claim: Claim, partial_snapshot: list[str]) -> None:
-    """Removes what the facts of this task have superseded: averaged contributions, snapshots and
-    modules of earlier phases, and what was saved `partial_snapshot`.
+def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
+    """Deletes what the facts of this task have superseded: averaged contributions, snapshots and
+    modules of earlier phases, and its own partial snapshots.
     """
     task, objects, keep = claim.task, run.objects, run.config.retention
     if task.kind == "outer":
@@ -37,17 +37,17 @@ def collect_after(run: Run, claim: Claim, partial_snapshot: list[str]) -> None:
         of = task.arm, task.path, task.phase, keep.num_snapshots
         for name in run.ledger.retention.superseded_snapshots(*of):
             objects.delete(name)
-    for name in partial_snapshot:
+    for name in partial_snapshots:
         objects.delete(name)
     for name in _superseded_modules(run, claim):
         objects.delete(name)
-    if task.kind == "report":  # the last task: nobody writes any more
+    if task.kind == "report":  # the last task: nothing is written any more
         collect_all(run)
 
 
 def collect_all(run: Run) -> None:
-    """Removes the contributions and snapshots that no fact speaks of or that are superseded. Only
-    where nobody writes.
+    """Deletes contributions and snapshots that are superseded or that no fact names. Only while
+    nothing is written.
     """
     keep = run.config.retention
     run.objects.delete_unreferenced(
@@ -58,15 +58,15 @@ def collect_all(run: Run) -> None:
 
 
 def _superseded_modules(run: Run, claim: Claim) -> list[str]:
-    """Of the module that the task made a newer phase of; released ones stay."""
+    """Earlier phases of the modules that the task made; those of a release stay."""
     task = claim.task
     if task.kind not in ("outer", "train", "pretrain"):
         return []
     arm = run.plan.arm(task.arm)
     if arm.is_averaged and task.kind == "train":
-        return []  # it sends contributions
+        return []  # it makes contributions
     phase = task.phase + 1 - run.config.retention.num_modules
-    # A release may have paths as they were at an earlier phase, their best.
+    # With early stopping a release may take a path from an earlier phase.
     if phase < 0 or arm.is_evaluated(phase) or arm.stops_early:
         return []
     modules = [task.module] if task.kind == "outer" else arm.topology.modules

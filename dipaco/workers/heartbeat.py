@@ -1,7 +1,7 @@
-"""The heart of a worker: a thread that renews its leases and hears what the run orders.
+"""The heartbeat of a worker: a thread that renews its leases and reads the run's command.
 
-It has a connection of its own, and goes on while a task computes. When the process dies or is
-stopped, so does it; then the leases end, and others take the tasks over.
+It has its own connection and runs while a task computes. When the process dies or is suspended, the
+thread stops too; the leases expire, and other workers take the tasks over.
 """
 
 import contextlib
@@ -17,18 +17,16 @@ from dipaco.control.tasks import Claim
 from dipaco.errors import DipacoError, RunOfOtherVersion
 
 HEARTBEATS_PER_LEASE = 4
-MAX_HEARTBEAT_SECONDS = (
-    LEASE_SECONDS / HEARTBEATS_PER_LEASE
-)  # who has longer leases is heard of as often
+MAX_HEARTBEAT_SECONDS = LEASE_SECONDS / HEARTBEATS_PER_LEASE  # with longer leases too
 
 
 class LeaseRenewer:
-    """Beats for one worker until it is left.
+    """Renews the leases of one worker, as a context manager.
 
     Args:
       open_ledger: a connection for the thread.
-      worker: its name in the roster.
-      lease_seconds: how long it may be silent.
+      worker: its name.
+      lease_seconds: from one renewal to the end of a lease.
     """
 
     def __init__(self, open_ledger: Callable[[], Ledger], worker: str, lease_seconds: float):
@@ -40,7 +38,7 @@ class LeaseRenewer:
         self._thread = threading.Thread(
             target=self._renew_until_over, name="heartbeat", daemon=True
         )
-        self.command = "run"  # what everybody who works on the run should do
+        self.command = "run"  # the run's, for all of its workers
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -51,16 +49,16 @@ class LeaseRenewer:
         self._thread.join(timeout=self._lease_seconds)
 
     def hold(self, *claims: Claim) -> None:
-        """The claims to renew from now on; none, when their tasks are done."""
+        """Sets the claims to renew from now on; none when their tasks are done."""
         with self._guard:
             self._claims, self._lost = claims, set()
 
     def has_lost(self, claim: Claim) -> bool:
-        """Whether a renewal was refused: somebody else may have the task by now."""
+        """Whether a renewal was refused: another worker may have the task."""
         return claim in self._lost
 
     def renew(self, ledger: Ledger) -> None:
-        """Once; the thread does nothing else."""
+        """One heartbeat: renews the claims, marks the worker alive, reads the command."""
         with self._guard:
             claims = self._claims
         lost = {claim for claim in claims if not ledger.queue.renew(claim, self._lease_seconds)}
@@ -71,7 +69,11 @@ class LeaseRenewer:
         self.receive(ledger.meta.command())
 
     def receive(self, command: RunCommand) -> None:
-        """Raises `RunOfOtherVersion`: the run was upgraded, and goes on without this process."""
+        """Takes over a command.
+
+        Raises:
+          RunOfOtherVersion: the run was upgraded, and goes on without this process.
+        """
         if command.version not in (None, dipaco.__version__):
             raise RunOfOtherVersion(
                 folder="The run", found=command.version, here=dipaco.__version__
@@ -79,7 +81,7 @@ class LeaseRenewer:
         self.command = command.name
 
     def _renew_until_over(self) -> None:
-        with contextlib.suppress(DipacoError):  # the worker will meet it as well, and say it
+        with contextlib.suppress(DipacoError):  # the worker meets the same error and reports it
             ledger = self._open_ledger()
             try:
                 heartbeat_seconds = min(

@@ -1,14 +1,13 @@
-"""A worker of several hosts: one `jax.distributed` program, whose first host alone talks to the
-queue and tells the others what to do.
+"""A worker of several hosts: one `jax.distributed` program, whose first host claims the tasks.
 
-They learn it through the key-value store of JAX's coordination service, and not by a collective of
-the devices: a host may wait for hours for its next task, and between two steps no device has to.
-What a device sees is the same program with the same inputs on every host; so a host that meets an
-error says so before the others wait for it, and where one falls silent or says other things, the
-group ends: its lease ends with it, and the task is done again. DiPaCo (arXiv 2403.10616) section 3.
+The first host broadcasts each claim to the others through the key-value store of JAX's coordination
+service, not through a collective: a host may wait hours for its next task, and no device should
+wait with it. Every host runs the same program on the same inputs, so a host that fails reports its
+error before the others wait for it. If a host falls silent or reports another result, the group
+ends; its lease expires and the task is done again. DiPaCo (arXiv 2403.10616) section 3.
 
-The state of a path is gathered at the end of its phase and saved whole by the first host, when all
-have come so far: an object is one thing with one digest, however many hosts made it.
+The state of a path is gathered at the end of its phase and saved whole by the first host: an object
+has one digest, however many hosts computed it.
 """
 
 import importlib
@@ -24,30 +23,30 @@ from dipaco.workers.errors import BadHosts
 
 T = TypeVar("T")
 
-TIMEOUT_SECONDS = 600.0  # for another host, which may read its modules from a slow store
+TIMEOUT_SECONDS = 600.0  # another host may read its modules from a slow store
 HEARTBEAT_SECONDS = 30  # without one, JAX ends the others
-LEAVING_SECONDS = 30  # for the last host to come to the end
-LISTEN_SECONDS = 1.0  # between two looks whether somebody asks this process to leave
-LOOK_SECONDS = 1.0
+SHUTDOWN_SECONDS = 30  # how long the first host to finish waits for the last
+WAIT_SECONDS = 1.0  # per wait for a value; in between, a host looks whether it is to stop
+POLL_SECONDS = 1.0  # between two looks of the first host whether another is to stop
 
 
 class HostGroupBroken(Exception):
-    """The hosts of this worker no longer do the same; nothing of what they do counts. Not for a
-    person to put right: the worker ends, and is started again.
+    """The hosts of this worker no longer do the same, and nothing they do counts. Not an error for
+    a person: the worker ends and is started again.
     """
 
 
 class SingleHost:
-    """The only host: has nobody to tell, and nobody to wait for."""
+    """A worker of one host, with the interface of `HostGroup`."""
 
     index, count = 0, 1
     is_first = True
     is_stop_requested = False
 
-    def broadcast(self, word: Any = None) -> Any:
-        return word
+    def broadcast(self, value: Any = None) -> Any:
+        return value
 
-    def run_on_all(self, act: Callable[[], T], word: Callable[[T], str] = lambda _: "") -> T:
+    def run_on_all(self, act: Callable[[], T], summary: Callable[[T], str] = lambda _: "") -> T:
         return act()
 
 
@@ -55,8 +54,9 @@ SINGLE_HOST = SingleHost()
 
 
 class HostGroup:
-    """This process among the hosts of its worker. Every host must call `broadcast` and `run_on_all` in the
-    same order.
+    """This process among the hosts of its worker.
+
+    Every host must call `broadcast` and `run_on_all` in the same order.
 
     Args:
       client: of JAX's coordination service.
@@ -67,112 +67,113 @@ class HostGroup:
     def __init__(self, client: Any, index: int, count: int):
         self._client, self.index, self.count = client, index, count
         self._numbers = itertools.count()
-        self._spoken: list[str] = []  # keys that may be forgotten when all have read them
-        self._is_leaving = False
-        self._looked_seconds = 0.0
-        self._somebody_leaves = False
+        self._published: list[str] = []  # keys to delete once all hosts have read them
+        self._stop_is_requested = False
+        self._polled_seconds = 0.0
+        self._other_requests_stop = False
 
     @property
     def is_first(self) -> bool:
         return self.index == 0
 
-    def broadcast(self, word: Any = None) -> Any:
-        """What the first host says, a JSON value; the others, whatever they give, hear it. They
-        wait as long as it lives.
+    def broadcast(self, value: Any = None) -> Any:
+        """Returns the first host's `value`, a JSON value, on every host. The others wait for it as
+        long as the first host lives.
         """
-        key = f"dipaco/word/{next(self._numbers)}"
+        key = f"dipaco/broadcast/{next(self._numbers)}"
         if self.is_first:
-            self._say(key, json.dumps(word))
-            return word
-        return json.loads(self._hear(key))
+            self._publish(key, json.dumps(value))
+            return value
+        return json.loads(self._read(key))
 
-    def run_on_all(self, act: Callable[[], T], word: Callable[[T], str] = lambda _: "") -> T:
-        """What `act` returns here, once every host has done it; where one failed, all fail.
+    def run_on_all(self, act: Callable[[], T], summary: Callable[[T], str] = lambda _: "") -> T:
+        """Runs `act` on every host and returns this host's result; if one host fails, all do.
 
         Args:
-          act: is done by every host.
-          word: what it came to, which must be the same for all.
+          act: called on every host.
+          summary: of the result; must be the same on every host.
 
         Raises:
-          DipacoError: that of the first host that met one.
-          HostsApart: they did not come to the same, or one is silent.
+          DipacoError: the error of the first host, by index, that raised one.
+          HostGroupBroken: the summaries differ, or a host is silent.
         """
         number = next(self._numbers)
         mine: T | None = None
         try:
             mine = act()
-            said: dict[str, Any] = {"word": word(mine)}
+            outcome: dict[str, Any] = {"summary": summary(mine)}
         except DipacoError as error:
             values = {name: _plain(value) for name, value in error.values.items()}
             kind = [type(error).__module__, type(error).__name__]
-            said = {"error": kind, "values": values}
-        self._say(f"dipaco/did/{number}/{self.index}", json.dumps(said))
-        all_said = [
-            json.loads(self._hear(f"dipaco/did/{number}/{host}", TIMEOUT_SECONDS))
+            outcome = {"error": kind, "values": values}
+        self._publish(f"dipaco/outcome/{number}/{self.index}", json.dumps(outcome))
+        outcomes = [
+            json.loads(self._read(f"dipaco/outcome/{number}/{host}", TIMEOUT_SECONDS))
             for host in range(self.count)
         ]
-        self._forget(f"dipaco/did/{number}/{self.index}")
-        failed = next((each for each in all_said if "error" in each), None)
+        self._delete_read_keys(f"dipaco/outcome/{number}/{self.index}")
+        failed = next((each for each in outcomes if "error" in each), None)
         if failed is not None:
             module, name = failed["error"]
             raise getattr(importlib.import_module(module), name)(**failed["values"])
-        if any(each != said for each in all_said):
-            raise HostGroupBroken(f"they came to {', '.join(each['word'] for each in all_said)}")
+        if any(each != outcome for each in outcomes):
+            summaries = ", ".join(each["summary"] for each in outcomes)
+            raise HostGroupBroken(f"the hosts have different results: {summaries}")
         return mine  # ty: ignore[invalid-explicit-return]
 
     def request_stop(self, *_) -> None:
-        """Asks the group to end in order. May be called by a signal handler."""
-        self._is_leaving = True
+        """Asks the group to stop in order. May be called by a signal handler."""
+        self._stop_is_requested = True
 
     @property
     def is_stop_requested(self) -> bool:
-        """Whether another host was told to end. For the first host, which looks now and then."""
+        """Whether another host was asked to stop. The first host polls this."""
         now = time.monotonic()
-        if not self._somebody_leaves and now - self._looked_seconds > LOOK_SECONDS:
-            self._looked_seconds = now
-            self._somebody_leaves = bool(self._client.key_value_dir_get("dipaco/leave"))
-        return self._somebody_leaves
+        if not self._other_requests_stop and now - self._polled_seconds > POLL_SECONDS:
+            self._polled_seconds = now
+            self._other_requests_stop = bool(self._client.key_value_dir_get("dipaco/leave"))
+        return self._other_requests_stop
 
     def shut_down(self) -> None:
-        """Waits for the others at the end, so that none takes the end of another for a death."""
+        """Waits for the others at the end, so that none takes the exit of another for a crash."""
         import jax
 
         jax.distributed.shutdown()
 
-    def _say(self, key: str, value: str) -> None:
-        self._spoken.append(key)
+    def _publish(self, key: str, value: str) -> None:
+        self._published.append(key)
         self._client.key_value_set(key, value)
 
-    def _hear(self, key: str, patience_seconds: float = float("inf")) -> str:
+    def _read(self, key: str, timeout_seconds: float = float("inf")) -> str:
         import jax
 
-        deadline = time.monotonic() + patience_seconds
+        deadline = time.monotonic() + timeout_seconds
         while True:
             try:
-                return self._client.blocking_key_value_get(key, round(LISTEN_SECONDS * 1000))
+                return self._client.blocking_key_value_get(key, round(WAIT_SECONDS * 1000))
             except jax.errors.JaxRuntimeError as error:
                 if not str(error).startswith("DEADLINE_EXCEEDED"):
                     raise HostGroupBroken(f"{key}: {error}") from error
-            if self._is_leaving:
-                self._is_leaving = False
+            if self._stop_is_requested:
+                self._stop_is_requested = False
                 self._client.key_value_set(f"dipaco/leave/{self.index}", "")
             if time.monotonic() > deadline:
-                raise HostGroupBroken(f"nothing at {key} for {patience_seconds:.0f} s")
+                raise HostGroupBroken(f"nothing at {key} for {timeout_seconds:.0f} s")
 
-    def _forget(self, newest: str) -> None:
-        """Whoever is past a `run_on_all` has read all that was said before it."""
-        *old, last = self._spoken
+    def _delete_read_keys(self, newest: str) -> None:
+        """A host past a `run_on_all` has read every key published before it."""
+        *old, last = self._published
         assert last == newest
         for key in old:
             self._client.key_value_delete(key)
-        self._spoken = [last]
+        self._published = [last]
 
 
 Hosts = SingleHost | HostGroup
 
 
 class HostOptions(NamedTuple):
-    """Which host of how many this process is, and where they meet."""
+    """Which host of how many this process is, and where the first one listens."""
 
     hosts: int
     index: int
@@ -189,39 +190,39 @@ class HostOptions(NamedTuple):
             expected = "expected HOST:PORT of the first host"
             raise BadHosts(problem=f"`--coordinator` is {self.coordinator}; {expected}")
         if self.hosts == 1 and self.coordinator is not None:
-            raise BadHosts(problem="`--coordinator` is where several meet; give `--hosts` as well")
+            raise BadHosts(problem="`--coordinator` is for several hosts; give `--hosts` as well")
 
 
-def join_hosts(meeting: HostOptions) -> Hosts:
-    """Waits for all hosts. From then on JAX sees the devices of all; must be called before it is
-    asked for any.
+def join_hosts(options: HostOptions) -> Hosts:
+    """Waits for all hosts. JAX then sees the devices of all of them; must be called before JAX
+    initialises any.
     """
-    if meeting.hosts == 1:
+    if options.hosts == 1:
         return SINGLE_HOST
     import jax
     from jax._src import distributed  # its client has no public name
 
     jax.distributed.initialize(
-        meeting.coordinator,
-        meeting.hosts,
-        meeting.index,
+        options.coordinator,
+        options.hosts,
+        options.index,
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-        shutdown_timeout_seconds=LEAVING_SECONDS,
+        shutdown_timeout_seconds=SHUTDOWN_SECONDS,
     )
-    return HostGroup(distributed.global_state.client, meeting.index, meeting.hosts)
+    return HostGroup(distributed.global_state.client, options.index, options.hosts)
 
 
 def encode_claim(claim: Claim) -> str:
-    """A claim, as it is told to other hosts."""
+    """A claim as it is broadcast to other hosts."""
     return json.dumps([list(claim.task), claim.task_id, claim.attempt, claim.worker])
 
 
-def decode_claim(words: str) -> Claim:
-    """The same again. Raises `HostGroupBroken` where it is none."""
+def decode_claim(text: str) -> Claim:
+    """The claim that `encode_claim` wrote. Raises `HostGroupBroken` for any other text."""
     try:
-        (kind, arm, subject, phase), task_id, attempt, worker = json.loads(words)
+        (kind, arm, subject, phase), task_id, attempt, worker = json.loads(text)
     except (ValueError, TypeError) as error:
-        raise HostGroupBroken(f"told {words!r}, which is no task") from error
+        raise HostGroupBroken(f"{text!r} is no task") from error
     return Claim(Task(kind, arm, subject, phase), task_id, attempt, worker)
 
 

@@ -1,8 +1,8 @@
-"""The loop of a worker: claim a task, do it, record its facts, until the run is finished.
+"""The loop of a worker: claim a task, execute it, record its facts, until the run is finished.
 
-One process does a whole run, and a thousand share it: there is no other runner. Killed at any
-point, its claim ends and the task is done again, to the same bytes. Told to stop, it saves a phase
-part-way and hands it on.
+One process does a whole run, and a thousand share it: there is no other runner. If a worker is
+killed, its lease expires and the task is done again, to the same bytes. A worker that is asked to
+stop saves a partial snapshot of its phase, which the next worker goes on from.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
 from dipaco.workers.execution import execute
-from dipaco.workers.garbage_collection import collect_after, superseded_snapshots
+from dipaco.workers.garbage_collection import collect_after, superseded_partial_snapshots
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import SINGLE_HOST, Hosts
 from dipaco.workers.preemption import Preempted
@@ -28,21 +28,21 @@ from dipaco.workers.recovery import recover
 from dipaco.workers.tasks.train import stacks_of, train_stacked
 
 SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
-SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.02, 1.0  # between two looks for a task
+MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.02, 1.0  # between two attempts to claim a task
 
 
 class Worker:
     """Does tasks of a run.
 
     Args:
-      run: opened, for this worker alone.
-      name: in the roster.
-      watcher: is told.
-      heart: renews its leases; not started yet.
-      kinds: of tasks that it takes.
-      lease_seconds: how long it may be silent before its task is another's.
-      run_elsewhere: who takes the steps of `train` tasks, where this process does not: a swarm.
-      hosts: that do its tasks together, where this is the first of several.
+      run: opened for this worker alone.
+      name: under which it is registered.
+      callbacks: called for the events of the loop.
+      renewer: renews its leases; started by the caller.
+      kinds: of tasks that it claims.
+      lease_seconds: without a renewal, after which its tasks may be claimed by others.
+      phase_runner: takes the steps of `train` tasks in place of this process (a swarm).
+      hosts: of this worker; this process is the first.
     """
 
     def __init__(
@@ -57,31 +57,29 @@ class Worker:
         phase_runner: PhaseRunner | None = None,
         hosts: Hosts = SINGLE_HOST,
     ):
-        self._run_elsewhere = phase_runner
+        self._phase_runner = phase_runner
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
         self._kinds = [kind for kind in kinds if hosts.count == 1 or kind not in SINGLE_HOST_ONLY]
         self._lease_seconds, self._hosts = lease_seconds, hosts
-        # Not an `Event`: a signal handler that sets one may wait for ever for the lock that the
-        # thread which it interrupts holds.
-        self._is_told_to_stop, self._bell = False, SimpleQueue[None]()
+        # Not an `Event`: a signal handler that sets one may deadlock on the lock that the
+        # interrupted thread holds.
+        self._stop_is_requested, self._wake_up = False, SimpleQueue[None]()
 
     def stop(self) -> None:
-        """Soon, but in order: a phase is saved part-way. May be called by a signal handler."""
-        self._is_told_to_stop = True
-        self._bell.put(None)
+        """Asks the worker to stop after saving its phase. May be called by a signal handler."""
+        self._stop_is_requested = True
+        self._wake_up.put(None)
 
     @property
     def _should_stop(self) -> bool:
-        is_told = self._is_told_to_stop or self._hosts.is_stop_requested
-        return is_told or self._renewer.command == "drain"
+        is_requested = self._stop_is_requested or self._hosts.is_stop_requested
+        return is_requested or self._renewer.command == "drain"
 
     def run_until_finished(self) -> bool:
-        """Does tasks until the run is finished, or none of its kinds can come any more; True then,
-        False where it is told to stop.
-
-        Between tasks that others must do first, it waits.
+        """Does tasks until none of its kinds can become due any more (True), or it is asked to stop
+        (False). Waits while only other workers have tasks to do.
         """
-        wait_seconds, is_paused = SHORTEST_WAIT_SECONDS, False
+        wait_seconds, is_paused = MIN_WAIT_SECONDS, False
         while True:
             self._renewer.receive(self._run.ledger.meta.command())
             if self._should_stop:
@@ -90,24 +88,22 @@ class Worker:
             if is_paused and not was_paused:
                 self._callbacks.paused()
             if not is_paused and self.run_once():
-                wait_seconds = SHORTEST_WAIT_SECONDS
+                wait_seconds = MIN_WAIT_SECONDS
                 continue
             if self._is_over():
                 return True
             with contextlib.suppress(Empty):
-                self._bell.get(timeout=wait_seconds * random.uniform(0.5, 1.0))
-            wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+                self._wake_up.get(timeout=wait_seconds * random.uniform(0.5, 1.0))
+            wait_seconds = min(2 * wait_seconds, MAX_WAIT_SECONDS)
 
     def _is_over(self) -> bool:
         unfinished = {each.task.kind for each in self._run.ledger.queue.unfinished()}
-        if set(self._kinds) <= set(FIRST_KINDS):  # what follows them never leads back
+        if set(self._kinds) <= set(FIRST_KINDS):  # later tasks never make one of these due
             return unfinished.isdisjoint(FIRST_KINDS)
         return not unfinished
 
     def run_once(self) -> bool:
-        """Does one task, or a stack of them (`inner.stacked_paths`); False where there is nothing
-        to do now.
-        """
+        """Does one task, or a stack of them (`inner.stacked_paths`); False if none is to claim."""
         claims = self._claim()
         if not claims:
             return False
@@ -127,7 +123,7 @@ class Worker:
         queue, limit = self._run.ledger.queue, self._run.config.inner.stacked_paths
         if "outer" in self._kinds and any(arm.has_quorum for arm in self._run.plan.arms):
             self._run.ledger.quorums.end_grace(self._run.plan)
-        if self._run_elsewhere is not None:
+        if self._phase_runner is not None:
             limit = 1
         lease = {"lease_seconds": self._lease_seconds}
         claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
@@ -135,16 +131,16 @@ class Worker:
             queue.reap()
             claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims and "train" in self._kinds:
-            # What is recorded of a path that was trained with others is its share of the time.
+            # The seconds recorded for a path are its share of the stack or the synchronous task.
             arms = self._run.plan.arms
-            together = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
-            factor = LATE_FACTOR * max(limit, *together, 1)
+            num_paths = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
+            factor = LATE_FACTOR * max(limit, *num_paths, 1)
             backup = queue.claim_backup(self._name, factor=factor, **lease)
             claims = [] if backup is None else [backup]
         return claims
 
     def _do(self, claims: list[Claim]) -> None:
-        """One task, or several paths in one program."""
+        """Executes one task, or a stack of `train` tasks in one program, and records its facts."""
         run, (first, *others) = self._run, claims
         try:
             self._callbacks.task_started(first)
@@ -152,40 +148,40 @@ class Worker:
             if others:
                 facts_of = train_stacked(run, claims, self._callbacks.step_taken, should_stop)
             else:
-                elsewhere, hosts = self._run_elsewhere, self._hosts
-                facts_of = [execute(run, first, self._callbacks, should_stop, elsewhere, hosts)]
+                runner, hosts = self._phase_runner, self._hosts
+                facts_of = [execute(run, first, self._callbacks, should_stop, runner, hosts)]
             for claim, facts in zip(claims, facts_of, strict=True):
                 self._finish(claim, facts)
         except Preempted as stopped:
             for claim, partial_snapshot in zip(claims, stopped.partial_snapshots, strict=True):
-                self._hand_on(claim, partial_snapshot)
+                self._release(claim, partial_snapshot)
         except ClaimLost:
             self._lose(claims)
         except (ContributionRefused, ContributionMissing, ObjectDamaged, ObjectMissing) as error:
             self._give_back(others)
-            self._mend(first, error)
+            self._postpone(first, error)
         except BaseException as error:
-            # Who has lost its claim may find things gone: others have gone on without it.
+            # After its claim is lost, a task may miss inputs: other workers have gone on.
             if isinstance(error, DipacoError) and not all(map(self._still_holds, claims)):
                 self._lose(claims)
                 return
-            # Where even this fails (a full disk), the task stays claimed until the lease ends.
+            # If this fails as well (a full disk), the task stays claimed until its lease expires.
             with contextlib.suppress(DipacoError):
                 self._give_back(claims)
             raise
 
     def _finish(self, claim: Claim, facts: list[Fact]) -> None:
-        partial_snapshot = superseded_snapshots(self._run, claim)
+        partial_snapshots = superseded_partial_snapshots(self._run, claim)
         try:
             self._run.ledger.commit.finish(self._run.plan, claim, facts)
         except ClaimLost:
             self._callbacks.claim_lost(claim)
             return
         self._callbacks.task_finished(claim, facts)
-        collect_after(self._run, claim, partial_snapshot)
+        collect_after(self._run, claim, partial_snapshots)
 
     def _lose(self, claims: list[Claim]) -> None:
-        """One of them is another's by now; the rest go back."""
+        """At least one claim is lost; gives back the others."""
         for claim in claims:
             if self._still_holds(claim):
                 self._give_back([claim])
@@ -196,9 +192,11 @@ class Worker:
         for claim in claims:
             self._run.ledger.queue.give_back(claim)
 
-    def _hand_on(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
-        # What others have trained is saved whenever they say so: it may be this very one.
-        old_names = superseded_snapshots(self._run, claim, but=partial_snapshot.receipt.name)
+    def _release(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
+        # A phase runner may have recorded this very snapshot already.
+        old_names = superseded_partial_snapshots(
+            self._run, claim, but=partial_snapshot.receipt.name
+        )
         try:
             self._run.ledger.commit.release_with_snapshot(claim, partial_snapshot)
         except ClaimLost:
@@ -208,11 +206,9 @@ class Worker:
         for name in old_names:
             self._run.objects.delete(name)
 
-    def _mend(self, claim: Claim, error: DipacoError) -> None:
-        """What the task needs is lost or wrong: whoever made it does that again.
-
-        Raises:
-          The error itself, where nobody can; RecoveryFailed.
+    def _postpone(self, claim: Claim, error: DipacoError) -> None:
+        """Has a missing or damaged input made again. Raises `error` if no task makes it, and
+        `RecoveryFailed`.
         """
         try:
             recover(self._run, claim, error)

@@ -1,4 +1,4 @@
-"""The monitor: ends leases that ran out, and tells who fell silent and who came back."""
+"""The monitor: ends expired leases, and reports workers that fall silent and come back."""
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.queue import LEASE_SECONDS
@@ -6,21 +6,21 @@ from dipaco.observe.events import Event
 
 
 class Monitor:
-    """Looks at the workers of a run; remembers what it has told.
+    """Watches the workers of a run, and remembers what it has reported.
 
     Args:
       ledger: of the run.
-      silent_seconds: after which a worker counts as silent.
+      silent_seconds: without a heartbeat, after which a worker counts as silent.
     """
 
     def __init__(self, ledger: Ledger, silent_seconds: float = LEASE_SECONDS):
         self._ledger, self._silent_seconds = ledger, silent_seconds
         self._silent: set[str] = set()
-        self.is_alone = False  # at the last look, nobody was here who is not silent
+        self.is_alone = False  # at the last look, no worker was here that is not silent
         self._refusals = len(ledger.redos.refusals())
 
     def look(self) -> list[Event]:
-        """What happened since the last time."""
+        """The events since the last look."""
         events = [
             Event("lease_ended", {"worker": worker}, "warning")
             for worker in self._ledger.queue.reap()

@@ -1,7 +1,7 @@
-"""What a run starts from, other than fresh parameters: a checkpoint, or the modules of another run.
+"""What a new run may start from: a Hugging Face checkpoint, or the modules of another run.
 
-The bytes are copied into the new run when it begins, and their receipts remembered in its ledger:
-the origin may be gone afterwards.
+The bytes are copied into the new run when it begins, and their receipts recorded in its ledger: the
+origin may be deleted afterwards.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ Given = Mapping[str, Any]
 
 
 def from_checkpoint(config: RunConfig, where: Path | Address, checkpoint: Path) -> Given:
-    """All modules start from a Hugging Face checkpoint, which is pre-trained on for `base.steps`;
-    its tokenizer is used.
+    """All modules start from a Hugging Face checkpoint after `base.steps` of pre-training; its
+    tokenizer is used.
 
     Raises:
       CannotStartFrom: its sizes are not those of `config.model`.
@@ -47,8 +47,9 @@ def from_checkpoint(config: RunConfig, where: Path | Address, checkpoint: Path) 
 
 
 def from_run(config: RunConfig, where: Path | Address, source: str) -> Given:
-    """Modules start as those of another run after a phase, `DIR@PHASE`; base model, tokenizer, and,
-    where the number of paths is the same, the router come from there too. Nothing is pre-trained.
+    """Modules start as those of another run after a phase, `DIR@PHASE`. The base model, the
+    tokenizer and, for the same number of paths, the router come from there too; nothing is
+    pre-trained.
 
     Raises:
       CannotStartFrom: `source` is not of that form, or a module has no counterpart there.
@@ -88,10 +89,10 @@ def from_run(config: RunConfig, where: Path | Address, source: str) -> Given:
 
 
 def check_origin(run: Run, init_from: Path | None, start_from: str | None) -> None:
-    """An origin that is named again must be the one that the run began with.
+    """Checks that an origin given again is the one that the run began with.
 
     Raises:
-      OptionTooLate: it is not; the run would go on without it, and nobody would notice.
+      OptionTooLate: it is not, and the run would silently go on without it.
     """
     named, began = _origin(init_from, start_from), run.given("origin")
     if named is not None and named != began:
@@ -101,7 +102,7 @@ def check_origin(run: Run, init_from: Path | None, start_from: str | None) -> No
 
 
 def _origin(init_from: Path | None, start_from: str | None) -> str | None:
-    """The option as it is remembered, whatever folder it was typed in."""
+    """The option as it is recorded, independent of the current folder."""
     if init_from is not None:
         return f"--init-from {init_from.resolve()}"
     if start_from is not None:
@@ -113,7 +114,7 @@ def _origin(init_from: Path | None, start_from: str | None) -> str | None:
 def _modules(
     source: str, other: Run, there: Mapping[ModuleId, Receipt], topology: Topology
 ) -> dict[ModuleId, dict[str, Any]]:
-    """Parts for every module of `topology`: of the same expert there, or of the only one."""
+    """Parts for every module of `topology`: from the same expert there, or from the only one."""
     owners: dict[str, dict[int, Receipt]] = {}  # part -> expert -> module's receipt
     for module, receipt in there.items():
         for part in other.config.topology.parts_of(module):
@@ -137,7 +138,7 @@ def _modules(
 
 
 def _check_model(source: str, found: ModelConfig, wanted: ModelConfig) -> None:
-    """Sizes must be equal; what changes no parameter's meaning may differ."""
+    """Sizes must be equal; settings that change no parameter's meaning may differ."""
     free = {"max_length": wanted.max_length, "compute_dtype": wanted.compute_dtype}
     before, now = dataclasses.asdict(found) | free, dataclasses.asdict(wanted)
     before |= {"num_kv_heads": found.kv_heads, "head_dim": found.head_size}

@@ -1,7 +1,7 @@
-"""The next thing is loaded in a thread while this one is used.
+"""Prefetching: a thread loads the next item while this one is used.
 
-The thread belongs to the one loop that it serves: what it loads is handed over and not looked at
-again, and it has ended when the loop has, whichever way that ends.
+The thread belongs to one loop: it hands over what it loads, and ends with the loop, however that
+ends.
 """
 
 import collections
@@ -16,10 +16,10 @@ Loaded = TypeVar("Loaded")
 
 @contextlib.contextmanager
 def one_ahead(load: Callable[[Item], Loaded], items: Iterable[Item]) -> Generator[Iterator[Loaded]]:
-    """`load` of every item, in order, as an iterator that is one item ahead of who asks.
+    """Yields an iterator over `load(item)` for each item in order, loading one ahead.
 
-    What `load` raises is raised in the item's turn. Two loaded items are alive at a time: the one
-    in use, and the next.
+    An error of `load` is raised in the item's turn. Two loaded items exist at a time: the one in
+    use and the next.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as thread:
 

@@ -1,8 +1,8 @@
-"""Mending: an object that is damaged or gone is made again, by the task that made it.
+"""Recovery: a damaged or missing object is made again by the task that made it.
 
-All work is deterministic, so what comes is what was lost, and its digest says so. The task that
-found the damage waits meanwhile. A loss goes back as far as it must: a module needs its
-contributions, a contribution its path's snapshot, and a path at its first phase needs neither.
+All work is deterministic, so the new object has the digest of the lost one. The task that found the
+damage is postponed. A recovery goes back as far as it must: a module needs its contributions, a
+contribution its path's snapshot, and a path at its first phase neither.
 """
 
 from pathlib import Path
@@ -14,21 +14,26 @@ from dipaco.workers.errors import ContributionMissing, ContributionRefused
 
 
 def recover(run: Run, claim: Claim, error: DipacoError) -> None:
-    """Has whatever `error` found missing done again.
+    """Has the task that made the missing or damaged input of a claimed task done again.
+
+    Args:
+      run: that the task belongs to.
+      claim: on the task that found the damage; given up here.
+      error: that it raised.
 
     Raises:
-      The error itself: no task makes what is lost.
-      ClaimLost: somebody else has the task by now, and will find it.
+      The error itself: no task makes that object.
+      ClaimLost: another worker has the task, and will find the damage itself.
       RecoveryFailed: doing it again does not help.
     """
     ledger, task, values = run.ledger, claim.task, error.values
     if isinstance(error, ContributionRefused):
-        (arrival,) = [
-            arrival
-            for arrival in ledger.facts.contributions(task.arm, task.module, _phase_of(error))
-            if arrival.path == values["path"]
+        (contribution,) = [
+            contribution
+            for contribution in ledger.facts.contributions(task.arm, task.module, _phase_of(error))
+            if contribution.path == values["path"]
         ]
-        ledger.redos.refuse(claim, arrival, str(values["reason"]))
+        ledger.redos.refuse(claim, contribution, str(values["reason"]))
         return
     if isinstance(error, ContributionMissing):
         cause = Task("train", task.arm, str(values["path"]), _phase_of(error))
@@ -47,7 +52,7 @@ def recover(run: Run, claim: Claim, error: DipacoError) -> None:
 
 
 def _phase_of(error: DipacoError) -> int:
-    """Of a contribution; one that was late is of the phase before the step's."""
+    """Phase of a contribution; that of a late one is the phase before the outer step's."""
     phase = error.values["phase"]
     assert isinstance(phase, int)
     return phase
@@ -62,7 +67,7 @@ def _router_of_shard(run: Run, name: str | None) -> Task | None:
 
 
 def _name_of(run: Run, error: DipacoError) -> str | None:
-    """The object that an error of the store speaks of."""
+    """Name of the object that an error of the store is about; None if it is not an object's."""
     if "name" in error.values:
         return str(error.values["name"])
     file = Path(str(error.values["file"]))

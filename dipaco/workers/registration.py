@@ -1,7 +1,7 @@
-"""Whether somebody of a name is at work on a run already.
+"""Registration of a worker under a name that no other live worker of the run has.
 
-A worker that died comes back under its name, and what it held is given back at once. Two of one
-name that are both alive would take each other's tasks for ever.
+A worker that died may return under its name at once. Two live workers of one name would keep taking
+each other's tasks.
 """
 
 import os
@@ -14,19 +14,19 @@ from dipaco.control.members import Member, Members
 from dipaco.workers.errors import NameTaken
 from dipaco.workers.heartbeat import MAX_HEARTBEAT_SECONDS
 
-LOOK_SECONDS = 0.5
-SILENT_SECONDS = 1.5 * MAX_HEARTBEAT_SECONDS  # whoever lives is heard of within that
+POLL_SECONDS = 0.5
+SILENT_SECONDS = 1.5 * MAX_HEARTBEAT_SECONDS  # a live worker has a heartbeat within that
 
 
 def register(members: Members, name: str, machine: str, say: Callable[[str], None]) -> None:
-    """Takes a place in the roster, as soon as nobody of this name is at work.
+    """Registers a worker as soon as no other of its name is alive.
 
     Args:
-      roster, name, say: see `wait_until_name_is_free`.
+      members, name, say: as of `wait_until_name_is_free`.
       machine: what the bits of its results depend on.
 
     Raises:
-      NameTaken.
+      NameTaken: another is alive.
     """
     here = {"host": socket.gethostname(), "pid": os.getpid(), "version": dipaco.__version__}
     while True:
@@ -38,41 +38,42 @@ def register(members: Members, name: str, machine: str, say: Callable[[str], Non
 def wait_until_name_is_free(
     members: Members, name: str, say: Callable[[str], None], silent_seconds: float = SILENT_SECONDS
 ) -> Member | None:
-    """Returns when nobody of this name is at work: at once, but where one may be.
+    """Waits until no worker of this name is alive; returns at once unless one may be.
 
     Args:
-      roster: of the run.
-      name: of a worker that is about to join.
-      say: told a sentence where it takes a while.
-      silent_seconds: after which somebody is dead.
+      members: of the run.
+      name: of the worker to register.
+      say: called with a sentence if it has to wait.
+      silent_seconds: without a heartbeat, after which a worker counts as dead.
 
     Returns:
-      Who has died there; None where there is nobody.
+      The dead worker of this name, or None.
 
     Raises:
-      NameTaken: somebody is.
+      NameTaken: it is alive.
     """
     before: Member | None = None
     while True:
         known = {member.name: member for member in members.list() if member.state == "here"}
         member = known.get(name)
-        if member is None or member.epoch != members.epoch:  # before this machine was started anew
+        if member is None or member.epoch != members.epoch:  # it was here before a reboot
             return member
         if member.silent_seconds > silent_seconds or _is_dead(member):
             return member
         if before is None:
-            say(f"{name} was at work {member.silent_seconds:.0f} s ago; waiting to see if it lives")
-        elif member.silent_seconds < before.silent_seconds:  # it was heard of again
+            silent = f"{member.silent_seconds:.0f} s ago"
+            say(f"{name} was alive {silent}; waiting to see whether it still is")
+        elif member.silent_seconds < before.silent_seconds:  # it has had a heartbeat
             raise NameTaken(name=name, pid=member.pid, host=member.host)
         before = member
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _is_dead(member: Member) -> bool:
-    """Whether that is certain: a process of this machine that is no more."""
+    """Whether it certainly is: its process on this machine is gone."""
     if member.host != socket.gethostname():
         return False
-    if member.pid == os.getpid():  # in a container that was started again
+    if member.pid == os.getpid():  # this process, in a container that was restarted
         return True
     try:
         os.kill(member.pid, 0)

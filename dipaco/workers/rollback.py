@@ -1,6 +1,4 @@
-"""Rollback: the modular model is at an earlier phase again, as it was recorded, and training goes
-on from there.
-"""
+"""Rollback: sets the modular model back to an earlier phase, as it was recorded."""
 
 from dipaco.config import MODULAR
 from dipaco.control.scheduler import due
@@ -11,13 +9,13 @@ from dipaco.workers.errors import CannotRollBack
 
 
 def roll_back(run: Run, phase: int) -> dict[str, int]:
-    """Goes back to the start of `phase`; how many facts of each kind were set aside.
+    """Goes back to the start of `phase`; returns how many facts of each kind were set aside.
 
-    All bytes that training goes on from are read and checked first.
+    Everything that training goes on from is read and checked first.
 
     Raises:
-      CannotRollBack: the run has not been there, is there, or its bytes were swept or lost.
-      WorkersActive: somebody holds a lease.
+      CannotRollBack: it was never at that phase, is at it, or its bytes were deleted or lost.
+      WorkersActive: a worker holds a lease.
     """
     _check_phase(run, phase)
     _check_bytes(run, phase)
@@ -25,7 +23,7 @@ def roll_back(run: Run, phase: int) -> dict[str, int]:
 
 
 def _due_at(run: Run, phase: int) -> list[Task]:
-    """What followed from the facts of that phase; what is done of it stays done."""
+    """Tasks that the facts of that phase make due; those already done stay done."""
     facts: list[Fact] = []
     for module in run.config.topology.modules:
         stored = run.ledger.facts.module(MODULAR, module, phase)
@@ -61,7 +59,7 @@ def _has_gone_on(run: Run, phase: int) -> bool:
 
 
 def _check_bytes(run: Run, phase: int) -> None:
-    """Reads what training would go on from."""
+    """Checks the bytes that training would go on from."""
     ledger, objects, keep = run.ledger, run.objects, run.config.retention
     what, setting, most = "", "modules", keep.modules
     try:
@@ -78,9 +76,11 @@ def _check_bytes(run: Run, phase: int) -> None:
                 what = f"the snapshot of path {path} after phase {before}"
                 objects.folder(ledger.facts.snapshot(MODULAR, path, before).receipt.name)
         setting, most = "contributions", keep.contributions
-        for arrival in _late_for(run, phase):
-            what = f"the late contribution of path {arrival.path} to module {arrival.module}"
-            objects.file(arrival.message)
+        for contribution in _late_for(run, phase):
+            what = (
+                f"the late contribution of path {contribution.path} to module {contribution.module}"
+            )
+            objects.file(contribution.message)
     except ObjectMissing as error:
         swept = "" if most is None else f"was swept (`retention.{setting}` is {most}), or "
         raise CannotRollBack(phase=phase, problem=f"{what} {swept}is lost.") from error
@@ -90,8 +90,8 @@ def _check_bytes(run: Run, phase: int) -> None:
 
 
 def _last_trained(run: Run, path: int, phase: int) -> int | None:
-    """The phase that a path goes on from: the last one before `phase`, or, where it is late with
-    that (a quorum), the one before.
+    """The phase that a path goes on from: the last before `phase`, or the one before that if the
+    path was late (a quorum).
     """
     arm = run.plan.arm(MODULAR)
     before = arm.trained_before(path, phase)
@@ -101,7 +101,7 @@ def _last_trained(run: Run, path: int, phase: int) -> int | None:
 
 
 def _late_for(run: Run, phase: int) -> list[Contribution]:
-    """Contributions of the phase before that wait for the steps of `phase` again."""
+    """Late contributions of the phase before, which wait for the steps of `phase` again."""
     arm = run.plan.arm(MODULAR)
     if not arm.has_quorum or phase == 0:
         return []
@@ -113,8 +113,8 @@ def _late_for(run: Run, phase: int) -> list[Contribution]:
         if not taken.is_late
     }
     return [
-        arrival
+        contribution
         for module in run.config.topology.modules
-        for arrival in run.ledger.facts.contributions(MODULAR, module, phase - 1)
-        if (module, arrival.path) not in in_time
+        for contribution in run.ledger.facts.contributions(MODULAR, module, phase - 1)
+        if (module, contribution.path) not in in_time
     ]

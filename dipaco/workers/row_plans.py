@@ -14,7 +14,7 @@ def save_row_plan(run: Run, plan: RowPlan) -> Receipt:
 
 
 def batches_for(run: Run, arm: Arm, path: int, phase: int) -> Batches:
-    """The endless batches of one path of an arm in a phase; equal shards give equal batches."""
+    """Endless batches of one path of an arm in a phase; equal shards give equal batches."""
     plan = _row_plan(run, arm, path, phase)
     return Batches(
         run.tokens_of(plan.documents) if arm.is_routed else run.corpus,
@@ -25,7 +25,7 @@ def batches_for(run: Run, arm: Arm, path: int, phase: int) -> Batches:
 
 
 def _row_plan(run: Run, arm: Arm, path: int, phase: int) -> RowPlan:
-    """Dense arms train on everything, the paths of other arms each on its shard."""
+    """A dense arm trains on all documents, a path of another arm on its shard."""
     if arm.is_routed:
         receipt = run.shards_of(run.routing_of(arm.name, phase)).plans[path]
     else:

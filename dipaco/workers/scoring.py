@@ -22,9 +22,7 @@ def validation(run: Run, arm: str, phase: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scores_every_path(run: Run, arm: str, phase: int) -> bool:
-    """Whether every document is scored under every path, so that the best can be told after the
-    fact.
-    """
+    """Whether every document is scored under every path, to find the best path of each."""
     is_last = phase == run.plan.arm(arm).phases
     return is_last and run.plan.arm(arm).is_routed and run.config.evaluation.best_path
 

@@ -63,8 +63,8 @@ class Service:
 
 @pytest.fixture
 def service(monkeypatch):
-    monkeypatch.setattr(hosts_file, "LISTEN_SECONDS", 0.01)
-    monkeypatch.setattr(hosts_file, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(hosts_file, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(hosts_file, "POLL_SECONDS", 0.0)
     return Service()
 
 
@@ -81,14 +81,14 @@ def on_each(service, act, count=3):
         return list(threads.map(guarded, range(count)))
 
 
-def test_all_hear_what_the_first_says_in_its_order(service):
+def test_all_hosts_read_what_the_first_broadcasts_in_its_order(service):
     def act(host):
-        return [host.broadcast(word if host.is_first else None) for word in ("one", [2, 3], None)]
+        return [host.broadcast(value if host.is_first else None) for value in ("one", [2, 3], None)]
 
     assert on_each(service, act) == [["one", [2, 3], None]] * 3
 
 
-def test_what_all_have_done_is_done_and_what_was_said_before_is_forgotten(service):
+def test_what_ran_on_all_hosts_is_done_and_keys_before_it_are_deleted(service):
     def act(host):
         for number in range(20):
             host.broadcast(number)
@@ -98,7 +98,7 @@ def test_what_all_have_done_is_done_and_what_was_said_before_is_forgotten(servic
     assert len(service.values) <= 2 * 3
 
 
-def test_an_error_of_one_is_met_by_all_and_they_go_on(service):
+def test_an_error_of_one_host_is_raised_on_all_and_they_go_on(service):
     def act(host):
         def read():
             if host.index == 1:
@@ -111,19 +111,19 @@ def test_an_error_of_one_is_met_by_all_and_they_go_on(service):
     assert on_each(service, act) == [("objects/x", "next")] * 3
 
 
-def test_hosts_that_come_to_different_things_part(service):
+def test_hosts_with_different_results_break_the_group(service):
     ends = on_each(service, lambda host: host.run_on_all(lambda: host.index, str))
     assert all(isinstance(end, HostGroupBroken) for end in ends)
-    assert "they came to 0, 1, 2" in str(ends[0])
+    assert "different results: 0, 1, 2" in str(ends[0])
 
 
-def test_a_silent_host_is_not_waited_for_for_ever(service, monkeypatch):
+def test_a_silent_host_is_waited_for_until_a_timeout(service, monkeypatch):
     monkeypatch.setattr(hosts_file, "TIMEOUT_SECONDS", 0.05)
-    with pytest.raises(HostGroupBroken, match="nothing at dipaco/did/0/1 for 0 s"):
+    with pytest.raises(HostGroupBroken, match="nothing at dipaco/outcome/0/1 for 0 s"):
         HostGroup(service, 0, 2).run_on_all(lambda: "here")
 
 
-def test_a_host_that_is_told_to_leave_lets_the_first_know(service):
+def test_a_host_that_is_asked_to_stop_lets_the_first_know(service):
     first, second = HostGroup(service, 0, 2), HostGroup(service, 1, 2)
     assert not first.is_stop_requested
     second.request_stop()
@@ -137,7 +137,7 @@ def test_a_host_that_is_told_to_leave_lets_the_first_know(service):
         assert heard.result(timeout=60) == "stop"
 
 
-def test_a_claim_is_told_whole():
+def test_a_claim_is_decoded_as_it_was_encoded():
     claim = Claim(Task("train", "modular", "2", 5), 17, 3, "ana")
     assert decode_claim(encode_claim(claim)) == claim
     with pytest.raises(HostGroupBroken, match="no task"):
@@ -145,7 +145,7 @@ def test_a_claim_is_told_whole():
 
 
 @pytest.mark.parametrize(
-    ("meeting", "says"),
+    ("options", "says"),
     [
         (HostOptions(0, 0, None), "`--hosts` is 0"),
         (HostOptions(2, 2, "a:1"), "`--host-index` is 2, of 2 hosts"),
@@ -153,9 +153,9 @@ def test_a_claim_is_told_whole():
         (HostOptions(2, 0, "here"), "`--coordinator` is here; expected HOST:PORT"),
     ],
 )
-def test_where_they_meet_must_make_sense(meeting, says):
+def test_the_options_of_hosts_are_checked(options, says):
     with pytest.raises(BadHosts, match=says):
-        meeting.check()
+        options.check()
 
 
 def test_a_mesh_that_leaves_devices_of_other_hosts_out_is_refused(monkeypatch):
@@ -212,8 +212,8 @@ def wait_for(look, folder, seconds=240):
 
 @pytest.fixture
 def finish(pair, tmp_path):
-    """`finish(folder)`: a worker of two hosts, until the run is finished. Where one host is so slow
-    that the other gives it up, the worker is started again, as a launcher does.
+    """`finish(folder)`: a worker of two hosts, until the run is finished. If one host is so slow
+    that the other times out, the worker is started again, as a launcher does.
     """
 
     def finish(folder):
@@ -228,7 +228,7 @@ def finish(pair, tmp_path):
 
 
 @pytest.mark.timeout(1200)  # it starts eight processes that compile, on machines that may be busy
-def test_two_hosts_of_four_devices_do_what_one_of_eight_does_whoever_is_killed(
+def test_two_hosts_of_four_devices_do_what_one_of_eight_does_whichever_is_killed(
     corpus, tmp_path, command_cache, pair, finish, monkeypatch
 ):
     """Killed or not: the same facts, bit for bit. Against one process, whose devices add in another
@@ -263,7 +263,7 @@ def test_two_hosts_of_four_devices_do_what_one_of_eight_does_whoever_is_killed(
 
 
 def kill_while_training(pair, folder, victim, log_folder):
-    """One host is killed while the worker has a path in hand: the other ends, the lease returns."""
+    """One host is killed while the worker trains a path: the other ends, the lease returns."""
 
     def held():
         with reading(folder) as run:

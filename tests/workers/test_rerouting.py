@@ -94,7 +94,7 @@ def test_it_needs_several_paths_and_every_document_under_all_of_them():
 @pytest.fixture
 def done(begin, monkeypatch):
     """A finished run, whose router can be trained again; looked at after 7, 14 and 20 steps."""
-    monkeypatch.setattr(rerouter, "CHECKS", 3)
+    monkeypatch.setattr(rerouter, "NUM_CHECKS", 3)
     run = begin(REROUTED)
     worker = worker_of(run)
     while worker.run_once():

@@ -17,9 +17,7 @@ from dipaco.workers.scoring import score_under_path
 
 
 def check_path(run: Run, claim: Claim) -> list[Fact]:
-    """The loss of a path on what its shard holds out, and the phase at which it was lowest so far.
-    DiPaCo section 2.7.
-    """
+    """Loss of a path on the hold-out of its shard, and the phase at which it was lowest so far."""
     started = time.monotonic()
     arm, path, phase = run.plan.arm(claim.task.arm), claim.task.path, claim.task.phase
     held_out = load_tree(run.objects, run.routing_of(arm.name, phase).artifacts["held_out"])

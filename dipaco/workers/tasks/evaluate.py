@@ -22,7 +22,11 @@ from dipaco.workers.scoring import scores_every_path, validation
 
 
 def evaluate_release(run: Run, claim: Claim) -> list[Fact]:
-    """Brings the scores of all paths together."""
+    """Computes the perplexity of a release from the scores of its paths.
+
+    Raises:
+      ArmDiverged: it is not finite.
+    """
     started = time.monotonic()
     arm, phase = claim.task.arm, claim.task.phase
     documents, paths = validation(run, arm, phase)

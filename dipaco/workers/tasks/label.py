@@ -1,4 +1,4 @@
-"""`label`: log-likelihoods of the router's documents under one path, before an alternation.
+"""`label`: log-likelihoods of the router's documents under one path, for an alternation.
 
 DiPaCo section 2.4.
 """
@@ -18,8 +18,8 @@ from dipaco.workers.scoring import score_under_path
 def label_path(run: Run, claim: Claim) -> list[Fact]:
     """Scores the router's documents under a path as it is at the start of a phase.
 
-    P paths take P forward passes of each of these documents. A path is the piece that is done
-    again when a worker is lost.
+    One task per path, so that a lost worker costs one path: labels take P forward passes of each
+    document.
     """
     started = time.monotonic()
     task, documents = claim.task, run.corpus.documents("router")

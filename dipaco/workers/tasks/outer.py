@@ -1,9 +1,10 @@
-"""`outer`: averages what the paths contributed to one module, and steps it.
+"""`outer`: averages the contributions of the paths to one module, and steps it.
 
-Contributions are added one at a time, in path order: memory does not grow with the fan-in, and the
-bits of the sum do not depend on who came first. With a quorum they depend on who came in time: what
-a step takes is recorded before it begins, and those that were late for the step before come first.
-While one is added, the next is read and verified in a thread. DiPaCo Algorithm 1, lines 11-15.
+Contributions are added one at a time in path order, so memory does not grow with the fan-in, and
+the bits of the sum do not depend on the order of arrival. With a quorum they depend on which came
+in time: what a step takes is recorded before it begins, and contributions that were late for the
+step before come first. While one is added, a thread reads and verifies the next. DiPaCo Algorithm
+1, lines 11-15.
 """
 
 import math
@@ -27,11 +28,15 @@ from dipaco.workers.prefetch import one_ahead
 
 
 def step_module(run: Run, claim: Claim) -> list[Fact]:
-    """Does the task; its fact is true only once it is recorded.
+    """Averages a module's contributions, steps it, and saves the module and its optimizer state.
 
-    Only paths that took part in the phase contribute: weights and fan-in are theirs. A module that
-    no path of the phase goes through stays as it is, momentum included. With a quorum, those that
-    are late are not waited for, and come along with the next step.
+    Weights and fan-in count the paths that took part in the phase. A module that no path of the
+    phase goes through stays as it is, momentum included. With a quorum, late contributions are left
+    for the next step.
+
+    Raises:
+      ContributionMissing, ContributionRefused: a path must train again.
+      ModuleDiverged: the step made a parameter infinite or not a number.
     """
     task, settings = claim.task, run.config.outer
     module = task.module
@@ -48,16 +53,16 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
                 gradient_norm=None,
             )
         ]
-    arrivals = _arrivals(run, task, awaited)
-    weights, fan_in = _weights(run, task, arrivals)
-    _check_bases(run, task, arrivals)
+    contributions = _contributions(run, task, awaited)
+    weights, fan_in = _weights(run, task, contributions)
+    _check_bases(run, task, contributions)
     like = trees.outline(map_tree(run.objects, stored.parameters))
     try:
-        mean, norms = _weighted_mean(run, arrivals, weights, like)
+        mean, norms = _weighted_mean(run, contributions, weights, like)
     except NotFinite:
-        _find_culprit(run, arrivals, codec(settings.codec))
+        _find_culprit(run, contributions, codec(settings.codec))
         raise
-    # Only now: beside the sum there are a contribution and the next.
+    # Mapped only now: while adding, memory holds the sum, a contribution and the next.
     before = map_tree(run.objects, stored.parameters)
     momentum = fresh(settings, before)
     if stored.outer_state is not None:
@@ -74,7 +79,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
             parameters=save_tree(run.objects, "modules", after),
             outer_state=save_state(run.objects, momentum),
             gradient_norm=norm,
-            moves=_moves(arrivals, weights, norms, norm),
+            moves=_moves(contributions, weights, norms, norm),
         )
     ]
 
@@ -88,12 +93,12 @@ def _awaited(run: Run, claim: Claim) -> list[tuple[int, int]]:
     return [(task.phase, path) for path in arm.paths_through(task.module, task.phase)]
 
 
-def _arrivals(run: Run, task: Task, awaited: list[tuple[int, int]]) -> list[Contribution]:
-    """All are there, unless one was refused and its path is not trained again yet."""
+def _contributions(run: Run, task: Task, awaited: list[tuple[int, int]]) -> list[Contribution]:
+    """Those that are awaited; one is missing while its path, once refused, trains again."""
     there = {
-        (arrival.phase, arrival.path): arrival
+        (contribution.phase, contribution.path): contribution
         for phase in sorted({phase for phase, _ in awaited})
-        for arrival in run.ledger.facts.contributions(task.arm, task.module, phase)
+        for contribution in run.ledger.facts.contributions(task.arm, task.module, phase)
     }
     for phase, path in awaited:
         if (phase, path) not in there:
@@ -101,12 +106,12 @@ def _arrivals(run: Run, task: Task, awaited: list[tuple[int, int]]) -> list[Cont
     return [there[key] for key in awaited]
 
 
-def _weights(run: Run, task: Task, arrivals: list[Contribution]) -> tuple[list[float], int]:
+def _weights(run: Run, task: Task, contributions: list[Contribution]) -> tuple[list[float], int]:
     """What each contribution counts for, and the fan-in of the step."""
     arm, settings = run.plan.arm(task.arm), run.config.outer
     alphas: dict[tuple[int, int], float] = {}
     fan_ins: dict[int, int] = {}
-    for phase in sorted({arrival.phase for arrival in arrivals}):
+    for phase in sorted({contribution.phase for contribution in contributions}):
         through = arm.paths_through(task.module, phase)
         documents = run.shards_of(run.routing_of(task.arm, phase)).documents
         shares = path_weights(
@@ -117,79 +122,82 @@ def _weights(run: Run, task: Task, arrivals: list[Contribution]) -> tuple[list[f
     fan_in = fan_ins[max(fan_ins)]  # of this phase; where no path of it comes, of the late ones
     weights = [
         weight_in_step(
-            alphas[arrival.phase, arrival.path],
-            fan_ins[arrival.phase],
+            alphas[contribution.phase, contribution.path],
+            fan_ins[contribution.phase],
             fan_in,
             rescale_by_fan_in=settings.rescale_by_fan_in,
         )
-        for arrival in arrivals
+        for contribution in contributions
     ]
     return weights, fan_in
 
 
-def _check_bases(run: Run, task: Task, arrivals: list[Contribution]) -> None:
-    """Each started from the module as it was at the start of its own phase."""
+def _check_bases(run: Run, task: Task, contributions: list[Contribution]) -> None:
+    """Refuses a contribution that did not start from the module at the start of its phase."""
     digests = {
         phase: run.ledger.facts.module(task.arm, task.module, phase).parameters.digest
-        for phase in {arrival.phase for arrival in arrivals}
+        for phase in {contribution.phase for contribution in contributions}
     }
-    for arrival in arrivals:
-        if arrival.base_digest != digests[arrival.phase]:
-            _refuse(arrival, "It started from other parameters than the module's.")
+    for contribution in contributions:
+        if contribution.base_digest != digests[contribution.phase]:
+            _refuse(contribution, "It started from other parameters than the module's.")
 
 
 def _moves(
-    arrivals: list[Contribution], weights: list[float], norms: list[float], norm_of_mean: float
+    contributions: list[Contribution], weights: list[float], norms: list[float], norm_of_mean: float
 ) -> Moves:
-    """Where a path comes twice, late and in time, its norm is that of the newer."""
+    """Of a path with two contributions, one of them late, the norm is that of the newer."""
     cosine = mean_cosine(weights, norms, norm_of_mean)
-    by_path = zip(arrivals, norms, strict=True)
+    by_path = zip(contributions, norms, strict=True)
     return Moves(
-        {arrival.path: norm for arrival, norm in by_path}, None if math.isnan(cosine) else cosine
+        {contribution.path: norm for contribution, norm in by_path},
+        None if math.isnan(cosine) else cosine,
     )
 
 
-def _find_culprit(run: Run, arrivals: list[Contribution], codec: Codec) -> None:
-    """Raises `ContributionRefused` for the first that is not finite."""
-    for arrival in arrivals:
-        contribution = codec.decode(map_tree(run.objects, arrival.message))
-        for name, leaf in trees.flatten(contribution):
+def _find_culprit(run: Run, contributions: list[Contribution], codec: Codec) -> None:
+    """Raises `ContributionRefused` for the first contribution that is not finite."""
+    for contribution in contributions:
+        gradient = codec.decode(map_tree(run.objects, contribution.message))
+        for name, leaf in trees.flatten(gradient):
             if not np.isfinite(leaf).all():
-                _refuse(arrival, f"`{name}` holds a NaN or an infinity.")
+                _refuse(contribution, f"`{name}` holds a NaN or an infinity.")
 
 
-def _refuse(arrival: Contribution, reason: str) -> NoReturn:
+def _refuse(contribution: Contribution, reason: str) -> NoReturn:
     raise ContributionRefused(
-        path=arrival.path, module=arrival.module, phase=arrival.phase, reason=reason
+        path=contribution.path, module=contribution.module, phase=contribution.phase, reason=reason
     )
 
 
 def _weighted_mean(
-    run: Run, arrivals: list[Contribution], weights: list[float], like: Mapping[str, Any]
+    run: Run, contributions: list[Contribution], weights: list[float], like: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[float]]:
-    """Of all contributions, read once, in the order given, decoded one at a time; and the norm of
+    """The weighted mean of the contributions in the order given, each read once; and the norm of
     each.
     """
     decode = codec(run.config.outer.codec).decode
 
-    # A function, so that nobody holds on to a contribution while the next but one is read.
-    def add(mean: WeightedMean, arrival: Contribution, message: Any, weight: float) -> float:
+    # A function, so that no name keeps a contribution alive while the next but one is read.
+    def add(mean: WeightedMean, contribution: Contribution, message: Any, weight: float) -> float:
         try:
-            contribution = decode(message)
+            gradient = decode(message)
         except BadEncoding as error:
-            _refuse(arrival, str(error))
-        difference = trees.difference(like, contribution)
+            _refuse(contribution, str(error))
+        difference = trees.difference(like, gradient)
         if difference is not None:
-            _refuse(arrival, f"Its {difference}.")
-        return mean.add(contribution, weight)
+            _refuse(contribution, f"Its {difference}.")
+        return mean.add(gradient, weight)
 
     with (
         ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="sum") as threads,
-        one_ahead(lambda arrival: map_tree(run.objects, arrival.message), arrivals) as messages,
+        one_ahead(
+            lambda contribution: map_tree(run.objects, contribution.message), contributions
+        ) as messages,
     ):
         mean = WeightedMean(threads)
         norms = [
-            add(mean, arrival, next(messages), weight)
-            for arrival, weight in zip(arrivals, weights, strict=True)
+            add(mean, contribution, next(messages), weight)
+            for contribution, weight in zip(contributions, weights, strict=True)
         ]
         return mean.take(), norms

@@ -25,10 +25,10 @@ from dipaco.workers.row_plans import save_row_plan
 def prepare_corpus(
     run: Run, claim: Claim, progress: Callable[[PrepareProgress], None]
 ) -> list[Fact]:
-    """Sources to tokens on disk, and the rows of a dense model, which trains on all of them."""
+    """Prepares the corpus, and saves the row plan of all of its training documents."""
     started = time.monotonic()
-    with _alone_at(run.layout.corpus_lock):
-        corpus, files = _prepared(run, progress)
+    with _locked(run.layout.corpus_lock):
+        corpus, files = _prepare(run, progress)
     manifest = corpus.manifest
     everything = build_shard(
         corpus,
@@ -64,8 +64,8 @@ def prepare_corpus(
     ]
 
 
-def _prepared(run: Run, progress: Callable[[PrepareProgress], None]) -> tuple[Corpus, Receipt]:
-    """The corpus, and an object that lists its files; in the bucket, where the run is in one."""
+def _prepare(run: Run, progress: Callable[[PrepareProgress], None]) -> tuple[Corpus, Receipt]:
+    """The corpus, and an object that lists its files; uploads them if the run is in a bucket."""
     layout, objects = run.layout, run.objects
     made_in = layout.corpus if objects.remote is None else layout.preparing
     corpus = prepare(_data_config(run), made_in, progress)
@@ -81,8 +81,8 @@ def _prepared(run: Run, progress: Callable[[PrepareProgress], None]) -> tuple[Co
 
 
 def restore_corpus(run: Run, progress: Callable[[PrepareProgress], None]) -> None:
-    """Prepares the corpus again where somebody deleted it, as a damaged one must be. In a bucket,
-    nobody does.
+    """Prepares the corpus again if its folder was deleted, which is how to repair a damaged one.
+    The files of a corpus in a bucket are downloaded instead.
 
     Raises:
       CorpusChanged: the sources no longer give what the run has trained on.
@@ -90,16 +90,16 @@ def restore_corpus(run: Run, progress: Callable[[PrepareProgress], None]) -> Non
     is_prepared = "prepare" in {stage.stage for stage in run.ledger.facts.stages()}
     manifest = run.layout.corpus / "manifest.json"
     if run.address.url is None and is_prepared and not manifest.exists():
-        with _alone_at(run.layout.corpus_lock):
+        with _locked(run.layout.corpus_lock):
             if not manifest.exists():
                 prepare(_data_config(run), run.layout.corpus, progress)
-        _ = run.corpus  # is compared with what was recorded
+        _ = run.corpus  # opening it compares its digest with the recorded one
 
 
 @contextlib.contextmanager
-def _alone_at(lock: Path) -> Generator[None]:
-    """Waits until nobody else is here: two that write one corpus would spoil it, also where one
-    of them has lost its claim and does not know yet.
+def _locked(lock: Path) -> Generator[None]:
+    """Holds a file lock: two processes must not write one corpus, even if one of them has lost its
+    claim and does not know yet.
     """
     with lock.open("a") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

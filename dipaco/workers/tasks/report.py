@@ -1,4 +1,4 @@
-"""`report`: the rows, the curves and the picture of a finished run, from its facts alone."""
+"""`report`: the table, the curves and the picture of a finished run, from its facts alone."""
 
 import time
 from pathlib import Path
@@ -37,12 +37,12 @@ def write_report(run: Run, claim: Claim) -> list[Fact]:
 
 
 def files_of(run: Run) -> dict[str, Path]:
-    """By suffix; for people first."""
+    """The report files by suffix, the one for people first."""
     return {suffix: run.layout.report(suffix) for suffix in ("md", "json", "png")}
 
 
 def write_files(run: Run, report: Report) -> dict[str, Path]:
-    """Here. Written again, they are the same but for times."""
+    """Writes them into the run folder; written again, only times differ."""
     from dipaco.evaluation.plots import draw_report
 
     files = files_of(run)
@@ -109,7 +109,7 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
         "steps": run.plan.base.total_steps + round(arm.path_steps / arm.topology.num_paths),
         "tokens": tokens,
         "flops": float(tokens * flops_per_token(model, run.config.data.length)),
-        # A single path has nobody to exchange anything with.
+        # A single path exchanges nothing.
         "bytes_sent": totals.bytes_sent if arm.topology.num_paths > 1 else 0,
         "seconds": round(base.seconds + totals.seconds, 3),
     }
@@ -130,7 +130,7 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
 
 
 def _place_in_table(row: ReportRow) -> int:
-    """Rows of one arm stay together: what is re-routed comes after what is routed once."""
+    """Rows of one arm stay together, re-routed ones after the row that is routed once."""
     name = MODULAR if row.name.startswith(f"{MODULAR}_every_") else row.name
     return ROW_ORDER.index(name)
 
@@ -146,7 +146,7 @@ def _curve(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[tuple[int, 
 
 
 def _notes_on_rerouting(run: Run) -> list[str]:
-    """What changing the path on the way costs."""
+    """What changing the path within a document costs."""
     summary = run.stage("reroute").summary
     rows = [row for row in summary["rows"] if row["every"] is not None]
     costs = "; ".join(
@@ -155,20 +155,20 @@ def _notes_on_rerouting(run: Run) -> list[str]:
         for row in rows
     )
     kept = ""
-    if summary.get("hold_out_loss") is not None:  # a run of before there was a hold-out has none
+    if summary.get("hold_out_loss") is not None:  # runs of older versions have none
         kept = (
             f" That router is kept as it was after {summary['step']:,} of "
             f"{run.config.reroute.steps:,} steps, when it did best on documents that did not train "
             "it."
         )
     return [
-        "modular_every_N asks a router anew after every N tokens; a path that takes over reads "
+        "modular_every_N asks a router again after every N tokens; a path that takes over reads "
         f"the text again from its beginning ({costs}).{kept}"
     ]
 
 
 def _note_on_quorum(run: Run) -> str:
-    """Which contributions each step took, and what that means for whoever does this again."""
+    """Which contributions each step took, and why another run may take others."""
     arm, late = run.plan.arm(MODULAR), run.ledger.quorums.late(MODULAR)
     steps = "; ".join(
         f"{module} step {step}: path{'s' * (len(taken) > 1)} "
@@ -180,8 +180,8 @@ def _note_on_quorum(run: Run) -> str:
         f"Modules stepped with {arm.quorum:.0%} of their contributions and {arm.grace_seconds:g} s "
         f"of grace (`outer.quorum`): {count} of {run.ledger.quorums.num_taken(MODULAR)} were late "
         f"and joined the step after their own{f' ({steps})' if steps else ''}; every other was "
-        "taken by the step of its phase. Who is late is luck: another run of this config need not "
-        "have these digests."
+        "taken by the step of its phase. Which are late depends on timing: another run of this "
+        "config may have other digests."
     )
 
 

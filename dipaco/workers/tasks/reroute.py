@@ -1,8 +1,7 @@
-"""`reroute`: the router for every few tokens is trained, and the last release evaluated with it.
+"""`reroute`: trains the router that picks a path every W tokens, and evaluates the last release.
 
-DiPaCo (arXiv 2403.10616) section 2.4. What every path says of every token, of the router's
-documents and of those that are validated on, was kept when the last release was scored. Scores of
-one path are in memory at a time.
+DiPaCo (arXiv 2403.10616) section 2.4. The tasks `score` of the last release saved the
+log-likelihood of every token under every path; those of one path are in memory at a time.
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ from dipaco.inner.phase import run_phase
 from dipaco.inner.state import fresh as fresh_state
 from dipaco.inner.step import make_step
 from dipaco.model.lm import hidden_states
-from dipaco.routing import token_router as within
+from dipaco.routing import token_router
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.store.tensors import load_tree, save_tree
@@ -37,21 +36,23 @@ from dipaco.workers.errors import RouterDiverged
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.scoring import validation
 
-CHECKS = 40  # of the router on its hold-out, while it is trained
+NUM_CHECKS = 40  # of the router on its hold-out during training
 
 
 class _BestRouter(NamedTuple):
-    """The router as it was when it did best on its hold-out; where nothing in that is asked, as it
-    is in the end.
+    """The router at the step of its lowest hold-out loss; at its last step if the hold-out has no
+    targets.
     """
 
     params: Any
-    loss: np.ndarray  # float32 scalar, mean nats per target of the hold-out; infinite: never asked
+    loss: (
+        np.ndarray
+    )  # float32 scalar, mean nats per target of the hold-out; infinite: never measured
     step: np.ndarray  # int32 scalar
 
 
 class _Rows(NamedTuple):
-    """Documents to learn from, or to be measured on."""
+    """Documents to train on or to measure the loss on."""
 
     tokens: np.ndarray  # int32 [N, T]
     targets: np.ndarray  # int32 [N, T]
@@ -64,15 +65,15 @@ class _Rows(NamedTuple):
 def reroute(
     run: Run, claim: Claim, on_step: OnStep, should_stop: Callable[[], bool] = lambda: False
 ) -> list[Fact]:
-    """Trains the router and evaluates it with each W.
+    """Trains the router and evaluates it with each W of `reroute.every`.
 
     Raises:
       Preempted: `should_stop` returned True.
-      RouterDiverged: its loss is no number.
+      RouterDiverged: its loss is not finite.
     """
     started = time.monotonic()
     config, arm = run.config, run.plan.arm(MODULAR)
-    scores = functools.partial(_of_each_path, run, arm.phases)
+    scores = functools.partial(_scores_by_path, run, arm.phases)
     kept, seconds = _trained(run, claim, scores, on_step, should_stop)
 
     documents, path_N = validation(run, MODULAR, arm.phases)
@@ -99,13 +100,13 @@ def reroute(
     ]
 
 
-def _of_each_path(run: Run, phase: int, name: str) -> Iterator[np.ndarray]:
-    """What was kept of every path of the last release, one after the other."""
+def _scores_by_path(run: Run, phase: int, name: str) -> Iterator[np.ndarray]:
+    """Saved scores of the last release, path by path."""
     for receipt in run.ledger.facts.scores(MODULAR, phase):
         yield load_tree(run.objects, receipt)[name]
 
 
-def _hidden_of(run: Run) -> within.HiddenOf:
+def _hidden_of(run: Run) -> token_router.HiddenOf:
     return lambda model, tokens_BT: hidden_states(run.config.model, model, tokens_BT)
 
 
@@ -116,14 +117,14 @@ def _trained(
     on_step: OnStep,
     should_stop: Callable[[], bool],
 ) -> tuple[_BestRouter, float]:
-    """Fine-tunes the base model on the router's documents, with AdamW as the paths. Also the
-    seconds that somebody else took for the steps before these.
+    """Fine-tunes the base model on the router's documents, with AdamW as the paths. Also returns
+    the seconds of the steps that an earlier worker took.
     """
     started = time.monotonic()
     config, settings = run.config, run.config.reroute
     rows = _rows(run, scores)
     random = np.random.default_rng(run.seed_for("reroute"))
-    learned, held_out = within.split(len(rows.tokens), settings.hold_out, random)
+    learned, held_out = token_router.split(len(rows.tokens), settings.hold_out, random)
     inner = dataclasses.replace(
         config.inner,
         learning_rate=settings.learning_rate,
@@ -131,7 +132,7 @@ def _trained(
         batch_size=settings.batch_size,
         accumulation_steps=1,
     )
-    params = within.fresh(run.base_parts(), config.model.d_model, config.num_paths)
+    params = token_router.fresh(run.base_parts(), config.model.d_model, config.num_paths)
     state = fresh_state(jax.tree.map(jnp.array, params), adamw(inner))
     kept = _BestRouter(params, np.asarray(math.inf, np.float32), np.asarray(0, np.int32))
     taken, losses, seconds = 0, (), 0.0
@@ -152,11 +153,11 @@ def _trained(
             now, queue = np.split(queue, [settings.batch_size])
             yield rows.batch(now)
 
-    step: Any = make_step(functools.partial(within.loss, _hidden_of(run)), inner)
-    measure = jax.jit(functools.partial(within.loss, _hidden_of(run)))
+    step: Any = make_step(functools.partial(token_router.loss, _hidden_of(run)), inner)
+    measure = jax.jit(functools.partial(token_router.loss, _hidden_of(run)))
     coming = itertools.islice(batches(), taken, None)
     rates = learning_rates(inner, settings.steps, 0, settings.steps)
-    between_checks = -(-settings.steps // CHECKS)
+    between_checks = -(-settings.steps // NUM_CHECKS)
     while taken < settings.steps:
         count = min(between_checks - taken % between_checks, settings.steps - taken)
         try:
@@ -200,18 +201,18 @@ def _trained(
 def _rows(run: Run, scores: Callable[[str], Iterator[np.ndarray]]) -> _Rows:
     documents = run.corpus.documents("router")
     tokens, lengths = first_tokens(run.corpus, documents, run.config.data.length)
-    target_NT = within.targets(scores("router_values"), lengths, run.config.reroute.window)
+    target_NT = token_router.targets(scores("router_values"), lengths, run.config.reroute.window)
     index_T = np.arange(tokens.shape[1])
-    # From the last token of the prefix on: before it, nobody is asked.
-    is_asked_T = index_T >= run.config.data.prefix_tokens - 1
-    return _Rows(tokens, target_NT, is_asked_T & (index_T + 1 < lengths[:, None]))
+    # The router picks paths from the last token of the prefix on.
+    is_routed_T = index_T >= run.config.data.prefix_tokens - 1
+    return _Rows(tokens, target_NT, is_routed_T & (index_T + 1 < lengths[:, None]))
 
 
 def _better(kept: _BestRouter, params: Any, loss: float, step: int) -> _BestRouter:
-    """Of two that are level the earlier, which has fewer steps behind it."""
+    """The router of lower loss; of equal losses the earlier one."""
     if not loss < kept.loss:
         return kept
-    # Copies: the next step is given the buffers that these are in.
+    # Copied, since the next step takes over these buffers.
     return _BestRouter(
         jax.tree.map(np.array, params), np.asarray(loss, np.float32), np.asarray(step, np.int32)
     )
@@ -220,7 +221,7 @@ def _better(kept: _BestRouter, params: Any, loss: float, step: int) -> _BestRout
 def _hold_out_loss(
     measure: Callable[..., Any], params: Any, rows: _Rows, held_out: np.ndarray, size: int
 ) -> float:
-    """Mean nats per target of the documents held out; infinite where nobody is asked in them."""
+    """Mean nats per target of the documents held out; infinite if they have no targets."""
     nats, count = 0.0, 0
     for start in range(0, len(held_out), size):
         batch = rows.batch(np.resize(held_out[start : start + size], size))
@@ -231,11 +232,11 @@ def _hold_out_loss(
 
 
 def _choices(run: Run, params: Any, tokens_NT: np.ndarray) -> np.ndarray:
-    """Whom the router would have go on after each token: int32 [N, T]."""
+    """The path that the router picks after each token: int32 [N, T]."""
 
     @jax.jit
     def choose(params, tokens_BT):
-        return jnp.argmax(within.path_logits(_hidden_of(run), params, tokens_BT), axis=-1)
+        return jnp.argmax(token_router.path_logits(_hidden_of(run), params, tokens_BT), axis=-1)
 
     size, params = run.config.evaluation.batch_size, jax.device_put(params)
     choices = []

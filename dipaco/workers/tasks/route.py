@@ -28,11 +28,12 @@ from dipaco.workers.row_plans import save_row_plan
 
 
 def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
-    """Features, router, shards; and, the first time, every arm's modules, cut from the base model.
+    """Fits the router, builds the shards and, at phase 0, cuts every arm's modules from the base
+    model.
 
-    At an alternation the router is fitted to what the paths have said of its documents, and
-    everything is routed anew; what was made before stays. Of several hosts that do it together, the
-    first gathers the tokens of each shard. DiPaCo section 2.4.
+    At an alternation the router is fitted to the labels of the paths, and all documents are routed
+    again; earlier routers and shards stay. Of several hosts, the first writes the tokens of each
+    shard. DiPaCo section 2.4.
     """
     started = time.monotonic()
     config, corpus, phase = run.config, run.corpus, claim.task.phase
@@ -85,7 +86,7 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
 
 
 def _router(run: Run) -> Router:
-    """That of the run we started from, or one fitted to the documents set aside for it."""
+    """The router that the run was given, or one fitted to the documents set aside for it."""
     given = run.given("router")
     if given is not None:
         return load(run.objects.read_bytes(Receipt(*given)))
@@ -104,8 +105,7 @@ def _router_features(run: Run) -> np.ndarray:
 def _refitted(run: Run, phase: int) -> dict[str, Any]:
     """The router after an alternation, and what it was fitted to.
 
-    Where the router before says of every document what the paths say, there is nothing to learn,
-    and it stays.
+    A router that already assigns every document to its best path stays as it is.
     """
     config, before = run.config, run.router_of(run.routing_of(MODULAR, phase - 1))
     scores = (
@@ -135,8 +135,8 @@ def _refitted(run: Run, phase: int) -> dict[str, Any]:
 
 
 def _what_changed(run: Run, phase: int, shards: list[Shard], found: dict[str, Any]) -> Any:
-    """What `status` shows of an alternation: how often the router before, and this one, sends a
-    router document to the path that is best for it; how many documents have changed their path.
+    """What `status` shows of an alternation: how often the router before and this one send a router
+    document to its best path, and how many documents have changed their path.
     """
     plans = run.shards_of(run.routing_of(MODULAR, phase - 1)).plans
     stayed = sum(
@@ -147,7 +147,7 @@ def _what_changed(run: Run, phase: int, shards: list[Shard], found: dict[str, An
     labels = np.bincount(found["labels"]["paths"], minlength=run.config.num_paths)
     return {
         "labels": labels.tolist(),
-        # Of the router's documents, how many each path would get and gets.
+        # How many of the router's documents each path gets, before and after calibration.
         "before_calibration": found["before_calibration"],
         "after_calibration": found["after_calibration"],
         "agreement": found["agreement"],
@@ -157,8 +157,8 @@ def _what_changed(run: Run, phase: int, shards: list[Shard], found: dict[str, An
 
 
 def _build_shards(run: Run, router: Router) -> tuple[list[Shard], list[np.ndarray]]:
-    """What each path trains on, and what of that is held out; with overlap, a document is in the
-    shards of its best paths. DiPaCo section 2.4.
+    """The shard of each path, and the documents held out of it; with overlap, a document is in the
+    shards of several paths. DiPaCo section 2.4.
     """
     config, train = run.config, run.corpus.documents("train")
     choices_NK = route_documents(run, router, run.corpus, train, config.routing.overlap)
@@ -182,13 +182,13 @@ def _validation_documents(run: Run) -> np.ndarray:
     valid, most = run.corpus.documents("valid"), run.config.evaluation.max_documents
     if most is None or len(valid) <= most:
         return valid
-    # The same documents whatever the run's seed, so that seeds can be compared.
+    # The same documents for every seed of the run, so that seeds can be compared.
     return np.sort(np.random.default_rng(0).permutation(valid)[:most])
 
 
 def _first_modules(run: Run, arm: Arm) -> list[Fact]:
-    """Modules at phase 0: those that the run was given, or the base model's parts, one object
-    for a whole level.
+    """Modules at phase 0: those that the run was given, or the base model's parts, with one object
+    shared by all modules of a level.
     """
     given = run.given("modules") if arm.is_routed else None
     if given is not None:

@@ -27,7 +27,7 @@ from dipaco.store.snapshots import save_snapshot
 from dipaco.store.tensors import save_tree
 from dipaco.topology import ModuleId, dissect
 from dipaco.workers.callbacks import OnStep
-from dipaco.workers.garbage_collection import superseded_snapshots
+from dipaco.workers.garbage_collection import superseded_partial_snapshots
 from dipaco.workers.hosts import SINGLE_HOST, Hosts
 from dipaco.workers.phase_start import PhaseStart, has_residual, phase_start
 from dipaco.workers.preemption import Preempted
@@ -142,7 +142,7 @@ def train_with_runner(
             losses=tuple(losses),
             seconds=start.seconds + time.monotonic() - started,
         )
-        old_names = superseded_snapshots(run, claim, but=name)
+        old_names = superseded_partial_snapshots(run, claim, but=name)
         run.ledger.commit.save_partial_snapshot(claim, partial_snapshot)
         for each in old_names:
             run.objects.delete(each)

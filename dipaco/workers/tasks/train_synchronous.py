@@ -1,9 +1,9 @@
 """`train` of a synchronous arm: all paths through one phase, in one task.
 
-Gradients are averaged per module at every step (`inner.synchronous`), so there is
-nothing to be done by several workers, no contribution and no outer step; a phase is what is saved
-at a time. What paths would exchange, were each on a machine of its own, is recorded as theirs: at
-every step a gradient up and its mean down. DiPaCo section 4.5.
+Gradients are averaged per module at every step (`inner.synchronous`), so there are no contributions
+and no outer steps, and one worker does the task; it saves at the end of each phase. Each path is
+recorded with the bytes it would exchange from a machine of its own: at every step a gradient up and
+the mean down. DiPaCo section 4.5.
 """
 
 import itertools
@@ -37,19 +37,19 @@ Modules = dict[ModuleId, Any]
 
 
 class SynchronousStart(NamedTuple):
-    """Where the phase begins, or where somebody else stopped inside it."""
+    """Where the phase begins, or where another worker was stopped inside it."""
 
     modules: Modules
     states: Modules
     taken: int  # inner steps, over all phases
-    losses: list[list[float]]  # [steps of this phase that somebody else took][paths]
+    losses: list[list[float]]  # [steps of this phase that are taken already][paths]
     seconds: float
 
 
 def train_synchronous(
     run: Run, claim: Claim, on_step: OnStep, should_stop: Callable[[], bool] = lambda: False
 ) -> list[Fact]:
-    """Does the task; its facts are true only once they are recorded.
+    """Trains all paths of the arm through one phase, and saves their modules.
 
     Raises:
       Preempted: `should_stop` returned True.
@@ -59,11 +59,11 @@ def train_synchronous(
     arm, phase = run.plan.arm(claim.task.arm), claim.task.phase
     paths, inner = range(arm.topology.num_paths), run.config.inner
     batches = [batches_for(run, arm, path, phase) for path in paths]
-    begun = _begin(run, arm, phase, batches)
+    start = _begin(run, arm, phase, batches)
     end = arm.steps_before(phase + 1)
-    rates = learning_rates(inner, arm.total_steps, begun.taken, end - begun.taken)
-    losses, tokens = list(begun.losses), inner.batch_size * run.config.data.length
-    metrics: list[Any] = []  # of the step in hand, path by path
+    rates = learning_rates(inner, arm.total_steps, start.taken, end - start.taken)
+    losses, tokens = list(start.losses), inner.batch_size * run.config.data.length
+    metrics: list[Any] = []  # losses of the current step, in path order
 
     def gradient_of(path: int, step: int, parts: Any) -> Any:
         batch = run.programs.place_batch(batches[path].at(step))
@@ -72,7 +72,7 @@ def train_synchronous(
         return gradient
 
     def update(step: int, *arguments: Any) -> Any:
-        return run.programs.update(*arguments, rates[step - begun.taken])
+        return run.programs.update(*arguments, rates[step - start.taken])
 
     def fetch(waiting: list[Any]) -> None:
         losses.append([float(loss) for loss in jax.device_get(waiting)])
@@ -81,26 +81,26 @@ def train_synchronous(
                 raise Diverged(step=len(losses), loss=loss)
             on_step(loss, tokens)
 
-    placed = {m: run.programs.place_module(begun.modules[m], begun.states[m]) for m in begun.states}
-    start = {m: parts for m, (parts, _) in placed.items()}, {m: s for m, (_, s) in placed.items()}
-    reached, waiting = start, []
+    placed = {m: run.programs.place_module(start.modules[m], start.states[m]) for m in start.states}
+    reached = {m: parts for m, (parts, _) in placed.items()}, {m: s for m, (_, s) in placed.items()}
+    waiting: list[Any] = []
     for stepped in synchronous_steps(
         arm.topology,
-        *start,
+        *reached,
         gradient_of,
         update,
         _weights(run, arm, phase),
-        steps=itertools.takewhile(lambda _: not should_stop(), range(begun.taken, end)),
+        steps=itertools.takewhile(lambda _: not should_stop(), range(start.taken, end)),
         clip_norm=inner.clip_norm,
     ):
         reached = stepped
-        # One step late, so that the device never waits for the host.
+        # Fetched one step late, so that the device never waits for the host.
         if waiting:
             fetch(waiting)
         waiting, metrics = metrics, []
     if waiting:
         fetch(waiting)
-    seconds = begun.seconds + time.monotonic() - started
+    seconds = start.seconds + time.monotonic() - started
     taken = arm.steps_before(phase) + len(losses)
     if taken < end:
         raise Preempted(_save_partial_snapshot(run, claim, *reached, taken, losses, seconds))
@@ -178,7 +178,7 @@ def _finish(
     losses: list[list[float]],
     seconds: float,
 ) -> list[Fact]:
-    """Bytes first. The facts are recorded together, when everything they speak of is durable."""
+    """Saves the modules and their AdamW states, and returns the facts about them."""
     arm, phase = run.plan.arm(claim.task.arm), claim.task.phase
     topology, steps = arm.topology, len(losses)
     after = jax.device_get(modules)
