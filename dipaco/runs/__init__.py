@@ -1,7 +1,11 @@
-"""A run, opened: its config, facts, bytes, corpus and compiled programs side by side, for whoever
-works on it or reads it.
+"""Runs: the config, facts, bytes, corpus and compiled programs of one run, opened side by side.
 
-`run` opens and begins run folders, `programs` holds what is compiled, `routing` sends documents to
-paths. Workers do tasks on a `Run`; serving, evaluation and export read a release out of it. May
-import everything below `config`, and `config`.
+`opening` begins, finds and opens runs, `folder_lock` keeps their folders to one setup at a time,
+and `run` is a `Run`: what every task reads through. `programs` holds what is compiled, `routing`
+sends documents to paths, `feature_cache` shares their features between runs, and `evaluate_texts`
+scores any text. `status`, `inspection` and `progress` describe a run; `upgrade` moves it to another
+version of the program.
+
+Workers do tasks on a `Run`; serving, evaluation and export read a release out of it. May import
+every room below, and nothing of workers, serving or swarm.
 """

@@ -1,7 +1,7 @@
-"""Tells glibc to keep the memory that it is given back, for steps on CPU.
+"""Makes glibc keep freed memory, for steps on CPU.
 
-XLA allocates a step's scratch memory anew for every step (130 MB for the quickstart's model), and
-glibc hands blocks of that size straight back to the system, which must then clear every page again:
+XLA allocates a step's scratch memory at every step (130 MB for the quickstart's model), and glibc
+returns blocks of that size to the system, which must then clear every page again:
 32,000 page faults and a third of a step's CPU time in the kernel. Kept, it is 3,000 and a
 twentieth. Changes no result."""
 
@@ -13,7 +13,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
 def keep_freed_memory() -> None:
-    """To be called before threads are started; does nothing where there is no glibc."""
+    """Must be called before threads start; does nothing without glibc."""
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

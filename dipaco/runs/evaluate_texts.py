@@ -10,29 +10,30 @@ import numpy as np
 from dipaco.control.release import Release
 from dipaco.data.first_tokens import encode_first_tokens
 from dipaco.errors import NothingToScore
-from dipaco.evaluation.perplexity import (
-    perplexity,
-    score_documents,
-)
+from dipaco.evaluation.perplexity import perplexity, score_documents
 from dipaco.runs.routing import features, router_of
 from dipaco.runs.run import Run
 
-CHUNK = 4096  # documents of a file that are in memory at once
+CHUNK_DOCUMENTS = 4096  # in memory at once
 
 
 def evaluate_texts(
     run: Run, release: Release, texts: Iterable[str], path: int | None = None
 ) -> dict[str, Any]:
-    """Perplexity of any documents under a release; routed, or all under one path.
+    """Perplexity of any documents under a release.
 
-    Documents are taken in chunks, so a large file is never all in memory.
+    Args:
+      run: of the release.
+      release: to evaluate.
+      texts: documents; read in chunks, so a large file is never all in memory.
+      path: scores all documents; None = each is routed.
 
     Returns:
       JSON values: perplexity, tokens and documents that count, documents too short to evaluate,
       documents per path.
 
     Raises:
-      NothingToScore: no document goes on after the routing prefix.
+      NothingToScore: no document is longer than the routing prefix.
     """
     data = run.config.data
     likelihoods: dict[int, Any] = {}
@@ -40,7 +41,7 @@ def evaluate_texts(
     documents_by_path: Counter[int] = Counter()
     too_short = 0
     tokenizer = run.corpus.tokenizer()
-    for chunk in _chunks(texts, CHUNK):
+    for chunk in _chunks(texts, CHUNK_DOCUMENTS):
         tokens, lengths = encode_first_tokens(tokenizer, chunk, data.length)
         is_scored = lengths > data.prefix_tokens
         too_short += int((~is_scored).sum())

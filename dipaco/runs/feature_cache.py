@@ -1,8 +1,8 @@
-"""Features of documents, computed once by whichever of several runs of one base model comes first.
+"""A cache of document features that the runs of a sweep share, since they share a base model.
 
-Such runs, the rows of a sweep, have a folder for them in common (`Layout.features`); any other run
-has none, and nothing is kept. A file is named by what it holds the features of, and by its own
-digest: one that is damaged is computed again.
+The first run that needs features computes them and writes them into `Layout.features`; a run that
+is not part of a sweep has no such folder and caches nothing. A file is named by a digest of its
+inputs and by its own digest: a damaged one is computed again.
 """
 
 import uuid
@@ -20,8 +20,13 @@ def cached_features(
     lengths_N: np.ndarray,
     compute: Callable[[], np.ndarray],
 ) -> np.ndarray:
-    """float32 [N, D] of the documents whose first tokens are given, as the run's base model has
-    them on this kind of machine.
+    """Features float32 [N, D] of documents under the run's base model on this kind of machine.
+
+    Args:
+      run: whose base model and cache folder are used.
+      tokens_NT: int32 [N, T], the first tokens of each document.
+      lengths_N: int32 [N], how many of them each has.
+      compute: computes the features if they are not cached.
     """
     folder = run.layout.features
     if not folder.is_dir():
@@ -36,7 +41,7 @@ def cached_features(
         if file.stem == f"{key}-{file_digest(file)}":
             return np.load(file)
     features_ND = compute()
-    file = folder / f"{key}.{uuid.uuid4().hex}"  # several may write at once
+    file = folder / f"{key}.{uuid.uuid4().hex}"  # several processes may write at once
     write_whole(file, lambda stream: np.save(stream, features_ND))
     file.rename(folder / f"{key}-{file_digest(file)}.npy")
     return features_ND

@@ -55,7 +55,7 @@ class Programs:
                 problem=f"the hosts of this worker have {len(jax.devices())} devices together, and "
                 f"the mesh takes {self.mesh.size}; one axis of `mesh` may be -1, the rest"
             )
-        # What the host looks at must be whole on each, where devices are shared with other hosts.
+        # Outputs that the host reads must be whole on each host.
         replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
         self._everywhere = replicated if self.mesh.size > 1 else None
         self._optimizer = adamw(config.inner)
@@ -99,8 +99,8 @@ class Programs:
         return _put(batch, self._batch_sharding)
 
     def gather(self, tree: Any) -> Any:
-        """The arrays of a mesh that several hosts share, whole, on each of them, leaf by leaf: on
-        the devices there is room for one besides the state.
+        """Gathers the arrays of a mesh of several hosts whole on each of them, leaf by leaf: the
+        devices have room for one leaf besides the state.
         """
         return multihost_utils.process_allgather(tree, tiled=True)
 
@@ -136,13 +136,11 @@ class Programs:
 
     @functools.cached_property
     def update(self) -> Any:
-        """One step of a module, with the mean of its paths' gradients; see `inner.together`."""
+        """One step of a module, with the mean of its paths' gradients; see `inner.synchronous`."""
         return make_module_update(self.config.inner)
 
     def module_state_like(self, parts: Any) -> Any:
-        """Shapes and types of the one AdamW state that a module has where its paths step
-        together.
-        """
+        """Shapes and types of the AdamW state of a module whose paths step together."""
         like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), parts)
         return jax.eval_shape(adamw_of_clipped(self.config.inner).init, like)
 
@@ -191,8 +189,8 @@ class Programs:
 
 
 def _put(tree: Any, shardings: Any) -> Any:
-    """Arrays of the host on a mesh; where it has devices of several hosts, each puts its own share
-    of what all of them have.
+    """Puts arrays on a mesh; on a mesh of several hosts, each puts its own devices' part of arrays
+    that all of them hold.
     """
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings)
@@ -218,12 +216,10 @@ def machine() -> str:
 
 
 def use_compilation_cache(folder: Path) -> None:
-    """Keeps compiled programs in a folder of their own for each kind of machine; changes no
-    result.
-    """
+    """Keeps compiled programs in a folder per kind of machine; changes no result."""
     key = "".join(letter if letter.isalnum() else "-" for letter in machine())
     jax.config.update("jax_compilation_cache_dir", str(folder / key))
-    # The small ones as well: there are dozens, and each is read in a few milliseconds.
+    # Small programs too: there are dozens, and each is read in a few milliseconds.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 

@@ -1,6 +1,4 @@
-"""A run, opened: its config and plan, its facts and its bytes, and what every task needs of
-them.
-"""
+"""An open run: its config and plan, its facts and bytes, and what every task reads of them."""
 
 import dataclasses
 import functools
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from dipaco.runs.programs import Programs
 
 
-MOST_OPEN_SHARDS = 4  # whose files are open at once
+MAX_OPEN_SHARDS = 4  # whose files are open at once
 
 
 class ShardIndex(NamedTuple):
@@ -46,7 +44,7 @@ class ShardIndex(NamedTuple):
 
 
 class Run:
-    """One run, open for reading and, with the lock of its folder held, for work."""
+    """A run, open for reading and, while the lock of its folder is held, for work."""
 
     def __init__(
         self,
@@ -70,7 +68,7 @@ class Run:
 
     @functools.cached_property
     def config(self) -> RunConfig:
-        """The config as it is run: a base model that was trained elsewhere is not trained again."""
+        """The config as it runs: a base model that comes trained is not trained again."""
         if self.given("base_is_trained"):
             base = dataclasses.replace(self.requested_config.base, steps=0)
             return dataclasses.replace(self.requested_config, base=base)
@@ -82,8 +80,11 @@ class Run:
 
     @functools.cached_property
     def corpus(self) -> "Corpus":
-        """The prepared corpus. Raises `CorpusMissing` before the stage `prepare` is done, and
-        `CorpusChanged` where it is not the one that the run has trained on.
+        """The prepared corpus.
+
+        Raises:
+          CorpusMissing: the task `prepare` is not done.
+          CorpusChanged: it is not the corpus that the run has trained on.
         """
         from dipaco.data.corpus import Corpus
 
@@ -103,7 +104,7 @@ class Run:
         return {Path(receipt.name).name: receipt for receipt in receipts}
 
     def _fetch_corpus_file(self, name: str) -> None:
-        """Sees to it that a file of the corpus is here, and whole."""
+        """Downloads a file of the corpus if it is not here, and verifies it."""
         self.objects.file(self._corpus_files[name])
 
     def tokens_of(self, documents: np.ndarray) -> "TokenReader":
@@ -119,8 +120,8 @@ class Run:
             try:
                 folder = self.objects.folder(shard_tokens_folder(name))
             except (ObjectMissing, ObjectDamaged):
-                return self.corpus  # each of whose files is checked as well
-            while len(self._shard_tokens) >= MOST_OPEN_SHARDS:
+                return self.corpus  # its files are verified as well
+            while len(self._shard_tokens) >= MAX_OPEN_SHARDS:
                 del self._shard_tokens[next(iter(self._shard_tokens))]
             self._shard_tokens[name] = ShardTokens(folder, documents)
         return self._shard_tokens[name]
@@ -135,20 +136,20 @@ class Run:
         return self.ledger.facts.stage(name, phase)
 
     def routing_of(self, arm: str, phase: int) -> StageDone:
-        """How documents were routed for a phase of an arm: its router, shards and hold-outs are
-        those of the last alternation. Raises `NotAvailable`.
+        """The routing for a phase of an arm: router, shards and hold-outs of the last alternation.
+        Raises `NotAvailable`.
         """
         return self.stage("route", self.plan.arm(arm).routed_at(phase))
 
     def router_of(self, routing: StageDone) -> Router:
-        """The router that a stage `route` made."""
+        """The router of a routing."""
         receipt = routing.artifacts["router"]
         if receipt.digest not in self._routers:
             self._routers[receipt.digest] = load_router(self.objects.read_bytes(receipt))
         return self._routers[receipt.digest]
 
     def shards_of(self, routing: StageDone) -> ShardIndex:
-        """Where the shard of every path lies, as a stage `route` made them."""
+        """The shards of a routing."""
         index = json.loads(self.objects.read_bytes(routing.artifacts["shards"]))
         plans = [Receipt(*receipt) for receipt in index["plans"]]
         return ShardIndex(plans, index["documents"])
@@ -171,9 +172,7 @@ class Run:
 
     @functools.cached_property
     def base_hidden(self) -> Any:
-        """tokens int32 [B, T] -> hidden states [B, T, D] of the base model: what the router
-        looks at.
-        """
+        """tokens int32 [B, T] -> hidden states [B, T, D] of the base model, for the router."""
         return self.programs.hidden(self.base_parts())
 
     def path_of(self, release: Release, path: int) -> dict[str, Any]:
@@ -183,7 +182,7 @@ class Run:
         return assemble(modules, tuple(receipts))
 
     def given(self, key: str) -> Any:
-        """What the run was started from (`--init-from`, `--from`): JSON, or None."""
+        """A JSON value of what the run starts from (`--init-from`, `--from`), or None."""
         text = self.ledger.meta.get(key)
         return None if text is None else json.loads(text)
 

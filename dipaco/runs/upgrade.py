@@ -1,4 +1,4 @@
-"""Upgrade: a run goes on with another version of the program, and with no other from then on."""
+"""Upgrade: pins a run to this version of the program, and brings its tables up to date."""
 
 import time
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from dipaco.errors import LedgerDamaged, WorkersActive
 from dipaco.runs.opening import database_location_of
 from dipaco.store.address import Address
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 class Upgraded(NamedTuple):
-    """What became of a run."""
+    """A run before and after."""
 
     before: str  # version of the program
     tables_before: int
@@ -25,22 +25,22 @@ class Upgraded(NamedTuple):
 def upgrade(
     where: Address, wait_seconds: float, is_told_to_stop: Callable[[], bool] = lambda: False
 ) -> Upgraded:
-    """Drains the run, waits, brings its tables to this program's version, and pins that.
+    """Drains the run, waits until its workers have left, and upgrades it.
 
     Raises:
-      KeyboardInterrupt: told to stop before everybody had left. The run goes on as it was.
-      WorkersActive: somebody has not left after `wait_seconds`. The run goes on as it was.
+      KeyboardInterrupt: `is_told_to_stop` while waiting. The run is left as it was.
+      WorkersActive: a worker has not left after `wait_seconds`. The run is left as it was.
       NoSuchRun, LedgerVersion.
     """
-    place = database_location_of(where)
-    ledger = Ledger(*place, allows_older=True)
+    location = database_location_of(where)
+    ledger = Ledger(*location, allows_older=True)
     try:
         before = ledger.meta.command()
         if before.version is None:
-            raise LedgerDamaged(file=place.name, problem="it does not say which run it is of")
+            raise LedgerDamaged(file=location.name, problem="it does not say which run it is of")
         ledger.meta.set_command("drain")
         try:
-            _wait_until_nobody_is_here(ledger, wait_seconds, is_told_to_stop)
+            _wait_until_all_have_left(ledger, wait_seconds, is_told_to_stop)
         except BaseException:
             ledger.meta.set_command(before.name)
             raise
@@ -49,21 +49,21 @@ def upgrade(
         ledger.close()
 
 
-def _wait_until_nobody_is_here(
+def _wait_until_all_have_left(
     ledger: Ledger, wait_seconds: float, is_told_to_stop: Callable[[], bool]
 ) -> None:
     deadline = time.monotonic() + wait_seconds
-    while here := _who_is_here(ledger):
+    while here := _active_workers(ledger):
         if time.monotonic() > deadline:
             raise WorkersActive(what="An upgrade", who=here)
         if is_told_to_stop():
             raise KeyboardInterrupt
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
-def _who_is_here(ledger: Ledger) -> str:
-    """A phrase; nothing where nobody is. Who has been silent for a lease is not here, and is
-    refused when it comes back.
+def _active_workers(ledger: Ledger) -> str:
+    """A phrase; empty if none is. A worker that is silent for a lease does not count: it is refused
+    when it comes back.
     """
     ledger.queue.reap()
     names = {held.worker for held in ledger.queue.held()} | {

@@ -1,9 +1,16 @@
-"""Where bytes, facts and mathematics meet: the tasks of a run, done one by one.
+"""Workers: processes that do the tasks of a run, on one machine or on many.
 
-`loop` claims a task, has it done and records its facts, while `renewer` renews its lease; `stages`,
-`trainer`, `executor`, `evaluator` and `rerouter` each do some kinds of task; `mending` has what was
-lost made again; `monitor` tells who fell silent. All work is deterministic: a task done twice gives
-the same bytes, and its facts count once. One process that runs until idle is the laptop; the same
-tasks are the cluster. The only room that may know both `store` and `inner`/`outer`. DiPaCo (arXiv
-2403.10616) section 3.
+`process` opens a run and works on it: `registration` under a name, `heartbeat` to renew leases,
+`loop` to claim, execute and record. `execution` maps each kind of task to its function in `tasks/`;
+`hosts` are the processes of a worker on several machines. `recovery` has lost objects made again,
+`garbage_collection` deletes superseded ones, `monitor` reports silent workers, `rollback` goes back
+to an earlier phase, `origin` is what a new run starts from.
+
+Nouns: a *worker* holds a *claim* on a task while its lease is renewed; executing a task writes
+objects and returns *facts*; a worker that must stop inside a phase saves a *partial snapshot*.
+
+All work is deterministic: a task done twice gives the same bytes, and its facts count once. One
+process until the run is finished is the laptop; the same tasks are the cluster. This room alone may
+know both `store` and `inner`/`outer`, and imports everything below it but `serving` and `swarm`.
+DiPaCo (arXiv 2403.10616) section 3.
 """
