@@ -1,4 +1,4 @@
-"""Compiled programs are kept for the machine that they were compiled for, and read again."""
+"""Compiled programs are cached per kind of machine, and read again."""
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ def cache(tmp_path):
     compilation_cache.reset_cache()
 
 
-def test_what_was_compiled_is_read_the_second_time_with_the_same_bits(cache):
+def test_compiled_programs_are_read_again_with_the_same_bits(cache):
     told = []
     jax.monitoring.register_event_listener(lambda event, **_: told.append(event))
     x = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)

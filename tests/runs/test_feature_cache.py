@@ -1,4 +1,4 @@
-"""Features that rows of a sweep have in common: computed once, and again where they are damaged."""
+"""Features that the runs of a sweep share: computed once, and again if a file is damaged."""
 
 import numpy as np
 import pytest
@@ -43,12 +43,12 @@ def ask(tmp_path, monkeypatch):
     return ask
 
 
-def test_without_a_folder_nothing_is_kept(ask, tmp_path):
+def test_without_a_folder_no_features_are_cached(ask, tmp_path):
     assert [ask()[1], ask()[1]] == [True, True]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_they_are_computed_once_for_these_documents_and_this_base_model(ask, tmp_path):
+def test_features_are_computed_once_per_documents_and_base_model(ask, tmp_path):
     (tmp_path / "features").mkdir()
     first, is_new = ask()
     again, is_new_again = ask()
@@ -60,7 +60,7 @@ def test_they_are_computed_once_for_these_documents_and_this_base_model(ask, tmp
     assert len(list((tmp_path / "features").iterdir())) == 3
 
 
-def test_damaged_ones_are_computed_again(ask, tmp_path):
+def test_damaged_features_are_computed_again(ask, tmp_path):
     (tmp_path / "features").mkdir()
     ask()
     (file,) = (tmp_path / "features").iterdir()

@@ -76,9 +76,7 @@ def test_training_steps_on_eight_devices_equal_those_on_one(mesh):
     [(MeshConfig(fsdp=8), False), (MeshConfig(data=2, fsdp=2, tensor=2), True)],
     ids=["fully sharded", "all three"],
 )
-def test_devices_send_each_other_parameters_and_not_hidden_states(
-    mesh, may_move_activations, capfd
-):
+def test_devices_exchange_parameters_and_not_hidden_states(mesh, may_move_activations, capfd):
     programs = Programs(dataclasses.replace(CONFIG, mesh=mesh))
     state = programs.place(programs.initial_parts(), None, 0)
     batch = programs.place_batch(batch_of(0, np.full(8, 64)))
@@ -91,7 +89,7 @@ def test_devices_send_each_other_parameters_and_not_hidden_states(
 
 
 @pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(data=2)], ids=["one", "two devices"])
-def test_settings_that_save_memory_train_as_the_plain_step(mesh):
+def test_settings_that_save_memory_train_like_the_plain_step(mesh):
     saving = (("loss_chunks", 4), ("rematerialise", True), ("accumulation_steps", 4))
     parts, losses, _ = three_steps(MeshConfig(), uneven=True)
     saved_parts, saved_losses, _ = three_steps(mesh, saving, uneven=True)
@@ -100,7 +98,7 @@ def test_settings_that_save_memory_train_as_the_plain_step(mesh):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=5e-5), parts, saved_parts)
 
 
-def test_the_rules_of_the_config_decide_what_is_cut():
+def test_the_rules_of_the_config_decide_what_is_sharded():
     def placed(rules):
         mesh = MeshConfig(fsdp=4, tensor=2, rules=rules)
         programs = Programs(dataclasses.replace(CONFIG, mesh=mesh))

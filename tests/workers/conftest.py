@@ -1,4 +1,4 @@
-"""A run of a second's work: its config, its watcher, and its worker."""
+"""A run of a second's work: its config, its corpus and its worker."""
 
 import dataclasses
 import shutil

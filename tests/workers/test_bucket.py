@@ -1,5 +1,5 @@
-"""A run in a bucket, from a machine that has nothing of it: it fetches the shard that it trains on
-and no more, and has made again what the bucket has lost.
+"""A run in a bucket, on a machine that has none of it: it downloads only the shard it trains on, and
+objects lost from the bucket are made again.
 """
 
 import json
@@ -59,7 +59,7 @@ def token_files(run):
     return sorted(root.glob("corpus/tokens*")), sorted(root.glob("tokens/*/tokens*"))
 
 
-def test_a_path_reads_its_shard_from_files_of_its_own(elsewhere):
+def test_a_path_reads_its_shard_from_its_own_files(elsewhere):
     run = elsewhere
     arm = run.plan.arm(MODULAR)
     batches = batches_for(run, arm, 1, 0)
@@ -84,7 +84,7 @@ def test_a_path_reads_its_shard_from_files_of_its_own(elsewhere):
     run.objects.remote.write(name, whole)
 
 
-def test_documents_for_validation_have_shard_tokens_as_well(elsewhere):
+def test_validation_documents_have_shard_tokens_too(elsewhere):
     run = elsewhere
     valid = np.sort(run.corpus.documents("valid"))
     found = run.tokens_of(valid)
@@ -111,7 +111,7 @@ def test_every_file_of_the_corpus_is_in_the_bucket_under_its_digest(elsewhere):
     assert len(there) == len(run.corpus.manifest.files) + 5
 
 
-def test_what_the_bucket_lost_is_made_again(elsewhere, undisturbed):  # noqa: F811
+def test_objects_lost_from_the_bucket_are_made_again(elsewhere, undisturbed):  # noqa: F811
     run = elsewhere
     task = work_until_claimed(run, "outer", 1)
     remote = run.objects.remote

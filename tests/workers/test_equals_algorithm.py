@@ -63,7 +63,7 @@ def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing, code
     assert len(seen) == CONFIG.phases * len(topology.modules)  # and they all differ
 
 
-def test_a_base_model_of_no_steps_is_the_seed_s_and_is_routed_by(begin, programs):
+def test_a_base_model_without_training_is_initialised_from_the_seed_and_routes(begin, programs):
     run = begin(dataclasses.replace(CONFIG, base=BaseSettings(steps=0)))
     work_until(run, 1)
     assert trees.digest(run.base_parts()) == trees.digest(programs.initial_parts())
@@ -104,7 +104,7 @@ def test_a_task_done_twice_gives_the_same_facts_and_counts_once(begin):
         run.ledger.commit.finish(run.plan, second, again)
 
 
-def test_a_snapshot_that_counts_in_other_data_is_not_gone_on_from(begin, monkeypatch):
+def test_a_snapshot_that_counts_in_other_data_is_refused(begin, monkeypatch):
     run = begin(CONFIG)
     work_until(run, 1)
     claim = claim_of(run, "train")
@@ -126,7 +126,7 @@ def test_a_contribution_that_started_from_other_parameters_is_not_averaged(begin
         step_module(run, claim)
 
 
-def test_averaged_contributions_and_older_snapshots_are_swept(begin):
+def test_averaged_contributions_and_older_snapshots_are_deleted(begin):
     run = begin(CONFIG)
     work_until(run, 2)
     left = [file for file in (run.layout.root / "objects/messages").rglob("*") if file.is_file()]

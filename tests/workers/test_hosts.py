@@ -1,5 +1,5 @@
-"""Hosts of one worker: what they tell each other, and that two processes of four devices do what
-one process of eight does, whoever of them is killed.
+"""Hosts of one worker: what they broadcast, and that two processes of four devices compute what one
+process of eight does, whichever of them is killed.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What `dipaco inspect` says of a run whose documents were routed anew."""
+"""What `dipaco inspect` shows of a run with an alternation."""
 
 import dataclasses
 
@@ -11,7 +11,9 @@ from dipaco.store.tensors import load_tree
 from tests.workers.conftest import CONFIG, work_until
 
 
-def test_an_alternation_is_shown_with_what_calibration_and_the_new_router_changed(begin, tmp_path):
+def test_inspect_shows_what_calibration_and_the_new_router_of_an_alternation_changed(
+    begin, tmp_path
+):
     routing = dataclasses.replace(CONFIG.routing, alternations=(1,), target_share=(0.25,) * 4)
     run = begin(dataclasses.replace(CONFIG, routing=routing))
     work_until(run, CONFIG.phases)

@@ -1,4 +1,4 @@
-"""The monitor: what it tells, and whom it still waits for."""
+"""The monitor: its events, and when no worker is left."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def ledger(tmp_path):
         yield ledger
 
 
-def test_it_is_alone_when_all_have_left_or_fallen_silent(ledger):
+def test_the_monitor_is_alone_when_all_workers_have_left_or_are_silent(ledger):
     monitor = Monitor(ledger)
     assert monitor.look() == []
     assert monitor.is_alone

@@ -1,4 +1,4 @@
-"""A phase whose steps others take, and that is stopped on the way."""
+"""A phase whose steps a phase runner takes, stopped before its end."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from dipaco.runs.progress import progress_of
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 
-def test_what_others_had_when_they_were_stopped_is_where_the_next_worker_goes_on(begin):
+def test_the_next_worker_goes_on_from_the_snapshot_of_a_stopped_phase_runner(begin):
     run, begun = begin(CONFIG), []
     work_until(run, 0)
 

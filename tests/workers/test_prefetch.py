@@ -1,4 +1,4 @@
-"""One item ahead: in order, in a thread that has ended when the loop has."""
+"""Prefetching: in order, one item ahead, in a thread that ends with the loop."""
 
 import threading
 
@@ -20,7 +20,7 @@ def test_every_item_comes_loaded_and_in_order(count):
     assert prefetch_threads() == []
 
 
-def test_the_next_is_loaded_while_this_one_is_used_and_no_more():
+def test_only_the_next_item_is_loaded_while_one_is_used():
     begun = [threading.Event() for _ in range(4)]
 
     def load(item):
@@ -34,7 +34,7 @@ def test_the_next_is_loaded_while_this_one_is_used_and_no_more():
             assert not any(event.is_set() for event in begun[item + 2 :])
 
 
-def test_what_loading_raises_comes_in_its_turn_and_ends_the_thread():
+def test_an_error_of_loading_is_raised_in_its_turn_and_ends_the_thread():
     def load(item):
         if item == 2:
             raise KeyError(item)

@@ -1,5 +1,5 @@
-"""Modules that step while a path is late, with real tasks, ledger and store: bit for bit what
-Algorithm 1 makes of the contributions that each step is recorded to have taken.
+"""Modules that step while a path is late, through tasks, ledger and store: bit for bit what
+Algorithm 1 makes of the contributions that the ledger says each step took.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ PHASES = 3
 
 
 def with_quorum(sharing="2x2", *, steps=2, early=0.0, alternations=(), **outer):
-    """Half of a module's paths are enough, and nobody waits any longer."""
+    """Half of a module's paths are enough, and a step waits no longer."""
     settings = {"quorum": 0.5, "grace_seconds": 0.0, **outer}
     return dataclasses.replace(
         CONFIG,
@@ -77,7 +77,7 @@ def with_dice(task):
 def test_a_run_with_late_paths_is_algorithm_1_with_what_each_step_took(begin, settings):
     run = begin(with_quorum(**settings))
     work_with_late_paths(run, with_dice)
-    assert late_ones(run), "nobody was late"
+    assert late_ones(run), "no path was late"
     assert all(each.step == each.phase + 1 < PHASES for each in late_ones(run))
     taken = run.ledger.quorums.taken(MODULAR)
     arm = run.plan.arm(MODULAR)
@@ -94,7 +94,7 @@ def test_a_run_with_late_paths_is_algorithm_1_with_what_each_step_took(begin, se
     assert replay.differences(run) == []
 
 
-def test_the_replay_sees_another_order_and_another_step(begin, monkeypatch):
+def test_a_replay_notices_another_order_and_another_step(begin, monkeypatch):
     run = begin(with_quorum())
     work_with_late_paths(run, with_dice)
     real = run.ledger.quorums.taken(MODULAR)
@@ -107,7 +107,7 @@ def test_the_replay_sees_another_order_and_another_step(begin, monkeypatch):
 
 
 @pytest.mark.parametrize("quorum", [1.0, 0.5])
-def test_nobody_late_and_no_quorum_are_the_same_bits(begin, quorum):
+def test_a_quorum_without_late_paths_gives_the_bits_of_no_quorum(begin, quorum):
     """With a quorum, everybody comes within the grace."""
     run = begin(with_quorum(quorum=quorum, grace_seconds=3600.0))
     work_until(run, PHASES)
@@ -125,7 +125,9 @@ class Killed(BaseException):
     """As a process that is no more."""
 
 
-def test_a_step_that_was_killed_takes_the_same_again_though_more_have_come(begin, monkeypatch):
+def test_a_killed_step_takes_the_same_contributions_again_though_more_have_arrived(
+    begin, monkeypatch
+):
     run = begin(with_quorum())
     held, step = [], None
     while step is None:
@@ -201,7 +203,7 @@ def finish_phase_without_path_0(run):
     run.ledger.commit.finish(run.plan, held, execute(run, held, NullCallbacks(), never))
 
 
-def test_going_back_to_where_a_path_was_late_ends_in_a_replay_as_well(begin):
+def test_a_rollback_to_a_phase_with_a_late_path_matches_the_replay(begin):
     config = with_quorum()
     keep = dataclasses.replace(config.retention, snapshots=None, contributions=None)
     run = begin(dataclasses.replace(config, retention=keep))
@@ -215,7 +217,7 @@ def test_going_back_to_where_a_path_was_late_ends_in_a_replay_as_well(begin):
     assert replay.differences(run) == []
 
 
-def test_only_what_nobody_needs_is_swept(begin):
+def test_only_contributions_that_no_step_needs_are_deleted(begin):
     keep = dataclasses.replace(CONFIG.retention, snapshots=1, contributions=1, modules=2)
     evaluation = dataclasses.replace(CONFIG.evaluation, every_phases=PHASES)
     run = begin(dataclasses.replace(with_quorum(), retention=keep, evaluation=evaluation))
@@ -225,7 +227,7 @@ def test_only_what_nobody_needs_is_swept(begin):
     assert not list((run.layout.root / "objects/messages").rglob("*.safetensors"))
 
 
-def test_status_inspection_and_report_say_who_was_late(begin, capsys):
+def test_status_inspection_and_report_name_the_late_paths(begin, capsys):
     run = begin(with_quorum())
     work_with_late_paths(run, with_dice)
     status, late = status_of(run), late_ones(run)
@@ -245,7 +247,7 @@ def test_status_inspection_and_report_say_who_was_late(begin, capsys):
     assert "need not have these digests" in report
 
 
-def test_workers_end_the_grace_by_themselves(begin):
+def test_workers_end_the_grace_without_a_monitor(begin):
     run = begin(with_quorum())
     first = worker_of(run)
     while len(run.ledger.facts.modules_at(MODULAR, 0)) < 4:

@@ -1,5 +1,5 @@
-"""What is damaged, gone or wrong is made again, and the run ends with the bits of one in which
-nothing was.
+"""Damaged, lost and wrong objects are made again, and the run ends with the bits of an undisturbed
+one.
 """
 
 import dataclasses
@@ -21,17 +21,17 @@ from dipaco.workers.loop import Worker
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 
-class Noting(NullCallbacks):
-    """Remembers what was mended, handed on and lost."""
+class RecordingCallbacks(NullCallbacks):
+    """Records postponed tasks, released snapshots and lost claims."""
 
     def __init__(self):
-        self.redos, self.hands, self.losses = [], [], []
+        self.redos, self.released, self.losses = [], [], []
 
     def task_postponed(self, claim, error):
         self.redos.append((claim.task, type(error).__name__))
 
     def task_released(self, claim, step):
-        self.hands.append((claim.task, step))
+        self.released.append((claim.task, step))
 
     def claim_lost(self, claim):
         self.losses.append(claim.task)
@@ -72,8 +72,8 @@ def work_until_claimed(run, kind, phase):
 
 
 def finish(run):
-    callbacks = Noting()
-    worker = Worker(run, "mender", callbacks, LeaseRenewer(run.open_ledger, "mender", 60.0))
+    callbacks = RecordingCallbacks()
+    worker = Worker(run, "recoverer", callbacks, LeaseRenewer(run.open_ledger, "recoverer", 60.0))
     while worker.run_once():
         pass
     assert not run.ledger.queue.unfinished()
@@ -90,7 +90,7 @@ def messages(run, phase):
     return sorted((run.layout.root / "objects/messages").glob(f"modular/*/*/{phase:06d}/*"))
 
 
-def test_a_damaged_a_cut_and_a_lost_contribution_are_made_again(begin, undisturbed):
+def test_damaged_truncated_and_lost_contributions_are_made_again(begin, undisturbed):
     run = begin(CONFIG)
     work_until_claimed(run, "outer", 1)
     damaged, cut, gone = messages(run, 1)[:3]
@@ -103,10 +103,10 @@ def test_a_damaged_a_cut_and_a_lost_contribution_are_made_again(begin, undisturb
     assert (
         len(run.ledger.redos.refusals()) >= 2
     )  # two may be of one path, which is trained again once
-    assert {refusal.worker for refusal in run.ledger.redos.refusals()} == {"mender"}
+    assert {refusal.worker for refusal in run.ledger.redos.refusals()} == {"recoverer"}
 
 
-def test_the_newest_snapshot_of_a_path_is_gone_and_its_phase_is_done_again(begin, undisturbed):
+def test_a_phase_is_done_again_after_its_newest_snapshot_is_lost(begin, undisturbed):
     run = begin(CONFIG)
     task = work_until_claimed(run, "train", 2)
     snapshot = run.ledger.facts.snapshot(MODULAR, task.path, 1)
@@ -118,7 +118,7 @@ def test_the_newest_snapshot_of_a_path_is_gone_and_its_phase_is_done_again(begin
     assert again.receipt.digest == snapshot.receipt.digest
 
 
-def test_all_snapshots_of_all_paths_are_gone_and_everything_is_done_again(begin, undisturbed):
+def test_everything_is_done_again_after_all_snapshots_are_lost(begin, undisturbed):
     run = begin(CONFIG)
     work_until_claimed(run, "train", 2)
     shutil.rmtree(run.layout.root / "snapshots/modular")
@@ -127,12 +127,12 @@ def test_all_snapshots_of_all_paths_are_gone_and_everything_is_done_again(begin,
 
 
 @pytest.mark.parametrize("phase", [0, 2])
-def test_a_module_is_gone_and_is_made_again(begin, undisturbed, phase):
+def test_a_lost_module_is_made_again(begin, undisturbed, phase):
     run = begin(CONFIG)
     work_until_claimed(run, "train", 2)
     (module, *_) = run.config.topology.modules
     (run.layout.root / run.ledger.facts.module(MODULAR, module, phase).parameters.name).unlink()
-    if phase == 0:  # which nobody reads any more, but who goes back to the beginning
+    if phase == 0:  # read only by a rollback to the beginning
         shutil.rmtree(run.layout.root / "snapshots/modular")
     callbacks = finish(run)
     assert callbacks.redos
@@ -191,7 +191,7 @@ def test_a_contribution_that_is_wrong_is_refused_and_made_again(begin, undisturb
     assert digests_of(run) == undisturbed
 
 
-def test_what_no_task_makes_is_said_and_the_task_is_given_back(begin, monkeypatch):
+def test_a_loss_that_no_task_can_repair_is_raised_and_the_task_is_given_back(begin, monkeypatch):
     run = begin(CONFIG)
     work_until_claimed(run, "train", 0)
     monkeypatch.setattr(run.ledger.redos, "maker_of", lambda plan, name: None)
@@ -202,7 +202,7 @@ def test_what_no_task_makes_is_said_and_the_task_is_given_back(begin, monkeypatc
     assert run.ledger.queue.task_counts()["train", MODULAR] == {"ready": 4}
 
 
-def test_what_is_damaged_again_and_again_is_a_person_s(begin, monkeypatch):
+def test_an_object_that_is_damaged_again_and_again_is_left_to_a_person(begin, monkeypatch):
     run = begin(CONFIG)
     task = work_until_claimed(run, "train", 1)
     worker = worker_of(run)
@@ -217,10 +217,8 @@ def test_what_is_damaged_again_and_again_is_a_person_s(begin, monkeypatch):
         worker.run_until_finished()
 
 
-def test_a_phase_that_is_stopped_part_way_goes_on_from_that_step(
-    programs, corpus, tmp_path_factory
-):
-    """Each worker stops after the first step that it is told of; the next one goes on there."""
+def test_a_stopped_phase_goes_on_from_its_partial_snapshot(programs, corpus, tmp_path_factory):
+    """Each worker stops after the first step that it reports; the next goes on there."""
     config = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=6), phases=1)
     digests, steps = [], []
     for is_stopped in (False, True):
@@ -232,11 +230,13 @@ def test_a_phase_that_is_stopped_part_way_goes_on_from_that_step(
         while is_stopped and any(
             each.task.kind == "train" for each in run.ledger.queue.unfinished()
         ):
-            told = Noting()
-            worker = Worker(run, "hasty", told, LeaseRenewer(run.open_ledger, "hasty", 60.0))
-            told.step_taken = lambda claim, loss, tokens, worker=worker: worker.stop()
+            callbacks = RecordingCallbacks()
+            worker = Worker(
+                run, "stopped", callbacks, LeaseRenewer(run.open_ledger, "stopped", 60.0)
+            )
+            callbacks.step_taken = lambda claim, loss, tokens, worker=worker: worker.stop()
             worker.run_until_finished()
-            steps += [step for _, step in told.hands]
+            steps += [step for _, step in callbacks.released]
         finish(run)
         digests.append(run.ledger.facts.receipts_at(MODULAR, 1))
         assert run.ledger.progress.losses(MODULAR)[0]
@@ -248,10 +248,10 @@ def test_a_phase_that_is_stopped_part_way_goes_on_from_that_step(
     assert steps == [2, 4] * 4
 
 
-def test_with_a_codec_stops_part_way_and_a_scale_that_is_no_number_change_nothing(
+def test_with_a_codec_stopped_phases_and_a_bad_scale_change_nothing(
     programs, corpus, tmp_path_factory
 ):
-    """What messages could not hold goes on with the path, whoever takes it and however often."""
+    """The residual stays with the path, on whichever worker and however often it is stopped."""
     outer = dataclasses.replace(CONFIG.outer, codec="int8")
     inner = dataclasses.replace(CONFIG.inner, steps=6)
     config = dataclasses.replace(CONFIG, outer=outer, inner=inner, phases=2)
@@ -263,11 +263,13 @@ def test_with_a_codec_stops_part_way_and_a_scale_that_is_no_number_change_nothin
         run.programs = programs
         if is_disturbed:
             work_until_claimed(run, "train", 1)
-            told = Noting()
-            worker = Worker(run, "hasty", told, LeaseRenewer(run.open_ledger, "hasty", 60.0))
-            told.step_taken = lambda claim, loss, tokens, worker=worker: worker.stop()
+            callbacks = RecordingCallbacks()
+            worker = Worker(
+                run, "stopped", callbacks, LeaseRenewer(run.open_ledger, "stopped", 60.0)
+            )
+            callbacks.step_taken = lambda claim, loss, tokens, worker=worker: worker.stop()
             worker.run_until_finished()
-            assert told.hands
+            assert callbacks.released
             work_until_claimed(run, "outer", 1)
 
             def without_scale(message):

@@ -1,4 +1,4 @@
-"""Two workers of one name: the dead one's place is free at once, a living one's is not."""
+"""The name of a dead worker is free at once, that of a live one is taken."""
 
 import os
 import socket
@@ -33,9 +33,7 @@ def other_process():
         process.kill()
 
 
-def test_who_left_who_died_here_and_a_container_that_was_started_again_are_not_waited_for(
-    members, other_process
-):
+def test_a_worker_that_left_or_died_here_is_not_waited_for(members, other_process):
     said = []
     wait_until_name_is_free(members, "back", said.append)
     join(members, pid=os.getpid())
@@ -50,7 +48,7 @@ def test_who_left_who_died_here_and_a_container_that_was_started_again_are_not_w
     assert not said
 
 
-def test_who_is_silent_for_long_is_dead(members, other_process):
+def test_a_worker_that_is_silent_for_long_counts_as_dead(members, other_process):
     said = []
     join(members, pid=other_process.pid)  # it lives, and may be stopped
     wait_until_name_is_free(members, "back", said.append, silent_seconds=3.0)
@@ -60,7 +58,7 @@ def test_who_is_silent_for_long_is_dead(members, other_process):
     assert len(said) == 2
 
 
-def test_who_was_here_before_the_machine_was_started_anew_is_dead(members, other_process):
+def test_a_worker_from_before_a_reboot_counts_as_dead(members, other_process):
     """Its silence is measured on a clock that began again, and its number may be another's."""
     join(members, pid=other_process.pid)
     members._database.epoch = "the boot after that"
@@ -69,7 +67,7 @@ def test_who_was_here_before_the_machine_was_started_anew_is_dead(members, other
     assert not said
 
 
-def test_a_name_that_is_heard_of_again_is_taken(members, tmp_path):
+def test_a_name_with_a_new_heartbeat_is_taken(members, tmp_path):
     join(members, host="elsewhere", pid=17)
     is_over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A run that is re-routed every few tokens in the end: its router, its rows, and its law."""
+"""A run that is re-routed every few tokens at its end: its router, its rows, and its law."""
 
 import dataclasses
 import json
@@ -32,7 +32,9 @@ REROUTED = dataclasses.replace(
 )
 
 
-def test_the_rows_are_in_the_report_and_w_beyond_the_length_is_routing_once(begin, monkeypatch):
+def test_rerouting_is_in_the_report_and_a_window_beyond_the_length_is_routing_once(
+    begin, monkeypatch
+):
     asked = []
     monkeypatch.setattr(
         "dipaco.routing.token_router.targets",
@@ -78,7 +80,7 @@ def test_the_rows_are_in_the_report_and_w_beyond_the_length_is_routing_once(begi
     assert (router["model"]["embed"]["table"] != base["embed"]["table"]).any()
 
 
-def test_it_needs_several_paths_and_every_document_under_all_of_them():
+def test_rerouting_needs_several_paths_and_every_document_scored_under_all():
     every = RerouteConfig(every=(16,))
     with pytest.raises(SettingsDisagree, match="more than one path"):
         dataclasses.replace(
@@ -106,7 +108,7 @@ def done(begin, monkeypatch):
 CLAIM = Claim(Task("reroute"), 1, 1, "test")
 
 
-def test_the_router_is_kept_as_it_was_when_it_did_best_on_its_hold_out(done, monkeypatch):
+def test_the_router_of_the_lowest_hold_out_loss_is_kept(done, monkeypatch):
     seen = []
     real = rerouter._hold_out_loss
 
@@ -130,9 +132,7 @@ def test_the_router_is_kept_as_it_was_when_it_did_best_on_its_hold_out(done, mon
     assert any(f"kept as it was after {step} of 20 steps" in note for note in report["notes"])
 
 
-def test_without_a_hold_out_that_says_anything_the_router_is_that_of_the_last_step(
-    done, monkeypatch
-):
+def test_without_a_usable_hold_out_the_router_of_the_last_step_is_kept(done, monkeypatch):
     # The documents held out are too short to be asked in.
     monkeypatch.setattr(rerouter, "_hold_out_loss", lambda *_: math.inf)
     (fact,) = reroute(done, CLAIM, lambda *_: None)
@@ -144,7 +144,7 @@ def test_without_a_hold_out_that_says_anything_the_router_is_that_of_the_last_st
     assert (fact.summary["step"], fact.summary["hold_out_loss"]) == (20, None)
 
 
-def test_a_router_that_diverges_is_told_with_its_own_setting(done, monkeypatch):
+def test_a_diverged_router_is_reported_with_its_own_setting(done, monkeypatch):
     monkeypatch.setattr(rerouter, "_hold_out_loss", lambda *_: math.nan)
     with pytest.raises(RouterDiverged, match=r"nan at step 7;.*reroute\.learning_rate"):
         reroute(done, CLAIM, lambda *_: None)
@@ -168,7 +168,7 @@ def test_a_router_that_diverges_is_told_with_its_own_setting(done, monkeypatch):
         reroute(done, CLAIM, lambda *_: None)
 
 
-def test_wherever_a_router_is_stopped_it_goes_on_bit_for_bit(done, monkeypatch):
+def test_a_router_stopped_at_any_step_goes_on_bit_for_bit(done, monkeypatch):
     undisturbed = []
     (whole,) = reroute(done, CLAIM, lambda loss, _: undisturbed.append(loss))
     for attempt, stop in enumerate((1, 6, 7, 13, 19), start=2):
@@ -202,7 +202,7 @@ def change(run, monkeypatch, **settings):
     monkeypatch.setattr(run, "config", dataclasses.replace(REROUTED, reroute=reroute))
 
 
-def test_a_worker_that_is_stopped_on_the_way_hands_the_router_on(begin, monkeypatch):
+def test_a_stopped_worker_releases_the_router_with_a_partial_snapshot(begin, monkeypatch):
     run, before = begin(REROUTED), []
     worker = worker_of(run)
 

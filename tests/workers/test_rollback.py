@@ -1,6 +1,4 @@
-"""Going back to an earlier phase and training again gives the same bits; how far back one can go is
-what retention says.
-"""
+"""A run rolled back to an earlier phase trains to the same bits; retention limits how far back."""
 
 import dataclasses
 
@@ -23,7 +21,7 @@ def finished(begin):
     return run
 
 
-def test_a_run_that_went_back_and_trained_again_ends_with_the_same_digests(finished):
+def test_a_run_that_was_rolled_back_ends_with_the_same_digests(finished):
     before, losses = digests_of(finished), finished.ledger.progress.losses(MODULAR)
     for phase in (2, 0):
         counts = roll_back(finished, phase)
@@ -37,7 +35,7 @@ def test_a_run_that_went_back_and_trained_again_ends_with_the_same_digests(finis
     assert [rollback.phase for rollback in finished.ledger.rollbacks.list()] == [2, 0]
 
 
-def test_where_a_run_cannot_go_it_says_so_and_stays(finished):
+def test_a_rollback_that_is_impossible_changes_nothing(finished):
     before = digests_of(finished)
     for phase, problem in (
         (3, "it is there, and has recorded nothing since"),
@@ -53,7 +51,7 @@ def test_where_a_run_cannot_go_it_says_so_and_stays(finished):
     assert digests_of(finished) == before
 
 
-def test_what_was_swept_cannot_be_gone_back_to_and_a_worker_prevents_it(begin):
+def test_deleted_phases_and_active_workers_prevent_a_rollback(begin):
     run = begin(CONFIG)
     worker = worker_of(run)
     while run.ledger.progress.phases_reached(MODULAR, 4) < 2:
@@ -77,7 +75,7 @@ def test_what_was_swept_cannot_be_gone_back_to_and_a_worker_prevents_it(begin):
         roll_back(run, 2)
 
 
-def test_modules_that_no_release_needs_go_when_retention_says_so(begin):
+def test_modules_that_no_release_needs_are_deleted_within_retention(begin):
     config = dataclasses.replace(
         CONFIG,
         phases=4,

@@ -195,7 +195,7 @@ def test_an_alternation_fits_the_router_to_the_best_paths(alternated):
     np.testing.assert_array_equal(labels["paths"], np.argmax(sums, axis=0))
 
 
-def test_validation_is_routed_anew_and_what_was_before_is_kept(alternated):
+def test_validation_is_routed_again_and_earlier_routings_are_kept(alternated):
     run = alternated
     before, after = (run.stage("route", phase) for phase in (0, 2))
     valid, first = (load_tree(run.objects, stage.artifacts["valid"]) for stage in (after, before))
@@ -224,7 +224,7 @@ def test_a_release_with_the_router_of_another_version_is_refused(alternated):
     check_consistent(run, new)
 
 
-def test_a_server_asks_the_router_of_the_release_that_it_serves(alternated):
+def test_a_server_uses_the_router_of_the_release_that_it_serves(alternated):
     run, prompt = alternated, np.arange(40, dtype=np.int32)
     releases = [run.ledger.facts.release(MODULAR, phase) for phase in (1, 3)]
     dispatcher = Dispatcher(run, releases[0])
@@ -239,7 +239,7 @@ def test_a_server_asks_the_router_of_the_release_that_it_serves(alternated):
     assert abs(told[0] - told[1]).max() > 0.1
 
 
-def test_prompts_that_come_together_are_routed_as_each_alone(alternated):
+def test_prompts_of_a_batch_are_routed_as_each_alone(alternated):
     run = alternated
     release = run.ledger.facts.release(MODULAR, 3)
     rng = np.random.default_rng(0)
@@ -263,7 +263,7 @@ def test_a_lost_label_and_a_lost_shard_of_an_alternation_are_made_again(alternat
     assert alternated.ledger.redos.maker_of(alternated.plan, router.name) == Task("route", phase=2)
 
 
-def test_early_stopping_releases_each_path_as_it_was_at_its_best(begin):
+def test_early_stopping_releases_each_path_at_its_best_phase(begin):
     run = finish(begin(changed(inner={"hold_out": 0.1, "learning_rate": 0.3})))
     arm, history = run.plan.arm(MODULAR), assert_equals_algorithm(run)
     held_out = load_tree(run.objects, run.stage("route").artifacts["held_out"])
@@ -281,7 +281,7 @@ def test_early_stopping_releases_each_path_as_it_was_at_its_best(begin):
     assert best != {CONFIG.phases}, "such a rate makes them worse, or this shows nothing"
 
 
-def test_everything_at_once_comes_to_its_report(begin, monkeypatch):
+def test_a_run_with_every_setting_on_reaches_its_report(begin, monkeypatch):
     told = []
 
     def watched(settings, total, start, count, since=None):
@@ -321,7 +321,7 @@ def test_everything_at_once_comes_to_its_report(begin, monkeypatch):
     assert len(held) >= 8
     assert not held & trained
 
-    # A path that has other documents than it began with warms up anew; who begins does not.
+    # A path with other documents than it began with warms up again; a new path does not.
     assert {since for start, since in told if start == 0} == {None}
     assert {since for start, since in told if start > 0} <= {None, 0, 2}
     assert 0 in {since for start, since in told if start > 0}

@@ -39,7 +39,7 @@ def claims_of_phase(run, phase):
     return claims
 
 
-def test_stacked_paths_give_the_facts_of_one_by_one(begin):
+def test_stacked_paths_give_the_facts_of_training_one_by_one(begin):
     run = begin(CONFIG)
     claims = claims_of_phase(run, 1)
     told = []
@@ -62,7 +62,7 @@ def test_stacked_paths_give_the_facts_of_one_by_one(begin):
     work_until(run, 2)
 
 
-def test_stacked_paths_that_are_stopped_go_on_one_by_one_to_the_same_bits(begin):
+def test_stopped_stacked_paths_go_on_one_by_one_to_the_same_bits(begin):
     run = begin(CONFIG)
     claims = claims_of_phase(run, 1)
     undisturbed = train_stacked(run, claims, lambda *step: None)

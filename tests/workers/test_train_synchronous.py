@@ -1,5 +1,5 @@
 """A synchronous run through tasks, ledger and store: Algorithm 1's counterpart in memory, bit for
-bit, also where it was stopped part-way; with one path, plain AdamW.
+bit, also after it was stopped; with one path, plain AdamW.
 """
 
 import dataclasses
@@ -115,7 +115,7 @@ def test_with_one_path_it_is_plain_adamw(begin):
     assert np.abs(moved).max() > 1e-3
 
 
-def test_a_phase_that_is_stopped_part_way_goes_on_to_the_same_bits(begin):
+def test_a_stopped_phase_goes_on_to_the_same_bits(begin):
     run = begin(TOGETHER)
     claim = claim_train(run, 1)
     asked = iter([False, True])
@@ -161,7 +161,7 @@ def test_a_damaged_snapshot_is_made_again_by_the_task_that_made_it(begin):
     ]
 
 
-def test_a_snapshot_of_other_data_is_not_gone_on_from(begin, monkeypatch):
+def test_a_snapshot_of_other_data_is_refused(begin, monkeypatch):
     run = begin(TOGETHER)
     claim = claim_train(run, 1)
     monkeypatch.setattr(run, "seed_for", lambda *names: 1)

@@ -1,4 +1,4 @@
-"""Runs in a bucket: begun once, found again by their URL alone, their facts on a server."""
+"""Runs in a bucket: begun once, found by their URL alone, with their facts on a server."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from dipaco.runs import opening
 from dipaco.runs.errors import DatabaseNeeded, NoSuchRun, RunOfOtherConfig, RunOfOtherDatabase
 from dipaco.runs.opening import create_or_open, has_begun, open_run, reading
 from dipaco.store.address import Address
-from tests.runs.test_run import CONFIG, OTHER
+from tests.runs.test_opening import CONFIG, OTHER
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_run_in_a_bucket_needs_a_server(bucket, machine):
         open_run(address)
 
 
-def test_of_two_who_begin_at_once_the_first_says_where_the_facts_are(
+def test_of_two_processes_that_begin_a_run_the_first_chooses_the_database(
     bucket, postgresql_server, machine, monkeypatch
 ):
     address = Address.parse(f"{bucket.url}/one")
@@ -64,7 +64,7 @@ def test_of_two_who_begin_at_once_the_first_says_where_the_facts_are(
     run.ledger.close()
 
 
-def test_no_password_comes_into_the_bucket(bucket, postgresql_server, machine, monkeypatch):
+def test_no_password_is_written_into_the_bucket(bucket, postgresql_server, machine, monkeypatch):
     secret = postgresql_server.url.replace("postgres@", "postgres:secret@")
     monkeypatch.setenv("RUNS", secret)
     address = Address.parse(f"{bucket.url}/one")
@@ -73,7 +73,7 @@ def test_no_password_comes_into_the_bucket(bucket, postgresql_server, machine, m
     assert address.remote.read("database") == b"env:RUNS"
 
 
-def test_a_place_that_is_none_is_a_sentence_on_the_command_line(capsys):
+def test_a_bad_run_address_is_one_sentence_on_the_command_line(capsys):
     assert main(["status", "--run", "ftp://host/run"]) == 2
     assert capsys.readouterr().err.startswith(
         "BadRun: `--run ftp://host/run`: `ftp` is not a known store"

@@ -1,4 +1,4 @@
-"""Orders that a worker hears while it waits."""
+"""A worker obeys the run's command while it waits."""
 
 from dipaco.workers.callbacks import NullCallbacks
 from tests.workers.conftest import CONFIG, worker_of
@@ -12,7 +12,7 @@ class Told(NullCallbacks):
         self.pauses += 1
 
 
-def test_who_is_told_to_pause_says_so_once_and_waits(begin, monkeypatch):
+def test_a_paused_worker_says_so_once_and_waits(begin, monkeypatch):
     run = begin(CONFIG)
     run.ledger.meta.set_command("pause")
     told, looks, orders = Told(), [], run.ledger.meta.command
