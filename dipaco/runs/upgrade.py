@@ -23,12 +23,12 @@ class Upgraded(NamedTuple):
 
 
 def upgrade(
-    where: Address, wait_seconds: float, is_told_to_stop: Callable[[], bool] = lambda: False
+    where: Address, wait_seconds: float, should_stop: Callable[[], bool] = lambda: False
 ) -> Upgraded:
     """Drains the run, waits until its workers have left, and upgrades it.
 
     Raises:
-      KeyboardInterrupt: `is_told_to_stop` while waiting. The run is left as it was.
+      KeyboardInterrupt: `should_stop` while waiting. The run is left as it was.
       WorkersActive: a worker has not left after `wait_seconds`. The run is left as it was.
       NoSuchRun, LedgerVersion.
     """
@@ -40,7 +40,7 @@ def upgrade(
             raise LedgerDamaged(file=location.name, problem="it does not say which run it is of")
         ledger.meta.set_command("drain")
         try:
-            _wait_until_all_have_left(ledger, wait_seconds, is_told_to_stop)
+            _wait_until_all_have_left(ledger, wait_seconds, should_stop)
         except BaseException:
             ledger.meta.set_command(before.name)
             raise
@@ -50,13 +50,13 @@ def upgrade(
 
 
 def _wait_until_all_have_left(
-    ledger: Ledger, wait_seconds: float, is_told_to_stop: Callable[[], bool]
+    ledger: Ledger, wait_seconds: float, should_stop: Callable[[], bool]
 ) -> None:
     deadline = time.monotonic() + wait_seconds
     while here := _active_workers(ledger):
         if time.monotonic() > deadline:
             raise WorkersActive(what="An upgrade", who=here)
-        if is_told_to_stop():
+        if should_stop():
             raise KeyboardInterrupt
         time.sleep(POLL_SECONDS)
 

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as calls of a function, for the time that a block runs."""
+"""SIGTERM and Ctrl-C call a function while a block runs."""
 
 import contextlib
 import signal
@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator
 
 @contextlib.contextmanager
 def on_sigterm(act: Callable[[], None], *, on_ctrl_c: bool = False) -> Generator[None]:
-    """Inside the block SIGTERM calls `act`; afterwards the former handler is back. With
-    `on_ctrl_c` the first Ctrl-C calls it too, and the second interrupts.
+    """Inside the block SIGTERM calls `act`; afterwards the previous handler is restored. With
+    `on_ctrl_c` the first Ctrl-C calls `act` too, and the second interrupts.
     """
     before = signal.signal(signal.SIGTERM, lambda *_: act())
     interrupt = signal.getsignal(signal.SIGINT)

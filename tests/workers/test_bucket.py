@@ -1,5 +1,5 @@
-"""A run in a bucket, on a machine that has none of it: it downloads only the shard it trains on, and
-objects lost from the bucket are made again.
+"""A run in a bucket, on a machine that has none of it: it downloads only its shard, and lost objects
+are made again.
 """
 
 import json

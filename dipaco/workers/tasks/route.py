@@ -4,7 +4,7 @@ import functools
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,8 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
     """
     started = time.monotonic()
     config, corpus, phase = run.config, run.corpus, claim.task.phase
-    found = {"router": _router(run)} if phase == 0 else _refitted(run, phase)
-    router = found["router"]
+    refit = None if phase == 0 else _refit(run, phase)
+    router = _router(run) if refit is None else refit.router
     shards, held_out = _build_shards(run, router)
     valid = _validation_documents(run)
     valid_paths = route_documents(run, router, corpus, valid)[:, 0]
@@ -59,8 +59,8 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
     if config.inner.hold_out:
         tree = {f"{path:06d}": documents for path, documents in enumerate(held_out)}
         artifacts["held_out"] = save_tree(run.objects, "shards", tree)
-    if "labels" in found:
-        artifacts["labels"] = save_tree(run.objects, "shards", found["labels"])
+    if refit is not None:
+        artifacts["labels"] = save_tree(run.objects, "shards", refit.labels)
     stage = StageDone(
         stage="route",
         phase=phase,
@@ -76,7 +76,7 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
                 for row in table
             ],
             "valid": np.bincount(valid_paths, minlength=config.num_paths).tolist(),
-            **({} if phase == 0 else _what_changed(run, phase, shards, found)),
+            **({} if refit is None else _what_changed(run, phase, shards, refit)),
         },
         seconds=time.monotonic() - started,
     )
@@ -102,8 +102,19 @@ def _router_features(run: Run) -> np.ndarray:
     return features_of(run, run.corpus, run.corpus.documents("router"))
 
 
-def _refitted(run: Run, phase: int) -> dict[str, Any]:
-    """The router after an alternation, and what it was fitted to.
+class _Refit(NamedTuple):
+    """The router after an alternation, and what it was fitted to."""
+
+    router: Router
+    labels: dict[str, np.ndarray]  # documents int64 [N], and the best path of each, `paths` [N]
+    agreement: float  # share of the labels that the router before assigns
+    agreement_after: float
+    before_calibration: list[int]  # documents of each path
+    after_calibration: list[int]
+
+
+def _refit(run: Run, phase: int) -> _Refit:
+    """Fits the router to the labels of an alternation.
 
     A router that already assigns every document to its best path stays as it is.
     """
@@ -122,19 +133,19 @@ def _refitted(run: Run, phase: int) -> dict[str, Any]:
         classifier = fit_classifier(config.routing, features_ND, label_N, config.num_paths)
         router = calibrated(classifier, config.routing, features_ND, label_N)
     calibrated_N = router.assign(features_ND)[:, 0]
-    return {
-        "router": router,
-        "labels": {"documents": run.corpus.documents("router"), "paths": label_N},
-        "agreement": float(is_right_N.mean()),
-        "agreement_after": float((calibrated_N == label_N).mean()),
-        "before_calibration": np.bincount(
+    return _Refit(
+        router=router,
+        labels={"documents": run.corpus.documents("router"), "paths": label_N},
+        agreement=float(is_right_N.mean()),
+        agreement_after=float((calibrated_N == label_N).mean()),
+        before_calibration=np.bincount(
             classifier.assign(features_ND)[:, 0], minlength=config.num_paths
         ).tolist(),
-        "after_calibration": np.bincount(calibrated_N, minlength=config.num_paths).tolist(),
-    }
+        after_calibration=np.bincount(calibrated_N, minlength=config.num_paths).tolist(),
+    )
 
 
-def _what_changed(run: Run, phase: int, shards: list[Shard], found: dict[str, Any]) -> Any:
+def _what_changed(run: Run, phase: int, shards: list[Shard], refit: _Refit) -> dict[str, Any]:
     """What `status` shows of an alternation: how often the router before and this one send a router
     document to its best path, and how many documents have changed their path.
     """
@@ -144,14 +155,14 @@ def _what_changed(run: Run, phase: int, shards: list[Shard], found: dict[str, An
         for plan, shard in zip(plans, shards, strict=True)
     )
     documents = sum(len(shard.plan.documents) for shard in shards)
-    labels = np.bincount(found["labels"]["paths"], minlength=run.config.num_paths)
+    labels = np.bincount(refit.labels["paths"], minlength=run.config.num_paths)
     return {
         "labels": labels.tolist(),
         # How many of the router's documents each path gets, before and after calibration.
-        "before_calibration": found["before_calibration"],
-        "after_calibration": found["after_calibration"],
-        "agreement": found["agreement"],
-        "agreement_after": found["agreement_after"],
+        "before_calibration": refit.before_calibration,
+        "after_calibration": refit.after_calibration,
+        "agreement": refit.agreement,
+        "agreement_after": refit.agreement_after,
         "moved": 1 - stayed / documents,
     }
 
