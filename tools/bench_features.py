@@ -22,7 +22,7 @@ from support.paired_ratio import median_and_interval
 
 from dipaco.data.first_tokens import first_tokens
 from dipaco.runs.opening import reading
-from dipaco.runs.routing import BATCH, features
+from dipaco.runs.routing import BATCH_DOCUMENTS, features
 
 
 def main() -> None:
@@ -37,9 +37,9 @@ def main() -> None:
         documents = run.corpus.documents("train")[: options.documents]
         length = run.config.routing.prefix_tokens
         tokens_NT, _ = first_tokens(run.corpus, documents, length)
-        starts = range(0, len(documents) - BATCH + 1, BATCH)
-        batches = [jax.device_put(tokens_NT[start : start + BATCH]) for start in starts]
-        documents = documents[: len(batches) * BATCH]
+        starts = range(0, len(documents) - BATCH_DOCUMENTS + 1, BATCH_DOCUMENTS)
+        batches = [jax.device_put(tokens_NT[start : start + BATCH_DOCUMENTS]) for start in starts]
+        documents = documents[: len(batches) * BATCH_DOCUMENTS]
         hidden = run.base_hidden
 
         def whole() -> float:

@@ -15,8 +15,8 @@ from dipaco.runs.errors import ReleaseOfOtherRouter
 from dipaco.runs.feature_cache import cached_features
 from dipaco.runs.run import Run
 
-BATCH = 256  # documents whose features are computed at once
-CHUNK = 16_384  # documents whose features are in memory at once
+BATCH_DOCUMENTS = 256  # whose features are computed at once
+CHUNK_DOCUMENTS = 16_384  # whose features are in memory at once
 
 
 def router_of(run: Run, release: Release) -> Router:
@@ -32,7 +32,7 @@ def router_of(run: Run, release: Release) -> Router:
 
 
 def features(
-    run: Run, tokens_NT: np.ndarray, lengths_N: np.ndarray, batch: int = BATCH
+    run: Run, tokens_NT: np.ndarray, lengths_N: np.ndarray, batch: int = BATCH_DOCUMENTS
 ) -> np.ndarray:
     """float32 [N, D] of the documents' first tokens, [N, prefix_tokens], padded with 0."""
     return document_features(run.base_hidden, tokens_NT, lengths_N, batch_size=batch)
@@ -41,29 +41,27 @@ def features(
 def route_documents(
     run: Run, router: Router, corpus: Corpus, documents: np.ndarray, num_choices: int = 1
 ) -> np.ndarray:
-    """The best paths of each document of a corpus, int32 [N, num_choices]; features of a large
-    corpus are never all in memory.
-    """
+    """The best paths of each document of a corpus, int32 [N, num_choices], chunk by chunk."""
     if run.config.num_paths == 1:
         return np.zeros((len(documents), 1), np.int32)
     paths = [np.zeros((0, num_choices), np.int32)]
-    for start in range(0, len(documents), CHUNK):
-        chunk = documents[start : start + CHUNK]
+    for start in range(0, len(documents), CHUNK_DOCUMENTS):
+        chunk = documents[start : start + CHUNK_DOCUMENTS]
         paths.append(router.assign(features_of(run, corpus, chunk), num_choices))
     return np.concatenate(paths)
 
 
 def features_of(run: Run, corpus: Corpus, documents: np.ndarray) -> np.ndarray:
-    """float32 [N, D] of documents of a corpus; those that another run of this base model has
-    computed are not computed again, where both are rows of a sweep.
+    """Features float32 [N, D] of documents of a corpus, from the cache of the sweep if the run is
+    part of one.
     """
     prefix = first_tokens(corpus, documents, run.config.routing.prefix_tokens)
     return cached_features(run, *prefix, lambda: features(run, *prefix))
 
 
 def prefixes_of(run: Run, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Prompts (int32 [tokens] each) as the router takes them: their first tokens
-    [N, prefix_tokens], padded with 0, and how many each has [N].
+    """Prefixes of prompts (int32 [tokens] each), for the router: int32 [N, prefix_tokens], padded
+    with 0, and their lengths int32 [N].
 
     A prompt shorter than the prefix is routed by the mean over the tokens it has.
     """

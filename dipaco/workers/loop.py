@@ -103,7 +103,7 @@ class Worker:
         return not unfinished
 
     def run_once(self) -> bool:
-        """Does one task, or a stack of them (`inner.stacked_paths`); False if none is to claim."""
+        """Does one task, or a stack of them (`inner.stacked_paths`); False if no task is due."""
         claims = self._claim()
         if not claims:
             return False

@@ -110,8 +110,8 @@ def work(
 ) -> bool:
     """Works until the run is finished (True) or the process is asked to stop (False).
 
-    SIGTERM asks it to stop, and with `on_ctrl_c` so does the first Ctrl-C; a phase that has begun
-    is saved part-way. The other hosts of this worker then end as well.
+    SIGTERM asks it to stop, and with `on_ctrl_c` so does the first Ctrl-C; the phase
+    in progress is saved first. The other hosts of this worker then end as well.
 
     Raises:
       NameTaken: another worker of this name is working on the run.

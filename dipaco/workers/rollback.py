@@ -82,8 +82,8 @@ def _check_bytes(run: Run, phase: int) -> None:
             )
             objects.file(contribution.message)
     except ObjectMissing as error:
-        swept = "" if most is None else f"was swept (`retention.{setting}` is {most}), or "
-        raise CannotRollBack(phase=phase, problem=f"{what} {swept}is lost.") from error
+        deleted = "" if most is None else f"was deleted (`retention.{setting}` is {most}), or "
+        raise CannotRollBack(phase=phase, problem=f"{what} {deleted}is lost.") from error
     except ObjectDamaged as error:
         problem = f"{what} is damaged: {error.values['problem']}."
         raise CannotRollBack(phase=phase, problem=problem) from error

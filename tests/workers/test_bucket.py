@@ -1,5 +1,5 @@
-"""A run in a bucket, on a machine that has none of it: it downloads only its shard, and lost objects
-are made again.
+"""A run in a bucket, on a machine without any of it: it downloads only its shard, and objects that
+were lost are made again.
 """
 
 import json

@@ -63,7 +63,9 @@ def test_deleted_phases_and_active_workers_prevent_a_rollback(begin):
     finish(run)
     before = digests_of(run)
     with pytest.raises(
-        CannotRollBack, match=r"snapshot of path 0 after phase 0 was swept \(`retention.snapshots`"
+        CannotRollBack,
+        match=r"snapshot of path 0 after phase 0 was deleted "
+        r"\(`retention.snapshots`",
     ):
         roll_back(run, 1)
     roll_back(run, 2)
