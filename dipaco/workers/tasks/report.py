@@ -181,7 +181,7 @@ def _note_on_quorum(run: Run) -> str:
         f"of grace (`outer.quorum`): {count} of {run.ledger.quorums.num_taken(MODULAR)} were late "
         f"and joined the step after their own{f' ({steps})' if steps else ''}; every other was "
         "taken by the step of its phase. Which are late depends on timing: another run of this "
-        "config may have other digests."
+        "config need not have these digests."
     )
 
 
