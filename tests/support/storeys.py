@@ -67,10 +67,9 @@ def storey_of(item: pytest.Item) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where nothing is named, what is fast is run."""
-    is_worker = hasattr(config, "workerinput")  # it takes over what was decided
+    """Where nothing is named, what is fast is run. Decided in each process, from the same words."""
     names_nothing = config.args_source is not pytest.Config.ArgsSource.ARGS
-    if not is_worker and names_nothing and not config.option.markexpr and not config.option.keyword:
+    if names_nothing and not config.option.markexpr and not config.option.keyword:
         config.option.markexpr = FAST
 
 
