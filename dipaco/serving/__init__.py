@@ -5,7 +5,7 @@ for each request and never the whole model. Re-routing chooses the path again ev
 
     decoding/          from a request to its tokens: the loop, the cache, the compiled programs
     dispatch.py        which path takes a prompt, and why
-    rerouting.py       which path goes on after every W tokens, by the router trained for it
+    rerouting.py       which path continues after every W tokens, by the router trained for it
     micro_batcher.py   calls of several threads, computed in one batch
     releases.py        the release that is served, and the switch to a newer one
     path_cache.py      paths on the device, least recently used out first

@@ -23,7 +23,7 @@ from dipaco.runs.run import Run
 from dipaco.serving.decoding.decode import smallest_fitting
 from dipaco.serving.micro_batcher import MicroBatcher
 
-MAX_CACHED_PREFIXES = 4096  # prompts of one application often begin alike
+MAX_CACHED_PREFIXES = 4096  # prompts of one application often share them
 BATCH_SIZES = (1, 2, 4)  # prefixes: in a batch of four, one costs 0.65 of alone (eight: 0.6)
 
 

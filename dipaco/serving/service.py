@@ -46,7 +46,7 @@ class ServiceSettings:
     limits: LoopLimits = LoopLimits()
 
 
-class Rerouted(NamedTuple):
+class NextPath(NamedTuple):
     """The path that continues a text."""
 
     path: int
@@ -181,12 +181,12 @@ class Service:
             served.modules_of(path)
         return dispatch(self.run, served.release, prompt, path, self._dispatcher)
 
-    def reroute(self, served: ServedRelease, text: np.ndarray) -> Rerouted:
+    def reroute(self, served: ServedRelease, text: np.ndarray) -> NextPath:
         """The path that continues a text, int32 [tokens]: prompt and generated tokens."""
         if rerouter := self._rerouters.get(served.digest):
-            return Rerouted(rerouter.next_path(text), len(text))
+            return NextPath(rerouter.next_path(text), len(text))
         latest = text[-self.prefix_tokens :]
-        return Rerouted(self.route(served, latest).path, len(latest))
+        return NextPath(self.route(served, latest).path, len(latest))
 
     def problem_of(self, served: ServedRelease, path: int) -> str | None:
         """The known reason why a path cannot be served, if any."""

@@ -22,7 +22,7 @@ class PathRouter(RequestRouter):
     """Ranks replicas for a path, which is a request's `multiplexed_model_id`."""
 
     def initialize_state(self, **kwargs: Any) -> None:
-        """Takes `busy`: a replica with so many requests comes after those with fewer."""
+        """Takes `busy`: a replica with that many requests counts as busy."""
         self._busy: int = kwargs["busy"]
 
     async def choose_replicas(

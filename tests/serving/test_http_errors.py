@@ -267,15 +267,15 @@ def test_a_client_that_disconnects_frees_its_rows_and_its_path(idle_service, is_
 
 def test_paths_that_are_not_whole_answer_503_and_the_others_serve(tiny, copy_of, limits):
     run = copy_of(tiny)
-    said = []
-    with Service(run.folder, ServiceSettings(limits=limits), said.append) as service:
+    notices = []
+    with Service(run.folder, ServiceSettings(limits=limits), notices.append) as service:
         release = service.releases.current.release
         broken = run.folder / release.objects[release.paths[3]["late/0001"]].name
         content = bytearray(broken.read_bytes())
         content[-5] ^= 1
         broken.write_bytes(content)
         service.follower.verify_current()
-        assert "late/0001 is not whole, so paths 1, 3 answer 503" in said[0]
+        assert "late/0001 is not whole, so paths 1, 3 answer 503" in notices[0]
         service.start()
         with TestClient(make_app(service)) as client:
             for path in (1, 3):
@@ -295,8 +295,8 @@ def test_a_missing_module_is_reported_to_the_client_and_once_to_the_operator(
 ):
     monkeypatch.setattr("dipaco.serving.releases.RETRY_SECONDS", 0.0)
     run = copy_of(tiny)
-    said = []
-    with Service(run.folder, ServiceSettings(limits=limits), said.append) as service:
+    notices = []
+    with Service(run.folder, ServiceSettings(limits=limits), notices.append) as service:
         service.start()
         release = service.releases.current.release
         file = run.folder / release.objects[release.paths[3]["late/0001"]].name
@@ -306,13 +306,13 @@ def test_a_missing_module_is_reported_to_the_client_and_once_to_the_operator(
             for _ in range(2):
                 response = client.post("/v1/completions", json=GOOD | {"path": 3})
                 assert file.name in error_of(response, 503, "path", "path_not_whole")
-            of_module = [sentence for sentence in said if "late/0001" in sentence]
+            of_module = [sentence for sentence in notices if "late/0001" in sentence]
             assert len(of_module) == 1
             assert "not whole, so paths 1, 3 answer 503" in of_module[0]
             file.write_bytes(content)
             response = client.post("/v1/completions", json=GOOD | {"path": 3})
             assert response.status_code == 200
-            assert said[-1] == "module late/0001 of paths 1, 3 is whole again"
+            assert notices[-1] == "module late/0001 of paths 1, 3 is whole again"
 
 
 def test_a_run_without_a_whole_path_is_not_served(tiny, copy_of):

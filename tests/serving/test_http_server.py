@@ -44,8 +44,8 @@ def test_a_disconnected_client_frees_its_rows_and_sigterm_finishes_running_reque
     assert text.endswith("data: [DONE]\n\n")
     assert sorted(ended) == list(range(LONG["n"]))
     assert server.end() == 0
-    assert "running requests are finished first" in server.said
-    assert "Traceback" not in server.said
+    assert "running requests are finished first" in server.stderr
+    assert "Traceback" not in server.stderr
     with pytest.raises(ConnectionRefusedError):
         server.connect().connect()
 
@@ -63,7 +63,7 @@ def test_a_second_signal_ends_open_requests_with_an_error(server):
     # By the time of this later request, the head of `slow` has been read.
     until(lambda: server.metric("waiting_requests") > 128)
     server.process.send_signal(signal.SIGTERM)
-    server.said += server.process.stderr.readline()
+    server.stderr += server.process.stderr.readline()
     server.process.send_signal(signal.SIGTERM)
     response = late.getresponse()
     assert (response.status, json.loads(response.read())["error"]["code"]) == (503, "stopping")
@@ -74,16 +74,16 @@ def test_a_second_signal_ends_open_requests_with_an_error(server):
     late.close()
     connection.close()
     assert server.end() == 0
-    assert "Traceback" not in server.said
+    assert "Traceback" not in server.stderr
 
 
 def test_a_signal_during_the_handling_of_another_counts_as_the_second():
     from dipaco.serving.http.server import _Server, http_config
 
-    said, is_cut_off = [], threading.Event()
+    notices, is_cut_off = [], threading.Event()
 
     def say(sentence):
-        said.append(sentence)
+        notices.append(sentence)
         server._on_signal(signal.SIGTERM, None)  # the handler of the first is still running
 
     server = _Server(http_config(Starlette()), 3600, say, is_cut_off.set)
@@ -92,25 +92,29 @@ def test_a_signal_during_the_handling_of_another_counts_as_the_second():
     assert is_cut_off.wait(60)
     until(lambda: server.force_exit)
     assert server.should_exit
-    assert len(said) == 1
+    assert len(notices) == 1
 
 
 def test_what_prevents_serving_is_a_sentence(dipaco, tiny, tmp_path):
-    def said(*options, code=2):
+    def error_of(*options, code=2):
         ended = dipaco("serve", *options)
         assert (ended.code, ended.out) == (code, "")
         return ended.err
 
     (tmp_path / "keys").write_text("\ufeff\n \n")
     run = ("--run", tiny.folder)
-    assert "NoSuchRun" in said("--run", tmp_path / "nothing")
-    assert "there is no key in it" in said(*run, "--api-key-file", tmp_path / "keys")
-    assert "NoSuchRelease" in said(*run, "--release", 99)
-    assert "`--path-bytes` is '3 apples'" in said(*run, "--path-bytes", "3 apples")
-    assert "PathCacheTooSmall" in said(*run, "--path-bytes", "1K", "--port", 0)
-    assert "`--rows` is 1000000000. Expected at most" in said(*run, "--rows", 10**9, "--port", 0)
-    assert "`--replicas` is '4'. Expected `--engine ray` beside it" in said(*run, "--replicas", "4")
-    assert "CannotListen" in said(*run, "--host", "203.0.113.1")
+    assert "NoSuchRun" in error_of("--run", tmp_path / "nothing")
+    assert "there is no key in it" in error_of(*run, "--api-key-file", tmp_path / "keys")
+    assert "NoSuchRelease" in error_of(*run, "--release", 99)
+    assert "`--path-bytes` is '3 apples'" in error_of(*run, "--path-bytes", "3 apples")
+    assert "PathCacheTooSmall" in error_of(*run, "--path-bytes", "1K", "--port", 0)
+    assert "`--rows` is 1000000000. Expected at most" in error_of(
+        *run, "--rows", 10**9, "--port", 0
+    )
+    assert "`--replicas` is '4'. Expected `--engine ray` beside it" in error_of(
+        *run, "--replicas", "4"
+    )
+    assert "CannotListen" in error_of(*run, "--host", "203.0.113.1")
 
 
 # --- clients that send or read badly, over a socket ---------------------------------------------

@@ -11,7 +11,7 @@ from dipaco.serving.service import Service, ServiceSettings
 
 
 @pytest.fixture
-def said():
+def notices():
     return []
 
 
@@ -21,8 +21,8 @@ def settings(limits):
 
 
 @pytest.fixture
-def service(rewound, said, settings):
-    with Service(rewound.folder, settings, say=said.append) as service:
+def service(rewound, notices, settings):
+    with Service(rewound.folder, settings, say=notices.append) as service:
         yield service
 
 
@@ -50,7 +50,7 @@ def finish(service, *requests):
 
 
 def test_requests_finish_on_the_release_they_began_in_and_the_next_get_the_newer_one(
-    service, rewound, said, settings
+    service, rewound, notices, settings
 ):
     assert service.releases.current.release.phase == 1
     (alone,) = finish(service, begin(service))
@@ -62,9 +62,9 @@ def test_requests_finish_on_the_release_they_began_in_and_the_next_get_the_newer
     assert old == alone
     assert service.releases.current.release.phase == 2
     # As a service that starts with the newer release.
-    with Service(rewound.folder, settings, say=said.append) as fresh:
+    with Service(rewound.folder, settings, say=notices.append) as fresh:
         assert finish(fresh, begin(fresh)) == [new]
-    assert "phase 2 from now on" in said[0]
+    assert "phase 2 from now on" in notices[0]
 
 
 def test_a_newer_release_is_found_once_and_the_old_one_is_dropped(service, rewound):
@@ -86,7 +86,7 @@ def test_paths_in_use_are_read_before_the_swap(service, rewound):
     assert [service.cache.contains(now.modules_of(path)) for path in range(4)] == [0, 0, 1, 0]
 
 
-def test_a_module_that_is_missing_keeps_the_older_release(service, rewound, said):
+def test_a_module_that_is_missing_keeps_the_older_release(service, rewound, notices):
     rewound.publish()
     lost = rewound.file_of(path=3, module="late/0001")
     content = lost.read_bytes()
@@ -94,7 +94,7 @@ def test_a_module_that_is_missing_keeps_the_older_release(service, rewound, said
     for _ in range(3):
         assert not service.follower.poll()
     assert service.releases.current.release.phase == 1
-    (sentence,) = said  # once, however often it polls
+    (sentence,) = notices  # once, however often it polls
     assert "phase 2 is not served" in sentence
     assert lost.name in sentence
     lost.write_bytes(content)
@@ -137,10 +137,10 @@ def object_missing(body):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_an_inconsistent_release_is_refused(service, rewound, said, change, problem):
+def test_an_inconsistent_release_is_refused(service, rewound, notices, change, problem):
     rewound.publish(change)
     assert not service.follower.poll()
-    assert problem in said[0]
+    assert problem in notices[0]
     assert service.releases.current.release.phase == 1
     rewound.unpublish()
     rewound.publish()
@@ -153,10 +153,10 @@ def test_a_run_whose_first_release_is_inconsistent_is_not_served(rewound, settin
         Service(rewound.folder, settings)
 
 
-def test_a_release_chosen_by_phase_stays(rewound, said, limits):
+def test_a_release_chosen_by_phase_stays(rewound, notices, limits):
     rewound.publish()
     pinned = ServiceSettings(phase=1, limits=limits)
-    with Service(rewound.folder, pinned, say=said.append) as service:
+    with Service(rewound.folder, pinned, say=notices.append) as service:
         service.start()
         assert service.releases.current.release.phase == 1
         service.follower.stop()  # it has verified that release, and did not poll

@@ -16,7 +16,7 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 from dipaco.data.first_tokens import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.model.lm import forward
-from dipaco.serving.service import Rerouted, Service, ServiceSettings
+from dipaco.serving.service import NextPath, Service, ServiceSettings
 from dipaco.store.tensors import load_tree
 from dipaco.workers.tasks import reroute as rerouter
 
@@ -112,18 +112,18 @@ def test_texts_of_any_length_compile_nothing_after_the_warm_up(rerouted, setting
 
 
 def test_an_earlier_release_is_re_routed_by_the_document_router(rerouted, settings):
-    said = []
+    notices = []
     older = dataclasses.replace(settings, phase=1)
     text = np.arange(50, dtype=np.int32)
-    with Service(rerouted, older, say=said.append) as service:
+    with Service(rerouted, older, say=notices.append) as service:
         service.start()
         served = service.releases.current
         rerouted_to = service.reroute(served, text)
         assert rerouted_to == (service.route(served, text[-32:]).path, 32)
-    assert any("re-routed by the document router" in sentence for sentence in said)
+    assert any("re-routed by the document router" in sentence for sentence in notices)
 
     never = dataclasses.replace(settings, reroute_every=None)
-    with Service(rerouted, never, say=said.append) as service:
+    with Service(rerouted, never, say=notices.append) as service:
         assert not service._rerouters, "without re-routing it is not read"
 
 
@@ -160,7 +160,7 @@ def test_a_text_whose_next_path_is_not_whole_stays_on_its_path(
     with Service(folder, settings, say=lambda _: None) as service:
         service.start()
         # All texts begin on path 0, and are sent to path 3.
-        monkeypatch.setattr(service, "reroute", lambda *_: Rerouted(3, 1))
+        monkeypatch.setattr(service, "reroute", lambda *_: NextPath(3, 1))
         release = service.releases.current.release
         (folder / release.objects[release.paths[3]["late/0001"]].name).unlink()
         if is_known:

@@ -176,7 +176,7 @@ def test_paths_stay_on_their_replicas_and_killing_one_changes_no_text(front_end,
     ended = [c["index"] for e in events for c in e["choices"] if c["finish_reason"]]
     assert sorted(ended) == list(range(LONG["n"]))
     assert front_end.end() == 0
-    assert "Traceback" not in front_end.said, front_end.said
+    assert "Traceback" not in front_end.stderr, front_end.stderr
     wait_until(lambda: not front_end.replicas(), "the replicas are gone")
 
 

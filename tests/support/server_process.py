@@ -28,11 +28,11 @@ class Server:
             [*map(str, command), *options], stderr=subprocess.PIPE, text=True, env=environment
         )
         assert self.process.stderr
-        self.said = ""
-        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", self.said)):
+        self.stderr = ""
+        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", self.stderr)):
             line = self.process.stderr.readline()
-            assert line, f"the server ended: {self.said}"
-            self.said += line
+            assert line, f"the server ended: {self.stderr}"
+            self.stderr += line
         self.port = int(found[1])
 
     def connect(self):
@@ -60,7 +60,7 @@ class Server:
 
     def end(self):
         """Waits for the process; returns its exit code."""
-        self.said += self.process.communicate(timeout=60)[1]
+        self.stderr += self.process.communicate(timeout=60)[1]
         return self.process.returncode
 
 

@@ -31,7 +31,7 @@ def generate(
       config: sizes.
       parts: the parameters of one path, as trained.
       prompt_ids: at least one token.
-      max_new_tokens: at most so many are made.
+      max_new_tokens: the most tokens to make.
       sampling: how they are drawn.
       seed: of the draws.
 

@@ -13,7 +13,7 @@ class LoopLimits:
     rows_per_path: int = 32  # of one path, in one step
     waiting: int = 256  # requests that wait for a row; beyond it `QueueFull`
     steps_per_block: int = 8  # tokens a row makes before others may join and clients get them
-    prompt_tokens_per_turn: int = 512  # prefilled, padding included, before active rows go on
+    prompt_tokens_per_turn: int = 512  # prefilled, padding included, before the next block
     smallest_slots: int = 64  # of the cache that a step attends to; doubled as rows grow
     # Rows of a step, the rest being padding. On CPU 2 and 4 rows take as long as 8: the products
     # are then bound by reading the parameters.

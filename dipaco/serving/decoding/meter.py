@@ -55,7 +55,7 @@ class LoopMeter:
         self._first_tokens.append(time.monotonic() - submitted_seconds)
 
     def seconds_until_served(self, num_waiting: int) -> int:
-        """Time until so many requests have finished, at the latest rate: 1 to 60 whole seconds."""
+        """Time to finish this many requests, at the latest rate: 1 to 60 whole seconds."""
         times = list(self._finish_times)
         if len(times) < 2:
             return 1

@@ -1,6 +1,6 @@
 """One HTTP request while it is answered: its choices, each a stream of the loop, written as text.
 
-A prompt becomes `n` choices. Each waits by itself until its path is in memory (a request of many
+A prompt becomes `n` choices. Each waits separately until its path is in memory (a request of many
 prompts may need more paths than fit at once). All streams report to one event bridge, in order.
 `close` frees what the choices hold.
 
