@@ -13,7 +13,7 @@ plain worker: the same rows, each once, whichever peer computed them.
 - *lineage*: the name of a state. Two peers have it in common if and only if they took equal steps.
 
 Its folders, each importing only those before it: `planning` (pure: shares, leases, progress,
-deadlines), `network` (messages, codecs, credentials, wire, transport, the connection to a leader),
+deadlines), `network` (messages, codecs, credentials, wire, transport, finding the leader),
 `training` (what every peer does: gradients, the state, slices of rounds), `leading` (what a leader
 knows and answers), `roles` (leader, peer, volunteer, backbone, auxiliary, session). hivemind and
 cryptography are imported in `network` only. May import `inner`, `outer`, `model`, `control`,

@@ -24,7 +24,7 @@ from dipaco.swarm.errors import BadMessage
 
 _SHORT = jnp.float8_e5m2
 _LARGEST = np.float32(jnp.finfo(_SHORT).max)
-_LEAST = np.float32(jnp.finfo(_SHORT).smallest_subnormal)
+_SMALLEST = np.float32(jnp.finfo(_SHORT).smallest_subnormal)
 
 
 class WireCodec(NamedTuple):
@@ -87,7 +87,7 @@ def _decode_range(content: bytes, num_values: int) -> np.ndarray:
 def _encode_short_range(values: np.ndarray) -> bytes:
     scale = np.float32(np.max(np.abs(values), initial=0.0)) or np.float32(1.0)
     scaled = values / scale * _LARGEST
-    least = np.copysign(np.maximum(np.abs(scaled), _LEAST), scaled)
+    least = np.copysign(np.maximum(np.abs(scaled), _SMALLEST), scaled)
     return scale.tobytes() + np.where(scaled == 0, scaled, least).astype(_SHORT).tobytes()
 
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable
 
 SPREADS = 6.0
-LEAST_SPREAD = 0.25  # of the median: even the most regular peer is interrupted now and then
+MIN_SPREAD = 0.25  # of the median: even the most regular peer is interrupted now and then
 REMEMBERED = 64  # durations
 GAUSSIAN = 1.4826  # median absolute deviation -> standard deviation
 
@@ -26,7 +26,7 @@ def deadline_seconds(durations: Iterable[float], guess_seconds: float) -> float:
         return guess_seconds * (1.0 + SPREADS)
     median = statistics.median(seen)
     spread = GAUSSIAN * statistics.median(abs(value - median) for value in seen)
-    learned = median + SPREADS * max(spread, LEAST_SPREAD * median)
+    learned = median + SPREADS * max(spread, MIN_SPREAD * median)
     trust = len(seen) / (len(seen) + 2.0)  # two measurements weigh as much as the guess
     return trust * learned + (1.0 - trust) * max(learned, guess_seconds * (1.0 + SPREADS))
 
