@@ -2,7 +2,7 @@
 12.39, against 11.41 of a dense 1.3 B model.
 
 With overlapping shards (n = 2), path-specific parts, one alternation of discriminative routing, and
-early stopping. When the paper re-routes, and how much it holds out, it does not say.
+early stopping. The paper does not say when it alternates and how much it holds out.
 
 Cost: 256 paths of 64,000 steps, each the size of `paper_2x4.py`'s.
 """

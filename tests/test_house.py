@@ -202,3 +202,12 @@ def test_a_config_is_shown_without_jax():
     quickstart = HOUSE.parent / "configs" / "quickstart.py"
     code = f"from dipaco.cli.main import main; main(['config', 'show', {str(quickstart)!r}])"
     assert not modules_after(code) & HEAVY
+
+
+def test_a_class_name_means_one_thing_in_the_whole_house():
+    homes: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(str(file.relative_to(HOUSE)))
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}

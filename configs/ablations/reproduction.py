@@ -12,7 +12,7 @@ which are lower for the larger ones.
 
 Two races at three budgets, 2, 5 and 10 phases of a path: the flat mixture, 2x2, and 2x2 with
 private parts averaged without momentum, against dense models of 1, 2 and 4 times a path's size at
-equal steps, and against one of a path's size with the steps of all four paths together. Everyone is
+equal steps, and against one of a path's size with the steps of all four paths together. Every row is
 tuned over three rates, and one more where the best was the first or the last; shards are balanced
 (`routing.capacity`). `python tools/race.py runs/reproduction/table.json` shows who wins.
 
@@ -33,7 +33,7 @@ from dipaco.topology import PER_PATH, SHARED, Level, Topology, blocks
 
 PUBLISHED_DILOCO = OuterSettings(rescale_by_fan_in=False)
 TOGETHER = OuterSettings(synchronous=True)
-PLAIN = OuterSettings(learning_rate=1.0, momentum=0.0)  # of one path: AdamW and nothing else
+PLAIN = OuterSettings(learning_rate=1.0, momentum=0.0)  # with one path: AdamW alone
 PHASES = 10
 BUDGETS = (2, 5, PHASES)  # phases of a path
 RATES = (3e-3, 6e-3, 12e-3)
@@ -67,14 +67,14 @@ def paper() -> dict[str, RunConfig]:
     rows["4x4 private stopped"] = of(private_grid(4), inner=inner(hold_out=0.05))
     for count in (1, 2, 3):  # none: `flat 4`
         rows[f"flat 4 alternations {count}"] = of(whole(2, PER_PATH), routing=alternating(count))
-    anew = RerouteConfig(every=(16, 32, 64), steps=100, learning_rate=1e-3)
+    rerouted = RerouteConfig(every=(16, 32, 64), steps=100, learning_rate=1e-3)
     for k, paths in ((2, 4), (4, 16)):
-        rows[f"flat {paths} re-routed"] = of(whole(k, PER_PATH), reroute=anew)
+        rows[f"flat {paths} re-routed"] = of(whole(k, PER_PATH), reroute=rerouted)
     return rows
 
 
 def races() -> dict[str, RunConfig]:
-    """Everyone who competes, under every rate and budget. At 3e-3 and ten phases `dense 1x`,
+    """Every competitor, under every rate and budget. At 3e-3 and ten phases `dense 1x`,
     `flat 4` and `2x2` are what `paper()` has, and `2x2 private plain` what `averaged()` has.
     """
     entries = []
@@ -95,7 +95,7 @@ def races() -> dict[str, RunConfig]:
 
 
 def racer(name: str, rate: float, phases: int) -> RunConfig:
-    """One who competes, with so many phases of a path."""
+    """One competitor, with so many phases of a path."""
     tuned: dict[str, Any] = {"inner": inner(rate), "phases": phases}
     match name:
         case "flat 4":
