@@ -307,14 +307,14 @@ def facts_of(plan: Plan, task: Task) -> list[Fact]:
     )  # fmt: skip
     if not arm.is_averaged:
         return [trained, *(ready(arm.name, m, task.phase + 1) for m in arm.topology.modules)]
-    arrivals = [
+    contributions = [
         Contribution(
             arm=MODULAR, path=path, module=module, phase=task.phase, base_digest="",
             message=receipt("message", module, task),
         )
         for module in arm.topology.modules_of(path)
     ]  # fmt: skip
-    return [trained, *arrivals]
+    return [trained, *contributions]
 
 
 def ready(arm: str, module: ModuleId, phase: int) -> ModuleReady:

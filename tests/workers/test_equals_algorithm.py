@@ -117,11 +117,12 @@ def test_a_snapshot_that_counts_in_other_data_is_refused(begin, monkeypatch):
 def test_a_contribution_that_started_from_other_parameters_is_not_averaged(begin, monkeypatch):
     run = begin(CONFIG)
     claim = claim_of(run, "outer")
-    arrivals = run.ledger.facts.contributions(MODULAR, claim.task.module, 0)
-    other = [dataclasses.replace(arrivals[0], base_digest="0" * 32), *arrivals[1:]]
+    contributions = run.ledger.facts.contributions(MODULAR, claim.task.module, 0)
+    other = [dataclasses.replace(contributions[0], base_digest="0" * 32), *contributions[1:]]
     monkeypatch.setattr(run.ledger.facts, "contributions", lambda *of: other)
     with pytest.raises(
-        ContributionRefused, match=f"Path {arrivals[0].path} made a contribution.*other parameters"
+        ContributionRefused,
+        match=f"Path {contributions[0].path} made a contribution.*other parameters",
     ):
         step_module(run, claim)
 
@@ -131,10 +132,10 @@ def test_averaged_contributions_and_older_snapshots_are_deleted(begin):
     work_until(run, 2)
     left = [file for file in (run.layout.root / "objects/messages").rglob("*") if file.is_file()]
     waiting = {
-        arrival.message.name
+        contribution.message.name
         for module in run.config.topology.modules
         for phase in range(3)
-        for arrival in run.ledger.facts.contributions(MODULAR, module, phase)
+        for contribution in run.ledger.facts.contributions(MODULAR, module, phase)
         if module not in run.ledger.facts.modules_at(MODULAR, phase + 2)
     }
     assert {str(file.relative_to(run.layout.root)) for file in left} == waiting

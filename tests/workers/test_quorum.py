@@ -167,10 +167,10 @@ def test_a_late_contribution_that_is_wrong_is_refused_and_made_again(begin):
     run = begin(with_quorum())
     finish_phase_without_path_0(run)
     late = [
-        arrival
+        contribution
         for module in run.plan.arm(MODULAR).topology.modules_of(0)
-        for arrival in run.ledger.facts.contributions(MODULAR, module, 0)
-        if arrival.path == 0
+        for contribution in run.ledger.facts.contributions(MODULAR, module, 0)
+        if contribution.path == 0
     ]
     spoiled = with_leaf(put(float("nan")))(load_tree(run.objects, late[0].message))
     receipt = save_tree(run.objects, "messages/spoiled", spoiled)

@@ -142,14 +142,14 @@ def test_a_lost_module_is_made_again(begin, undisturbed, phase):
 def spoil(run, change):
     """Puts a contribution in place of the one of path 0 to its first module at phase 1."""
     module = run.config.topology.modules_of(0)[0]
-    (arrival, *_) = run.ledger.facts.contributions(MODULAR, module, 1)
-    tree = change(load_tree(run.objects, arrival.message))
+    (contribution, *_) = run.ledger.facts.contributions(MODULAR, module, 1)
+    tree = change(load_tree(run.objects, contribution.message))
     receipt = save_tree(run.objects, f"messages/modular/{module}/000001", tree)
     with run.ledger._database.transaction():
         run.ledger._database.change(
-            "drop_contribution", arm=MODULAR, module=str(module), phase=1, path=arrival.path
+            "drop_contribution", arm=MODULAR, module=str(module), phase=1, path=contribution.path
         )
-        record(run.ledger._database, dataclasses.replace(arrival, message=receipt))
+        record(run.ledger._database, dataclasses.replace(contribution, message=receipt))
 
 
 def with_leaf(change):

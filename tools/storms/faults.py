@@ -286,9 +286,9 @@ def _spoil(
     for phase in range(arm.phases):
         done = run.ledger.facts.receipts_at(MODULAR, phase + 1)
         for module in set(arm.topology.modules) - done.keys():
-            arrivals = run.ledger.facts.contributions(MODULAR, module, phase)
-            names += [arrival.message.name for arrival in arrivals]
-            if not arrivals and module in run.ledger.facts.modules_at(MODULAR, phase):
+            contributions = run.ledger.facts.contributions(MODULAR, module, phase)
+            names += [contribution.message.name for contribution in contributions]
+            if not contributions and module in run.ledger.facts.modules_at(MODULAR, phase):
                 names.append(run.ledger.facts.module(MODULAR, module, phase).parameters.name)
     name = rng.choice(sorted(names)) if names else None
     before = None if name is None else fleet.content(name)
