@@ -19,7 +19,7 @@ import numpy as np
 from dipaco.evaluation.perplexity import perplexity
 
 
-class Rerouted(NamedTuple):
+class ReroutingResult(NamedTuple):
     """The result for one W."""
 
     perplexity: float
@@ -50,7 +50,7 @@ def rerouted(
     path_NT: np.ndarray,
     lengths_N: np.ndarray,
     prefix_tokens: int,
-) -> Rerouted:
+) -> ReroutingResult:
     """Perplexity where every token is predicted by the path chosen for it.
 
     Args:
@@ -72,7 +72,7 @@ def rerouted(
     is_switch_NT[:, 1:] = path_NT[:, 1:] != path_NT[:, :-1]
     is_switch_NT &= is_scored_NT
     count_N = is_scored_NT.sum(axis=1)
-    return Rerouted(
+    return ReroutingResult(
         perplexity=perplexity(sum_N, count_N),
         switches=int(is_switch_NT.sum()),
         tokens_read_again=int((is_switch_NT * index_T).sum()),
