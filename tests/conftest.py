@@ -33,17 +33,17 @@ os.environ["XLA_FLAGS"] = (
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 
-# Rooms whose tests compare within tolerances, so that the compiler may leave its optimisations out,
-# which is a quarter of their time. What compares bits is compiled as a run is.
-WITHIN_TOLERANCES = ("model",)
+# Rooms and files whose tests compare within tolerances, so that the compiler may leave its
+# optimisations out, a quarter of their time. What compares bits is compiled as a run is.
+WITHIN_TOLERANCES = {"model", "test_programs.py"}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_compiler(request):
     import jax
 
-    room = request.path.parent.name
-    jax.config.update("jax_disable_most_optimizations", room in WITHIN_TOLERANCES)
+    places = {request.path.parent.name, request.path.name}
+    jax.config.update("jax_disable_most_optimizations", bool(places & WITHIN_TOLERANCES))
     yield
     jax.config.update("jax_disable_most_optimizations", False)
 

@@ -3,6 +3,7 @@ they belong. `STOREYS` is the map of the front page.
 """
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
@@ -58,11 +59,21 @@ def room_of(file: Path) -> str:
     return "" if name == "__init__" else name
 
 
-def imports(file: Path, *, for_types: bool = True) -> Iterator[str]:
+@functools.cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@functools.cache
+def imports(file: Path, *, for_types: bool = True) -> tuple[str, ...]:
     """Full names that a file imports, inside functions too; `for_types` = also under
     `if TYPE_CHECKING`.
     """
-    tree = ast.parse(file.read_text())
+    return tuple(_imports(file, for_types=for_types))
+
+
+def _imports(file: Path, *, for_types: bool) -> Iterator[str]:
+    tree = tree_of(file)
     for node in ast.walk(tree) if for_types else _that_run(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -97,7 +108,7 @@ def test_every_room_of_the_storeys_is_there():
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(HOUSE)))
 def test_a_file_opens_with_its_subject_and_imports_strictly_lower_storeys(file):
-    assert ast.get_docstring(ast.parse(file.read_text())), "say in the first line what it is about"
+    assert ast.get_docstring(tree_of(file)), "say in the first line what it is about"
     room = room_of(file)
     if room == "":
         assert rooms_imported(file) == set(), "`import dipaco` answers at once"
@@ -110,7 +121,7 @@ def test_a_file_opens_with_its_subject_and_imports_strictly_lower_storeys(file):
 def test_the_files_that_a_room_says_it_has_are_there():
     for file in HOUSE.rglob("__init__.py"):
         folders = (file.parent, HOUSE, HOUSE.parent)
-        said = ast.get_docstring(ast.parse(file.read_text())) or ""
+        said = ast.get_docstring(tree_of(file)) or ""
         for name in re.findall(r"[\w/]+\.py\b", said):
             assert any((folder / name).is_file() for folder in folders), f"{file}: {name}"
 
@@ -144,7 +155,7 @@ def test_a_library_is_imported_in_its_own_rooms_only(library):
 def test_sql_is_in_sql_files_only():
     statement = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER)\s", re.DOTALL)
     for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 assert not statement.match(node.value), f"{file.name}:{node.lineno}: {node.value}"
 
@@ -207,7 +218,7 @@ def test_a_config_is_shown_without_jax():
 def test_a_class_name_means_one_thing_in_the_whole_house():
     homes: dict[str, list[str]] = {}
     for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(str(file.relative_to(HOUSE)))
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}

@@ -251,7 +251,12 @@ def test_a_run_folder_that_was_damaged(dipaco, half, copy_of, spoil, error, advi
     assert {name: after.get(name) for name in kept} == kept
 
 
-@pytest.mark.parametrize("damage", MENDED)
+FIRST, *OTHERS = MENDED
+
+
+@pytest.mark.parametrize(
+    "damage", [FIRST, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)]
+)
 def test_what_can_be_made_again_is_and_the_run_ends_as_if_nothing_had_happened(
     dipaco, half, tiny, copy_of, damage
 ):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_three_steps_of_both_have_the_same_losses(tmp_path, monkeypatch, dtype):
     pytest.importorskip("torch")
