@@ -289,7 +289,7 @@ def test_what_is_no_assignment_is_refused(text):
         ('topology.levels=[{"parts": ["embed"]}]', BadSetting),
     ],
 )
-def test_what_a_room_refuses_comes_through_in_its_own_words(text, error):
+def test_an_error_of_a_room_keeps_its_own_words(text, error):
     with pytest.raises(error):
         override(CONFIG, [text])
 
@@ -414,7 +414,7 @@ def test_a_target_share_is_of_as_many_paths_as_there_are():
 @pytest.mark.parametrize(
     "setting", ["outer.quorum=0.5", "outer.path_share=0.5", "outer.codec=int8"]
 )
-def test_paths_that_step_together_do_without_what_speaks_of_contributions(setting):
+def test_synchronous_training_refuses_settings_of_contributions(setting):
     name = setting.partition("=")[0]
     with pytest.raises(SettingsDisagree, match=f"`outer.synchronous` is on, and so is `{name}`"):
         load_config(QUICKSTART, [setting, "outer.synchronous=true"])

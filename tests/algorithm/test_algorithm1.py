@@ -165,7 +165,7 @@ def test_law_4_holds_per_module_of_a_grid_over_the_paths_through_it():
     order=st.permutations(range(4)), documents=st.lists(st.integers(1, 99), min_size=4, max_size=4)
 )
 @hypothesis_settings(max_examples=20, deadline=None)
-def test_law_5_the_order_of_arrival_does_not_matter_and_weights_scale_out(order, documents):
+def test_law_5_the_order_of_contributions_does_not_matter_and_weights_scale_out(order, documents):
     before = initial_parts()
     moved = {path: jax.tree.map(lambda w, p=path: w * (1 + 0.1 * p), before) for path in range(4)}
 
@@ -234,7 +234,7 @@ def test_each_module_has_its_own_fan_in():
 # --- what belongs to a path stays with it -------------------------------------------------------
 
 
-def test_what_a_path_carries_comes_back_to_that_path_and_starts_as_nothing():
+def test_what_a_path_carries_comes_back_to_that_path_and_starts_as_none():
     seen = []
 
     def carries(path, phase, parts, carried):
@@ -246,7 +246,7 @@ def test_what_a_path_carries_comes_back_to_that_path_and_starts_as_nothing():
     assert seen[4:] == [(path, 1, f"path {path} after 0") for path in range(4)]
 
 
-def test_an_adamw_state_that_is_reset_each_phase_ends_elsewhere():
+def test_an_adamw_state_that_is_reset_each_phase_ends_with_other_parameters():
     """The guard of the law before: carrying matters."""
 
     def forgetful(path, phase, parts, _):

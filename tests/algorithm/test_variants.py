@@ -150,7 +150,7 @@ def late(topology, taken):
 
 
 @pytest.mark.parametrize("topology", [GRID, FLAT, dense(3)])
-def test_with_a_quorum_and_nobody_late_the_bits_are_those_without(topology):
+def test_with_a_quorum_and_no_late_path_the_bits_are_those_without(topology):
     documents = [3, 1, 4, 1][: topology.num_paths]
     without = train(topology, PAPER, documents=documents)
     with_quorum = train(topology, PAPER, documents=documents, takes=in_time(topology))
@@ -178,7 +178,7 @@ def test_a_late_contribution_moves_its_module_as_far_a_step_later():
 
 
 def test_a_late_contribution_keeps_the_fan_in_of_its_own_phase():
-    """Sampled: both paths go through phase 0 and path 0 alone through phase 1. Then nobody."""
+    """Sampled: both paths go through phase 0 and path 0 alone through phase 1; then no path does."""
 
     def moves(path, phase, parts, _):
         return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None

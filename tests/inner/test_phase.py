@@ -40,7 +40,7 @@ def test_two_phases_of_four_steps_are_one_of_eight_bit_for_bit(step, start, batc
 
 
 def test_the_adamw_state_matters_so_it_must_never_be_reset(step, start, batches, settings):
-    """Guards the law above: with AdamW started anew, the second phase ends elsewhere."""
+    """Guards the law above: with AdamW state reset, the second phase ends differently."""
     first = train(start(), step, batches, settings, 0, 4)
     forgetful = fresh(jax.tree.map(jax.numpy.copy, first.state.parts), adamw(settings))
     kept = train(first.state, step, batches, settings, 4, 4)
@@ -49,7 +49,7 @@ def test_the_adamw_state_matters_so_it_must_never_be_reset(step, start, batches,
     assert abs(difference).max() > 1e-3
 
 
-def test_losses_are_told_in_order_and_targets_counted(step, start, batches, settings):
+def test_losses_are_reported_in_order_and_targets_counted(step, start, batches, settings):
     told = []
     rates = learning_rates(settings, 8, 0, 5)
     result = run_phase(
@@ -96,7 +96,7 @@ def test_a_phase_that_goes_on_after_a_stop_counts_on():
     assert told == [(8, 1.0), (9, 2.0)]
 
 
-def test_a_step_is_handed_over_before_the_numbers_of_the_one_before_are_fetched():
+def test_a_step_is_dispatched_before_the_metrics_of_the_last_one_are_fetched():
     order = []
     given = scripted([np.float32(1.0)] * 3)
 

@@ -54,7 +54,7 @@ def test_each_of_several_stacked_paths_ends_where_it_ends_alone(
         compare(together.losses[:, path], expected.losses)
 
 
-def test_told_are_the_losses_of_all_paths_and_one_that_diverges_is_divergence(
+def test_losses_of_all_paths_are_reported_and_one_that_diverges_is_an_error(
     loss_fn, settings, states, batches
 ):
     told = []

@@ -37,7 +37,7 @@ def test_every_codec_that_can_be_set_is_here_and_in_this_table():
 @pytest.mark.parametrize("name", CODECS)
 @given(leaf=leaves)
 @settings(deadline=None, max_examples=50)
-def test_what_is_decoded_has_the_shape_and_type_of_the_gradient_and_is_near_it(name, leaf):
+def test_a_decoded_gradient_has_shape_and_type_of_the_original_and_is_near_it(name, leaf):
     gradient = tree(leaf)
     decoded = codec(name).decode(codec(name).encode(gradient))
     assert trees.difference(gradient, decoded) is None
@@ -58,14 +58,14 @@ def test_encoding_is_deterministic_and_leaves_the_gradient_alone(name):
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_zero_stays_zero_and_a_message_takes_the_bits_it_says(name):
+def test_zero_stays_zero_and_a_message_has_the_size_its_codec_states(name):
     message = codec(name).encode({"w": np.zeros((64, BLOCK), np.float32)})
     assert not codec(name).decode(message)["w"].any()
     assert trees.num_bytes(message) * 8 == 64 * BLOCK * codec(name).bits_per_value
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_with_error_feedback_what_was_decoded_sums_to_the_truth_but_for_one_residual(name):
+def test_with_error_feedback_decoded_gradients_sum_to_the_true_ones_up_to_one_residual(name):
     rounds, residual = 40, None
     truth, decoded = np.zeros((100, 10)), np.zeros((100, 10))
     for phase in range(rounds):
@@ -121,7 +121,7 @@ GOOD = CODECS["int8"].encode({"w": np.float32([1, 2, 3])})
         ({"int8-1": {"w": {"values": np.int8([1])}}}, "`w` has no scales"),
     ],
 )
-def test_a_message_that_no_sender_of_this_run_made_is_refused_with_a_reason(message, problem):
+def test_a_message_that_encode_cannot_have_made_is_refused_with_a_reason(message, problem):
     with pytest.raises(BadEncoding, match=problem):
         CODECS["int8"].decode(message)
 

@@ -69,7 +69,7 @@ def test_the_mean_by_hand():
     np.testing.assert_array_equal(mean["block"]["w"], np.float32([2.5, 17.5]))
 
 
-arrivals = st.lists(
+contributions = st.lists(
     st.tuples(
         st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3), st.integers(1, 1000)
     ),
@@ -78,9 +78,9 @@ arrivals = st.lists(
 )
 
 
-@given(arrivals.flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))))
+@given(contributions.flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))))
 @settings(deadline=None)
-def test_the_order_of_arrival_does_not_change_the_mean_beyond_rounding(orders):
+def test_the_order_of_contributions_does_not_change_the_mean_beyond_rounding(orders):
     means = []
     for order in orders:
         weights = path_weights([documents for _, documents in order])
@@ -100,7 +100,7 @@ def test_the_mean_of_equal_gradients_is_that_gradient(values, paths):
     )
 
 
-def test_what_was_added_is_not_kept():
+def test_the_mean_keeps_no_reference_to_a_contribution():
     gradient, mean = tree(1.0), WeightedMean()
     mean.add(gradient, 1.0)
     gradient["block"]["w"][:] = 99
@@ -118,35 +118,35 @@ def test_taking_the_mean_starts_a_new_one():
 @pytest.mark.parametrize("threads", [None, 1, 3])
 def test_a_module_of_many_blocks_adds_up_as_its_definition_bit_for_bit(threads):
     rng = np.random.default_rng(0)
-    arrivals = [rng.standard_normal((3, PIECE_VALUES - 1), np.float32) for _ in range(3)]
+    contributions = [rng.standard_normal((3, PIECE_VALUES - 1), np.float32) for _ in range(3)]
     weights = path_weights([1, 5, 3]).astype(np.float32)
-    expected = weights[0] * arrivals[0]
-    for weight, leaf in zip(weights[1:], arrivals[1:], strict=True):
+    expected = weights[0] * contributions[0]
+    for weight, leaf in zip(weights[1:], contributions[1:], strict=True):
         expected = expected + weight * leaf
     # Leaves that do not lie in memory as they are read must come out the same.
     with ThreadPoolExecutor(threads) as pool:
         for order in "CF":
             mean = WeightedMean(pool if threads else None)
-            for leaf, weight in zip(arrivals, weights, strict=True):
+            for leaf, weight in zip(contributions, weights, strict=True):
                 mean.add({"w": np.asarray(leaf, order=order)}, weight)
             value = mean.take()["w"]
             np.testing.assert_array_equal(value.view(np.int32), expected.view(np.int32))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_a_path_sends_is_finite_or_not_sent(bad):
+def test_a_contribution_that_is_not_finite_is_refused(bad):
     with pytest.raises(NotFinite, match=r"An outer gradient .* `block\.w`"):
         outer_gradient(tree(1, 2), tree(1, bad))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_mean_that_is_not_finite_is_refused_whichever_arrival_it_was(bad, place):
-    arrivals = [{"a": np.float32([1, 2]), "z": np.float32([3])} for _ in range(3)]
-    arrivals[place]["z"][:] = bad
+def test_a_mean_that_is_not_finite_is_refused_whichever_contribution_it_was(bad, place):
+    contributions = [{"a": np.float32([1, 2]), "z": np.float32([3])} for _ in range(3)]
+    contributions[place]["z"][:] = bad
     mean = WeightedMean()
-    for arrival in arrivals:
-        mean.add(arrival, 0.25)
+    for contribution in contributions:
+        mean.add(contribution, 0.25)
     with pytest.raises(NotFinite, match=r"mean of the outer gradients .* `z`"):
         mean.take()
 

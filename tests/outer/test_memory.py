@@ -68,7 +68,7 @@ def resident(field):
 
 tiny, large = json.loads(sys.argv[2])
 step(**tiny)
-pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
 idle = resident("VmRSS")
 step(**large)
 print(resident("VmHWM") - idle)
@@ -91,7 +91,7 @@ def stored_module(objects: Objects, num_bytes: int) -> dict:
 
 
 @pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="only Linux lets the peak start anew"
+    not Path("/proc/self/clear_refs").exists(), reason="only Linux can reset the peak"
 )
 @pytest.mark.parametrize("fan_in", [8, 64])
 def test_the_outer_step_holds_three_module_sizes_whatever_the_fan_in(tmp_path, fan_in):

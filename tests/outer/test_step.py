@@ -56,7 +56,7 @@ def test_the_rescale_goes_through_the_momentum_too():
     np.testing.assert_allclose(second.after["block_00"]["w"], [-0.5 * 0.5 * 2])
 
 
-def test_the_norm_told_is_that_of_the_mean_over_all_parts_before_the_rescale():
+def test_the_reported_norm_is_that_of_the_mean_over_all_parts_before_the_rescale():
     result = step(OuterSettings(), module([0, 0], [0]), module([1, 2], [2]), fan_in=16)
     assert result.gradient_norm == pytest.approx(3.0)
 
@@ -78,7 +78,7 @@ def test_bfloat16_parameters_step_in_float32_and_stay_bfloat16():
     np.testing.assert_allclose(trace, [0.001])
 
 
-def test_what_goes_in_is_given_up_part_by_part():
+def test_inputs_are_emptied_part_by_part():
     """So that a step holds three module sizes and a part, not six."""
     settings = OuterSettings()
     before, mean = module([1], [2]), module([1], [1])

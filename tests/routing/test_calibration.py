@@ -33,7 +33,7 @@ def test_every_path_gets_within_a_twentieth_of_its_target(num_paths, crowding, u
     assert got_P.min() > 0
 
 
-def test_the_bias_is_nothing_where_the_shares_are_right_already():
+def test_the_bias_is_zero_where_the_shares_are_right_already():
     logit_NP = np.eye(4)[np.arange(40) % 4]
     assert not calibrate(logit_NP, np.full(4, 0.25)).any()
 
@@ -50,7 +50,7 @@ def test_the_target_is_what_the_labels_say_within_floor_and_capacity():
 
 
 @pytest.mark.parametrize("label", [0, 3])
-def test_where_one_path_is_always_best_the_others_share_what_it_may_not_have(label):
+def test_where_one_path_is_always_best_the_others_share_the_rest(label):
     share_P = target_share(np.full(100, label), 4, given=None, floor=0.5, capacity=1.25)
     expected = np.full(4, 0.6875 / 3)
     expected[label] = 0.3125
@@ -82,7 +82,7 @@ def test_a_target_that_does_not_sum_to_one_is_refused_when_it_is_set(share, prob
 
 
 def labelled(heaps, num_documents, seed, num_paths=16):
-    """Documents in heaps; which path is best depends on the feature, on luck, and on the path:
+    """Documents in clusters; which path is best depends on the feature, on chance, and on the path:
     some are seldom best.
     """
     rule = np.random.default_rng(99)

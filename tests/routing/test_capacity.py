@@ -48,7 +48,7 @@ def test_the_assignment_is_the_cheapest_of_all_that_keep_the_bound(seed):
     np.testing.assert_array_equal(chosen, cheapest)
 
 
-def test_a_crowd_goes_by_way_of_the_path_between():
+def test_an_excess_moves_through_the_path_between():
     """Two heaps on a line and three paths: the crowded left one can only be relieved in a chain."""
     at_N = np.array([*np.linspace(0, 1, 60), *np.linspace(10, 11, 20)])
     cost_NP = (at_N[:, None] - np.array([0.5, 10.5, 100.0])) ** 2
@@ -61,7 +61,7 @@ def test_every_choice_is_strict():
     assert (total_NP[:, 1] - total_NP[:, 0]).min() > 1e-7
 
 
-def test_documents_that_are_alike_cannot_be_parted_and_do_no_harm():
+def test_equal_documents_cannot_be_separated_and_do_no_harm():
     cost_NP = np.concatenate(
         [np.tile([0.0, 1.0, 2.0], (20, 1)), np.random.default_rng(0).random((10, 3))]
     )

@@ -8,7 +8,7 @@ from dipaco.routing.discriminative import fit_discriminative, logistic_regressio
 from dipaco.routing.errors import TooFewRouterDocuments
 
 
-def test_it_tells_heaps_apart_that_lie_apart(heaps):
+def test_separate_clusters_are_told_apart(heaps):
     features = heaps(600)
     nearest = np.random.default_rng(0).normal(size=(6, 24)) * 3  # the heaps' centres
     label = ((features[:, None] - nearest[None]) ** 2).sum(axis=2).argmin(axis=1)

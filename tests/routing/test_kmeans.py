@@ -19,7 +19,7 @@ def test_the_last_objective_is_the_sum_of_squared_distances_to_the_nearest_centr
     np.testing.assert_allclose(clusters.objectives[-1], distance_NK.min(axis=1).sum(), rtol=1e-5)
 
 
-def test_far_heaps_are_found(heaps):
+def test_distant_clusters_are_found(heaps):
     random = np.random.default_rng(0)
     x_ND = np.repeat([[0.0, 0.0], [50.0, 0.0], [0.0, 50.0]], 20, axis=0) + random.normal(
         size=(60, 2)

@@ -21,7 +21,7 @@ def test_none_leaves_features_alone(heaps):
     np.testing.assert_array_equal(fit_normaliser(features, "none").apply(features), features)
 
 
-def test_a_dimension_that_never_moves_is_not_blown_up(heaps):
+def test_a_constant_dimension_is_not_amplified(heaps):
     features = heaps(50)
     features[:, 3] = 7
     assert np.abs(fit_normaliser(features, "standardise").apply(features)).max() < 10

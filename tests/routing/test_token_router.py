@@ -36,7 +36,7 @@ def test_a_window_as_long_as_the_document_is_the_same_as_none():
     np.testing.assert_array_equal(within.targets(values, lengths, 6), none)
 
 
-def test_documents_that_are_held_out_train_nobody():
+def test_held_out_documents_do_not_train_the_router():
     for count, share, held in ((100, 0.1, 10), (100, 0.001, 1), (2, 0.99, 1), (1, 0.5, 0)):
         learned, held_out = within.split(count, share, np.random.default_rng(3))
         assert len(held_out) == held
@@ -58,7 +58,7 @@ def hidden_of(model, tokens_BT):
     return jnp.take(model["table"], tokens_BT, axis=0)
 
 
-def test_a_router_begins_without_a_preference_and_learns_who_follows_which_token():
+def test_a_router_begins_without_a_preference_and_learns_which_path_follows_which_token():
     random = np.random.default_rng(0)
     model = {"table": random.normal(size=(10, 8)).astype(np.float32)}
     best = random.integers(0, 4, 10)  # the path that follows each token best
