@@ -178,7 +178,7 @@ def test_a_late_contribution_moves_its_module_as_far_a_step_later():
 
 
 def test_a_late_contribution_keeps_the_fan_in_of_its_own_phase():
-    """Sampled: both paths go through phase 0 and path 0 alone through phase 1; then no path does."""
+    """Sampled: both paths go through phase 0 and path 0 through phase 1; then no path."""
 
     def moves(path, phase, parts, _):
         return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
