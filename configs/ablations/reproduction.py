@@ -12,7 +12,7 @@ which are lower for the larger ones.
 
 Two races at three budgets, 2, 5 and 10 phases of a path: the flat mixture, 2x2, and 2x2 with
 private parts averaged without momentum, against dense models of 1, 2 and 4 times a path's size at
-equal steps, and against one of a path's size with the steps of all four paths together. Every row is
+equal steps, and against one of a path's size with the steps of all four paths together. Each row is
 tuned over three rates, and one more where the best was the first or the last; shards are balanced
 (`routing.capacity`). `python tools/race.py runs/reproduction/table.json` shows who wins.
 
