@@ -42,6 +42,7 @@ def test_on_the_validation_documents_evaluate_gives_the_perplexity_of_the_report
     assert as_json(dense)["perplexity"] == pytest.approx(rows["dense"]["perplexity"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_an_exported_path_has_the_same_perplexity_in_transformers(
     dipaco, tiny, documents, tmp_path
 ):

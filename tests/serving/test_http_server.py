@@ -122,6 +122,7 @@ def test_what_prevents_serving_is_a_sentence(dipaco, tiny, tmp_path):
 REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
 
+@pytest.mark.slow
 def test_a_client_that_sends_nothing_or_endless_headers_is_disconnected(narrow_port):
     with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as silent:
         assert silent.recv(100) == b""
