@@ -207,7 +207,7 @@ def remove(pattern: str):
 
 TOKENS, COPY = "corpus/tokens_00000.arrayrecord", "from a copy"
 DAMAGE = [
-    ("another version", other_version, "RunOfOtherVersion", "Go on with version 0.0.9"),
+    ("another version", other_version, "RunOfOtherVersion", "Continue with version 0.0.9"),
     ("another schema", other_schema, "LedgerVersion", "the program version that wrote it last"),
     ("a ledger that is none", flip("ledger.sqlite*", 0.0), "LedgerDamaged", COPY),
     ("a truncated token file", cut(TOKENS), "CorpusDamaged", "Delete the folder"),
@@ -265,7 +265,7 @@ def test_what_can_be_made_again_is_and_the_run_ends_as_if_nothing_had_happened(
         spoil(run.folder)
     ended = dipaco("train", run.config, "--run", run.folder)
     assert ended.code == 0, ended.err
-    assert "made again" in ended.err
+    assert "being recomputed" in ended.err
     assert facts(run.folder) == facts(tiny.folder)
     assert report(run.folder) == report(tiny.folder)
 
@@ -327,7 +327,7 @@ def test_databases_that_cannot_be(dipaco, half, config_file, tmp_path):
         ended = dipaco("train", config_file, "--run", folder, "--database", secret)
         refused(ended, "PasswordOnCommandLine", "env:VARIABLE")
         assert "hunter2" not in ended.err
-    refused(dipaco(*command, "mysql://host/runs"), "BadDatabase", "Give postgresql://")
+    refused(dipaco(*command, "mysql://host/runs"), "BadDatabase", "Expected postgresql://")
     refused(dipaco(*command, "env:NOT_SET"), "VariableMissing", "`NOT_SET`")
     at_other_database = (
         "train",
