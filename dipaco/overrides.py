@@ -95,10 +95,8 @@ def _override_row(file: Path, name: str, config: RunConfig, overrides: Sequence[
     try:
         return override(config, overrides)
     except DipacoError as error:
-        if isinstance(
-            error, (UnknownSetting, BadOverride)
-        ):  # a mistake of the command line, not of a row
-            raise
+        if isinstance(error, (UnknownSetting, BadOverride)):
+            raise  # a mistake of the command line, not of a row
         problem = str(error).rstrip(".")
         raise BadSweep(file=file, problem=f"its row `{name}`: {problem}") from error
 

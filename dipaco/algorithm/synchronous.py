@@ -32,7 +32,7 @@ def train(
     A module's gradient is the mean over its paths, with the weights alpha_i of Algorithm 1. The
     gradient of a path, made of such means, is clipped as that of one model is; a module whose paths
     are clipped differently takes their mean clip. So one path is plain AdamW, paths that share
-    all are one model with their batches together, and paths that share nothing are as many models.
+    all are one model with their batches together, and paths that share nothing are separate models.
 
     Args:
       topology: levels, their modules, and the paths through them.
@@ -45,7 +45,7 @@ def train(
       clip_norm: largest norm of a path's gradient.
       by_documents: alpha_i in proportion to `documents`; else equal.
 
-    Source: DiPaCo section 4.5; the clipping is ours.
+    Source: DiPaCo section 4.5; the clipping is not in the paper.
     """
     for step in steps:
         gradients = [

@@ -4,7 +4,7 @@ Path sampling, codecs with error feedback, late contributions (quorum), alternat
 without an outer step, early stopping. With everything off it gives the bits of `algorithm1.train`;
 runs are compared with it bit for bit, since the order of its sums is theirs.
 
-Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs are ours: see `outer`.
+Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +53,7 @@ def train(
       outer: how modules step. None: plain AdamW. Every module then has one path and becomes what
         that path made of it, as the base model and the dense baselines are trained.
       codec: how contributions travel. The path adds what a message cannot hold to its next one.
-      take_part: phase -> its paths, rising (path sampling, section 3). None: all paths. A module
+      take_part: phase -> its paths, ascending (path sampling, section 3). None: all paths. A module
         without a path in a phase stays as it is.
       takes: the contributions that each outer step takes (quorum mode: a path may be late). None:
         those of its own phase. Each contribution is taken once, after it is made, and a step takes

@@ -81,13 +81,13 @@ class ConsoleReporter:
         self._write(Event("claim_lost", {"task": str(claim.task)}, "warning"))
 
     def paused(self) -> None:
-        self._write(Event("told_to_wait", {"order": "pause"}))
+        self._write(Event("run_paused", {"order": "pause"}))
 
     def task_released(self, claim: Claim, step: int) -> None:
-        self._write(Event("handed_on", {"task": str(claim.task), "step": step}))
+        self._write(Event("saved_part_way", {"task": str(claim.task), "step": step}))
 
     def task_postponed(self, claim: Claim, error: DipacoError) -> None:
-        self._write(Event("mended", {"task": str(claim.task), "problem": str(error)}, "warning"))
+        self._write(Event("postponed", {"task": str(claim.task), "problem": str(error)}, "warning"))
 
     def task_finished(self, claim: Claim, facts: list[Fact]) -> None:
         seconds = time.monotonic() - self._began_seconds

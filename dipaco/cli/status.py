@@ -76,8 +76,8 @@ def _print(status: dict[str, Any]) -> None:
 def _print_work(status: dict[str, Any]) -> None:
     from rich.filesize import decimal
 
-    if status["order"] != "run":
-        print(f"\ncommand: {status['order']}")
+    if status["command"] != "run":
+        print(f"\ncommand: {status['command']}")
     here = {name: at for name, at in status["workers"].items() if at["state"] == "here"}
     gone = len(status["workers"]) - len(here)
     if status["workers"]:

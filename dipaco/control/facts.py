@@ -13,7 +13,7 @@ from dipaco.control.tasks import (
     PRIORITY,
     Contribution,
     Evaluated,
-    Moves,
+    GradientStats,
     PathChecked,
     StageDone,
 )
@@ -42,7 +42,7 @@ class OuterStep(NamedTuple):
 
     phase: int
     gradient_norm: float | None  # of the mean outer gradient; None where nothing was averaged
-    moves: Moves | None
+    gradient_stats: GradientStats | None
 
 
 class PartialSnapshot(NamedTuple):
@@ -89,11 +89,15 @@ class Facts:
         """The outer steps of every module of an arm, phase by phase."""
         steps: dict[ModuleId, list[OuterStep]] = {}
         for module, phase, norm, text in self._database.rows("outer_steps", arm=arm):
-            moves = None
+            gradient_stats = None
             if text is not None:
                 norms, cosine = json.loads(text)
-                moves = Moves({int(path): value for path, value in norms.items()}, cosine)
-            steps.setdefault(ModuleId.parse(module), []).append(OuterStep(phase, norm, moves))
+                gradient_stats = GradientStats(
+                    {int(path): value for path, value in norms.items()}, cosine
+                )
+            steps.setdefault(ModuleId.parse(module), []).append(
+                OuterStep(phase, norm, gradient_stats)
+            )
         return steps
 
     def contributions(self, arm: str, module: ModuleId, phase: int) -> list[Contribution]:

@@ -23,8 +23,8 @@ class Arm:
     topology: Topology
     phases: int
     total_steps: int  # inner steps that each path takes, over all phases
-    is_averaged: bool  # False: one path, plain AdamW; the trainer's result is the next module
-    evaluate_every: int  # phases; the last one is evaluated always
+    is_averaged: bool  # False: one path, plain AdamW, and the module becomes what the path trained
+    evaluate_every: int  # phases; the last one is always evaluated
     alternations: tuple[int, ...] = ()  # phases before which documents are routed again
     sampling: float = 1.0  # share of the paths that take part in a phase
     seed: int = 0  # of the draw of those paths
@@ -53,7 +53,7 @@ class Arm:
         return max((at for at in self.alternations if at <= phase), default=0)
 
     def paths_in(self, phase: int) -> tuple[int, ...]:
-        """The paths that take part in a phase, rising: all, or drawn by (seed, phase)."""
+        """The paths that take part in a phase, ascending: all, or drawn by (seed, phase)."""
         return _drawn(self.topology.num_paths, self.sampling, self.seed, phase)
 
     def paths_through(self, module: ModuleId, phase: int) -> tuple[int, ...]:

@@ -336,12 +336,12 @@ ORDER BY priority, id;
 
 -- add_module: a module at the start of a phase
 INSERT INTO modules (arm, module, phase, name, digest, num_bytes,
-                     state_name, state_digest, state_bytes, gradient_norm, moves)
+                     state_name, state_digest, state_bytes, gradient_norm, gradient_stats)
 VALUES (:arm, :module, :phase, :name, :digest, :num_bytes,
-        :state_name, :state_digest, :state_bytes, :gradient_norm, :moves);
+        :state_name, :state_digest, :state_bytes, :gradient_norm, :gradient_stats);
 
 -- outer_steps: how every module of an arm was moved
-SELECT module, phase, gradient_norm, moves FROM modules WHERE arm = :arm AND phase > 0
+SELECT module, phase, gradient_norm, gradient_stats FROM modules WHERE arm = :arm AND phase > 0
 ORDER BY module, phase;
 
 -- get_module: one module at the start of a phase

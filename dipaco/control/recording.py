@@ -39,7 +39,9 @@ def record(database: Database, fact: Fact) -> None:
                 state_digest=state.digest,
                 state_bytes=state.num_bytes,
                 gradient_norm=fact.gradient_norm,
-                moves=None if fact.moves is None else json.dumps(fact.moves),
+                gradient_stats=None
+                if fact.gradient_stats is None
+                else json.dumps(fact.gradient_stats),
             )
         case Contribution():
             change("add_contribution", **row_of_contribution(fact))

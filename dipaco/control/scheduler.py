@@ -169,12 +169,14 @@ def _after_module(
             yield Task("pretrain", arm.name, "0", phase)
         return
     through = arm.topology.paths_through(module)
-    whole = [path for path in through if ready.issuperset(arm.topology.modules_of(path))]
+    ready_paths = [path for path in through if ready.issuperset(arm.topology.modules_of(path))]
     is_last = len(ready) == len(arm.topology.modules)
     if phase < arm.phases and not arm.paths_through(module, phase):
         late = arm.paths_through(module, phase - 1) if arm.has_quorum and phase else ()
         if not late or frontier.num_contributions(arm.name, module, phase - 1) == len(late):
-            yield Task("outer", arm.name, str(module), phase)  # goes on as it is
+            yield Task(
+                "outer", arm.name, str(module), phase
+            )  # no path takes part: the module stays unchanged
     if phase in arm.alternations:
         yield from _of_all_paths("label", arm, phase) if is_last else ()
         return
@@ -183,14 +185,14 @@ def _after_module(
             yield Task("train", arm.name, "0", phase)  # of all paths
     elif phase < arm.phases:
         late = _late(arm, phase, frontier)
-        for path in whole:
+        for path in ready_paths:
             if path in arm.paths_in(phase) and path not in late:
                 yield Task("train", arm.name, str(path), phase)
     if arm.stops_early:
-        begins = phase == arm.routed_at(phase)
-        known = set() if begins else frontier.checked(arm.name, phase - 1)
-        for path in whole:
-            if begins or path in known:
+        has_new_shards = phase == arm.routed_at(phase)
+        checked_before = set() if has_new_shards else frontier.checked(arm.name, phase - 1)
+        for path in ready_paths:
+            if has_new_shards or path in checked_before:
                 yield Task("check", arm.name, str(path), phase)
     elif arm.is_evaluated(phase) and is_last:
         yield from _of_all_paths("score", arm, phase)

@@ -70,8 +70,8 @@ class Claim(NamedTuple):
     worker: str  # that claimed it
 
 
-class Moves(NamedTuple):
-    """How far each path moved a module in a phase, and how far the directions agree."""
+class GradientStats(NamedTuple):
+    """The outer gradients of a module in a phase: their norms, and how much they agree."""
 
     norms: dict[int, float]  # path -> norm of its outer gradient
     cosine: float | None  # mean over pairs of paths; None where a single path goes through
@@ -89,7 +89,7 @@ class ModuleReady:
     parameters: Receipt
     outer_state: Receipt | None
     gradient_norm: float | None  # of the mean outer gradient that made it
-    moves: Moves | None = None  # of the paths that it is the mean of
+    gradient_stats: GradientStats | None = None  # of the paths that it is the mean of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

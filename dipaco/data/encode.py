@@ -31,9 +31,8 @@ def encode_chunks(
     staged: Staged, chunks: range, tokenizer: Tokenizer, processes: int
 ) -> Generator[list[np.ndarray], None, None]:
     """Yields for each chunk the tokens of its kept documents; a few chunks are in memory."""
-    if (
-        processes == 1 or len(chunks) <= 2
-    ):  # starting a process takes as long as encoding two chunks
+    # Starting a process takes as long as encoding two chunks.
+    if processes == 1 or len(chunks) <= 2:
         for chunk in chunks:
             texts = read_chunk(staged.chunk_file(chunk))
             yield tokenizer.encode([texts[i] for i in np.flatnonzero(staged.kept_in(chunk))])

@@ -36,7 +36,7 @@ class RowPlan:
 
     @property
     def documents(self) -> np.ndarray:
-        """[n] int64, rising: the documents with pieces in the plan."""
+        """[n] int64, ascending: the documents with pieces in the plan."""
         return np.unique(self.piece_document)
 
     def row(self, k: int) -> list[tuple[int, int, int]]:

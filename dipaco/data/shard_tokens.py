@@ -2,7 +2,7 @@
 in files of their own.
 
     FOLDER/about.json                   which corpus, the type of a token, documents in each file
-    FOLDER/tokens_00000.arrayrecord ...   one record a document, in rising order of their numbers
+    FOLDER/tokens_00000.arrayrecord ...   one record a document, in ascending order of their numbers
 
 The documents of a path are all over a corpus, since routing looks at their content. A machine that
 reads from a bucket would fetch every corpus file to use a P-th of each. Shard tokens let it fetch
@@ -30,12 +30,12 @@ class _About(msgspec.Struct):
 
 
 def shard_tokens_digest(corpus_digest: str, documents: np.ndarray) -> str:
-    """Identifies the tokens of some documents (rising numbers) of a corpus."""
+    """Identifies the tokens of some documents (ascending numbers) of a corpus."""
     return digest_of(corpus_digest, np.asarray(documents, dtype=np.int64))
 
 
 def write_shard_tokens(corpus: Corpus, documents: np.ndarray, folder: Path) -> None:
-    """Writes the tokens of some documents (rising numbers) into a new folder."""
+    """Writes the tokens of some documents (ascending numbers) into a new folder."""
     folder.mkdir()
     token_type = corpus.manifest.token_type
     counts: list[int] = []

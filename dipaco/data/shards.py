@@ -22,7 +22,7 @@ class Shard:
     """What one path trains on."""
 
     path: int
-    documents: np.ndarray  # [n] int64, rising
+    documents: np.ndarray  # [n] int64, ascending
     plan: RowPlan
 
 
@@ -45,7 +45,7 @@ def build_shard(
 def hold_out(
     corpus: Corpus, document_numbers: np.ndarray, share: float, shortest: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Divides a shard: (what is trained on, what is held out), each rising.
+    """Divides a shard: (what is trained on, what is held out), each ascending.
 
     Whether a document is held out depends on the document alone: it is the same in all shards, of
     all paths and phases. A shard that would hold out none holds out one all the same.

@@ -37,7 +37,7 @@ class PathShare:
     domains: dict[str, int]  # documents by domain
 
 
-Curve = list[tuple[int, float]]  # (steps, value), steps rising
+Curve = list[tuple[int, float]]  # (steps, value), steps ascending
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

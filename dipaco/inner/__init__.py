@@ -1,8 +1,8 @@
 """What happens inside a path during one phase: AdamW on its own shard.
 
-Pairs of pure functions and explicit state. `PathState` is what a path carries from phase to phase,
+Pairs of pure functions with explicit state. `PathState` is what a path carries from phase to phase,
 `make_step` compiles one optimiser step on a mesh, `run_phase` runs tau of them, `early_stopping`
-says when a path was at its best. DiPaCo (arXiv 2403.10616) Algorithm 1 lines 4-10: the AdamW state
-belongs to the path, is never averaged and never reset. May import `model`, `trees`, `errors`; knows
-nothing of modules, stores or tasks.
+keeps a path's best phase, `synchronous` averages gradients at every step instead. DiPaCo (arXiv
+2403.10616) Algorithm 1 lines 4-10: the AdamW state belongs to the path, is never averaged and never
+reset. Imports `model`, `topology` and `errors`; knows nothing of stores or tasks.
 """

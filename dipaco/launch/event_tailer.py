@@ -49,7 +49,7 @@ class EventTailer:
                 self._bar.advance(
                     fields["steps"],
                     tokens=fields["tokens"],
-                    bytes_sent=round(fields["megabytes_sent"] * 1e6),
+                    bytes_sent=round(fields["megabytes_exchanged"] * 1e6),
                     loss=fields["loss"],
                 )
 

@@ -157,7 +157,7 @@ class Supervisor:
         self._on_event(Event("worker_ended", fields, "warning"))
 
     def _report_departure(self, ended: EndedWorker, reason: str) -> None:
-        self._on_event(Event("worker_let_go", {"worker": ended.name, "reason": reason}))
+        self._on_event(Event("worker_left", {"worker": ended.name, "reason": reason}))
 
 
 def supervise(

@@ -20,11 +20,11 @@ SENTENCES = {
     "domain_left_out": "domain {domain} left out: {reason}",
     "shard_built": "path {path}: {documents:,} documents ({share:.1%}), mostly {domains}",
     "path_trained": "{arm} phase {phase} of {phases}, path {path}: loss {loss:.3f}, "
-    "{tokens_per_second:,.0f} tokens/s, {megabytes_sent:.1f} MB exchanged, {seconds:.1f} s",
+    "{tokens_per_second:,.0f} tokens/s, {megabytes_exchanged:.1f} MB exchanged, {seconds:.1f} s",
     "module_updated": "phase {phase} {module} updated: {arrived} of {fan_in} paths, "
     "norm {norm:.2f}, {seconds:.1f} s",
-    "module_waited": "phase {phase} {module} stays as it is: none of its paths took part",
-    "routed_anew": "documents routed again before phase {phase}: the router agreed with "
+    "module_unchanged": "phase {phase} {module} stays as it is: none of its paths took part",
+    "documents_rerouted": "documents routed again before phase {phase}: the router agreed with "
     "{agreement:.0%} of the labels and now agrees with {agreement_after:.0%}; {moved:.0%} of the "
     "documents changed path",
     "router_kept": "the router for re-routing is the one after {step:,} of {steps:,} steps, with "
@@ -36,15 +36,15 @@ SENTENCES = {
     "machine_changed": "this run began on {then} and continues on {now}: the last bits of its "
     "numbers may differ from those of an uninterrupted run",
     "claim_lost": "{task} was given to another worker: its work here is discarded",
-    "handed_on": "{task} saved after step {step:,}; the next worker continues it",
-    "told_to_wait": "the run was told to {order}: `dipaco resume` continues it",
-    "mended": "{task} postponed: its input is being recomputed ({problem})",
+    "saved_part_way": "{task} saved after step {step:,}; the next worker continues it",
+    "run_paused": "the run was told to {order}: `dipaco resume` continues it",
+    "postponed": "{task} postponed: its input is being recomputed ({problem})",
     "lease_ended": "worker {worker} sent no heartbeat for a whole lease: its task was given back",
     "worker_silent": "worker {worker} has sent no heartbeat for {seconds:.0f} s",
     "worker_back": "worker {worker} is back, or has left",
     "refused": "{what} refused by {worker}: {reason} Repeated: {task}",
     "worker_started": "worker {worker} started",
-    "worker_let_go": "worker {worker} has left: {reason}",
+    "worker_left": "worker {worker} has left: {reason}",
     "workers_wanted": "workers wanted: {now} now, {before} before",
     "worker_ended": "worker {worker} ended ({how}), tasks given back: {tasks_returned}; "
     "the next one starts in {wait_seconds:.0f} s",

@@ -50,7 +50,7 @@ def _corpus(fact: StageDone) -> Iterator[Event]:
 
 def _alternation(fact: StageDone) -> Event:
     fields = {name: fact.summary[name] for name in ("agreement", "agreement_after", "moved")}
-    return Event("routed_anew", {"phase": fact.phase + 1, **fields})
+    return Event("documents_rerouted", {"phase": fact.phase + 1, **fields})
 
 
 def _shards(fact: StageDone) -> Iterator[Event]:
@@ -88,7 +88,7 @@ def _path(fact: PathTrained, config: RunConfig) -> Event:
         "loss": fact.losses[-1] if fact.losses else float("nan"),
         "mean_loss": sum(fact.losses) / max(len(fact.losses), 1),
         "tokens_per_second": fact.tokens / max(fact.seconds, 1e-9),
-        "megabytes_sent": (fact.bytes_down + fact.bytes_up) / 1e6,
+        "megabytes_exchanged": (fact.bytes_down + fact.bytes_up) / 1e6,
         "seconds": fact.seconds,
     }
     return Event("path_trained", fields)
@@ -96,10 +96,10 @@ def _path(fact: PathTrained, config: RunConfig) -> Event:
 
 def _module(fact: ModuleReady, config: RunConfig, seconds: float) -> Event:
     if fact.gradient_norm is None:
-        return Event("module_waited", {"phase": fact.phase, "module": str(fact.module)})
+        return Event("module_unchanged", {"phase": fact.phase, "module": str(fact.module)})
     arm = config.plan.arm(fact.arm)
-    if fact.moves is not None:
-        num_contributions = len(fact.moves.norms)
+    if fact.gradient_stats is not None:
+        num_contributions = len(fact.gradient_stats.norms)
     else:
         num_contributions = len(arm.paths_through(fact.module, fact.phase - 1))
     fields: dict[str, Value] = {

@@ -3,7 +3,7 @@
 Names, units and labels follow the conventions of Prometheus and OpenTelemetry: base units in the
 name, counters end in `_total`, dimensions are labels (`kind`, `outcome`, `state`).
 
-    dipaco_worker_tasks_total{kind,outcome}        finished, lost, handed_on, mended
+    dipaco_worker_tasks_total{kind,outcome}        finished, lost, saved_part_way, postponed
     dipaco_worker_task_seconds_total{kind}         spent in tasks, of any outcome
     dipaco_worker_tokens_total                     trained on, recorded or not
     dipaco_worker_bytes_total{kind}                modules fetched, contributions sent, recorded
@@ -75,10 +75,10 @@ class WorkerMetrics:
         self._leases_lost.inc()
 
     def task_released(self, claim: Claim, step: int) -> None:
-        self._ended(claim, "handed_on")
+        self._ended(claim, "saved_part_way")
 
     def task_postponed(self, claim: Claim, error: DipacoError) -> None:
-        self._ended(claim, "mended")
+        self._ended(claim, "postponed")
 
     def _ended(self, claim: Claim, outcome: str) -> None:
         now = self._now()

@@ -1,6 +1,6 @@
 """Progress: how far a stage is, how fast it goes, how long it still takes.
 
-A bar on a terminal, elsewhere a plain line every ten seconds:
+A bar on a terminal; otherwise a plain line every ten seconds:
 
     phase 2 of 4: 60 of 80 steps (75%), loss 4.812, 12,310 tokens/s, 3.4 MB sent, 8 s left
 """

@@ -9,11 +9,10 @@ instead of 4, but whether they round product and sum once or twice depends on th
 part on the number of threads. Every value is added by itself, so threads may share the values of a
 module and no bit depends on how.
 
-Tried, without a faster outer step (`tools/bench_outer.py`; its bound is the thread that reads and
-digests the files): XLA from aligned memory, with the product kept apart from the sum by an
-exclusive or: the same bits at 9 GB/s, norms not included; larger pieces for a thread; two
-contributions added in one pass, a third faster by itself, which leaves memory for reading only one
-ahead.
+Tried, without a faster outer step (`tools/bench_outer.py`), which is bound by the thread that reads
+and digests files: XLA kept from fusing product and sum (same bits, 9 GB/s without norms); larger
+pieces for a thread; two contributions in one pass (a third faster alone, but it leaves memory for
+reading only one ahead).
 """
 
 import math
@@ -27,7 +26,7 @@ from dipaco import trees
 from dipaco.outer.errors import NotFinite, StructureMismatch
 
 Tree = Mapping[str, Any]
-BLOCK_VALUES = 1 << 16  # a quarter of a megabyte: twice that fits a core's second cache
+BLOCK_VALUES = 1 << 16  # 256 KB; two of them fit a core's L2 cache
 PIECE_VALUES = BLOCK_VALUES << 4  # of a large leaf, for one thread
 
 

@@ -56,7 +56,7 @@ class RoutingConfig:
             "alternations",
             list(self.alternations) == sorted(set(self.alternations))
             and all(phase >= 1 for phase in self.alternations),
-            "phases in rising order, each once, from 1: at 0 all paths are still the same",
+            "phases in ascending order, each once, from 1: at 0 all paths are still the same",
         )
         expect("regularisation", 0 <= self.regularisation < math.inf, "0 or more, and finite")
         share = self.target_share
@@ -97,7 +97,7 @@ class RerouteConfig:
         expect(
             "every",
             rises and all(tokens >= 1 for tokens in self.every),
-            "numbers of tokens, 1 or more, in rising order",
+            "numbers of tokens, 1 or more, in ascending order",
         )
         expect("window", self.window is None or self.window >= 1, "None, or 1 token or more")
         expect("steps", self.steps >= 1, "1 or more")

@@ -63,9 +63,11 @@ def inspection_of(run: Run) -> dict[str, Any]:
                         "phase": step.phase,
                         "norm": step.gradient_norm,
                         "norms": None
-                        if step.moves is None
-                        else {str(path): norm for path, norm in step.moves.norms.items()},
-                        "cosine": None if step.moves is None else step.moves.cosine,
+                        if step.gradient_stats is None
+                        else {str(path): norm for path, norm in step.gradient_stats.norms.items()},
+                        "cosine": None
+                        if step.gradient_stats is None
+                        else step.gradient_stats.cosine,
                         **_taken(taken.get((module, step.phase - 1))),
                     }
                     for step in steps

@@ -108,8 +108,8 @@ class Run:
         self.objects.file(self._corpus_files[name])
 
     def tokens_of(self, documents: np.ndarray) -> "TokenReader":
-        """Token reader for `documents` (rising numbers): the shard's own files if the run is in a
-        bucket and has them, else the corpus.
+        """Token reader for `documents` (numbers, ascending): the shard's own files if the run is in
+        a bucket and has them, else the corpus.
         """
         if self.address.url is None:
             return self.corpus

@@ -7,9 +7,6 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.rollback import Rollback
 from dipaco.runs.run import Run
 
-# Kinds of fact that `status --json` names otherwise than the ledger does: keys do not change.
-SET_ASIDE_KEY = {"contributions": "arrivals", "partial_snapshots": "partway"}
-
 # The order of the stages; kinds with the same number run side by side.
 STAGE = {
     "prepare": 0,
@@ -88,7 +85,7 @@ def _status_of_work(run: Run) -> dict[str, Any]:
     held = {claim.worker: claim for claim in ledger.queue.held()}
     machines = ledger.progress.machines()
     return {
-        "order": ledger.meta.command().name,
+        "command": ledger.meta.get("command") or "run",
         "workers": {
             member.name: {
                 "state": member.state,
@@ -116,8 +113,7 @@ def _status_of_work(run: Run) -> dict[str, Any]:
 
 
 def _rollback(rollback: Rollback) -> dict[str, Any]:
-    counts = {SET_ASIDE_KEY.get(kind, kind): n for kind, n in rollback.set_aside.items()}
-    return {"arm": rollback.arm, "phase": rollback.phase, "set_aside": counts}
+    return {"arm": rollback.arm, "phase": rollback.phase, "set_aside": dict(rollback.set_aside)}
 
 
 def _bits(run: Run, machines: dict[str, int]) -> str:

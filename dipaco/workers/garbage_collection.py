@@ -15,11 +15,9 @@ def superseded_partial_snapshots(run: Run, claim: Claim, but: str | None = None)
     if task.kind not in ("train", "pretrain", "reroute"):
         return []
     partial_snapshot = run.ledger.facts.partial_snapshot(task.arm, task.path, task.phase)
-    return (
-        []
-        if partial_snapshot is None or partial_snapshot.receipt.name == but
-        else [partial_snapshot.receipt.name]
-    )
+    if partial_snapshot is None or partial_snapshot.receipt.name == but:
+        return []
+    return [partial_snapshot.receipt.name]
 
 
 def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:

@@ -14,6 +14,7 @@ from dipaco.control.facts import PartialSnapshot, Snapshot
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim
 from dipaco.data.pipeline import Batches
+from dipaco.inner.state import PathState
 from dipaco.outer.compress import codec
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
@@ -32,7 +33,7 @@ class PhaseStart(NamedTuple):
     modules: dict[ModuleId, Any]  # as they were at the start of the phase
     batches: Batches
     position: int  # batches that the path had taken of this data at the start of the phase
-    state: tuple[Any, Any | None, int]  # parts, optimizer state, steps of the schedule taken
+    state: PathState  # not placed yet; optimizer None: a fresh one; step: of the arm's schedule
     residual: Mapping[str, Any] | None  # part name -> what earlier contributions lost to the codec
     losses: tuple[float, ...]  # of the steps of this phase that are taken already
     seconds: float  # that they took
@@ -75,7 +76,7 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
     if saved is None:
         parts = assemble(modules, arm.topology.modules_of(path))
         optimizer, residual = _carried_state(run, arm, before)
-        state = parts, optimizer, arm.steps_before(phase)
+        state = PathState(parts, optimizer, arm.steps_before(phase))
         return PhaseStart(claim, arm, modules, batches, position, state, residual, (), 0.0)
     state = _load_partial_snapshot(run, arm, path, saved, batches)
     # The residual changes between phases only: it is still that of the phase before.
@@ -92,11 +93,11 @@ def has_residual(run: Run, arm: Arm) -> bool:
 
 def _load_partial_snapshot(
     run: Run, arm: Arm, path: int, saved: PartialSnapshot, batches: Batches
-) -> tuple[Any, Any, int]:
+) -> PathState:
     if saved.batches != batches.fingerprint:
         raise SnapshotOfOtherData(path=path, arm=arm.name)
     state = load_snapshot(run.objects, saved.receipt, run.programs.state_like)
-    return state.parts, state.optimizer, saved.step
+    return PathState(state.parts, state.optimizer, saved.step)
 
 
 def _modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, Any]:

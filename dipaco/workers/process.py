@@ -62,7 +62,7 @@ def begun_run(
       (the run, whether it was begun just now).
 
     Raises:
-      RunBusy, RunBegunOtherwise, CannotStartFrom, and what `create_or_open` raises.
+      RunBusy, OptionTooLate, CannotStartFrom, and what `create_or_open` raises.
     """
     with folder_lock(address) as lock:
         given = None

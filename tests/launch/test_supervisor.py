@@ -154,7 +154,7 @@ def test_a_worker_that_is_no_longer_wanted_is_not_restarted(ledger, watched):
         [WorkerGroup(WORKER, "w", 2)], lambda engine: ledger.meta.want_workers(1), *later
     )
     assert engine.alive == ["w-0"]
-    assert events[-2:] == ["workers_wanted", "worker_let_go"]
+    assert events[-2:] == ["workers_wanted", "worker_left"]
 
 
 def test_in_a_drain_workers_leave_and_the_launcher_ends_with_the_last(ledger, watched):
@@ -170,7 +170,7 @@ def test_in_a_drain_workers_leave_and_the_launcher_ends_with_the_last(ledger, wa
         raise AssertionError("the launcher should have ended")
 
     _, events = watched([WorkerGroup(WORKER, "w", 2)], drain, go, nothing, look)
-    assert events == ["worker_started"] * 2 + ["worker_let_go"] * 2
+    assert events == ["worker_started"] * 2 + ["worker_left"] * 2
 
 
 def test_the_command_line_overrides_an_older_scale(ledger, watched):

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dipaco import trees
-from dipaco.control.tasks import Claim, Contribution, Fact, ModuleReady, Moves, Task
+from dipaco.control.tasks import Claim, Contribution, Fact, GradientStats, ModuleReady, Task
 from dipaco.outer.compress import Codec, codec
 from dipaco.outer.errors import BadEncoding, NotFinite
 from dipaco.outer.gradient import WeightedMean, mean_cosine, path_weights, weight_in_step
@@ -79,7 +79,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
             parameters=save_tree(run.objects, "modules", after),
             outer_state=save_state(run.objects, momentum),
             gradient_norm=norm,
-            moves=_moves(contributions, weights, norms, norm),
+            gradient_stats=_gradient_stats(contributions, weights, norms, norm),
         )
     ]
 
@@ -94,20 +94,24 @@ def _awaited(run: Run, claim: Claim) -> list[tuple[int, int]]:
 
 
 def _contributions(run: Run, task: Task, awaited: list[tuple[int, int]]) -> list[Contribution]:
-    """Those that are awaited; one is missing while its path, once refused, trains again."""
-    there = {
+    """The awaited contributions, in order.
+
+    Raises:
+      ContributionMissing: one was refused, and its path trains again.
+    """
+    by_phase_and_path = {
         (contribution.phase, contribution.path): contribution
         for phase in sorted({phase for phase, _ in awaited})
         for contribution in run.ledger.facts.contributions(task.arm, task.module, phase)
     }
     for phase, path in awaited:
-        if (phase, path) not in there:
+        if (phase, path) not in by_phase_and_path:
             raise ContributionMissing(path=path, module=task.module, phase=phase)
-    return [there[key] for key in awaited]
+    return [by_phase_and_path[key] for key in awaited]
 
 
 def _weights(run: Run, task: Task, contributions: list[Contribution]) -> tuple[list[float], int]:
-    """What each contribution counts for, and the fan-in of the step."""
+    """The weight of each contribution, and the fan-in of the step."""
     arm, settings = run.plan.arm(task.arm), run.config.outer
     alphas: dict[tuple[int, int], float] = {}
     fan_ins: dict[int, int] = {}
@@ -119,7 +123,7 @@ def _weights(run: Run, task: Task, contributions: list[Contribution]) -> tuple[l
         )
         fan_ins[phase] = len(through)
         alphas |= {(phase, path): a for path, a in zip(through, shares.tolist(), strict=True)}
-    fan_in = fan_ins[max(fan_ins)]  # of this phase; where no path of it comes, of the late ones
+    fan_in = fan_ins[max(fan_ins)]  # of the newest phase among them
     weights = [
         weight_in_step(
             alphas[contribution.phase, contribution.path],
@@ -143,13 +147,13 @@ def _check_bases(run: Run, task: Task, contributions: list[Contribution]) -> Non
             _refuse(contribution, "It started from other parameters than the module's.")
 
 
-def _moves(
+def _gradient_stats(
     contributions: list[Contribution], weights: list[float], norms: list[float], norm_of_mean: float
-) -> Moves:
-    """Of a path with two contributions, one of them late, the norm is that of the newer."""
+) -> GradientStats:
+    """A path may have two contributions, one of them late: the norm of the newer one is kept."""
     cosine = mean_cosine(weights, norms, norm_of_mean)
     by_path = zip(contributions, norms, strict=True)
-    return Moves(
+    return GradientStats(
         {contribution.path: norm for contribution, norm in by_path},
         None if math.isnan(cosine) else cosine,
     )
@@ -178,7 +182,7 @@ def _weighted_mean(
     """
     decode = codec(run.config.outer.codec).decode
 
-    # A function, so that no name keeps a contribution alive while the next but one is read.
+    # A function, so that a contribution is freed before the one after the next is read.
     def add(mean: WeightedMean, contribution: Contribution, message: Any, weight: float) -> float:
         try:
             gradient = decode(message)

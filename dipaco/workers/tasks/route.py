@@ -76,7 +76,7 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
                 for row in table
             ],
             "valid": np.bincount(valid_paths, minlength=config.num_paths).tolist(),
-            **({} if refit is None else _what_changed(run, phase, shards, refit)),
+            **({} if refit is None else _alternation_summary(run, phase, shards, refit)),
         },
         seconds=time.monotonic() - started,
     )
@@ -145,7 +145,9 @@ def _refit(run: Run, phase: int) -> _Refit:
     )
 
 
-def _what_changed(run: Run, phase: int, shards: list[Shard], refit: _Refit) -> dict[str, Any]:
+def _alternation_summary(
+    run: Run, phase: int, shards: list[Shard], refit: _Refit
+) -> dict[str, Any]:
     """What `status` shows of an alternation: how often the router before and this one send a router
     document to its best path, and how many documents have changed their path.
     """

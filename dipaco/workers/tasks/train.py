@@ -80,7 +80,7 @@ def train_stacked(
     started = time.monotonic()
     inner, count = run.config.inner, len(claims)
     starts = hosts.run_on_all(lambda: [phase_start(run, claim) for claim in claims], _first_steps)
-    ((taken, end),) = {(start.state[2], start.steps[1]) for start in starts}
+    ((taken, end),) = {(start.state.step, start.steps[1]) for start in starts}
     tokens = inner.batch_size * run.config.data.length
 
     def report_step(_, loss):
@@ -122,14 +122,14 @@ def train_with_runner(
     on_step: OnStep,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Fact]:
-    """As `train`, but `phase_runner` takes the steps, and saves partial snapshots when it wants to.
+    """As `train`, but `phase_runner` takes the steps and saves partial snapshots (`PhaseWork.save`).
 
     Raises:
       Preempted: `should_stop` returned True.
     """
     started = time.monotonic()
     start = phase_start(run, claim)
-    (taken, end), arm = (start.state[2], start.steps[1]), start.arm
+    (taken, end), arm = (start.state.step, start.steps[1]), start.arm
     tokens = run.config.inner.batch_size * run.config.data.length
 
     def save(state: PathState, losses: Sequence[float]) -> None:
@@ -200,12 +200,12 @@ def _rates(run: Run, start: PhaseStart, count: int) -> np.ndarray:
     if run.config.inner.rewarm_steps and start.has_had_other_data:
         since = start.taken
     inner, total_steps = run.config.inner, start.arm.total_steps
-    return learning_rates(inner, total_steps, start.state[2], count, since)
+    return learning_rates(inner, total_steps, start.state.step, count, since)
 
 
 def _first_steps(starts: list[PhaseStart]) -> str:
     """Compared between hosts, which may have read the ledger at different moments."""
-    return ", ".join(f"{start.claim.task} at {start.state[2]}" for start in starts)
+    return ", ".join(f"{start.claim.task} at {start.state.step}" for start in starts)
 
 
 def _placed(run: Run, starts: list[PhaseStart], count: int) -> tuple[PathState, Iterator, Any]:

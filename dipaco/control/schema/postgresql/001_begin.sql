@@ -54,7 +54,7 @@ CREATE TABLE workers (
   state              TEXT NOT NULL CHECK (state IN ('here', 'left', 'lost')),
   epoch              TEXT NOT NULL,
   joined             DOUBLE PRECISION NOT NULL,
-  heartbeat               DOUBLE PRECISION NOT NULL,  -- its last heartbeat
+  heartbeat          DOUBLE PRECISION NOT NULL,  -- its last heartbeat
   committed_seconds  DOUBLE PRECISION NOT NULL DEFAULT 0,
   committed_tasks    BIGINT NOT NULL DEFAULT 0,
   lost_tasks         BIGINT NOT NULL DEFAULT 0
@@ -72,7 +72,7 @@ CREATE TABLE modules (
   state_digest   TEXT,
   state_bytes    BIGINT,
   gradient_norm  DOUBLE PRECISION,
-  moves          TEXT,  -- JSON: [{path: norm}, mean cosine]; NULL: no path moved it
+  gradient_stats TEXT,  -- JSON: [{path: norm}, mean cosine]; NULL: no path moved it
   PRIMARY KEY (arm, module, phase)
 );
 CREATE INDEX modules_by_phase ON modules (arm, phase);

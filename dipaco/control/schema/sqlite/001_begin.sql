@@ -52,7 +52,7 @@ CREATE TABLE workers (
   state              TEXT NOT NULL CHECK (state IN ('here', 'left', 'lost')),
   epoch              TEXT NOT NULL,
   joined             REAL NOT NULL,
-  heartbeat               REAL NOT NULL,  -- its last heartbeat
+  heartbeat          REAL NOT NULL,  -- its last heartbeat
   committed_seconds  REAL NOT NULL DEFAULT 0,
   committed_tasks    INTEGER NOT NULL DEFAULT 0,
   lost_tasks         INTEGER NOT NULL DEFAULT 0
@@ -70,7 +70,7 @@ CREATE TABLE modules (
   state_digest   TEXT,
   state_bytes    INTEGER,
   gradient_norm  REAL,
-  moves          TEXT,  -- JSON: [{path: norm}, mean cosine]; NULL: no path moved it
+  gradient_stats TEXT,  -- JSON: [{path: norm}, mean cosine]; NULL: no path moved it
   PRIMARY KEY (arm, module, phase)
 ) WITHOUT ROWID;
 CREATE INDEX modules_by_phase ON modules (arm, phase);
