@@ -1,4 +1,4 @@
-"""2x2 paths of 0.84 M parameters on the packages corpus. CPU, about five minutes on two cores.
+"""2x2 paths of 0.84 M parameters on the demo corpus. CPU, about five minutes on two cores.
 
 Reaches a perplexity about a fifth below a dense model of a path's size after the same number of
 steps. Tried on the way (`configs/README.md`, "What was tried"): plain k-means, other capacities,

@@ -11,12 +11,12 @@ import pytest
 from support.fault_proxy import FaultProxy
 from support.servers import postgresql, s3
 
-from tests.support.rewound import rewound  # noqa: F401
-from tests.support.storeys import (  # noqa: F401
+from tests.support.markers import (  # noqa: F401
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_xdist_make_scheduler,
 )
+from tests.support.rewound import rewound  # noqa: F401
 from tests.support.tiny_run import (  # noqa: F401
     command_cache,
     compiled,

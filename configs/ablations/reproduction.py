@@ -1,5 +1,5 @@
 """The paper's comparisons in small: paths of 0.5 M parameters, base model 2 M tokens, 1 M tokens a
-path, on the packages corpus. In pieces of any length, into one folder:
+path, on the demo corpus. In pieces of any length, into one folder:
 
     dipaco ablate configs/ablations/reproduction.py --run runs/reproduction --seeds 0,1,2 --only \\
         "dense 1x" "diloco 4" "flat 4" "2x2" "2x2 private" "2x2 synchronous" "2x2 discriminative"

@@ -89,8 +89,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a verb; returns the exit code: 0 done, 2 an error that a person can correct, 130
-    interrupted.
+    """Runs a verb; returns the exit code: 0 done, 2 an error that a person can correct, 3 the
+    worker's name is taken, 130 interrupted.
     """
     try:
         options = parser().parse_args(arguments)

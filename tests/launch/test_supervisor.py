@@ -136,7 +136,7 @@ def test_the_number_of_workers_changes_while_the_launcher_runs(ledger, watched):
     def look(engine):
         seen.append(list(engine.alive))
 
-    scales = [want(3), want(1), want(0, "elsewhere"), want(2, "here"), want(0)]
+    scales = [want(3), want(1), want(0, "other-host"), want(2, "here"), want(0)]
     happenings = [each for scale in scales for each in (scale, look)]
     watched([WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)], *happenings)
     assert seen == [

@@ -95,7 +95,7 @@ def labelled(heaps, num_documents, seed, num_paths=16):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("given_share", [False, True])
-def test_at_16_paths_shares_are_right_where_fitted_and_within_three_errors_elsewhere(
+def test_at_16_paths_shares_are_right_where_fitted_and_within_three_errors_on_new_documents(
     heaps, seed, given_share
 ):
     """Bar 3: within 10 % of the target on the fitted documents, within three binomial errors on

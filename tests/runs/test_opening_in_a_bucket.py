@@ -32,9 +32,9 @@ def test_a_run_in_a_bucket_is_found_by_its_url_alone(bucket, postgresql_server, 
     machine("b")
     assert has_begun(Address.parse(url), OTHER) is False
     assert has_begun(Address.parse(url), CONFIG)
-    with reading(Address.parse(url)) as elsewhere:
-        assert elsewhere.config == CONFIG
-        assert elsewhere.objects.read_bytes(receipt) == b"content"
+    with reading(Address.parse(url)) as run:
+        assert run.config == CONFIG
+        assert run.objects.read_bytes(receipt) == b"content"
     with pytest.raises(RunOfOtherConfig, match=url):
         create_or_open(Address.parse(url), OTHER)
 

@@ -44,7 +44,7 @@ def routed(s3_server, postgresql_server, programs, tmp_path_factory):
 
 
 @pytest.fixture
-def elsewhere(routed, programs, monkeypatch, tmp_path):
+def other_machine(routed, programs, monkeypatch, tmp_path):
     """The run as a machine finds it that has nothing of it."""
     monkeypatch.setenv("DIPACO_CACHE", str(tmp_path))
     run = open_run(Address.parse(routed))
@@ -59,8 +59,8 @@ def token_files(run):
     return sorted(root.glob("corpus/tokens*")), sorted(root.glob("tokens/*/tokens*"))
 
 
-def test_a_path_reads_its_shard_from_its_own_files(elsewhere):
-    run = elsewhere
+def test_a_path_reads_its_shard_from_its_own_files(other_machine):
+    run = other_machine
     arm = run.plan.arm(MODULAR)
     batches = batches_for(run, arm, 1, 0)
     one = batches.at(0)
@@ -84,8 +84,8 @@ def test_a_path_reads_its_shard_from_its_own_files(elsewhere):
     run.objects.remote.write(name, whole)
 
 
-def test_validation_documents_have_shard_tokens_too(elsewhere):
-    run = elsewhere
+def test_validation_documents_have_shard_tokens_too(other_machine):
+    run = other_machine
     valid = np.sort(run.corpus.documents("valid"))
     found = run.tokens_of(valid)
     assert isinstance(found, ShardTokens)
@@ -94,8 +94,8 @@ def test_validation_documents_have_shard_tokens_too(elsewhere):
         np.testing.assert_array_equal(one, other)
 
 
-def test_documents_without_shard_tokens_are_read_from_the_corpus(elsewhere):
-    run = elsewhere
+def test_documents_without_shard_tokens_are_read_from_the_corpus(other_machine):
+    run = other_machine
     documents = np.arange(3)
     name = shard_tokens_folder(shard_tokens_digest(run.corpus.digest, documents))
     assert not run.objects.remote.names(name)
@@ -103,16 +103,16 @@ def test_documents_without_shard_tokens_are_read_from_the_corpus(elsewhere):
     assert len(run.tokens_of(documents).tokens(documents)) == 3
 
 
-def test_every_file_of_the_corpus_is_in_the_bucket_under_its_digest(elsewhere):
-    run = elsewhere
+def test_every_file_of_the_corpus_is_in_the_bucket_under_its_digest(other_machine):
+    run = other_machine
     listed = json.loads(run.objects.read_bytes(run.stage("prepare").artifacts["corpus_files"]))
     there = set(run.objects.remote.names("corpus"))
     assert {remote_name(Receipt(*file)) for file in listed} == there
     assert len(there) == len(run.corpus.manifest.files) + 5
 
 
-def test_objects_lost_from_the_bucket_are_made_again(elsewhere, undisturbed):  # noqa: F811
-    run = elsewhere
+def test_objects_lost_from_the_bucket_are_made_again(other_machine, undisturbed):  # noqa: F811
+    run = other_machine
     task = work_until_claimed(run, "outer", 1)
     remote = run.objects.remote
     messages = [name for name in remote.names("objects/messages") if "/000001/" in name]

@@ -42,7 +42,7 @@ def test_a_worker_that_left_or_died_here_is_not_waited_for(members, other_proces
     other_process.kill()
     other_process.wait()
     wait_until_name_is_free(members, "back", said.append)
-    join(members, host="elsewhere", pid=1)
+    join(members, host="other-host", pid=1)
     members.leave("back")
     wait_until_name_is_free(members, "back", said.append)
     assert not said
@@ -53,7 +53,7 @@ def test_a_worker_that_is_silent_for_long_counts_as_dead(members, other_process)
     join(members, pid=other_process.pid)  # it lives, and may be stopped
     wait_until_name_is_free(members, "back", said.append, silent_seconds=3.0)
     assert "waiting to see" in said[0]
-    join(members, host="elsewhere", pid=1)
+    join(members, host="other-host", pid=1)
     wait_until_name_is_free(members, "back", said.append, silent_seconds=3.0)
     assert len(said) == 2
 
@@ -68,7 +68,7 @@ def test_a_worker_from_before_a_reboot_counts_as_dead(members, other_process):
 
 
 def test_a_name_with_a_new_heartbeat_is_taken(members, tmp_path):
-    join(members, host="elsewhere", pid=17)
+    join(members, host="other-host", pid=17)
     is_over = threading.Event()
 
     def beat():
@@ -80,7 +80,7 @@ def test_a_name_with_a_new_heartbeat_is_taken(members, tmp_path):
     beating.start()
     try:
         with pytest.raises(
-            NameTaken, match=r"`back` is already a worker .* process 17 on elsewhere"
+            NameTaken, match=r"`back` is already a worker .* process 17 on other-host"
         ):
             wait_until_name_is_free(members, "back", lambda _: None, silent_seconds=60.0)
     finally:

@@ -1,11 +1,11 @@
-"""The storeys of the suite, as markers: every test has exactly one, given here.
+"""The markers of the suite: every test has exactly one of four, given here.
 
     law       a statement about values; no files
     contract  an interface with its real neighbours, in one process
     process   processes that are started, killed, asked over a socket
     cluster   a Ray cluster, several hosts, storms, browsers, a database server with a bucket
 
-`slow` is no storey: it keeps a test of many seconds out of the plain `pytest`, which runs what is
+`slow` comes on top: it keeps a test of many seconds out of the plain `pytest`, which runs what is
 FAST. A command that names files, tests or `-m` runs what it names.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-STOREYS = ("cluster", "process", "contract", "law")  # in the order in which they are run
+MARKERS = ("cluster", "process", "contract", "law")  # in the order in which they are run
 FAST = "not cluster and not slow"
 
 CLUSTER = (
@@ -47,16 +47,16 @@ STARTS_A_PROCESS = {"dipaco", "half"}  # arguments of a test, not what its fixtu
 NEEDS_FILES = {"tmp_path", "tiny"}
 
 
-def storey_of(item: pytest.Item) -> str:
+def marker_of(item: pytest.Item) -> str:
     """By a mark on the test, by what it asks for, by where it stands."""
-    marked = [storey for storey in STOREYS if item.get_closest_marker(storey)]
-    assert len(marked) <= 1, f"{item.nodeid} has the storeys {marked}"
+    marked = [marker for marker in MARKERS if item.get_closest_marker(marker)]
+    assert len(marked) <= 1, f"{item.nodeid} has the markers {marked}"
     if marked:
         return marked[0]
     file = item.path.relative_to(Path(__file__).parents[1])
     among = lambda places: file.as_posix() in places or file.parts[0] in places  # noqa: E731
     fixtures = set(getattr(item, "fixturenames", ()))
-    arguments = set(inspect.signature(getattr(item, "function", storey_of)).parameters)
+    arguments = set(inspect.signature(getattr(item, "function", marker_of)).parameters)
     if among(CLUSTER) or fixtures & STARTS_A_CLUSTER or {"postgresql_server", "bucket"} <= fixtures:
         return "cluster"
     if file.name == "test_engines.py" and "[ray]" in item.name:
@@ -79,8 +79,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     others.
     """
     for item in items:
-        item.add_marker(storey_of(item))
-    rank = lambda item: STOREYS.index(storey_of(item))  # noqa: E731
+        item.add_marker(marker_of(item))
+    rank = lambda item: MARKERS.index(marker_of(item))  # noqa: E731
     items.sort(key=lambda item: (rank(item), item.get_closest_marker("slow") is None))
 
 
