@@ -33,20 +33,6 @@ os.environ["XLA_FLAGS"] = (
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 
-# Rooms and files whose tests compare within tolerances, so that the compiler may leave its
-# optimisations out, a quarter of their time. What compares bits is compiled as a run is.
-WITHIN_TOLERANCES = {"model", "test_programs.py"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compiler(request):
-    import jax
-
-    places = {request.path.parent.name, request.path.name}
-    jax.config.update("jax_disable_most_optimizations", bool(places & WITHIN_TOLERANCES))
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_disks():

@@ -57,16 +57,20 @@ def differences(run: Run) -> list[str]:
     """The modules, and the phases, where the run and Algorithm 1 differ."""
     return [
         f"{module} at phase {phase}"
-        for phase, modules in enumerate(replay(run), start=1)
+        for phase, modules in enumerate([_first_modules(run), *replay(run)])
         for module in modules
         if trees.digest(modules[module]) != trees.digest(run.parameters(MODULAR, module, phase))
     ]
 
 
+def _first_modules(run: Run) -> variants.Modules:
+    topology, base = run.plan.arm(MODULAR).topology, run.base_parts()
+    return {m: {part: base[part] for part in topology.parts_of(m)} for m in topology.modules}
+
+
 def replay(run: Run) -> Iterator[variants.Modules]:
     """All modules after each outer step, as Algorithm 1 has them."""
     arm, inner = run.plan.arm(MODULAR), run.config.inner
-    topology, base = arm.topology, run.base_parts()
     taken = run.ledger.quorums.taken(MODULAR)
 
     def train_path(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
@@ -93,8 +97,8 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         return run.shards_of(run.routing_of(MODULAR, phase)).documents
 
     yield from variants.train(
-        topology,
-        {m: {part: base[part] for part in topology.parts_of(m)} for m in topology.modules},
+        arm.topology,
+        _first_modules(run),
         train_path,
         documents(0),
         phases=arm.phases,

@@ -1,4 +1,4 @@
-"""Perplexity of any documents under a release: `dipaco evaluate --text`."""
+"""Perplexity of any documents under a release: `dipaco evaluate --documents`."""
 
 import itertools
 from collections import Counter

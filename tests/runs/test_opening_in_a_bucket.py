@@ -9,6 +9,8 @@ from dipaco.runs.opening import create_or_open, has_begun, open_run, reading
 from dipaco.store.address import Address
 from tests.runs.test_opening import CONFIG, OTHER
 
+pytestmark = pytest.mark.contract  # of two servers that other contracts start as well
+
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""The active rows of one path: the inputs of a block of steps, and the tokens it block."""
+"""The active rows of one path: the inputs of a block of steps, and the tokens it made."""
 
 import contextlib
 import dataclasses

@@ -33,8 +33,8 @@ class DecodeBlock(NamedTuple):
 
     token: jax.Array  # int32 [n, B]
     logprob: jax.Array  # float32 [n, B], in nats; zeros where no row asked
-    top_token: jax.Array  # int32 [n, B, MOST_LOGPROBS], the likeliest, best first
-    top_logprob: jax.Array  # float32 [n, B, MOST_LOGPROBS]
+    top_token: jax.Array  # int32 [n, B, MAX_LOGPROBS], the likeliest, best first
+    top_logprob: jax.Array  # float32 [n, B, MAX_LOGPROBS]
 
 
 def buckets(smallest: int, largest: int) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import logging
 
 import msgspec
 
-from dipaco.errors import BadSetting, DipacoError, NoSuchPath
+from dipaco.errors import DipacoError, NoSuchPath
 from dipaco.serving.errors import (
     ContextTooLong,
     LoopStopping,
@@ -75,8 +75,6 @@ def api_error_of(error: Exception) -> ApiError:
             return ApiError(400, str(error), param="prompt", code="context_length_exceeded")
         case NoSuchPath():
             return ApiError(400, str(error), param="path", code="no_such_path")
-        case BadSetting():
-            return ApiError(400, str(error), param=str(error.values["name"]))
         case DipacoError():
             return ApiError(500, str(error))
     log.error("an answer failed", exc_info=error)

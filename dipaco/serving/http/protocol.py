@@ -1,4 +1,4 @@
-"""Requests and responses as types: OpenAI's completions and chat, with a few fields that OpenAI's API does not have.
+"""Requests and responses as types: OpenAI's completions and chat, and fields that are ours alone.
 
 The published OpenAPI document is made of these types, so it says what the server does. OpenAI's
 fields that this server does not support are listed too, and accept only their neutral value. Our

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
+from dipaco.errors import BadSetting
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import ContextTooLong
 from dipaco.serving.http.answer import GenerationParams, Prompt
@@ -123,20 +124,26 @@ def _check_common(service: Service, body: CommonRequest) -> int:
 
 def _common_params(body: CommonRequest, n: int) -> dict:
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    top_p = 1.0 if body.top_p is None else max(body.top_p, MIN_TOP_P)
     return {
         "n": n,
         "stops": stop,
         "is_path_given": body.path is not None,
         "seed": secrets.randbits(31) if body.seed is None else body.seed % 2**63,
-        "sampling": SamplingSettings(
+        "sampling": _sampling(body),
+    }
+
+
+def _sampling(body: CommonRequest) -> SamplingSettings:
+    try:
+        return SamplingSettings(
             temperature=1.0 if body.temperature is None else body.temperature,
-            top_p=top_p,
+            top_p=1.0 if body.top_p is None else max(body.top_p, MIN_TOP_P),
             top_k=body.top_k or 0,
             min_p=body.min_p or 0.0,
             repetition_penalty=body.repetition_penalty or 1.0,
-        ),
-    }
+        )
+    except BadSetting as error:
+        raise ApiError(400, str(error), param=str(error.values["name"])) from error
 
 
 def _prompt_list(prompt: str | list) -> list[str | list[int]]:
@@ -206,7 +213,7 @@ async def read_body(request: Request, max_bytes: int, kind: type[Body]) -> Body:
     """Reads and decodes the body of a request.
 
     Raises:
-      Refusal: it is too large (413), not sent as JSON (415), or not such a request (400).
+      ApiError: it is too large (413), not sent as JSON (415), or not such a request (400).
     """
     sent_as = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Another site's page can send a form without permission, but JSON only with ours (not given).

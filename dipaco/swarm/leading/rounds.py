@@ -228,7 +228,9 @@ class Rounds:
         return set(reply.senders)
 
     async def _push_departed_sum(self, plan: RoundPlan) -> None:
-        """Sends sums of members that have left; the leader is their sender."""
+        """Sends the sums of members that left, as the leader. A slice that the reducer
+        refuses is missing from the round, which is then repeated.
+        """
         departed_sum = self._group.departed_sum
         if departed_sum is None or self._wire.name not in {one.name for one in plan.senders}:
             return

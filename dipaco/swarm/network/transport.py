@@ -21,7 +21,7 @@ from dipaco.swarm.errors import BadAddress, SwarmUnreachable
 
 StreamHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 TCP = "tcp://"  # the prefix of an address that is not libp2p's
-PROTOCOL = "dipaco-swarm-1"
+PROTOCOL = "dipaco-swarm-2"
 STREAM_BYTES = 256 << 10  # read ahead
 LAST_PORT = 65535
 

@@ -1,4 +1,4 @@
-"""A volunteer: a peer that computes gradients, at its own pace, of rows that are reply to it.
+"""A volunteer: a peer that computes gradients, at its own pace, of rows that are leased to it.
 
 A computed block is *pending* until the leader has accepted it, and only then added to the sum. So
 the leader always knows exactly what is in a peer's sum, and a block that has gone to another peer

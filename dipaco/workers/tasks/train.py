@@ -122,7 +122,7 @@ def train_with_runner(
     on_step: OnStep,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Fact]:
-    """As `train`, but `phase_runner` takes the steps and saves partial snapshots (`PhaseWork.save`).
+    """As `train`, but `phase_runner` takes the steps and saves partial snapshots.
 
     Raises:
       Preempted: `should_stop` returned True.
