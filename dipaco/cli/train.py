@@ -4,7 +4,7 @@ baselines, evaluate, report.
   dipaco train configs/quickstart.py --run runs/quickstart
   dipaco train configs/quickstart.py --run runs/seed1 --set seed=1
   dipaco train CONFIG --run DIR2 --from DIR@12
-      start from the modules of another run after phase 12; nothing is pre-trained
+      start from the modules of another run after 12 phases; nothing is pre-trained
   dipaco train CONFIG --run DIR3 --init-from CHECKPOINT --set base.steps=0
       all modules start from a Hugging Face checkpoint; without `base.steps=0` the base model does,
       and is trained further first

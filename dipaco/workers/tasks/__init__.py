@@ -3,4 +3,17 @@ task of an arm whose paths step together.
 
 Each is a function of a run and a claim that returns the facts to record; it writes objects, and
 records nothing. `workers.execution.execute` has the table of kinds.
+
+A new kind is a file here, and:
+
+    control/tasks.py        `Kind` and `PRIORITY`
+    control/scheduler.py    `due`: which facts make it due, and what its own facts make due
+    control/schema          its name in the CHECK of `tasks.kind`, in both dialects
+    control/redos.py        `maker_of`: its objects, when they are lost, are made again by it
+    control/queries.sql     `aside_tasks`, and `aside_*` of its facts: what a rollback sets aside
+    workers/execution.py    its line in `execute`
+    observe/fact_events.py  the events of its facts
+    cli/roles.py            which verbs do it
+    runs/status.py          its place in `STAGE`
+    tests/system/test_crashes.py    kills of it in `FAULTS`
 """
