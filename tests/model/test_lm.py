@@ -56,7 +56,10 @@ def test_bfloat16_stays_close_to_float32(config, tokens_BT):
     assert 0 < np.linalg.norm(full - rounded) < 0.02 * np.linalg.norm(full)
 
 
-@pytest.mark.parametrize("config", [GROUPED, TIED], ids=["grouped", "tied"])
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(GROUPED, id="grouped"), pytest.param(TIED, id="tied", marks=pytest.mark.slow)],
+)
 def test_bfloat16_gradients_are_float32_and_close(config, tokens_BT):
     parts = lively(config)
     full, rounded = (_gradients(parts, c, tokens_BT) for c in (config, _mixed(config)))
@@ -103,6 +106,7 @@ def test_saving_memory_changes_no_loss_and_no_gradient(config, tokens_BT, saving
     _assert_close(_loss_and_gradients(parts, config, tokens_BT, **saving), plain)
 
 
+@pytest.mark.slow
 def test_settings_that_save_memory_save_it():
     """Bytes of scratch memory that XLA plans for the gradient, at 64 times the vocabulary."""
     config = dataclasses.replace(TINY, vocab_size=4096, num_layers=3, max_length=256)

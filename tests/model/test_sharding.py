@@ -37,12 +37,11 @@ def _batch():
 @pytest.mark.parametrize(
     "mesh_config",
     [
-        MeshConfig(data=-1),
-        MeshConfig(fsdp=8),
-        MeshConfig(tensor=8),  # more than there are key heads: cut inside a head
-        MeshConfig(data=2, fsdp=2, tensor=2),
+        pytest.param(MeshConfig(data=-1), id="data", marks=pytest.mark.slow),
+        pytest.param(MeshConfig(fsdp=8), id="fsdp", marks=pytest.mark.slow),
+        pytest.param(MeshConfig(tensor=8), id="tensor"),  # cut inside a head: more than key heads
+        pytest.param(MeshConfig(data=2, fsdp=2, tensor=2), id="all"),
     ],
-    ids=["data", "fsdp", "tensor", "all"],
 )
 def test_eight_devices_equal_one(mesh_config):
     parts, batch = initialise(CONFIG, jax.random.key(0)), _batch()

@@ -93,7 +93,7 @@ def stored_module(objects: Objects, num_bytes: int) -> dict:
 @pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="only Linux can reset the peak"
 )
-@pytest.mark.parametrize("fan_in", [8, 64])
+@pytest.mark.parametrize("fan_in", [8, pytest.param(64, marks=pytest.mark.slow)])
 def test_the_outer_step_holds_three_module_sizes_whatever_the_fan_in(tmp_path, fan_in):
     objects = Objects(tmp_path)
     tiny = stored_module(objects, 1024) | {"fan_in": 2}

@@ -58,8 +58,11 @@ def three_steps(
 
 @pytest.mark.parametrize(
     "mesh",
-    [MeshConfig(data=8), MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(fsdp=-1)],
-    ids=["data", "all three", "fully sharded"],
+    [
+        pytest.param(MeshConfig(data=8), id="data", marks=pytest.mark.slow),
+        pytest.param(MeshConfig(data=2, fsdp=2, tensor=2), id="all three"),
+        pytest.param(MeshConfig(fsdp=-1), id="fully sharded", marks=pytest.mark.slow),
+    ],
 )
 def test_training_steps_on_eight_devices_equal_those_on_one(mesh):
     parts, losses, _ = three_steps(MeshConfig())
@@ -88,7 +91,13 @@ def test_devices_exchange_parameters_and_not_hidden_states(mesh, may_move_activa
         assert [shapes for shapes in sent if re.search(r"[\[,]64[,\]]", shapes)] == []
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(data=2)], ids=["one", "two devices"])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param(MeshConfig(), id="one"),
+        pytest.param(MeshConfig(data=2), id="two devices", marks=pytest.mark.slow),
+    ],
+)
 def test_settings_that_save_memory_train_like_the_plain_step(mesh):
     saving = (("loss_chunks", 4), ("rematerialise", True), ("accumulation_steps", 4))
     parts, losses, _ = three_steps(MeshConfig(), uneven=True)

@@ -168,6 +168,7 @@ def test_a_diverged_router_is_reported_with_its_own_setting(done, monkeypatch):
         reroute(done, CLAIM, lambda *_: None)
 
 
+@pytest.mark.slow
 def test_a_router_stopped_at_any_step_goes_on_bit_for_bit(done, monkeypatch):
     undisturbed = []
     (whole,) = reroute(done, CLAIM, lambda loss, _: undisturbed.append(loss))
