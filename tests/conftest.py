@@ -2,6 +2,7 @@
 failure.
 """
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from support.fault_proxy import FaultProxy
+from support.hosts import Hosts, why_not
 from support.servers import postgresql, s3
 
 from tests.support.markers import (  # noqa: F401
@@ -81,13 +83,23 @@ class Bucket(NamedTuple):
     proxy: FaultProxy
 
 
+@pytest.fixture
+def hosts():
+    """`hosts("a", "b@home")`: hosts that are network namespaces (`tools/support/hosts.py`)."""
+    if (problem := why_not()) is not None:
+        pytest.skip(problem)
+    with contextlib.ExitStack() as stack:
+        yield lambda *names: stack.enter_context(Hosts(*names))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """`.ci/run` installs every extra: there, a test that is skipped for a missing package fails.
-    A browser is the machine's.
+    A browser and the right to make hosts are the machine's.
     """
     report = yield
-    is_the_machines = "there is no chromium" in str(report.longrepr)
+    said = str(report.longrepr)
+    is_the_machines = "there is no chromium" in said or "there are no hosts" in said
     if report.skipped and os.environ.get("DIPACO_EVERYTHING_INSTALLED") and not is_the_machines:
         report.outcome = "failed"
     return report

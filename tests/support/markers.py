@@ -21,7 +21,7 @@ FAST = "not cluster and not slow"
 CLUSTER = ("serving/test_http_page.py", "system/test_bucket.py", "system/test_swarm_storm.py")
 PROCESS = (
     *("cli", "launch", "system", "serving/test_http_server.py", "sweeps/test_ablate.py"),
-    *("tools/test_bench_gpu.py", "tools/test_bench_schedule.py"),
+    *("tools/test_bench_gpu.py", "tools/test_bench_schedule.py", "tools/test_hosts.py"),
 )
 LAW = (
     *("algorithm", "evaluation", "inner", "model", "outer", "routing", "topology", "test_trees.py"),
@@ -40,7 +40,7 @@ LAW = (
     ),
 )
 STARTS_A_CLUSTER = {"cluster", "storm", "pair"}  # fixtures that do
-STARTS_A_PROCESS = {"dipaco", "half"}  # arguments of a test, not what its fixtures ask for
+STARTS_A_PROCESS = {"dipaco", "half", "hosts"}  # arguments of a test, not what its fixtures ask for
 NEEDS_FILES = {"tmp_path", "tiny"}
 
 

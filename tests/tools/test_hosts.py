@@ -1,0 +1,160 @@
+"""Hosts as network namespaces: links lose what they are told to, and nothing is left behind."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from support import hosts as hosts_file
+
+TOOLS = Path(__file__).parents[2] / "tools"
+MEGABYTE = 1 << 20
+
+
+def echo(listening):
+    """Answers every connection with what it sends, until the listening socket is closed."""
+
+    def answer(connection):
+        with connection, contextlib.suppress(OSError):
+            while content := connection.recv(MEGABYTE):
+                connection.sendall(content)
+
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = listening.accept()
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+
+@pytest.fixture
+def connected(hosts):
+    """`connected(client, ...)`: the hosts, and a connection from each to a server that echoes."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(*clients):
+            made = hosts("server", *clients)
+            with made["server"].entered():
+                server = stack.enter_context(socket.create_server((made["server"].address, 7)))
+            stack.callback(server.shutdown, socket.SHUT_RDWR)
+            threading.Thread(target=echo, args=(server,), daemon=True).start()
+            connections = []
+            for client in clients:
+                with made[client.partition("@")[0]].entered():
+                    address = made["server"].address, 7
+                    connections.append(socket.create_connection(address, timeout=5))
+                stack.enter_context(connections[-1])
+            return made, *connections
+
+        yield connect
+
+
+def asked(connection, seconds=5.0):
+    """Whether an answer comes."""
+    connection.settimeout(seconds)
+    connection.sendall(b"?")
+    with contextlib.suppress(TimeoutError):
+        return connection.recv(1) == b"?"
+    return False
+
+
+@pytest.mark.parametrize("lost", ["all", "up", "down"])
+def test_a_link_that_loses_packets_tells_nobody_and_delivers_once_it_is_whole(connected, lost):
+    hosts, ana, bo = connected("ana", "bo")
+    link = hosts["ana"].link
+    assert asked(ana)
+    assert link.lost_packets == 0
+    link.swallow() if lost == "all" else link.one_way("down" if lost == "up" else "up")
+    assert not asked(ana, seconds=0.3)
+    assert asked(bo), "the other link is whole"
+    lost_packets = link.lost_packets
+    assert lost_packets > 0
+    link.restore()
+    ana.settimeout(5.0)
+    assert ana.recv(1) == b"?", "the connection has outlived it"
+    assert link.lost_packets >= lost_packets, "what was lost is not forgotten"
+
+
+def test_of_a_cut_link_others_are_told(connected):
+    hosts, ana = connected("ana")
+    hosts["ana"].link.cut()
+    with hosts["server"].entered(), pytest.raises(OSError, match="unreachable"):
+        socket.create_connection((hosts["ana"].address, 7), timeout=5.0)
+    assert not asked(ana, seconds=0.3)
+    hosts["ana"].link.restore()
+    ana.settimeout(5.0)
+    assert ana.recv(1) == b"?"
+
+
+def test_a_rate_is_kept_in_both_directions_until_the_link_is_restored(connected):
+    hosts, ana = connected("ana")
+    sent = bytes(MEGABYTE // 2)
+
+    def seconds():
+        began, left = time.monotonic(), len(sent)
+        threading.Thread(target=ana.sendall, args=(sent,), daemon=True).start()
+        while left:
+            left -= len(ana.recv(left))
+        return time.monotonic() - began
+
+    hosts["ana"].link.rate(80.0, up_megabits=8.0)
+    assert seconds() > 0.4  # half a second at 1 MB/s, but for a full bucket
+    hosts["ana"].link.rate(8.0, up_megabits=80.0)
+    assert seconds() > 0.4
+    hosts["ana"].link.restore()
+    shown = hosts["ana"].run(["tc", "qdisc", "show"], capture_output=True, text=True, check=True)
+    assert "tbf" not in shown.stdout
+
+
+def test_a_host_behind_a_nat_reaches_others_and_is_not_reached(connected):
+    hosts, bo = connected("bo@home")
+    assert asked(bo)
+    with hosts["server"].entered(), pytest.raises(OSError, match="unreachable"):
+        socket.create_connection((hosts["bo"].address, 7), timeout=5.0)
+
+
+def namespaces():
+    """The network namespaces of all processes."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*/ns/net"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(process))
+    return found
+
+
+def test_nothing_is_left_of_the_hosts_of_a_process_that_is_killed(hosts):
+    """Not a namespace, and no process in one."""
+    hosts("one")  # so that they can be made here
+    code = (
+        "import os\n"
+        "from support.hosts import Hosts\n"
+        "with Hosts('a', 'b@home') as hosts:\n"
+        "    process = hosts['a'].popen(['sleep', '600'])\n"
+        "    made = [os.readlink(each.file) for each in hosts._namespaces]\n"
+        "    print(process.pid, *made, flush=True)\n"
+        "    input()\n"
+    )
+    maker = subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(TOOLS)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    inside, *made = maker.stdout.readline().split()
+    assert len(made) == 4, "two routers and two hosts"
+    assert set(made) <= namespaces()
+    maker.send_signal(signal.SIGKILL)
+    maker.communicate()
+    deadline = time.monotonic() + 10
+    while namespaces() & set(made) or Path(f"/proc/{inside}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_machine_that_can_have_no_hosts_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(hosts_file.shutil, "which", lambda name: None)
+    said = hosts_file.why_not.__wrapped__()
+    assert said.startswith("there are no hosts here: there is no ip, tc, iptables")
+    assert said.endswith("They need root, iproute2 and iptables.")

@@ -1,0 +1,265 @@
+"""Hosts that are network namespaces of this machine, each on a link that can be cut, slowed, or
+made to lose what goes one way.
+
+    with Hosts("server", "ana", "bo@home") as hosts:
+        process = hosts["ana"].popen(["dipaco", "worker", ...])
+        with hosts["bo"].entered():
+            socket.create_connection((hosts["server"].address, 8080))
+        hosts["ana"].link.one_way("up")
+
+All links meet in one router. `bo@home` is behind a router of its own, `home`, whose NAT hides it:
+it reaches others and they do not reach it. Traffic never leaves the namespaces made here. They have
+no names: a process holds each, and ends with the thread that made it, also with a killed one; so
+nothing is left to sweep.
+
+A link that swallows (`swallow`, `one_way`) drops packets in the router, in silence, as a firewall
+or a dead radio does: connections stay open on both sides, half-open. `cut` takes the cable out: the
+router says that the host cannot be reached. `lost_packets` proves that a link has lost something.
+
+Needs root, iproute2 and iptables; `why_not` says what is missing.
+"""
+
+import contextlib
+import ctypes
+import functools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Generator, Sequence
+from typing import Any, Literal, Self
+
+PROGRAMS = ("ip", "tc", "iptables", "unshare", "nsenter", "setpriv")
+CLONE_NEWNET = 0x40000000
+NETWORK, HOME = "10.80", "192.168"  # of hosts and routers; of hosts behind a router
+Direction = Literal["up", "down"]  # from the host; to it
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Why there can be no hosts here, as a sentence; None where there can."""
+    lacking = [name for name in PROGRAMS if shutil.which(name) is None]
+    problem = f"there is no {', '.join(lacking)}" if lacking else None
+    if problem is None:
+        tried = subprocess.run(
+            ["unshare", "--net", "iptables", "-S"], capture_output=True, text=True
+        )
+        problem = tried.stderr.strip().partition("\n")[0] if tried.returncode else None
+    if problem is None:
+        return None
+    return f"there are no hosts here: {problem}. They need root, iproute2 and iptables."
+
+
+class Hosts:
+    """Hosts by name, for as long as it is entered.
+
+    Args:
+      names: of the hosts; `NAME@ROUTER` is behind that router's NAT.
+    """
+
+    def __init__(self, *names: str):
+        self._names = names
+        self._hosts: dict[str, Host] = {}
+        self._namespaces: list[_Namespace] = []
+
+    def __getitem__(self, name: str) -> "Host":
+        return self._hosts[name]
+
+    def __enter__(self) -> Self:
+        try:
+            self._make()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _make(self) -> None:
+        middle = self._router()
+        homes: dict[str, _Namespace] = {}
+        for number, name in enumerate(self._names, start=1):
+            own, _, home = name.partition("@")
+            if home and home not in homes:
+                homes[home] = router = self._router()
+                public = f"{NETWORK}.{len(self._names) + len(homes)}"
+                interface = _join(middle, router, public)
+                masquerade = f"-t nat -A POSTROUTING -o {interface} -j MASQUERADE"
+                router.run(["iptables", "-w", *masquerade.split()])
+            at, subnet = (homes[home], HOME) if home else (middle, NETWORK)
+            namespace = self._namespace()
+            interface = _join(at, namespace, f"{subnet}.{number}")
+            link = Link(at, namespace, interface)
+            self._hosts[own] = Host(own, f"{subnet}.{number}.2", link, namespace)
+
+    def _router(self) -> "_Namespace":
+        router = self._namespace()
+        router.run(["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])
+        return router
+
+    def _namespace(self) -> "_Namespace":
+        self._namespaces.append(_Namespace())
+        return self._namespaces[-1]
+
+    def _end(self) -> None:
+        for host in self._hosts.values():
+            host.kill_all()
+        for namespace in self._namespaces:
+            namespace.close()
+
+
+class Host:
+    """One of the hosts.
+
+    Attributes:
+      address: as the others reach it (behind a router: as those behind the same one do).
+      link: between it and its router.
+    """
+
+    def __init__(self, name: str, address: str, link: "Link", namespace: "_Namespace"):
+        self.name, self.address, self.link, self._namespace = name, address, link, namespace
+        self._processes: list[subprocess.Popen] = []
+
+    def run(self, command: Sequence[str], **settings: Any) -> subprocess.CompletedProcess:
+        """`subprocess.run` on this host."""
+        return subprocess.run(self._namespace.command(command), **settings)
+
+    def popen(self, command: Sequence[str], **settings: Any) -> subprocess.Popen:
+        """`subprocess.Popen` on this host. The process ends with the hosts, or with the thread that
+        has called this.
+        """
+        process = subprocess.Popen(self._namespace.command(command), **settings)
+        self._processes.append(process)
+        return process
+
+    @contextlib.contextmanager
+    def entered(self) -> Generator[None]:
+        """What this thread does inside happens on this host: sockets and threads that are made here
+        stay there. (Nothing may be awaited inside: other tasks would be on this host as well.)
+        """
+        with open("/proc/thread-self/ns/net") as before, open(self._namespace.file) as here:
+            _enter(here.fileno())
+            try:
+                yield
+            finally:
+                _enter(before.fileno())
+
+    def kill_all(self) -> None:
+        """Kills what `popen` has started here."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+class Link:
+    """Between a host and its router; whole until something is done to it."""
+
+    def __init__(self, router: "_Namespace", host: "_Namespace", interface: str):
+        self._router, self._host, self._interface = router, host, interface
+        self._losing: set[Direction] = set()
+        self._lost_before = 0
+
+    def cut(self) -> None:
+        """The cable is out; others are told that the host cannot be reached."""
+        self._router.run(["ip", "link", "set", self._interface, "down"])
+
+    def one_way(self, direction: Direction) -> None:
+        """Only what goes in this direction arrives: "up" is from the host, "down" to it. The rest
+        is dropped in silence.
+        """
+        self._lose("down" if direction == "up" else "up")
+
+    def swallow(self) -> None:
+        """Nothing arrives, and nobody is told."""
+        self._lose("up", "down")
+
+    def rate(self, megabits: float, up_megabits: float | None = None) -> None:
+        """A slower link.
+
+        Args:
+          megabits: per second, to the host.
+          up_megabits: per second, from the host; None = as many.
+        """
+        for namespace, rate in ((self._router, megabits), (self._host, up_megabits or megabits)):
+            bucket = f"root tbf rate {rate}mbit burst 32kb latency 400ms"
+            namespace.run(["tc", "qdisc", "replace", "dev", self._interface, *bucket.split()])
+
+    def restore(self) -> None:
+        """Whole again, whatever was done to it."""
+        self._lose()
+        self._router.run(["ip", "link", "set", self._interface, "up"])
+        for namespace in (self._router, self._host):
+            if " tbf " in namespace.run(["tc", "qdisc", "show", "dev", self._interface]):
+                namespace.run(["tc", "qdisc", "del", "dev", self._interface, "root"])
+
+    @property
+    def lost_packets(self) -> int:
+        """How many packets of this link were dropped in silence so far."""
+        return self._lost_before + self._lost_now()
+
+    def _lose(self, *directions: Direction) -> None:
+        self._lost_before += self._lost_now()
+        for direction in sorted(self._losing - set(directions)):
+            self._rule("-D", direction)
+        for direction in sorted(set(directions) - self._losing):
+            self._rule("-A", direction)
+        self._losing = set(directions)
+
+    def _rule(self, verb: str, direction: Direction) -> None:
+        at = {"up": "-i", "down": "-o"}[direction]
+        self._router.run(["iptables", "-w", verb, "FORWARD", at, self._interface, "-j", "DROP"])
+
+    def _lost_now(self) -> int:
+        """Of the rules that are there."""
+        listed = self._router.run(["iptables", "-w", "-nvxL", "FORWARD"])
+        rows = [line.split() for line in listed.splitlines() if "DROP" in line]
+        return sum(int(row[0]) for row in rows if self._interface in row)
+
+
+class _Namespace:
+    """A network namespace, held by a process that ends with the thread that made it."""
+
+    def __init__(self) -> None:
+        # The process is in the namespace before it says so.
+        script = 'echo "$$"; exec sleep infinity'
+        self._holder = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", script],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._holder.stdout
+        assert int(self._holder.stdout.readline()) == self._holder.pid
+        self.file = f"/proc/{self._holder.pid}/ns/net"
+        self.run(["ip", "link", "set", "lo", "up"])
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """The same command in here; it ends with the thread that starts it."""
+        return ["nsenter", f"--net={self.file}", "setpriv", "--pdeathsig", "KILL", *words]
+
+    def run(self, words: Sequence[str]) -> str:
+        """What a command in here prints; raises if it fails."""
+        done = subprocess.run(self.command(words), capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def close(self) -> None:
+        self._holder.kill()
+        self._holder.communicate()
+
+
+def _join(router: _Namespace, other: _Namespace, subnet: str) -> str:
+    """Links the two and gives them addresses: .1 and .2; the name of both ends."""
+    name = "to-" + re.sub(r"\D", "-", subnet)
+    pid = other.file.split("/")[2]
+    router.run(["ip", "link", "add", name, "type", "veth", "peer", "name", name, "netns", pid])
+    for namespace, last in ((router, 1), (other, 2)):
+        namespace.run(["ip", "address", "add", f"{subnet}.{last}/24", "dev", name])
+        namespace.run(["ip", "link", "set", name, "up"])
+    other.run(["ip", "route", "add", "default", "via", f"{subnet}.1"])
+    return name
+
+
+def _enter(namespace: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
