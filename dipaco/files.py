@@ -57,6 +57,33 @@ def write_atomically(file: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def write_new(file: Path, content: bytes) -> bool:
+    """Writes a file, and its folder, unless there is one of this name: False. Of several processes
+    that do so at once, one writes it.
+
+    Raises:
+      DiskFull, NotWritable.
+    """
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    with translate_os_errors(file):
+        try:
+            make_folder(file.parent)
+            temporary.write_bytes(content)
+            flush(temporary)
+            try:
+                os.link(temporary, file)
+            except FileExistsError:
+                return False
+            except OSError:  # a file system without links
+                if file.exists():
+                    return False
+                temporary.replace(file)
+            flush(file.parent)
+            return True
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
 def install_file(temporary: Path, final: Path) -> None:
     """Puts a finished file at its name, durably, in place of what is there."""
     make_folder(final.parent)

@@ -7,7 +7,7 @@ import pytest
 import xxhash
 
 from dipaco.errors import DiskFull
-from dipaco.files import file_digest, write_atomically, write_whole
+from dipaco.files import file_digest, write_atomically, write_new, write_whole
 
 
 @pytest.fixture
@@ -46,3 +46,18 @@ def test_a_file_of_one_writer_is_replaced_whole_or_stays(tmp_path, full_disk):
     with pytest.raises(DiskFull, match=r"corpus\.json"):
         write_whole(file, lambda stream: stream.write(b"third"))
     assert file.read_bytes() == b"second"
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_of_two_that_write_a_new_file_the_first_does(tmp_path, monkeypatch, has_links):
+    if not has_links:
+
+        def link(*_):
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+        monkeypatch.setattr(os, "link", link)
+    file = tmp_path / "deep" / "marker"
+    assert write_new(file, b"first")
+    assert not write_new(file, b"second")
+    assert file.read_bytes() == b"first"
+    assert list(file.parent.iterdir()) == [file]

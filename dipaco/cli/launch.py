@@ -121,7 +121,7 @@ def _worker_groups(opened: "Run", options: argparse.Namespace, name: str) -> lis
     from dipaco.runs.opening import database_option
 
     # Not a relative folder: on another machine it would be another folder.
-    where = opened.address.identity
+    where = opened.address.absolute
     variables = variables_for(where, database_option(opened.address))
     counts = {
         "worker": options.workers,
@@ -149,7 +149,7 @@ def _engine(opened: "Run", options: argparse.Namespace) -> "Engine":
             options.devices_per_worker, options.cpus_per_worker, options.memory_fraction
         )
         place = None if opened.database_location.is_server else str(opened.address)
-        return RayEngine(options.address, resources, opened.address.identity, on_one_machine=place)
+        return RayEngine(options.address, resources, opened.address.absolute, on_one_machine=place)
     from dipaco.launch.devices import devices_of, visible_devices
     from dipaco.launch.local import LocalEngine
 

@@ -290,7 +290,7 @@ def _authority(opened: "Run") -> "Authority":
     from dipaco.swarm.network.credentials import Authority
 
     key = opened.ledger.meta.remember("swarm_authority", Authority.new_key().hex())
-    return Authority(bytes.fromhex(key), opened.address.identity)
+    return Authority(bytes.fromhex(key), opened.identity)
 
 
 def _allow(opened: "Run", credential: "Credential") -> None:

@@ -97,6 +97,10 @@ class Database(Protocol):
         """SQLite: copies everything that is committed to another file."""
         ...
 
+    def drop(self) -> None:
+        """PostgreSQL: removes the schema and everything in it, of a run that was never marked."""
+        ...
+
     def close(self) -> None: ...
 
 

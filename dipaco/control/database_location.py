@@ -4,10 +4,14 @@
     env:DIPACO_DATABASE             the URL is in this environment variable, password and all
 
 A URL with a password in it is refused: `ps` shows command lines to every user.
+
+On a server every run has a schema. Its name is made up once and kept beside the run's objects, so
+that a run stays the same when its folder is moved, linked or mounted elsewhere.
 """
 
-import hashlib
 import os
+import re
+import uuid
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,13 +35,26 @@ class DatabaseLocation(NamedTuple):
         return without_password(str(self.database))
 
 
-def location_of(file: Path, run: str, database: str | None) -> DatabaseLocation:
+MOST_LETTERS = 20  # of a run's name in its schema's: PostgreSQL cuts names after 63 bytes
+
+
+def new_schema(name: str) -> str:
+    """A name that no other schema has, for the facts of a new run.
+
+    Args:
+      name: of the run, for people who list the schemas of a server.
+    """
+    letters = re.sub(r"[^a-z0-9_]", "", name.lower())[:MOST_LETTERS]
+    return f"dipaco_{letters}_{uuid.uuid4().hex}"
+
+
+def location_of(file: Path, database: str | None, schema: str = "") -> DatabaseLocation:
     """The location that the user named.
 
     Args:
       file: of the ledger, if no database is named.
-      run: full address of the run; names the schema, so that runs can share a database.
       database: as above, or None.
+      schema: of the run, on a server.
 
     Raises:
       BadDatabase, PasswordOnCommandLine, VariableMissing.
@@ -54,7 +71,4 @@ def location_of(file: Path, run: str, database: str | None) -> DatabaseLocation:
         url = database
     if not url.startswith(("postgresql://", "postgres://")):
         raise BadDatabase(given=without_password(url))
-    last = run.rstrip("/").rpartition("/")[2].lower()
-    name = "".join(letter for letter in last if letter.isalnum() or letter == "_")
-    digest = hashlib.sha256(run.encode()).hexdigest()
-    return DatabaseLocation(url, f"dipaco_{name[:32]}_{digest[:12]}")
+    return DatabaseLocation(url, schema)

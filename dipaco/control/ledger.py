@@ -55,6 +55,10 @@ class Ledger:
             add_tasks(self._database, [first_task()])
         self._database.fold()  # the file may be moved now
 
+    def drop(self) -> None:
+        """Removes everything, on a server: another process began the run at the same moment."""
+        self._database.drop()
+
     def fork(self, file: Path, meta: dict[str, str]) -> None:
         """Starts another run, in a file, with everything that this one has recorded. `meta` holds
         the values that differ. The caller guarantees that both runs would record the same facts.

@@ -134,6 +134,11 @@ class PostgreSQL:
     def copy_to(self, file: Path) -> None:
         raise AssertionError("a run whose facts are on a server is not forked")
 
+    def drop(self) -> None:
+        with self._inside():
+            text = queries("postgresql")["drop_schema"].format(schema=self._schema)
+            self._connection.execute(text)
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()

@@ -313,6 +313,9 @@ SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(tru
 -- create_schema@postgresql: the place of one run's tables
 CREATE SCHEMA IF NOT EXISTS {schema};
 
+-- drop_schema@postgresql: of a run that another process began first
+DROP SCHEMA {schema} CASCADE;
+
 -- create_schema_version@postgresql: SQLite keeps it in the file's header
 CREATE TABLE IF NOT EXISTS schema_version
   (is_only BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (is_only), version BIGINT NOT NULL);

@@ -129,6 +129,9 @@ class SQLite:
         with self._translate_errors(), contextlib.closing(sqlite3.connect(file)) as other:
             self._connection.backup(other)
 
+    def drop(self) -> None:
+        raise AssertionError("a file is put in place only when its run has begun")
+
     def close(self) -> None:
         if self._log is not None:
             os.close(self._log)

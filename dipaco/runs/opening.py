@@ -2,17 +2,18 @@
 
 import contextlib
 import json
+import uuid
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import dipaco
 from dipaco import overrides
 from dipaco.config import RunConfig
-from dipaco.control.database_location import DatabaseLocation, location_of
+from dipaco.control.database_location import DatabaseLocation, location_of, new_schema
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.errors import LedgerDamaged, RunOfOtherVersion
-from dipaco.files import install_file, translate_os_errors, write_atomically
+from dipaco.files import install_file, translate_os_errors, write_new
 from dipaco.runs.errors import (
     DatabaseNeeded,
     FolderHoldsSweep,
@@ -49,24 +50,31 @@ def create_or_open(
         run = open_run(address, database)
         if run.requested_config == config:
             return run, False
-        has_facts = run.ledger.facts.stages()
+        if run.database_location.is_server or run.ledger.facts.stages():
+            _refuse_other_config(run, config)
         run.ledger.close()
-        if has_facts or run.database_location.is_server:
-            raise RunOfOtherConfig(
-                folder=address, difference=difference(run.requested_config, config)
-            )
         # Nothing is recorded, not even its text: it begins again with the corrected config.
-    _begin(address, config, given or {}, database)
-    return open_run(address, database), True
+    is_new = _begin(address, config, given or {}, database)
+    run = open_run(address, database)
+    if run.requested_config != config:  # another process began it at the same moment
+        _refuse_other_config(run, config)
+    return run, is_new
+
+
+def _refuse_other_config(run: Run, config: RunConfig) -> NoReturn:
+    run.ledger.close()
+    raise RunOfOtherConfig(folder=run.address, difference=difference(run.requested_config, config))
 
 
 def _begin(
     address: Address, config: RunConfig, given: Mapping[str, Any], database: str | None
-) -> None:
-    """Writes the ledger with its config, whole or not at all."""
-    layout = Layout(address.folder)
-    final = layout.ledger
+) -> bool:
+    """Writes the ledger with its config, whole or not at all. False: another process began the run
+    at the same moment, and that one counts.
+    """
+    final = Layout(address.folder).ledger
     meta = {
+        "run": uuid.uuid4().hex,
         "config": config.to_json(),
         "version": dipaco.__version__,
         **{key: json.dumps(value) for key, value in given.items()},
@@ -74,14 +82,14 @@ def _begin(
     with translate_os_errors(final):
         address.folder.mkdir(parents=True, exist_ok=True)
         if database is not None:
-            with open_ledger(*location_of(final, address.identity, database)) as ledger:
-                if ledger.meta.get("config") is None:
-                    ledger.start(meta)
-            if address.remote is None:
-                write_atomically(layout.database, database.encode())
-            else:  # two processes may begin it at once: the second keeps what the first wrote
-                address.remote.write_new(layout.database.name, database.encode())
-            return
+            here = FoundRun(database, new_schema(address.name))
+            with open_ledger(*location_of(final, *here)) as ledger:
+                ledger.start(meta)
+                # The marker last: the run exists when its marker does.
+                is_first = _mark(address, here)
+                if not is_first:
+                    ledger.drop()
+            return is_first
         if address.url is not None:
             raise DatabaseNeeded(run=address)
         partial = final.with_name(f"{final.name}.partial")
@@ -90,12 +98,24 @@ def _begin(
             ledger.start(meta)
         partial.with_name(f"{partial.name}-turn").unlink(missing_ok=True)
         install_file(partial, final)
+        return True
 
 
 class FoundRun(NamedTuple):
     """What is known of a run before its ledger is opened."""
 
     database: str | None  # as `--database` was given; None = in its folder
+    schema: str = ""  # on that server
+
+
+def _mark(address: Address, run: FoundRun) -> bool:
+    """Writes where the facts of a run are, unless that is written already: False."""
+    file, content = Layout(address.folder).database, json.dumps(run._asdict()).encode()
+    if address.remote is None:
+        return write_new(file, content)
+    if address.remote.write_new(file.name, content):
+        return True
+    return address.remote.read(file.name) == content  # by a first attempt of this very request
 
 
 def _find(address: Address) -> FoundRun | None:
@@ -103,10 +123,20 @@ def _find(address: Address) -> FoundRun | None:
     layout = Layout(address.folder)
     if address.remote is not None:
         there = address.remote.read(layout.database.name)
-        return None if there is None else FoundRun(there.decode())
+        return None if there is None else _parse_marker(address, there)
     if layout.database.exists():
-        return FoundRun(layout.database.read_text())
+        return _parse_marker(address, layout.database.read_bytes())
     return FoundRun(None) if layout.ledger.exists() else None
+
+
+def _parse_marker(address: Address, content: bytes) -> FoundRun:
+    try:
+        return FoundRun(**json.loads(content))
+    except (ValueError, TypeError) as error:
+        raise LedgerDamaged(
+            file=address.place_of(Layout(address.folder).database),
+            problem="it does not say where the facts of its run are",
+        ) from error
 
 
 def database_option(where: Path | Address) -> str | None:
@@ -161,10 +191,10 @@ def database_location_of(where: Path | Address, database: str | None = None) -> 
         refuse_sweep(address)
         raise NoSuchRun(folder=address)
     if database is not None and database != begun.database:
-        location_of(file, address.identity, database)  # refuses a password before one is shown
+        location_of(file, database)  # refuses a password before one is shown
         there = begun.database or file
         raise RunOfOtherDatabase(folder=address, there=there, given=database)
-    return location_of(file, address.identity, begun.database)
+    return location_of(file, *begun)
 
 
 def refuse_sweep(address: Address) -> None:

@@ -67,6 +67,13 @@ class Run:
         return Ledger(*self.database_location)
 
     @functools.cached_property
+    def identity(self) -> str:
+        """Tells this run from any other, wherever each lies."""
+        identity = self.ledger.meta.get("run")
+        assert identity is not None, "a run that has begun has one"
+        return identity
+
+    @functools.cached_property
     def config(self) -> RunConfig:
         """The config as it runs: a base model that comes trained is not trained again."""
         if self.given("base_is_trained"):

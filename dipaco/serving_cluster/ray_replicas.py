@@ -170,7 +170,7 @@ class RayReplicas:
     def _deployment(self) -> Any:
         limits, kind = self._spec.limits, kind_of_devices()
         resources = self._resources.resources(kind)
-        run = self._spec.address.identity
+        run = self._spec.address.absolute
         variables = {name: os.environ[name] for name in variables_for(run, None)}
         busy = max(1, limits.rows // 2)
         router: dict[str, Any] = {

@@ -68,9 +68,14 @@ class Address:
         return self.url or str(self.folder)
 
     @property
-    def identity(self) -> str:
-        """Names the run, the same on every machine that uses it."""
+    def absolute(self) -> str:
+        """The same place for a process with another current folder."""
         return self.url or str(self.folder.absolute())
+
+    @property
+    def name(self) -> str:
+        """The last part of it."""
+        return self.absolute.rpartition("/")[2]
 
     def place_of(self, file: Path) -> str:
         """Where users find a file of the run: in the bucket or in the folder."""

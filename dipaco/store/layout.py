@@ -1,6 +1,6 @@
 """Names on disk; no other file knows them.
 
-RUN/ledger.sqlite                    facts; or RUN/database, the URL of the server that has them
+RUN/ledger.sqlite                    facts; or RUN/database, the server and schema that has them
 RUN/run.lock                         held (shared) by the processes that work on the run
 RUN/logs/WORKER.log                  output of workers that a launcher started
 RUN/corpus/                          tokens, tokenizer, document index
@@ -39,6 +39,7 @@ class Layout:
 
     @property
     def database(self) -> Path:
+        """The marker of a run whose facts are on a server: which, and in what schema (JSON)."""
         return self.root / "database"
 
     @property

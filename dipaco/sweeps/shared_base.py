@@ -80,7 +80,7 @@ def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
         # The ledger last: the run exists when its ledger does.
         partial = target.ledger.with_name(f"{target.ledger.name}.partial")
         partial.unlink(missing_ok=True)
-        run.ledger.fork(partial, {"config": config.to_json()})
+        run.ledger.fork(partial, {"config": config.to_json(), "run": uuid.uuid4().hex})
         partial.with_name(f"{partial.name}-turn").unlink(missing_ok=True)
         install_file(partial, target.ledger)
 

@@ -1,5 +1,7 @@
 """Runs in a bucket: begun once, found by their URL alone, with their facts on a server."""
 
+import json
+
 import pytest
 
 from dipaco.cli.main import main
@@ -72,7 +74,9 @@ def test_no_password_is_written_into_the_bucket(bucket, postgresql_server, machi
     address = Address.parse(f"{bucket.url}/one")
     run, _ = create_or_open(address, CONFIG, database="env:RUNS")
     run.ledger.close()
-    assert address.remote.read("database") == b"env:RUNS"
+    marker = json.loads(address.remote.read("database"))
+    assert marker["database"] == "env:RUNS"
+    assert "secret" not in str(marker)
 
 
 def test_a_bad_run_address_is_one_sentence_on_the_command_line(capsys):

@@ -26,7 +26,7 @@ def test_a_folder_is_a_folder(text):
 @pytest.mark.parametrize("url", ["s3://bucket/one", "gs://my_bucket.eu/runs/2026/one-2"])
 def test_a_url_has_a_folder_of_its_own_in_the_cache_folder(url, cache):
     address = Address.parse(url)
-    assert str(address) == address.url == address.identity == url
+    assert str(address) == address.url == address.absolute == url
     assert address.folder.parent == cache / "runs"
     assert address.folder.name.startswith(url.rpartition("/")[2])
     assert address.place_of(address.folder / "report.md") == f"{url}/report.md"

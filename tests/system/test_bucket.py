@@ -60,7 +60,9 @@ def test_three_machines_that_share_no_folder_do_the_run_to_the_same_bits(
     assert f"Written: {run}/report.md" in third.out
     assert set(bucket.proxy.injected) == set(FAULTS)
 
-    place = location_of(Path(), run, database)
+    marker = json.loads(Remote(run).read("database"))
+    assert marker["database"] == database
+    place = location_of(Path(), **marker)
     assert facts_on_server(*place) == facts(tiny.folder)
 
     for each in "abc":  # no machine kept what only a shared folder could have held
