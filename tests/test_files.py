@@ -2,12 +2,14 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 import xxhash
 
+from dipaco import files
 from dipaco.errors import DiskFull
-from dipaco.files import file_digest, write_atomically, write_new, write_whole
+from dipaco.files import file_digest, install_file, write_atomically, write_new, write_whole
 
 
 @pytest.fixture
@@ -61,3 +63,22 @@ def test_of_two_that_write_a_new_file_the_first_does(tmp_path, monkeypatch, has_
     assert not write_new(file, b"second")
     assert file.read_bytes() == b"first"
     assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_file_gets_its_name_when_its_bytes_are_on_the_disk(tmp_path, monkeypatch):
+    """Else a power cut leaves a whole name with zeros in it."""
+    happened, replace = [], Path.replace
+    monkeypatch.setattr(files, "flush", lambda place: happened.append(f"flush {place.name}"))
+
+    def renamed(old, new):
+        happened.append(f"rename {old.name} to {new.name}")
+        return replace(old, new)
+
+    monkeypatch.setattr(Path, "replace", renamed)
+    (tmp_path / "partial").write_bytes(b"bytes")
+    install_file(tmp_path / "partial", tmp_path / "final")
+    write_whole(tmp_path / "whole", lambda stream: stream.write(b"bytes"))
+    assert happened == [
+        *("flush partial", "rename partial to final", f"flush {tmp_path.name}"),
+        *("flush whole.partial", "rename whole.partial to whole", f"flush {tmp_path.name}"),
+    ]

@@ -1,7 +1,10 @@
 """Commits: all or nothing, once, only under a claim that is still valid; on both databases."""
 
+import dataclasses
+
 import pytest
 
+from dipaco.control.errors import NotReproduced
 from dipaco.control.ledger import open_ledger
 from dipaco.control.recording import record
 from dipaco.control.retry import ConnectionLost
@@ -12,6 +15,7 @@ from tests.control.conftest import (
     do_until,
     everything,
     facts_of,
+    receipt,
     stage,
     trained,
 )
@@ -32,6 +36,39 @@ def test_a_run_goes_from_prepare_to_report_and_every_task_is_done_once(ledger, p
     assert done[-1] == Task("report")
     assert ledger.queue.unfinished() == []
     assert ledger.queue.task_counts()["outer", "modular"] == {"done": 8}
+
+
+def test_a_module_steps_when_the_contributions_of_all_its_paths_are_in(ledger, plan):
+    steps = 0
+    while (claim := ledger.queue.claim("w")) is not None:
+        if claim.task.kind == "outer":
+            of = claim.task.arm, claim.task.module, claim.task.phase
+            paths = {contribution.path for contribution in ledger.facts.contributions(*of)}
+            assert paths == {*plan.arm(claim.task.arm).topology.paths_through(claim.task.module)}
+            steps += 1
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    assert steps == 8
+
+
+def test_what_is_done_again_with_other_bytes_is_refused(ledger, plan):
+    """A module that has stepped; its bytes are lost, and another program makes others."""
+    claim = do_until(ledger, plan, "train")
+    while claim.task.phase == 0:
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        claim = do_until(ledger, plan, "train")
+    module = plan.arm("modular").topology.modules_of(claim.task.path)[0]
+    cause = Task("outer", "modular", str(module), 0)
+    ledger.redos.redo(claim, cause, "objects/lost", "it is missing")
+    again = do_until(ledger, plan, "outer")
+    assert again.task == cause
+    (fact,) = facts_of(plan, cause)
+    before = everything(ledger)
+    with pytest.raises(NotReproduced):
+        ledger.commit.finish(
+            plan, again, [dataclasses.replace(fact, parameters=receipt("other bytes"))]
+        )
+    assert everything(ledger) == before
+    ledger.commit.finish(plan, again, [fact])
 
 
 def test_finishing_returns_the_tasks_that_became_due(ledger, plan):

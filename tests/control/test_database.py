@@ -1,5 +1,6 @@
 """A ledger's file: what can be wrong with it, and that each comes as a sentence."""
 
+import os
 import sqlite3
 
 import pytest
@@ -82,6 +83,17 @@ def test_a_full_disk_while_finishing_leaves_the_task_claimed_and_nothing_recorde
     assert ledger.facts.stages() == []
     ledger.commit.finish(plan, claim, [large])
     assert ledger.facts.stages() == [large]
+
+
+def test_what_is_recorded_is_flushed_to_the_disk_and_a_claim_is_not(ledger, plan, monkeypatch):
+    """A claim that a power cut undoes costs a second claim; a fact would be missed."""
+    flushed = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    claim = ledger.queue.claim("w")
+    assert ledger.queue.renew(claim)
+    assert not flushed
+    ledger.commit.finish(plan, claim, [stage("prepare")])
+    assert flushed == [ledger._database._log]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

@@ -145,6 +145,22 @@ def test_a_folder_is_the_same_on_another_machine(store):
     assert contents(store.other.folder(SNAPSHOT)) == FILES
 
 
+def test_the_list_of_a_folder_is_sent_when_its_files_are_there(store, monkeypatch):
+    """It makes the folder count."""
+    if store.here.remote is None:
+        return  # a folder is renamed as a whole
+    sent, put = [], store.here.remote.put
+
+    def sending(name, file, digest):
+        put(name, file, digest)
+        sent.append(name)
+
+    monkeypatch.setattr(store.here.remote, "put", sending)
+    save_folder(store.here)
+    assert {*sent} == {f"{SNAPSHOT}/{name}" for name in (*FILES, DIGESTS)}
+    assert sent[-1] == f"{SNAPSHOT}/{DIGESTS}"
+
+
 def test_a_folder_replaces_files_of_an_interrupted_attempt_of_its_name(store):
     save_folder(store.here, files={"left": b"over"})
     save_folder(store.here)

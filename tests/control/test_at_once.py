@@ -1,0 +1,85 @@
+"""What two workers do at the same moment on PostgreSQL, where neither sees what the other has not
+committed yet. On SQLite there is one writer at a time.
+"""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from support.servers import fresh_schemas
+
+from dipaco.control.ledger import open_ledger
+from dipaco.control.tasks import Task
+from tests.control.conftest import do_one, do_until, facts_of
+
+DEADLINE_SECONDS = 60.0
+
+
+@pytest.fixture
+def place(postgresql_server):
+    return postgresql_server.url, next(fresh_schemas)
+
+
+def at_once(ledger, place, first, second):
+    """`second`, on a connection of its own, begins when `first` is done and not committed; what
+    `first` did is committed when `second` has ended, or waits for it.
+    """
+
+    def beside():
+        with open_ledger(*place) as other:
+            return second(other)
+
+    with ThreadPoolExecutor(1) as thread, psycopg.connect(place[0], autocommit=True) as looking:
+        with ledger._database.transaction():
+            of_first = first(ledger)
+            later = thread.submit(beside)
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while not later.done() and not is_waiting(looking):
+                assert time.monotonic() < deadline, "it neither ends nor waits"
+                time.sleep(0.01)
+        return of_first, later.result(DEADLINE_SECONDS)
+
+
+def is_waiting(looking):
+    ((count,),) = looking.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchall()
+    return bool(count)
+
+
+def test_two_workers_that_claim_at_once_get_two_tasks(ledger, plan, place):
+    ledger.queue.give_back(do_until(ledger, plan, "train"))  # all paths are ready
+    one, other = at_once(ledger, place, *[lambda at: at.queue.claim("w")] * 2)
+    assert one.task != other.task
+
+
+def test_when_the_last_two_paths_of_a_module_finish_at_once_it_steps(ledger, plan, place):
+    claims = [do_until(ledger, plan, "train"), ledger.queue.claim("other")]
+    topology = plan.arm("modular").topology
+    both = set.intersection(*({*topology.modules_of(claim.task.path)} for claim in claims))
+    (module,) = both  # of two paths, which are these
+    assert {*topology.paths_through(module)} == {claim.task.path for claim in claims}
+    finish = [
+        lambda at, claim=claim: at.commit.finish(plan, claim, facts_of(plan, claim.task))
+        for claim in claims
+    ]
+    at_once(ledger, place, *finish)
+    due = [each.task for each in ledger.queue.unfinished()]
+    assert Task("outer", "modular", str(module), 0) in due
+
+
+def test_when_the_last_two_scores_of_a_release_come_at_once_it_is_evaluated(ledger, plan, place):
+    claim = do_until(ledger, plan, "score")
+    while claim.task.arm != "modular":
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        claim = do_until(ledger, plan, "score")
+    for _ in range(2):
+        do_one(ledger, plan)
+    claims = [claim, ledger.queue.claim("other")]
+    assert {claim.task.kind for claim in claims} == {"score"}
+    finish = [
+        lambda at, claim=claim: at.commit.finish(plan, claim, facts_of(plan, claim.task))
+        for claim in claims
+    ]
+    at_once(ledger, place, *finish)
+    due = [each.task for each in ledger.queue.unfinished()]
+    assert Task("evaluate", "modular", "", claim.task.phase) in due

@@ -1,0 +1,71 @@
+"""Leases end, their holder alone renews them, a late task gets a backup; on both databases."""
+
+import time
+
+import pytest
+
+from dipaco.control import clock
+from dipaco.errors import ClaimLost
+from tests.control.conftest import do_until, facts_of
+
+
+def test_a_lease_that_ran_out_ends_and_its_task_goes_to_another(ledger):
+    silent = ledger.queue.claim("silent", lease_seconds=60.0)
+    assert ledger.queue.reap() == []
+    assert ledger.queue.claim("other") is None
+    assert ledger.queue.renew(silent, lease_seconds=-1.0)
+    assert ledger.queue.reap() == ["silent"]
+    again = ledger.queue.claim("other")
+    assert (again.task, again.attempt) == (silent.task, silent.attempt + 1)
+    assert not ledger.queue.is_held(silent)
+
+
+def test_after_a_reboot_every_lease_has_ended(ledger):
+    """The clock that counts them began again."""
+    ledger.queue.claim("from before", lease_seconds=3600.0)
+    ledger._database.epoch = "the boot after that"
+    assert ledger.queue.reap() == ["from before"]
+    assert ledger.queue.claim("other") is not None
+
+
+def test_a_lost_claim_cannot_be_renewed(ledger):
+    stale = ledger.queue.claim("w")
+    ledger.queue.give_back_all()
+    current = ledger.queue.claim("w")
+    assert current.task == stale.task
+    assert not ledger.queue.renew(stale)
+    assert ledger.queue.renew(current)
+
+
+def test_a_worker_that_holds_its_task_again_cannot_finish_it_under_its_old_claim(ledger, plan):
+    stale = do_until(ledger, plan, "train")
+    ledger.queue.give_back(stale)
+    current = do_until(ledger, plan, "train")
+    assert (current.task, current.worker) == (stale.task, stale.worker)
+    with pytest.raises(ClaimLost):
+        ledger.commit.finish(plan, stale, facts_of(plan, stale.task))
+    ledger.commit.finish(plan, current, facts_of(plan, current.task))
+
+
+def test_a_late_task_gets_one_backup_and_the_first_to_commit_counts(ledger, plan):
+    quick = do_until(ledger, plan, "train")
+    slow = ledger.queue.claim("slow")
+    assert (slow.task.kind, slow.task.arm) == (quick.task.kind, quick.task.arm)
+    ledger.commit.finish(plan, quick, facts_of(plan, quick.task))  # says what is usual
+    assert ledger.queue.claim_backup("other", factor=1e9) is None
+    assert ledger.queue.claim_backup("slow", factor=0.0) is None
+    backup = ledger.queue.claim_backup("other", factor=0.0)
+    assert (backup.task, backup.attempt) == (slow.task, slow.attempt + 1)
+    assert ledger.queue.claim_backup("third", factor=0.0) is None
+    assert ledger.queue.is_held(slow)
+    ledger.commit.finish(plan, backup, facts_of(plan, backup.task))
+    with pytest.raises(ClaimLost):
+        ledger.commit.finish(plan, slow, facts_of(plan, slow.task))
+
+
+def test_leases_are_not_counted_by_the_wall_clock(monkeypatch):
+    before, hours = clock.now_seconds(), 26 * 3600.0
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + hours)
+    assert clock.now_seconds() - before < hours / 2
+    assert clock.now_seconds() < now / 2, "it counts from the start of this machine"

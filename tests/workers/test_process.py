@@ -1,0 +1,34 @@
+"""A process that joins a run: it puts the folder in order only if no other is at work in it."""
+
+from dipaco.runs.folder_lock import folder_lock
+from dipaco.runs.opening import create_or_open
+from dipaco.store.address import Address
+from dipaco.workers.process import joined_run
+from tests.workers.conftest import CONFIG
+
+
+def begun(folder):
+    """A new run with a claim, and with a file that is half written."""
+    run, _ = create_or_open(folder, CONFIG)
+    assert run.ledger.queue.claim("first") is not None
+    run.ledger.close()
+    half = folder / "partial" / "half"
+    half.parent.mkdir()
+    half.write_bytes(b"half")
+    return half
+
+
+def test_beside_a_worker_claims_and_files_are_left_alone(tmp_path):
+    half = begun(tmp_path)
+    with folder_lock(tmp_path) as of_first:
+        of_first.share()
+        with joined_run(Address(tmp_path)) as run:
+            assert [held.worker for held in run.ledger.queue.held()] == ["first"]
+            assert half.exists()
+
+
+def test_what_dead_workers_left_is_put_in_order_by_the_first_that_joins(tmp_path):
+    half = begun(tmp_path)
+    with joined_run(Address(tmp_path)) as run:
+        assert run.ledger.queue.held() == []
+        assert not half.exists()
