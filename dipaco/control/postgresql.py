@@ -29,6 +29,12 @@ from dipaco.control.retry import ConnectionLost, with_retry
 from dipaco.errors import DiskFull, ExtraMissing
 
 CONNECT_SECONDS = 10
+# A host that vanished is noticed in seconds, not in the systems' two hours: the server, or by the
+# server a client, which may hold locks that others wait for.
+KEEPALIVE: dict[str, Any] = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
+SILENT_MILLISECONDS = 15_000
+# A process that is suspended inside a transaction keeps its connection, and loses the transaction.
+IDLE_MILLISECONDS = 60_000
 NOW = "extract(epoch FROM clock_timestamp())::double precision"
 
 
@@ -69,13 +75,12 @@ class PostgreSQL:
                 self._url,
                 autocommit=True,
                 connect_timeout=CONNECT_SECONDS,
-                # A server that vanished is noticed in seconds, not in the system's two hours.
-                keepalives_idle=5,
-                keepalives_interval=2,
-                keepalives_count=3,
-                tcp_user_timeout=15_000,
+                **KEEPALIVE,
+                tcp_user_timeout=SILENT_MILLISECONDS,
                 options=f'-c search_path="{self._schema}" -c client_min_messages=warning'
-                " -c synchronous_commit=off",
+                f" -c synchronous_commit=off -c tcp_user_timeout={SILENT_MILLISECONDS}"
+                f" -c idle_in_transaction_session_timeout={IDLE_MILLISECONDS} "
+                + " ".join(f"-c tcp_{name}={value}" for name, value in KEEPALIVE.items()),
             )
 
     @contextlib.contextmanager
@@ -190,7 +195,11 @@ class PostgreSQL:
             raise KeyTaken(_line(error)) from error
         except errors.InvalidCatalogName as error:
             raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
-        except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:
+        except (
+            self._psycopg.OperationalError,
+            self._psycopg.InterfaceError,
+            errors.IdleInTransactionSessionTimeout,
+        ) as error:
             text = _line(error)
             if "authentication failed" in text or "does not exist" in text:
                 raise DatabaseRefuses(place=self.place, problem=text) from error

@@ -17,6 +17,8 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+from support.hosts import Host
+
 NOBODY = 65534  # PostgreSQL refuses to run as root
 
 
@@ -33,13 +35,20 @@ def postgresql_programs() -> Path | None:
 
 
 class PostgreSQLServer:
-    """A server in a folder; it may be stopped and started again."""
+    """A server in a folder; it may be stopped, or killed, and started again.
 
-    def __init__(self, programs: Path, folder: Path):
-        self._programs, self._folder = programs, folder
+    Args:
+      programs: the folder of PostgreSQL's.
+      folder: of its data.
+      host: where it runs, for other hosts; None = this machine, for itself.
+    """
+
+    def __init__(self, programs: Path, folder: Path, host: Host | None = None):
+        self._programs, self._folder, self._host = programs, folder, host
         self._process: subprocess.Popen | None = None
         self.port = free_port()
-        self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        self._address = "127.0.0.1" if host is None else host.address
+        self.url = f"postgresql://postgres@{self._address}:{self.port}/postgres"
         folder.mkdir(parents=True)
         if os.getuid() == 0:
             os.chown(folder, NOBODY, NOBODY)
@@ -47,6 +56,9 @@ class PostgreSQLServer:
         command = ["initdb", "-N", "--no-locale", "-E", "UTF8", "-A", "trust", "-U", "postgres"]
         subprocess.run(self._as_nobody([*command, "-D", str(folder / "data")]), check=True,
                        capture_output=True)  # fmt: skip
+        if host is not None:
+            with (folder / "data" / "pg_hba.conf").open("a") as allowed:
+                print("host all all all trust", file=allowed)
 
     @property
     def process_id(self) -> int | None:
@@ -55,14 +67,22 @@ class PostgreSQLServer:
 
     def start(self) -> None:
         arguments = ["-D", str(self._folder / "data"), "-p", str(self.port)]
-        arguments += ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
+        arguments += ["-c", f"listen_addresses={self._address}", "-c", "unix_socket_directories="]
         arguments += ["-c", "max_connections=200"]
-        log = (self._folder.parent / f"{self._folder.name}.log").open("a")
-        with log:
-            self._process = subprocess.Popen(
-                self._as_nobody(["postgres", *arguments]), stdout=log, stderr=log
-            )
-        wait_until_it_listens(self._process, self.port)
+        popen = subprocess.Popen if self._host is None else self._host.popen
+        entered = contextlib.nullcontext() if self._host is None else self._host.entered()
+        with (self._folder.parent / f"{self._folder.name}.log").open("a") as log:
+            command = self._as_nobody(["postgres", *arguments])
+            self._process = popen(command, stdout=log, stderr=log)
+        with entered:
+            wait_until_it_listens(self._process, self.port, self._address)
+
+    def kill(self) -> None:
+        """SIGKILL: no client is told, and nothing more is written."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
 
     def stop(self) -> None:
         if self._process is not None:
@@ -83,13 +103,13 @@ class PostgreSQLServer:
 
 
 @contextlib.contextmanager
-def postgresql(folder: Path) -> Generator[PostgreSQLServer | None]:
-    """A running server, or None where PostgreSQL is not installed."""
+def postgresql(folder: Path, host: Host | None = None) -> Generator[PostgreSQLServer | None]:
+    """A running server (on this host), or None where PostgreSQL is not installed."""
     programs = postgresql_programs()
     if programs is None:
         yield None
         return
-    server = PostgreSQLServer(programs, folder)
+    server = PostgreSQLServer(programs, folder, host)
     server.start()
     try:
         yield server
@@ -148,10 +168,10 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def wait_until_it_listens(process: subprocess.Popen, port: int) -> None:
+def wait_until_it_listens(process: subprocess.Popen, port: int, address: str = "127.0.0.1") -> None:
     deadline = time.monotonic() + 30
     while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        with contextlib.suppress(OSError), socket.create_connection((address, port)):
             return
         assert process.poll() is None, f"{process.args} ended at once"
         assert time.monotonic() < deadline, f"{process.args} does not answer"
