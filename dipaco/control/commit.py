@@ -75,6 +75,7 @@ class Commit:
             if held is None:
                 raise ClaimLost(task=claim.task)
             self._put_partial_snapshot(claim.task, partial_snapshot)
+            self._database.change("forget_deaths", task_id=claim.task_id)
             self._database.change("reopen_tasks")
             self._database.change("credit_worker", name=claim.worker, seconds=held[0])
 
@@ -84,6 +85,7 @@ class Commit:
         with self._database.transaction():
             if self._database.one("holds_claim", **key_of(claim)) is None:
                 raise ClaimLost(task=claim.task)
+            self._database.change("forget_deaths", task_id=claim.task_id)
             self._put_partial_snapshot(claim.task, partial_snapshot)
 
     def _finish_training(self, plan: Plan, claim: Claim, facts: list[Fact]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dipaco.control.commit import Commit
 from dipaco.control.facts import Facts
+from dipaco.control.failures import Failures
 from dipaco.control.members import Members
 from dipaco.control.meta import Meta
 from dipaco.control.opening import open_database
@@ -34,6 +35,7 @@ class Ledger:
         self._database = open_database(location, schema, allows_older=allows_older)
         self.meta = Meta(self._database)
         self.queue = Queue(self._database)
+        self.failures = Failures(self._database)
         self.facts = Facts(self._database)
         self.quorums = Quorums(self._database)
         self.commit = Commit(self._database, self.queue, self.quorums, self.facts)

@@ -1,5 +1,6 @@
 """Members: which workers take part in a run, and how much of their time counted."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from dipaco.control.database import Database
@@ -21,6 +22,8 @@ class Member(NamedTuple):
     lost_tasks: int  # leases that it lost
     epoch: str  # of the clock that counts these seconds
     joined: float  # on that clock
+    kinds: tuple[str, ...]  # of the tasks that it does; none: not recorded
+    last_words: str  # why it ended, if not in order
 
     @property
     def participation(self) -> float:
@@ -48,11 +51,13 @@ class Members:
         pid: int,
         machine: str,
         version: str,
+        kinds: Collection[str] = (),
         after: Member | None = None,
     ) -> bool:
         """Registers a worker.
 
         Args:
+          kinds: of the tasks that it does.
           after: the member of this name whose place it takes, if there is one.
 
         Returns:
@@ -68,6 +73,7 @@ class Members:
                 version=version,
                 epoch=self._database.epoch,
                 joined=None if after is None else after.joined,
+                kinds=",".join(kinds),
             )
             return bool(changed)
 
@@ -78,12 +84,15 @@ class Members:
             self._database.change("heartbeat", name=name, epoch=self._database.epoch)
 
     @retried
-    def leave(self, name: str) -> None:
-        """Records that a worker has left."""
+    def leave(self, name: str, last_words: str = "") -> None:
+        """Records that a worker has left, and why if not in order."""
         with self._database.transaction(is_durable=False):
-            self._database.change("end_worker", name=name, state="left")
+            self._database.change("end_worker", name=name, state="left", last_words=last_words)
 
     @retried
     def list(self) -> list[Member]:
         """All workers that ever took part, by name."""
-        return [Member(*row) for row in self._database.rows("list_workers")]
+        return [
+            Member(*row[:-2], tuple(row[-2].split(",")) if row[-2] else (), row[-1])
+            for row in self._database.rows("list_workers")
+        ]

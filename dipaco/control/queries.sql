@@ -230,7 +230,7 @@ RETURNING :now - since;
 DELETE FROM claims WHERE task_id = :task_id RETURNING attempt, worker, :now - since;
 
 -- drop_claims_of_worker: of a worker that is known to be dead
-DELETE FROM claims WHERE worker = :worker;
+DELETE FROM claims WHERE worker = :worker RETURNING task_id;
 
 -- drop_all_claims: of a run without workers
 DELETE FROM claims;
@@ -242,6 +242,64 @@ RETURNING task_id, worker;
 -- reopen_tasks: claimed tasks without a claim are ready again
 UPDATE tasks SET state = 'ready'
 WHERE state = 'claimed' AND NOT EXISTS (SELECT 1 FROM claims WHERE task_id = tasks.id);
+
+-- count_failure: one more attempt at a task went wrong
+INSERT INTO failures (task_id, errors, crashes, losses, reason, worker, epoch, since, wait_seconds)
+VALUES (:task_id, :errors, :crashes, :losses, :reason, :worker, :epoch, :now, 0)
+ON CONFLICT (task_id) DO UPDATE SET
+  errors = failures.errors + excluded.errors, crashes = failures.crashes + excluded.crashes,
+  losses = failures.losses + excluded.losses, reason = excluded.reason, worker = excluded.worker,
+  epoch = excluded.epoch, since = excluded.since
+RETURNING errors, crashes, losses;
+
+-- put_delay: before it is tried again
+UPDATE failures SET wait_seconds = :wait_seconds WHERE task_id = :task_id;
+
+-- end_attempt: the last claim of a task is gone, and this is its state now
+UPDATE tasks SET state = :state
+WHERE id = :task_id AND state = 'claimed'
+  AND NOT EXISTS (SELECT 1 FROM claims WHERE task_id = tasks.id);
+
+-- delays_over: delayed tasks that have waited long enough; at once if the clock was set back
+SELECT f.task_id FROM tasks t JOIN failures f ON f.task_id = t.id
+WHERE t.state = 'delayed'
+  AND (f.epoch <> :epoch OR :now < f.since OR :now >= f.since + f.wait_seconds);
+
+-- end_delay: a delayed task is ready
+UPDATE tasks SET state = 'ready' WHERE id = :task_id AND state = 'delayed';
+
+-- failures: tasks whose last attempts went wrong
+SELECT t.kind, t.arm, t.subject, t.phase, t.state, f.errors, f.crashes, f.losses, f.reason,
+       f.worker, f.since + f.wait_seconds - :now
+FROM failures f JOIN tasks t ON t.id = f.task_id WHERE t.state <> 'aside'
+ORDER BY CASE t.state WHEN 'failed' THEN 0 ELSE 1 END, f.errors + f.crashes + f.losses DESC, t.id;
+
+-- is_stuck: a row if a task has failed and no other can go on
+SELECT 1 WHERE EXISTS (SELECT 1 FROM tasks WHERE state = 'failed')
+  AND NOT EXISTS (SELECT 1 FROM tasks WHERE state = 'ready')
+  AND NOT EXISTS (SELECT 1 FROM tasks WHERE state = 'claimed')
+  AND NOT EXISTS (SELECT 1 FROM tasks WHERE state = 'delayed')
+  AND NOT EXISTS (SELECT 1 FROM quorums);
+
+-- retry_task: a failed or delayed task is ready
+UPDATE tasks SET state = 'ready'
+WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase
+  AND state IN ('failed', 'delayed') RETURNING id;
+
+-- forget_failures: of a task that is done
+DELETE FROM failures WHERE task_id = :task_id;
+
+-- forget_recoveries: of a task that is done
+DELETE FROM recoveries WHERE task_id = :task_id;
+
+-- forget_deaths: of a task that got on
+UPDATE failures SET crashes = 0, losses = 0 WHERE task_id = :task_id;
+
+-- forget_failures_aside: of tasks that a rollback set aside
+DELETE FROM failures WHERE task_id IN (SELECT id FROM tasks WHERE state = 'aside');
+
+-- forget_recoveries_aside: likewise
+DELETE FROM recoveries WHERE task_id IN (SELECT id FROM tasks WHERE state = 'aside');
 
 -- finish_task: done, once; returns how often it was opened again
 UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed' RETURNING redo;
@@ -257,19 +315,20 @@ SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, :now - c.since, c
 FROM claims c JOIN tasks t ON t.id = c.task_id ORDER BY c.worker, t.id;
 
 -- put_worker: registers a worker; changes no row if another took the name meanwhile
-INSERT INTO workers (name, host, pid, machine, version, state, epoch, joined, heartbeat)
-VALUES (:name, :host, :pid, :machine, :version, 'here', :epoch, :now, :now)
+INSERT INTO workers (name, host, pid, machine, version, state, epoch, joined, heartbeat, kinds)
+VALUES (:name, :host, :pid, :machine, :version, 'here', :epoch, :now, :now, :kinds)
 ON CONFLICT (name) DO UPDATE SET
   host = excluded.host, pid = excluded.pid, machine = excluded.machine, state = 'here',
   version = excluded.version, epoch = excluded.epoch, joined = excluded.joined,
-  heartbeat = excluded.heartbeat
+  heartbeat = excluded.heartbeat, kinds = excluded.kinds, last_words = ''
 WHERE workers.state <> 'here' OR workers.joined = :joined;
 
 -- heartbeat: a worker is alive
 UPDATE workers SET heartbeat = :now WHERE name = :name AND epoch = :epoch;
 
 -- end_worker: a worker has left, or is lost
-UPDATE workers SET state = :state, heartbeat = CASE :state WHEN 'left' THEN :now ELSE heartbeat END
+UPDATE workers SET state = :state, heartbeat = CASE :state WHEN 'left' THEN :now ELSE heartbeat END,
+                   last_words = :last_words
 WHERE name = :name AND state = 'here';
 
 -- credit_worker: its task was committed
@@ -281,7 +340,7 @@ UPDATE workers SET lost_tasks = lost_tasks + 1 WHERE name = :name;
 
 -- list_workers: every worker, and how much of its time counted
 SELECT name, host, pid, machine, state, :now - heartbeat, heartbeat - joined, committed_seconds,
-       committed_tasks, lost_tasks, epoch, joined FROM workers ORDER BY name;
+       committed_tasks, lost_tasks, epoch, joined, kinds, last_words FROM workers ORDER BY name;
 
 -- put_partial_snapshot: a path stopped inside a phase
 INSERT INTO partial_snapshots (arm, path, phase, name, digest, num_bytes, step, batches, losses,

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from dipaco.control.database import Database
+from dipaco.control.failures import count_crash, count_loss, forget
 from dipaco.control.retry import retried
 from dipaco.control.tasks import PRIORITY, Claim, Kind, Task
 from dipaco.errors import ClaimLost
@@ -37,7 +38,7 @@ class UnfinishedTask(NamedTuple):
     """A task that is due and not done."""
 
     task: Task
-    state: str  # waiting, ready, claimed
+    state: str  # waiting, ready, claimed, delayed, failed
     attempt: int  # how often it was claimed
 
 
@@ -132,6 +133,7 @@ class Queue:
         finished = self._database.one("finish_task", **_task(claim))
         if finished is None:
             raise ClaimLost(task=claim.task)
+        forget(self._database, claim.task_id)
         return seconds, finished[0]
 
     def is_finished_by(self, claim: Claim) -> bool:
@@ -159,11 +161,18 @@ class Queue:
             return self._database.change("reopen_tasks")
 
     @retried
-    def give_back_of(self, worker: str) -> int:
-        """The tasks of a worker that is known to be dead are ready again; returns how many."""
+    def give_back_of(self, worker: str, *, crash: str = "", last_words: str = "") -> int:
+        """The tasks of a worker that is known to be dead are ready again; returns how many.
+
+        Args:
+          worker: its name.
+          crash: how its process died, if it was seen to; counted against its tasks.
+          last_words: the last of its output, for `status`.
+        """
         with self._database.transaction():
-            self._database.change("end_worker", name=worker, state="lost")
-            return self._reopen(worker)
+            words = last_words or crash
+            self._database.change("end_worker", name=worker, state="lost", last_words=words)
+            return self._reopen(worker, crash)
 
     @retried
     def give_back_of_namesake(self, worker: str) -> int:
@@ -171,19 +180,24 @@ class Queue:
         with self._database.transaction():
             return self._reopen(worker)
 
-    def _reopen(self, worker: str) -> int:
-        self._database.change("drop_claims_of_worker", worker=worker)
-        return self._database.change("reopen_tasks")
+    def _reopen(self, worker: str, crash: str = "") -> int:
+        dropped = self._database.rows("drop_claims_of_worker", worker=worker)
+        for (task_id,) in dropped:
+            if crash:
+                count_crash(self._database, task_id, worker, crash)
+        self._database.change("reopen_tasks")
+        return len(dropped)
 
     @retried
     def reap(self) -> list[str]:
         """Ends the leases that have expired; returns the names of the workers that held them."""
         with self._database.transaction():
             expired = self._database.rows("drop_expired_claims", epoch=self._database.epoch)
+            for task_id, worker in expired:
+                count_loss(self._database, task_id, worker)
+                self._database.change("debit_worker", name=worker)
             if expired:
                 self._database.change("reopen_tasks")
-                for _, worker in expired:
-                    self._database.change("debit_worker", name=worker)
         return sorted({worker for _, worker in expired})
 
     @retried

@@ -52,6 +52,8 @@ class Rollbacks:
             # First: from here on a claim of these tasks waits for this transaction and then finds
             # none; a claim made before is seen below.
             database.change("aside_tasks", **of)
+            database.change("forget_failures_aside")
+            database.change("forget_recoveries_aside")
             refuse_while_claimed(database, "Going back")
             ((newest,),) = database.rows("newest_rollback")
             counts = {}

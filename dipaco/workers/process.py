@@ -117,7 +117,7 @@ def work(
       NameTaken: another worker of this name is working on the run.
     """
     members = run.ledger.members
-    register(members, name, machine(), functools.partial(print, flush=True))
+    register(members, name, machine(), functools.partial(print, flush=True), kinds)
     run.ledger.queue.give_back_of_namesake(name)
     with LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer:
         if "train" in kinds:

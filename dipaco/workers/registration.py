@@ -7,7 +7,7 @@ each other's tasks.
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import dipaco
 from dipaco.control.members import Member, Members
@@ -18,20 +18,34 @@ POLL_SECONDS = 0.5
 SILENT_SECONDS = 1.5 * MAX_HEARTBEAT_SECONDS  # a live worker has a heartbeat within that
 
 
-def register(members: Members, name: str, machine: str, say: Callable[[str], None]) -> None:
+def register(
+    members: Members,
+    name: str,
+    machine: str,
+    say: Callable[[str], None],
+    kinds: Collection[str] = (),
+) -> None:
     """Registers a worker as soon as no other of its name is alive.
 
     Args:
       members, name, say: as of `wait_until_name_is_free`.
       machine: what the bits of its results depend on.
+      kinds: of the tasks that it does.
 
     Raises:
       NameTaken: another is alive.
     """
-    here = {"host": socket.gethostname(), "pid": os.getpid(), "version": dipaco.__version__}
     while True:
         before = wait_until_name_is_free(members, name, say)
-        if members.join(name, machine=machine, after=before, **here):
+        if members.join(
+            name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            machine=machine,
+            version=dipaco.__version__,
+            kinds=kinds,
+            after=before,
+        ):
             return
 
 

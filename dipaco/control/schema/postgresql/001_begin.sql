@@ -17,7 +17,7 @@ CREATE TABLE tasks (
   phase     BIGINT NOT NULL DEFAULT 0,
   priority  BIGINT NOT NULL,
   state     TEXT NOT NULL DEFAULT 'ready' CHECK (state IN
-              ('waiting', 'ready', 'claimed', 'done', 'aside')),
+              ('waiting', 'ready', 'claimed', 'delayed', 'failed', 'done', 'aside')),
   attempt   BIGINT NOT NULL DEFAULT 0,  -- fencing token: grows with every claim
   redo      BIGINT NOT NULL DEFAULT 0,  -- how often it was opened again
   UNIQUE (kind, arm, subject, phase)
@@ -25,6 +25,8 @@ CREATE TABLE tasks (
 -- Finished tasks are many and never claimed: they stay out of the index that claims read.
 CREATE INDEX tasks_ready ON tasks (priority, id) WHERE state = 'ready';
 CREATE INDEX tasks_claimed ON tasks (id) WHERE state = 'claimed';
+CREATE INDEX tasks_delayed ON tasks (id) WHERE state = 'delayed';
+CREATE INDEX tasks_failed ON tasks (id) WHERE state = 'failed';
 
 -- Done is done, unless what it made is known to be lost, and that is counted; or it is set aside.
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -45,6 +47,27 @@ CREATE TABLE claims (
 );
 CREATE INDEX claims_by_worker ON claims (worker);
 
+-- Attempts at a task that went wrong since it was last done, in a row.
+CREATE TABLE failures (
+  task_id       BIGINT PRIMARY KEY REFERENCES tasks (id),
+  errors        BIGINT NOT NULL,  -- that ended with an error of the task
+  crashes       BIGINT NOT NULL,  -- whose process was seen to die
+  losses        BIGINT NOT NULL,  -- whose worker fell silent: it may have been preempted
+  reason        TEXT NOT NULL,     -- of the last one
+  worker        TEXT NOT NULL,     -- of the last one
+  epoch         TEXT NOT NULL,     -- which clock: after a reboot it starts at zero
+  since         DOUBLE PRECISION NOT NULL,  -- seconds of that clock
+  wait_seconds  DOUBLE PRECISION NOT NULL   -- before a delayed task is tried again
+);
+
+-- How often a task that is not done has had an input made again, by the task that makes it.
+CREATE TABLE recoveries (
+  task_id   BIGINT NOT NULL REFERENCES tasks (id),
+  cause_id  BIGINT NOT NULL REFERENCES tasks (id),
+  times     BIGINT NOT NULL,
+  PRIMARY KEY (task_id, cause_id)
+);
+
 CREATE TABLE workers (
   name               TEXT PRIMARY KEY,
   host               TEXT NOT NULL,
@@ -57,7 +80,9 @@ CREATE TABLE workers (
   heartbeat          DOUBLE PRECISION NOT NULL,  -- its last heartbeat
   committed_seconds  DOUBLE PRECISION NOT NULL DEFAULT 0,
   committed_tasks    BIGINT NOT NULL DEFAULT 0,
-  lost_tasks         BIGINT NOT NULL DEFAULT 0
+  lost_tasks         BIGINT NOT NULL DEFAULT 0,
+  kinds              TEXT NOT NULL DEFAULT '',  -- of the tasks that it does, with commas
+  last_words         TEXT NOT NULL DEFAULT ''   -- why it ended, if not in order
 );
 
 -- Modules at the start of a phase.
@@ -289,6 +314,8 @@ BEGIN
   IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the claim is lost'; END IF;
   UPDATE tasks SET state = 'done' WHERE id = held_task AND state = 'claimed';
   IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the task is done'; END IF;
+  DELETE FROM failures WHERE task_id = held_task;
+  DELETE FROM recoveries WHERE task_id = held_task;
 
   INSERT INTO trained SELECT * FROM jsonb_populate_recordset(NULL::trained, trained_rows);
   DELETE FROM partial_snapshots p USING jsonb_populate_recordset(NULL::trained, trained_rows) t

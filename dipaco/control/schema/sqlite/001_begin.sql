@@ -17,7 +17,7 @@ CREATE TABLE tasks (
   phase     INTEGER NOT NULL DEFAULT 0,
   priority  INTEGER NOT NULL,
   state     TEXT NOT NULL DEFAULT 'ready' CHECK (state IN
-              ('waiting', 'ready', 'claimed', 'done', 'aside')),
+              ('waiting', 'ready', 'claimed', 'delayed', 'failed', 'done', 'aside')),
   attempt   INTEGER NOT NULL DEFAULT 0,  -- fencing token: grows with every claim
   redo      INTEGER NOT NULL DEFAULT 0,  -- how often it was opened again
   UNIQUE (kind, arm, subject, phase)
@@ -25,6 +25,8 @@ CREATE TABLE tasks (
 -- Finished tasks are many and never claimed: they stay out of the index that claims read.
 CREATE INDEX tasks_ready ON tasks (priority, id) WHERE state = 'ready';
 CREATE INDEX tasks_claimed ON tasks (id) WHERE state = 'claimed';
+CREATE INDEX tasks_delayed ON tasks (id) WHERE state = 'delayed';
+CREATE INDEX tasks_failed ON tasks (id) WHERE state = 'failed';
 
 -- Done is done, unless what it made is known to be lost, and that is counted; or it is set aside.
 CREATE TRIGGER tasks_done_is_done BEFORE UPDATE OF state ON tasks
@@ -43,6 +45,27 @@ CREATE TABLE claims (
 ) WITHOUT ROWID;
 CREATE INDEX claims_by_worker ON claims (worker);
 
+-- Attempts at a task that went wrong since it was last done, in a row.
+CREATE TABLE failures (
+  task_id       INTEGER PRIMARY KEY REFERENCES tasks (id),
+  errors        INTEGER NOT NULL,  -- that ended with an error of the task
+  crashes       INTEGER NOT NULL,  -- whose process was seen to die
+  losses        INTEGER NOT NULL,  -- whose worker fell silent: it may have been preempted
+  reason        TEXT NOT NULL,     -- of the last one
+  worker        TEXT NOT NULL,     -- of the last one
+  epoch         TEXT NOT NULL,     -- which clock: after a reboot it starts at zero
+  since         REAL NOT NULL,  -- seconds of that clock
+  wait_seconds  REAL NOT NULL   -- before a delayed task is tried again
+);
+
+-- How often a task that is not done has had an input made again, by the task that makes it.
+CREATE TABLE recoveries (
+  task_id   INTEGER NOT NULL REFERENCES tasks (id),
+  cause_id  INTEGER NOT NULL REFERENCES tasks (id),
+  times     INTEGER NOT NULL,
+  PRIMARY KEY (task_id, cause_id)
+) WITHOUT ROWID;
+
 CREATE TABLE workers (
   name               TEXT PRIMARY KEY,
   host               TEXT NOT NULL,
@@ -55,7 +78,9 @@ CREATE TABLE workers (
   heartbeat          REAL NOT NULL,  -- its last heartbeat
   committed_seconds  REAL NOT NULL DEFAULT 0,
   committed_tasks    INTEGER NOT NULL DEFAULT 0,
-  lost_tasks         INTEGER NOT NULL DEFAULT 0
+  lost_tasks         INTEGER NOT NULL DEFAULT 0,
+  kinds              TEXT NOT NULL DEFAULT '',  -- of the tasks that it does, with commas
+  last_words         TEXT NOT NULL DEFAULT ''   -- why it ended, if not in order
 ) WITHOUT ROWID;
 
 -- Modules at the start of a phase.
