@@ -16,8 +16,8 @@ class Member(NamedTuple):
     machine: str  # what the bits of its results depend on
     state: str  # here, left, lost
     silent_seconds: float  # since its last heartbeat
-    live_seconds: float  # from joining to its last heartbeat
-    committed_seconds: float  # spent in tasks that were recorded
+    live_seconds: float  # from joining to its last heartbeat, each time that it took part
+    committed_seconds: float  # of them, spent in tasks that were recorded
     committed_tasks: int
     lost_tasks: int  # leases that it lost
     epoch: str  # of the clock that counts these seconds

@@ -208,8 +208,10 @@ WHERE id = :task_id AND state = 'claimed'
   AND (SELECT count(*) FROM claims WHERE task_id = :task_id) = 1
 RETURNING id, kind, arm, subject, phase, attempt;
 
--- usual_seconds: how long finished phases of an arm's paths took
-SELECT seconds FROM trained WHERE arm = :arm ORDER BY phase DESC, path LIMIT 64;
+-- usual_seconds: how long the newest finished phase of each of an arm's paths took
+SELECT (SELECT t.seconds FROM trained t WHERE t.arm = p.arm AND t.path = p.path
+        ORDER BY t.phase DESC LIMIT 1)
+FROM path_totals p WHERE p.arm = :arm AND p.phases > 0;
 
 -- add_claim: a worker holds a task until its lease expires
 INSERT INTO claims (task_id, attempt, worker, epoch, since, lease_until)
@@ -315,9 +317,12 @@ SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, :now - c.since, c
 FROM claims c JOIN tasks t ON t.id = c.task_id ORDER BY c.worker, t.id;
 
 -- put_worker: registers a worker; changes no row if another took the name meanwhile
-INSERT INTO workers (name, host, pid, machine, version, state, epoch, joined, heartbeat, kinds)
-VALUES (:name, :host, :pid, :machine, :version, 'here', :epoch, :now, :now, :kinds)
+INSERT INTO workers (name, host, pid, machine, version, state, epoch, joined, heartbeat,
+                     committed_until, kinds)
+VALUES (:name, :host, :pid, :machine, :version, 'here', :epoch, :now, :now, :now, :kinds)
 ON CONFLICT (name) DO UPDATE SET
+  earlier_seconds = workers.earlier_seconds + workers.heartbeat - workers.joined,
+  committed_until = excluded.committed_until,
   host = excluded.host, pid = excluded.pid, machine = excluded.machine, state = 'here',
   version = excluded.version, epoch = excluded.epoch, joined = excluded.joined,
   heartbeat = excluded.heartbeat, kinds = excluded.kinds, last_words = ''
@@ -331,16 +336,25 @@ UPDATE workers SET state = :state, heartbeat = CASE :state WHEN 'left' THEN :now
                    last_words = :last_words
 WHERE name = :name AND state = 'here';
 
--- credit_worker: its task was committed
-UPDATE workers SET committed_seconds = committed_seconds + :seconds,
+-- credit_worker: its task was committed, a sign of life; seconds that tasks share count once
+UPDATE workers SET committed_seconds = committed_seconds
+                                       + max(0, min(:seconds, :now - committed_until)),
+                   committed_until = :now, heartbeat = :now,
+                   committed_tasks = committed_tasks + 1 WHERE name = :name;
+
+-- credit_worker@postgresql: as above
+UPDATE workers SET committed_seconds = committed_seconds
+                                       + greatest(0, least(:seconds, :now - committed_until)),
+                   committed_until = :now, heartbeat = :now,
                    committed_tasks = committed_tasks + 1 WHERE name = :name;
 
 -- debit_worker: it lost its task
 UPDATE workers SET lost_tasks = lost_tasks + 1 WHERE name = :name;
 
 -- list_workers: every worker, and how much of its time counted
-SELECT name, host, pid, machine, state, :now - heartbeat, heartbeat - joined, committed_seconds,
-       committed_tasks, lost_tasks, epoch, joined, kinds, last_words FROM workers ORDER BY name;
+SELECT name, host, pid, machine, state, :now - heartbeat, earlier_seconds + heartbeat - joined,
+       committed_seconds, committed_tasks, lost_tasks, epoch, joined, kinds, last_words
+FROM workers ORDER BY name;
 
 -- put_partial_snapshot: a path stopped inside a phase
 INSERT INTO partial_snapshots (arm, path, phase, name, digest, num_bytes, step, batches, losses,
@@ -390,7 +404,17 @@ ON CONFLICT (is_only) DO UPDATE SET version = excluded.version;
 SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0));
 
 -- count_tasks: by kind and state
-SELECT kind, arm, state, count(*) FROM tasks GROUP BY kind, arm, state ORDER BY kind, arm, state;
+SELECT kind, arm, state, CAST(sum(number) AS BIGINT)
+FROM (SELECT kind, arm, state, count(*) AS number FROM tasks WHERE state NOT IN ('done', 'aside')
+      GROUP BY kind, arm, state
+      UNION ALL SELECT kind, arm, state, number FROM settled_tasks) AS counted
+GROUP BY kind, arm, state HAVING sum(number) > 0 ORDER BY kind, arm, state;
+
+-- has_unfinished: a row if a task is not done
+SELECT 1 FROM tasks WHERE state NOT IN ('done', 'aside') LIMIT 1;
+
+-- unfinished_kinds: of the tasks that are not done
+SELECT DISTINCT kind FROM tasks WHERE state NOT IN ('done', 'aside');
 
 -- list_tasks: those that are not done
 SELECT kind, arm, subject, phase, state, attempt FROM tasks WHERE state NOT IN ('done', 'aside')
@@ -419,9 +443,9 @@ SELECT phase FROM modules WHERE arm = :arm GROUP BY phase HAVING count(*) = :num
 ORDER BY phase DESC LIMIT 1;
 
 -- newest_modules: the last phase of every module
-SELECT m.arm, m.module, m.phase, m.digest FROM modules m
-JOIN (SELECT arm, module, max(phase) AS phase FROM modules GROUP BY arm, module) s
-  ON (m.arm, m.module, m.phase) = (s.arm, s.module, s.phase)
+SELECT m.arm, m.module, m.phase, m.digest FROM module_totals s JOIN modules m
+  ON m.arm = s.arm AND m.module = s.module AND m.phase =
+    (SELECT max(n.phase) FROM modules n WHERE n.arm = s.arm AND n.module = s.module)
 ORDER BY m.arm, m.module;
 
 -- add_contribution: one path's contribution to one module
@@ -457,14 +481,14 @@ SELECT path, phase, losses FROM trained WHERE arm = :arm ORDER BY path, phase;
 
 -- training_totals: what an arm's training took
 SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(seconds), 0),
-       CAST(coalesce(sum(bytes_down + bytes_up), 0) AS BIGINT), count(*)
-FROM trained WHERE arm = :arm;
+       CAST(coalesce(sum(bytes_down + bytes_up), 0) AS BIGINT),
+       CAST(coalesce(sum(phases), 0) AS BIGINT)
+FROM path_totals WHERE arm = :arm;
 
 -- newest_trained: where every path is
-SELECT t.arm, t.path, t.phase, t.step, t.losses, s.tokens FROM trained t
-JOIN (SELECT arm, path, max(phase) AS phase, CAST(sum(tokens) AS BIGINT) AS tokens
-      FROM trained GROUP BY arm, path) s
-  ON (t.arm, t.path, t.phase) = (s.arm, s.path, s.phase)
+SELECT t.arm, t.path, t.phase, t.step, t.losses, s.tokens FROM path_totals s JOIN trained t
+  ON t.arm = s.arm AND t.path = s.path AND t.phase =
+    (SELECT max(n.phase) FROM trained n WHERE n.arm = s.arm AND n.path = s.path)
 ORDER BY t.arm, t.path;
 
 -- add_stage: a stage of the job is done
@@ -560,7 +584,8 @@ WHERE old.arm = :arm AND old.module = :module AND old.phase = :phase
                   AND (o.arm, o.module, o.phase) <> (old.arm, old.module, old.phase));
 
 -- machines: the kinds of machine whose results this run holds, with how many phases of paths
-SELECT machine, count(*) FROM trained GROUP BY machine ORDER BY machine;
+SELECT machine, CAST(sum(phases) AS BIGINT) FROM path_machines
+GROUP BY machine HAVING sum(phases) > 0 ORDER BY machine;
 
 -- live_names: objects that will be read again, or are needed to redo a damaged one: the newest
 -- snapshots of every path, the newest contributions to every module, and partial snapshots
@@ -621,20 +646,21 @@ ON CONFLICT (arm, path) DO UPDATE SET leader = excluded.leader, status = exclude
 SELECT arm, path, leader, status FROM swarm_status ORDER BY arm, path;
 
 -- bytes_by_kind: exchanged and written in the whole run
-SELECT 'modules_fetched', CAST(coalesce(sum(bytes_down), 0) AS BIGINT) FROM trained
+SELECT 'modules_fetched', CAST(coalesce(sum(bytes_down), 0) AS BIGINT) FROM path_totals
 UNION ALL
-SELECT 'contributions_sent', CAST(coalesce(sum(bytes_up), 0) AS BIGINT) FROM trained
+SELECT 'contributions_sent', CAST(coalesce(sum(bytes_up), 0) AS BIGINT) FROM path_totals
 UNION ALL
-SELECT 'snapshots_written', CAST(coalesce(sum(num_bytes), 0) AS BIGINT) FROM trained
+SELECT 'snapshots_written', CAST(coalesce(sum(snapshot_bytes), 0) AS BIGINT) FROM path_totals
 UNION ALL
-SELECT 'modules_written', CAST(coalesce(sum(num_bytes), 0) AS BIGINT) FROM modules
+SELECT 'modules_written', CAST(coalesce(sum(num_bytes), 0) AS BIGINT) FROM module_totals
 UNION ALL
-SELECT 'outer_states_written', CAST(coalesce(sum(state_bytes), 0) AS BIGINT) FROM modules
+SELECT 'outer_states_written', CAST(coalesce(sum(state_bytes), 0) AS BIGINT) FROM module_totals
 UNION ALL
-SELECT 'scores_written', CAST(coalesce(sum(num_bytes), 0) AS BIGINT) FROM scores;
+SELECT 'scores_written', CAST(coalesce(sum(score_bytes), 0) AS BIGINT) FROM path_totals;
 
 -- tokens_by_arm: trained on and recorded
-SELECT arm, CAST(sum(tokens) AS BIGINT) FROM trained GROUP BY arm ORDER BY arm;
+SELECT arm, CAST(sum(tokens) AS BIGINT) FROM path_totals
+GROUP BY arm HAVING sum(phases) > 0 ORDER BY arm;
 
 -- num_refusals: in the whole run
 SELECT count(*) FROM refusals;

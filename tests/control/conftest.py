@@ -209,6 +209,7 @@ TABLES = (
     *("meta", "tasks", "modules", "contributions", "trained", "stages", "scores", "releases"),
     *("evaluations", "claims", "workers", "partial_snapshots", "refusals"),
     *("labels", "checks", "set_aside", "quorums", "taken"),
+    *("path_totals", "path_machines", "module_totals", "settled_tasks"),
 )
 
 

@@ -1,5 +1,9 @@
 """Members: one worker to a name, and backbones that live; on both databases."""
 
+import pytest
+
+from tests.control.conftest import do_until, facts_of
+
 HERE = {"host": "here", "machine": "cpu", "version": "0"}
 
 
@@ -36,3 +40,54 @@ def test_backbones_that_left_or_are_of_another_boot_do_not_count(ledger):
     assert swarms.backbones("modular", 0) == {"other": "tcp://here:1"}
     ledger._database.epoch = "the boot after that"
     assert swarms.backbones("modular", 0) == {}
+
+
+def pass_time(ledger, seconds):
+    """As if everything had happened that much earlier."""
+    execute = ledger._database._connection.execute
+    for table, *columns in (
+        ("workers", "joined", "heartbeat", "committed_until"),
+        ("claims", "since", "lease_until"),
+    ):
+        of = execute(f"SELECT * FROM {table} LIMIT 0").description
+        names = [name for name, *_ in of if name in columns]
+        execute(f"UPDATE {table} SET " + ", ".join(f"{n} = {n} - {seconds}" for n in names))
+
+
+def member(ledger, name):
+    return {member.name: member for member in ledger.members.list()}[name]
+
+
+def test_time_of_a_worker_counts_over_all_its_lives(ledger, plan):
+    """A worker that comes back and does nothing takes less part, not all."""
+    claim = do_until(ledger, plan, "train")
+    ledger.members.join("w", pid=1, **HERE)
+    ledger.queue.give_back(claim)
+    claim = ledger.queue.claim("w")
+    pass_time(ledger, 100)
+    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    ledger.members.heartbeat("w")
+    assert member(ledger, "w").participation == pytest.approx(1.0, abs=0.05)
+    ledger.members.leave("w")
+    pass_time(ledger, 1000)  # it is not there, and that is not its time
+    ledger.members.join("w", pid=2, **HERE)
+    pass_time(ledger, 300)
+    ledger.members.heartbeat("w")
+    assert member(ledger, "w").live_seconds == pytest.approx(400, abs=5)
+    assert member(ledger, "w").participation == pytest.approx(1 / 4, abs=0.05)
+
+
+def test_tasks_that_are_done_together_count_their_time_once(ledger, plan):
+    """Two paths in one program for a minute, then the third alone for half a minute."""
+    ledger.queue.give_back(do_until(ledger, plan, "train"))
+    ledger.members.join("w", pid=1, **HERE)
+    first, second, third = ledger.queue.claim_stack("w", ("train",), limit=3)
+    pass_time(ledger, 60)
+    for claim in (first, second):
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    pass_time(ledger, 30)
+    ledger.commit.finish(plan, third, facts_of(plan, third.task))
+    worker = member(ledger, "w")
+    assert worker.committed_tasks == 3
+    assert worker.committed_seconds == pytest.approx(90, abs=5)
+    assert worker.committed_seconds <= worker.live_seconds

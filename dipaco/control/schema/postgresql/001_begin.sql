@@ -27,6 +27,7 @@ CREATE INDEX tasks_ready ON tasks (priority, id) WHERE state = 'ready';
 CREATE INDEX tasks_claimed ON tasks (id) WHERE state = 'claimed';
 CREATE INDEX tasks_delayed ON tasks (id) WHERE state = 'delayed';
 CREATE INDEX tasks_failed ON tasks (id) WHERE state = 'failed';
+CREATE INDEX tasks_unfinished ON tasks (priority, id) WHERE state NOT IN ('done', 'aside');
 
 -- Done is done, unless what it made is known to be lost, and that is counted; or it is set aside.
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -76,9 +77,11 @@ CREATE TABLE workers (
   version            TEXT NOT NULL,
   state              TEXT NOT NULL CHECK (state IN ('here', 'left', 'lost')),
   epoch              TEXT NOT NULL,
-  joined             DOUBLE PRECISION NOT NULL,
+  joined             DOUBLE PRECISION NOT NULL,  -- the last time
   heartbeat          DOUBLE PRECISION NOT NULL,  -- its last heartbeat
-  committed_seconds  DOUBLE PRECISION NOT NULL DEFAULT 0,
+  earlier_seconds    DOUBLE PRECISION NOT NULL DEFAULT 0,  -- of the times that it was here before
+  committed_seconds  DOUBLE PRECISION NOT NULL DEFAULT 0,  -- tasks done together share them
+  committed_until    DOUBLE PRECISION NOT NULL,  -- when the last of them was counted
   committed_tasks    BIGINT NOT NULL DEFAULT 0,
   lost_tasks         BIGINT NOT NULL DEFAULT 0,
   kinds              TEXT NOT NULL DEFAULT '',  -- of the tasks that it does, with commas
@@ -256,6 +259,128 @@ CREATE TABLE set_aside (
   body      TEXT NOT NULL   -- JSON: its columns, in that table's order
 );
 
+-- Running totals, kept by triggers: what workers, launchers and metrics ask again and again costs
+-- the same after ten phases and after a thousand. There is a row for each path, module or subject
+-- of tasks, so that commits of different ones do not wait for each other.
+CREATE TABLE path_totals (
+  arm             TEXT NOT NULL,
+  path            BIGINT NOT NULL,
+  phases          BIGINT NOT NULL DEFAULT 0,  -- rows of `trained`
+  tokens          BIGINT NOT NULL DEFAULT 0,
+  seconds         DOUBLE PRECISION NOT NULL DEFAULT 0,
+  bytes_down      BIGINT NOT NULL DEFAULT 0,
+  bytes_up        BIGINT NOT NULL DEFAULT 0,
+  snapshot_bytes  BIGINT NOT NULL DEFAULT 0,
+  score_bytes     BIGINT NOT NULL DEFAULT 0,  -- of `scores`
+  PRIMARY KEY (arm, path)
+);
+
+CREATE TABLE path_machines (
+  arm      TEXT NOT NULL,
+  path     BIGINT NOT NULL,
+  machine  TEXT NOT NULL,
+  phases   BIGINT NOT NULL,
+  PRIMARY KEY (arm, path, machine)
+);
+
+CREATE TABLE module_totals (
+  arm          TEXT NOT NULL,
+  module       TEXT NOT NULL,
+  num_bytes    BIGINT NOT NULL,
+  state_bytes  BIGINT NOT NULL,
+  PRIMARY KEY (arm, module)
+);
+
+-- Tasks that are done or set aside; the others are few, and counted.
+CREATE TABLE settled_tasks (
+  kind     TEXT NOT NULL,
+  arm      TEXT NOT NULL,
+  subject  TEXT NOT NULL,
+  state    TEXT NOT NULL,
+  number   BIGINT NOT NULL,
+  PRIMARY KEY (kind, arm, subject, state)
+);
+
+CREATE FUNCTION count_trained() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF tg_op = 'INSERT' THEN
+    INSERT INTO path_totals AS t (arm, path, phases, tokens, seconds, bytes_down, bytes_up,
+                                  snapshot_bytes)
+    VALUES (new.arm, new.path, 1, new.tokens, new.seconds, new.bytes_down, new.bytes_up,
+            new.num_bytes)
+    ON CONFLICT (arm, path) DO UPDATE SET
+      phases = t.phases + 1, tokens = t.tokens + new.tokens, seconds = t.seconds + new.seconds,
+      bytes_down = t.bytes_down + new.bytes_down, bytes_up = t.bytes_up + new.bytes_up,
+      snapshot_bytes = t.snapshot_bytes + new.num_bytes;
+    INSERT INTO path_machines AS t (arm, path, machine, phases)
+    VALUES (new.arm, new.path, new.machine, 1)
+    ON CONFLICT (arm, path, machine) DO UPDATE SET phases = t.phases + 1;
+  ELSE
+    UPDATE path_totals SET
+      phases = phases - 1, tokens = tokens - old.tokens, seconds = seconds - old.seconds,
+      bytes_down = bytes_down - old.bytes_down, bytes_up = bytes_up - old.bytes_up,
+      snapshot_bytes = snapshot_bytes - old.num_bytes
+    WHERE arm = old.arm AND path = old.path;
+    UPDATE path_machines SET phases = phases - 1
+    WHERE arm = old.arm AND path = old.path AND machine = old.machine;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER trained_counts AFTER INSERT OR DELETE ON trained FOR EACH ROW
+EXECUTE FUNCTION count_trained();
+
+CREATE FUNCTION count_score() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF tg_op = 'INSERT' THEN
+    INSERT INTO path_totals AS t (arm, path, score_bytes) VALUES (new.arm, new.path, new.num_bytes)
+    ON CONFLICT (arm, path) DO UPDATE SET score_bytes = t.score_bytes + new.num_bytes;
+  ELSE
+    UPDATE path_totals SET score_bytes = score_bytes - old.num_bytes
+    WHERE arm = old.arm AND path = old.path;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER score_counts AFTER INSERT OR DELETE ON scores FOR EACH ROW
+EXECUTE FUNCTION count_score();
+
+CREATE FUNCTION count_module() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF tg_op = 'INSERT' THEN
+    INSERT INTO module_totals AS t (arm, module, num_bytes, state_bytes)
+    VALUES (new.arm, new.module, new.num_bytes, coalesce(new.state_bytes, 0))
+    ON CONFLICT (arm, module) DO UPDATE SET
+      num_bytes = t.num_bytes + new.num_bytes,
+      state_bytes = t.state_bytes + coalesce(new.state_bytes, 0);
+  ELSE
+    UPDATE module_totals SET
+      num_bytes = num_bytes - old.num_bytes,
+      state_bytes = state_bytes - coalesce(old.state_bytes, 0)
+    WHERE arm = old.arm AND module = old.module;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER module_counts AFTER INSERT OR DELETE ON modules FOR EACH ROW
+EXECUTE FUNCTION count_module();
+
+CREATE FUNCTION count_settled() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF tg_op = 'UPDATE' AND old.state IN ('done', 'aside') THEN
+    UPDATE settled_tasks SET number = number - 1
+    WHERE kind = old.kind AND arm = old.arm AND subject = old.subject AND state = old.state;
+  END IF;
+  IF new.state IN ('done', 'aside') THEN
+    INSERT INTO settled_tasks AS t (kind, arm, subject, state, number)
+    VALUES (new.kind, new.arm, new.subject, new.state, 1)
+    ON CONFLICT (kind, arm, subject, state) DO UPDATE SET number = t.number + 1;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER task_is_settled_at_once AFTER INSERT ON tasks FOR EACH ROW
+WHEN (new.state IN ('done', 'aside')) EXECUTE FUNCTION count_settled();
+CREATE TRIGGER task_is_settled AFTER UPDATE OF state ON tasks FOR EACH ROW
+WHEN (new.state <> old.state AND (new.state IN ('done', 'aside') OR old.state IN ('done', 'aside')))
+EXECUTE FUNCTION count_settled();
+
 -- Swarms of volunteers: credentials, which paths a swarm trains, and how far each swarm is.
 
 CREATE TABLE swarm_credentials (
@@ -305,6 +430,7 @@ CREATE FUNCTION finish_training(
 ) RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
   held_seconds DOUBLE PRECISION;
+  ended DOUBLE PRECISION;
   lock_key TEXT;
 BEGIN
   IF (SELECT redo FROM tasks WHERE id = held_task) > 0 THEN RETURN 'again'; END IF;
@@ -335,7 +461,11 @@ BEGIN
          WHERE a.arm = o.arm AND a.module = o.subject AND a.phase = o.phase) = o.awaited
   ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
   WHERE t.state IN ('waiting', 'aside');
-  UPDATE workers SET committed_seconds = committed_seconds + held_seconds,
-                     committed_tasks = committed_tasks + 1 WHERE name = holder;
+  ended := extract(epoch FROM clock_timestamp());
+  UPDATE workers
+  SET committed_seconds = committed_seconds
+                          + greatest(0, least(held_seconds, ended - committed_until)),
+      committed_until = ended, heartbeat = ended, committed_tasks = committed_tasks + 1
+  WHERE name = holder;
   RETURN 'done';
 END $$;

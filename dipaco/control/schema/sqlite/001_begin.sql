@@ -27,6 +27,7 @@ CREATE INDEX tasks_ready ON tasks (priority, id) WHERE state = 'ready';
 CREATE INDEX tasks_claimed ON tasks (id) WHERE state = 'claimed';
 CREATE INDEX tasks_delayed ON tasks (id) WHERE state = 'delayed';
 CREATE INDEX tasks_failed ON tasks (id) WHERE state = 'failed';
+CREATE INDEX tasks_unfinished ON tasks (priority, id) WHERE state NOT IN ('done', 'aside');
 
 -- Done is done, unless what it made is known to be lost, and that is counted; or it is set aside.
 CREATE TRIGGER tasks_done_is_done BEFORE UPDATE OF state ON tasks
@@ -74,9 +75,11 @@ CREATE TABLE workers (
   version            TEXT NOT NULL,
   state              TEXT NOT NULL CHECK (state IN ('here', 'left', 'lost')),
   epoch              TEXT NOT NULL,
-  joined             REAL NOT NULL,
+  joined             REAL NOT NULL,  -- the last time
   heartbeat          REAL NOT NULL,  -- its last heartbeat
-  committed_seconds  REAL NOT NULL DEFAULT 0,
+  earlier_seconds    REAL NOT NULL DEFAULT 0,  -- of the times that it was here before
+  committed_seconds  REAL NOT NULL DEFAULT 0,  -- tasks done together share them
+  committed_until    REAL NOT NULL,  -- when the last of them was counted
   committed_tasks    INTEGER NOT NULL DEFAULT 0,
   lost_tasks         INTEGER NOT NULL DEFAULT 0,
   kinds              TEXT NOT NULL DEFAULT '',  -- of the tasks that it does, with commas
@@ -253,6 +256,108 @@ CREATE TABLE set_aside (
   kind      TEXT NOT NULL,  -- the table that the fact was in
   body      TEXT NOT NULL   -- JSON: its columns, in that table's order
 );
+
+-- Running totals, kept by triggers: what workers, launchers and metrics ask again and again costs
+-- the same after ten phases and after a thousand. There is a row for each path, module or subject
+-- of tasks, so that commits of different ones do not wait for each other.
+CREATE TABLE path_totals (
+  arm             TEXT NOT NULL,
+  path            INTEGER NOT NULL,
+  phases          INTEGER NOT NULL DEFAULT 0,  -- rows of `trained`
+  tokens          INTEGER NOT NULL DEFAULT 0,
+  seconds         REAL NOT NULL DEFAULT 0,
+  bytes_down      INTEGER NOT NULL DEFAULT 0,
+  bytes_up        INTEGER NOT NULL DEFAULT 0,
+  snapshot_bytes  INTEGER NOT NULL DEFAULT 0,
+  score_bytes     INTEGER NOT NULL DEFAULT 0,  -- of `scores`
+  PRIMARY KEY (arm, path)
+) WITHOUT ROWID;
+
+CREATE TABLE path_machines (
+  arm      TEXT NOT NULL,
+  path     INTEGER NOT NULL,
+  machine  TEXT NOT NULL,
+  phases   INTEGER NOT NULL,
+  PRIMARY KEY (arm, path, machine)
+) WITHOUT ROWID;
+
+CREATE TABLE module_totals (
+  arm          TEXT NOT NULL,
+  module       TEXT NOT NULL,
+  num_bytes    INTEGER NOT NULL,
+  state_bytes  INTEGER NOT NULL,
+  PRIMARY KEY (arm, module)
+) WITHOUT ROWID;
+
+-- Tasks that are done or set aside; the others are few, and counted.
+CREATE TABLE settled_tasks (
+  kind     TEXT NOT NULL,
+  arm      TEXT NOT NULL,
+  subject  TEXT NOT NULL,
+  state    TEXT NOT NULL,
+  number   INTEGER NOT NULL,
+  PRIMARY KEY (kind, arm, subject, state)
+) WITHOUT ROWID;
+
+CREATE TRIGGER trained_counts AFTER INSERT ON trained BEGIN
+  INSERT INTO path_totals (arm, path, phases, tokens, seconds, bytes_down, bytes_up, snapshot_bytes)
+  VALUES (new.arm, new.path, 1, new.tokens, new.seconds, new.bytes_down, new.bytes_up,
+          new.num_bytes)
+  ON CONFLICT (arm, path) DO UPDATE SET
+    phases = phases + 1, tokens = tokens + new.tokens, seconds = seconds + new.seconds,
+    bytes_down = bytes_down + new.bytes_down, bytes_up = bytes_up + new.bytes_up,
+    snapshot_bytes = snapshot_bytes + new.num_bytes;
+  INSERT INTO path_machines (arm, path, machine, phases)
+  VALUES (new.arm, new.path, new.machine, 1)
+  ON CONFLICT (arm, path, machine) DO UPDATE SET phases = phases + 1;
+END;
+CREATE TRIGGER trained_counts_no_more AFTER DELETE ON trained BEGIN
+  UPDATE path_totals SET
+    phases = phases - 1, tokens = tokens - old.tokens, seconds = seconds - old.seconds,
+    bytes_down = bytes_down - old.bytes_down, bytes_up = bytes_up - old.bytes_up,
+    snapshot_bytes = snapshot_bytes - old.num_bytes
+  WHERE arm = old.arm AND path = old.path;
+  UPDATE path_machines SET phases = phases - 1
+  WHERE arm = old.arm AND path = old.path AND machine = old.machine;
+END;
+CREATE TRIGGER score_counts AFTER INSERT ON scores BEGIN
+  INSERT INTO path_totals (arm, path, score_bytes) VALUES (new.arm, new.path, new.num_bytes)
+  ON CONFLICT (arm, path) DO UPDATE SET score_bytes = score_bytes + new.num_bytes;
+END;
+CREATE TRIGGER score_counts_no_more AFTER DELETE ON scores BEGIN
+  UPDATE path_totals SET score_bytes = score_bytes - old.num_bytes
+  WHERE arm = old.arm AND path = old.path;
+END;
+CREATE TRIGGER module_counts AFTER INSERT ON modules BEGIN
+  INSERT INTO module_totals (arm, module, num_bytes, state_bytes)
+  VALUES (new.arm, new.module, new.num_bytes, coalesce(new.state_bytes, 0))
+  ON CONFLICT (arm, module) DO UPDATE SET
+    num_bytes = num_bytes + new.num_bytes,
+    state_bytes = state_bytes + coalesce(new.state_bytes, 0);
+END;
+CREATE TRIGGER module_counts_no_more AFTER DELETE ON modules BEGIN
+  UPDATE module_totals SET
+    num_bytes = num_bytes - old.num_bytes,
+    state_bytes = state_bytes - coalesce(old.state_bytes, 0)
+  WHERE arm = old.arm AND module = old.module;
+END;
+CREATE TRIGGER task_is_settled_at_once AFTER INSERT ON tasks
+WHEN new.state IN ('done', 'aside') BEGIN
+  INSERT INTO settled_tasks (kind, arm, subject, state, number)
+  VALUES (new.kind, new.arm, new.subject, new.state, 1)
+  ON CONFLICT (kind, arm, subject, state) DO UPDATE SET number = number + 1;
+END;
+CREATE TRIGGER task_is_settled AFTER UPDATE OF state ON tasks
+WHEN new.state IN ('done', 'aside') AND new.state <> old.state BEGIN
+  INSERT INTO settled_tasks (kind, arm, subject, state, number)
+  VALUES (new.kind, new.arm, new.subject, new.state, 1)
+  ON CONFLICT (kind, arm, subject, state) DO UPDATE SET number = number + 1;
+END;
+CREATE TRIGGER task_is_settled_no_more AFTER UPDATE OF state ON tasks
+WHEN old.state IN ('done', 'aside') AND new.state <> old.state BEGIN
+  UPDATE settled_tasks SET number = number - 1
+  WHERE kind = old.kind AND arm = old.arm AND subject = old.subject AND state = old.state;
+END;
 
 -- Swarms of volunteers: credentials, which paths a swarm trains, and how far each swarm is.
 

@@ -1,0 +1,133 @@
+"""What a worker, a launcher and the metrics ask costs as much after a thousand phases as after ten.
+
+Counted, not timed: instructions of SQLite's virtual machine, rows that PostgreSQL's scans touch.
+"""
+
+import pytest
+from support.servers import fresh_schemas
+
+from dipaco.control.ledger import Ledger
+from dipaco.control.tasks import PRIORITY, Task
+
+PATHS, MODULES = 16, 8
+NUMBERS = "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {last}) "
+FACTS = {
+    "trained": "(arm, path, phase, name, digest, num_bytes, step, batches, losses, tokens, "
+    "seconds, bytes_down, bytes_up, machine) SELECT 'modular', i % {paths}, i / {paths}, "
+    "'snapshot', 'd', 8, 1, 'b', '[1.0]', 100, 50.0, 4, 2, 'cpu' FROM n",
+    "modules": "(arm, module, phase, name, digest, num_bytes, state_bytes) SELECT 'modular', "
+    "'early/' || (i % {paths}), i / {paths}, 'm' || i, 'd', 8, 16 FROM n",
+    "scores": "(arm, path, phase, name, digest, num_bytes, seconds) SELECT 'modular', "
+    "i % {paths}, i / {paths}, 's', 'd', 3, 1.0 FROM n",
+    "tasks": "(kind, arm, subject, phase, priority, state) SELECT 'train', 'modular', "
+    "CAST(i % {paths} AS TEXT), i / {paths}, 8, 'done' FROM n",
+}
+
+
+def fill(ledger, phases):
+    """A run that has gone through `phases`; all paths but one are in the next."""
+    execute = ledger._database._connection.execute
+    for table, text in FACTS.items():
+        paths = MODULES if table == "modules" else PATHS
+        numbers = NUMBERS.format(last=paths * phases - 1)
+        columns, select = text.format(paths=paths).split(" SELECT", 1)
+        execute(f"INSERT INTO {table} {columns} {numbers} SELECT{select}")
+    ledger.queue.give_back_all()
+    with ledger._database.transaction():
+        ledger._database.change("reopen_tasks")
+        for path in range(PATHS - 1):
+            task = Task("train", "modular", str(path), phases)
+            ledger._database.change("add_task", **task._asdict(), priority=PRIORITY["train"])
+    while ledger.queue.claim("somebody") is not None:
+        pass
+    execute(
+        "VACUUM ANALYZE" if ledger._database.is_remote else "ANALYZE"
+    )  # a server does so itself
+
+
+def counted(ledger, ask):
+    """What `ask` costs: instructions on SQLite, rows touched on PostgreSQL; and how many
+    statements.
+    """
+    database = ledger._database
+    cost, statements = [0], [0]
+    execute = database._execute
+
+    def step():
+        cost[0] += 1
+
+    def explained(query, values):
+        from dipaco.control.postgresql import _named
+
+        statements[0] += 1
+        if database.is_remote and query != "flush":
+            import psycopg
+
+            with psycopg.ClientCursor(database._connection) as cursor:
+                text = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {_named(query)}"
+                plan = cursor.execute(text, values).fetchone()[0][0]["Plan"]
+            cost[0] += sum(rows_touched(plan))
+        return execute(query, values)
+
+    database._execute = explained
+    if not database.is_remote:
+        database._connection.set_progress_handler(step, 1)
+    try:
+        answer = ask(ledger)
+    finally:
+        database._execute = execute
+        if not database.is_remote:
+            database._connection.set_progress_handler(None, 1)
+    return cost[0], statements[0], answer
+
+
+def rows_touched(plan):
+    """Of a plan's scans."""
+    inner = plan.get("Plans", [])
+    if "Scan" in plan["Node Type"]:
+        removed = sum(value for name, value in plan.items() if name.startswith("Rows Removed"))
+        yield (plan["Actual Rows"] + removed) * plan["Actual Loops"]
+    for each in inner:
+        yield from rows_touched(each)
+
+
+QUESTIONS = {
+    "a claim where nothing is ready": lambda ledger: ledger.queue.claim("idle"),
+    "a stack of claims": lambda ledger: ledger.queue.claim_stack("idle", limit=4),
+    "expired leases": lambda ledger: ledger.queue.reap(),
+    "a late task": lambda ledger: ledger.queue.claim_backup("idle"),
+    "unfinished tasks": lambda ledger: ledger.queue.unfinished(),
+    "number of tasks": lambda ledger: ledger.queue.task_counts(),
+    "totals of an arm": lambda ledger: ledger.progress.training_totals("modular"),
+    "tokens": lambda ledger: ledger.progress.tokens_by_arm(),
+    "bytes": lambda ledger: ledger.progress.bytes_by_kind(),
+    "machines": lambda ledger: ledger.progress.machines(),
+    "newest modules": lambda ledger: ledger.progress.newest_modules(),
+    "newest phases": lambda ledger: ledger.progress.newest_phases(),
+    "phases reached": lambda ledger: ledger.progress.phases_reached("modular", MODULES),
+    "the command": lambda ledger: ledger.meta.command(),
+}
+SHORT, LONG = 10, 1000
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def histories(request, tmp_path_factory):
+    """Two runs, one of ten phases and one of a thousand."""
+    ledgers = {}
+    for phases in (SHORT, LONG):
+        if request.param == "sqlite":
+            place = (tmp_path_factory.mktemp("costs") / "ledger.sqlite", "")
+        else:
+            place = (request.getfixturevalue("postgresql_server").url, next(fresh_schemas))
+        ledgers[phases] = Ledger(*place)
+        fill(ledgers[phases], phases)
+    yield ledgers
+    for ledger in ledgers.values():
+        ledger.close()
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_what_it_costs_does_not_depend_on_the_history(histories, question):
+    ask = QUESTIONS[question]
+    cost = {phases: counted(ledger, ask)[0] for phases, ledger in histories.items()}
+    assert cost[LONG] <= 1.5 * cost[SHORT] + 20, cost
