@@ -2,11 +2,16 @@
 
     python tools/fork_server.py      one JSON request a line in, one JSON answer a line out
 
+    {"arguments": [...], "folder": F}                    how the command has ended
+    {"arguments": [...], "folder": F, "starts": true}    its process; it runs beside what comes next
+    {"waits_for": PROCESS, "folder": F}                  how that one has ended
+
 A process that has imported everything and computed nothing forks one child for each command line:
 a real process with its own exit code, streams and death, without the three seconds of imports.
 Faults are at the named points of `support/fault_points.py`.
 """
 
+import ctypes
 import json
 import os
 import resource
@@ -27,6 +32,7 @@ import dipaco.workers.loop
 from dipaco.data import prepare
 from dipaco.data.packages import source
 from dipaco.evaluation import plots
+from dipaco.launch.parent_death import PR_SET_PDEATHSIG
 from dipaco.model import huggingface
 from dipaco.runs import programs
 from dipaco.serving import dispatch
@@ -100,6 +106,8 @@ def child(request: dict[str, Any], folder: Path) -> None:
     os.dup2(null, 0)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+    if request.get("starts"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ.update(request.get("environment", {}))
     if limit := request.get("file_bytes"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -115,9 +123,11 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         folder = Path(request["folder"])
-        process = os.fork()
-        if not process:
+        if not (process := request.get("waits_for") or os.fork()):
             return child(request, folder)
+        if request.get("starts"):
+            print(json.dumps({"process": process}), flush=True)
+            continue
         _, status = os.waitpid(process, 0)
         answer = {
             "code": os.waitstatus_to_exitcode(status),

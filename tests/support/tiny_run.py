@@ -16,7 +16,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 from support.fault_points import Fault
@@ -47,7 +47,41 @@ class Run(NamedTuple):
     config: Path
 
 
-Command = Callable[..., Ended]
+class Started(NamedTuple):
+    """A command that runs beside the test, until the commands end."""
+
+    process: int
+    folder: Path
+    ask: Callable[[dict[str, Any]], dict[str, Any]]
+
+    @property
+    def has_fired(self) -> bool:
+        """Whether its fault was passed."""
+        return (self.folder / "fired").exists()
+
+    @property
+    def state(self) -> str:
+        """Of the process, as Linux writes it: R, S, D, T (stopped), Z (killed, or ended)."""
+        return Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()[0]
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process, number)
+
+    def wait(self) -> Ended:
+        """How it has ended. Nothing else can be started meanwhile."""
+        return Ended(**self.ask({"waits_for": self.process, "folder": str(self.folder)}))
+
+
+class Command(Protocol):
+    """`dipaco` command lines, each in a process of its own; compiled programs are kept."""
+
+    def __call__(self, *arguments: object, fault: Fault | None = None, **request: Any) -> Ended:
+        """Runs one, as a request to `tools/fork_server.py`."""
+        ...
+
+    def start(self, *arguments: object, fault: Fault | None = None, **request: Any) -> Started:
+        """Starts one."""
+        ...
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -97,7 +131,7 @@ def command_cache(tmp_path_factory, compiled) -> Path:
 
 @pytest.fixture(scope="session")
 def dipaco(tmp_path_factory, command_cache) -> Iterator[Command]:
-    """`dipaco("train", config, "--run", folder, fault=...)` -> `Ended`; compiled programs kept."""
+    """`dipaco("train", config, "--run", folder, fault=...)` -> `Ended`; `dipaco.start(...)`."""
     folder = tmp_path_factory.mktemp("commands")
     # One device, as a user has, and not the eight of the other tests.
     environment = os.environ | {
@@ -114,21 +148,31 @@ def dipaco(tmp_path_factory, command_cache) -> Iterator[Command]:
     )
     assert server.stdin
     assert server.stdout
-    ask, answers = server.stdin, server.stdout
+    questions, answers = server.stdin, server.stdout
 
-    def command(*arguments: object, fault: Fault | None = None, **request: Any) -> Ended:
-        place = folder / uuid.uuid4().hex
-        place.mkdir()
-        request |= {"arguments": [str(argument) for argument in arguments], "folder": str(place)}
-        if fault is not None:
-            request["fault"] = fault._asdict()
-        print(json.dumps(request), file=ask, flush=True)
-        return Ended(**json.loads(answers.readline()))
+    def ask(request: dict[str, Any]) -> dict[str, Any]:
+        print(json.dumps(request), file=questions, flush=True)
+        return json.loads(answers.readline())
+
+    class Commands:
+        def __call__(self, *arguments: object, **request: Any) -> Ended:
+            return Ended(**ask(self._request(arguments, request)))
+
+        def start(self, *arguments: object, **request: Any) -> Started:
+            request = self._request(arguments, request | {"starts": True})
+            return Started(ask(request)["process"], Path(request["folder"]), ask)
+
+        def _request(self, arguments: tuple, request: dict[str, Any]) -> dict[str, Any]:
+            place = folder / uuid.uuid4().hex
+            place.mkdir()
+            if (fault := request.pop("fault", None)) is not None:
+                request["fault"] = fault._asdict()
+            return request | {"arguments": [str(each) for each in arguments], "folder": str(place)}
 
     try:
-        yield command
+        yield Commands()
     finally:
-        ask.close()
+        questions.close()
         answers.close()
         server.wait(timeout=30)
 

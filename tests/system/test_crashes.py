@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from dipaco.overrides import load_config
 from dipaco.receipt import Receipt
+from dipaco.runs.opening import create_or_open, database_location_of
 from dipaco.store.objects import Objects
-from tests.support.tiny_run import Fault, facts, report
+from tests.support.tiny_run import Fault, facts, facts_on_server, report
 
 # Points of tools/support/fault_points.py, in the order in which a run meets them. SIGKILL, unless
 # it says Ctrl-C.
@@ -108,6 +110,32 @@ def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(
     assert report(folder) == report(tiny.folder)
     assert_objects_are_whole(folder)
     assert not (folder / "partial").exists()
+    assert names(folder) == names(tiny.folder), "something was left behind"
+
+
+ON_A_SERVER = [
+    *(Fault("inside snapshot", "pretrain"), Fault("inside record", "route", nth=5)),
+    *(Fault("inside record", "train", nth=2), Fault("inside save", "outer", nth=2)),
+    Fault("inside record", "outer", nth=2),
+]
+
+
+@pytest.mark.slow
+def test_so_does_one_whose_facts_are_on_a_server(dipaco, tiny, postgresql_server, tmp_path):
+    """The worker comes back under its name. What it has sent before it died may be recorded."""
+    folder, undisturbed = tmp_path / "run", facts(tiny.folder)
+    run, _ = create_or_open(folder, load_config(tiny.config), database=postgresql_server.url)
+    run.ledger.close()
+    place = database_location_of(folder)
+    for fault in ON_A_SERVER:
+        ended = dipaco("worker", "--run", folder, "--name", "ana", fault=fault)
+        assert (ended.code, ended.fired) == (-signal.SIGKILL, f"{fault.where} {fault.kind}"), ended
+        for table, rows in facts_on_server(*place).items():
+            assert rows <= undisturbed[table], f"{fault} left another {table}"
+    ended = dipaco("worker", "--run", folder, "--name", "ana")
+    assert ended.code == 0, ended.err
+    assert facts_on_server(*place) == undisturbed
+    assert report(folder) == report(tiny.folder)
     assert names(folder) == names(tiny.folder), "something was left behind"
 
 

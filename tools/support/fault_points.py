@@ -40,6 +40,7 @@ def install(fault: Fault, marker: Path) -> None:
     from dipaco import files
     from dipaco.control.commit import Commit
     from dipaco.control.ledger import Ledger
+    from dipaco.control.postgresql import PostgreSQL
     from dipaco.control.queue import Queue
     from dipaco.control.sqlite import SQLite
     from dipaco.data import prepare, staging
@@ -47,6 +48,7 @@ def install(fault: Fault, marker: Path) -> None:
     from dipaco.store import objects
     from dipaco.store.objects import Objects
     from dipaco.sweeps import jobs
+    from dipaco.workers.monitor import Monitor
     from dipaco.workers.tasks import report, train
 
     point = _Counter(fault, marker)
@@ -56,12 +58,23 @@ def install(fault: Fault, marker: Path) -> None:
     wrap(Ledger, "start", before=at("before begin"))
     wrap(Queue, "claim_stack", after=point.claimed)
     wrap(Commit, "finish", before=point.begins_to_record, after=point.has_recorded)
-    wrap(SQLite, "change", after=point.changed)
+    for database in (SQLite, PostgreSQL):
+        wrap(database, "change", after=point.changed)
+    once: Any = PostgreSQL.once
+
+    def asked_once(database, query, **values):
+        """What is recorded of a phase: the server has the statement, and nobody waits for it."""
+        if point.is_recording:
+            point.passed("inside record", lambda: _send(database, query, values))
+        return once(database, query, **values)
+
+    setattr(PostgreSQL, "once", asked_once)  # noqa: B010
     wrap(Objects, "write", before=at("before save"))
     wrap(Objects, "delete", before=at("before sweep"))
     for room in (objects, files):  # of an object, and of `write_atomically`
         wrap(room, "install_file", before=at("inside save"))
     wrap(train, "save_snapshot", before=at("before save"))
+    wrap(Monitor, "look", after=after("after look"))
     wrap(report, "write_atomically", after=after("inside save"))
     # Orbax writes in the background: when `save` returns, the snapshot is not there yet.
     wrap(orbax.checkpoint.StandardCheckpointer, "save", after=after("inside snapshot"))
@@ -82,20 +95,32 @@ def install(fault: Fault, marker: Path) -> None:
     vars(train)["run_phase"] = watched
 
 
+def _send(database: Any, query: str, values: dict[str, Any]) -> None:
+    import psycopg
+
+    from dipaco.control.postgresql import _named
+
+    connection = database._connection
+    text = psycopg.ClientCursor(connection).mogrify(_named(query).encode(), values)
+    connection.pgconn.send_query(text.encode())
+    connection.pgconn.flush()
+
+
 class _Counter:
     """Counts how often the point of a fault is passed; the process gets the signal at the nth."""
 
     def __init__(self, fault: Fault, marker: Path):
         self._fault, self._marker, self._left = fault, marker, fault.nth
         self._doing: str | None = None  # the kind of the task that is being done
-        self._is_recording = False
+        self.is_recording = False
 
-    def passed(self, where: str) -> None:
-        """Called at every point; does not come back from a SIGKILL."""
+    def passed(self, where: str, last: Callable[[], None] = lambda: None) -> None:
+        """Called at every point; does not come back from a SIGKILL, before which `last` is done."""
         if where != self._fault.where or self._fault.kind not in (None, self._doing):
             return
         self._left -= 1
         if self._left == 0:
+            last()
             self._marker.write_text(f"{where} {self._doing}")
             os.kill(os.getpid(), self._fault.number)
 
@@ -104,15 +129,15 @@ class _Counter:
         self.passed("after claim")
 
     def begins_to_record(self) -> None:
-        self._is_recording = True
+        self.is_recording = True
         self.passed("before record")
 
     def has_recorded(self, _: Any) -> None:
-        self._is_recording = False
+        self.is_recording = False
         self.passed("after record")
 
     def changed(self, _: Any) -> None:
-        if self._is_recording:
+        if self.is_recording:
             self.passed("inside record")
 
 
