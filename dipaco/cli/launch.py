@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--executors", type=int, default=0, metavar="N", help="processes that only step modules")
     add("--evaluators", type=int, default=0, metavar="N", help="processes that only evaluate")
     add("--monitor", action="store_true", help="also a process that reports silent workers")
-    add("--name", help="for `dipaco scale --launcher` (default: host and process number)")
+    add("--name", help="for `dipaco scale --launcher` (default: one is made up)")
 
 
 def run(options: argparse.Namespace) -> int:

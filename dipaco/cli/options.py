@@ -6,6 +6,7 @@ Nothing here loads JAX or NumPy: `--help` and a typing error answer at once.
 import argparse
 import contextlib
 import os
+import secrets
 import socket
 from collections.abc import Generator
 from pathlib import Path
@@ -163,8 +164,12 @@ def check_path(path: int | None, release: "Release") -> None:
 
 
 def name_of(given: str | None) -> str:
-    """The value of `--name`, else host and process number. Raises `BadName`."""
-    return f"{socket.gethostname()}-{os.getpid()}" if given is None else check_name(given)
+    """The value of `--name`, else host and process number, with something made up: two containers
+    may have both in common. Raises `BadName`.
+    """
+    if given is not None:
+        return check_name(given)
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def option_of(name: str) -> str:

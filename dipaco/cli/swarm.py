@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where peers reach this machine: /ip4/HOST/tcp/PORT (default: any free port), or "
         "tcp://HOST:PORT, not encrypted, for machines of one network",
     )
-    start.add_argument("--name", help="of this worker (default: host and process number)")
+    start.add_argument("--name", help="of this worker (default: one is made up)")
     start.add_argument(
         "--block-rows", type=int, metavar="N", help="rows in a block (default: a 32nd of a batch)"
     )

@@ -94,8 +94,6 @@ def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
 
 def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
     """Works in processes that this one starts and restarts; False if it was asked to stop."""
-    import os
-
     from dipaco.cli.console import title_of
     from dipaco.launch.local import LocalEngine
     from dipaco.launch.process_spec import ProcessSpec
@@ -103,9 +101,8 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
 
     if is_new:
         print(title_of(opened.config), flush=True)
-    group = WorkerGroup(
-        ProcessSpec("worker", str(options.run)), f"local-{os.getpid()}", options.workers
-    )
+    launcher = name_of(None)
+    group = WorkerGroup(ProcessSpec("worker", str(options.run)), launcher, options.workers)
     engine = LocalEngine(opened.layout.log)
     with with_metrics(opened, options, None):
-        return supervise(opened, engine, [group], name_of(None), tensorboard=options.tensorboard)
+        return supervise(opened, engine, [group], launcher, tensorboard=options.tensorboard)

@@ -22,6 +22,7 @@ class Member(NamedTuple):
     lost_tasks: int  # leases that it lost
     epoch: str  # of the clock that counts these seconds
     joined: float  # on that clock
+    life: str  # its process, told from any other's on any machine
     kinds: tuple[str, ...]  # of the tasks that it does; none: not recorded
     last_words: str  # why it ended, if not in order
 
@@ -49,6 +50,7 @@ class Members:
         *,
         host: str,
         pid: int,
+        life: str,
         machine: str,
         version: str,
         kinds: Collection[str] = (),
@@ -57,6 +59,7 @@ class Members:
         """Registers a worker.
 
         Args:
+          life: of its process, another than that of any other process ever.
           kinds: of the tasks that it does.
           after: the member of this name whose place it takes, if there is one.
 
@@ -69,25 +72,28 @@ class Members:
                 name=name,
                 host=host,
                 pid=pid,
+                life=life,
                 machine=machine,
                 version=version,
                 epoch=self._database.epoch,
-                joined=None if after is None else after.joined,
+                after=None if after is None else after.life,
                 kinds=",".join(kinds),
             )
             return bool(changed)
 
     @retried
-    def heartbeat(self, name: str) -> None:
-        """Records that a worker is alive."""
+    def heartbeat(self, name: str, life: str) -> bool:
+        """Records that a worker is alive; False if another was registered under its name."""
         with self._database.transaction(is_durable=False):
-            self._database.change("heartbeat", name=name, epoch=self._database.epoch)
+            return bool(self._database.change("heartbeat", name=name, life=life))
 
     @retried
-    def leave(self, name: str, last_words: str = "") -> None:
-        """Records that a worker has left, and why if not in order."""
+    def leave(self, name: str, life: str, last_words: str = "") -> None:
+        """Records that a worker has left, and why if not in order; nothing if another was
+        registered under its name.
+        """
         with self._database.transaction(is_durable=False):
-            self._database.change("end_worker", name=name, state="left", last_words=last_words)
+            self._database.change("leave", name=name, life=life, last_words=last_words)
 
     @retried
     def list(self) -> list[Member]:

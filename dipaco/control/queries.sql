@@ -317,24 +317,26 @@ SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, :now - c.since, c
 FROM claims c JOIN tasks t ON t.id = c.task_id ORDER BY c.worker, t.id;
 
 -- put_worker: registers a worker; changes no row if another took the name meanwhile
-INSERT INTO workers (name, host, pid, machine, version, state, epoch, joined, heartbeat,
+INSERT INTO workers (name, host, pid, life, machine, version, state, epoch, joined, heartbeat,
                      committed_until, kinds)
-VALUES (:name, :host, :pid, :machine, :version, 'here', :epoch, :now, :now, :now, :kinds)
+VALUES (:name, :host, :pid, :life, :machine, :version, 'here', :epoch, :now, :now, :now, :kinds)
 ON CONFLICT (name) DO UPDATE SET
   earlier_seconds = workers.earlier_seconds + workers.heartbeat - workers.joined,
   committed_until = excluded.committed_until,
-  host = excluded.host, pid = excluded.pid, machine = excluded.machine, state = 'here',
-  version = excluded.version, epoch = excluded.epoch, joined = excluded.joined,
+  host = excluded.host, pid = excluded.pid, life = excluded.life, machine = excluded.machine,
+  state = 'here', version = excluded.version, epoch = excluded.epoch, joined = excluded.joined,
   heartbeat = excluded.heartbeat, kinds = excluded.kinds, last_words = ''
-WHERE workers.state <> 'here' OR workers.joined = :joined;
+WHERE workers.state <> 'here' OR workers.life = :after;
 
 -- heartbeat: a worker is alive
-UPDATE workers SET heartbeat = :now WHERE name = :name AND epoch = :epoch;
+UPDATE workers SET heartbeat = :now WHERE name = :name AND life = :life;
 
--- end_worker: a worker has left, or is lost
-UPDATE workers SET state = :state, heartbeat = CASE :state WHEN 'left' THEN :now ELSE heartbeat END,
-                   last_words = :last_words
-WHERE name = :name AND state = 'here';
+-- leave: a worker has left
+UPDATE workers SET state = 'left', heartbeat = :now, last_words = :last_words
+WHERE name = :name AND life = :life AND state = 'here';
+
+-- lose_worker: a worker is known to be dead
+UPDATE workers SET state = 'lost', last_words = :last_words WHERE name = :name AND state = 'here';
 
 -- credit_worker: its task was committed, a sign of life; seconds that tasks share count once
 UPDATE workers SET committed_seconds = committed_seconds
@@ -353,7 +355,7 @@ UPDATE workers SET lost_tasks = lost_tasks + 1 WHERE name = :name;
 
 -- list_workers: every worker, and how much of its time counted
 SELECT name, host, pid, machine, state, :now - heartbeat, earlier_seconds + heartbeat - joined,
-       committed_seconds, committed_tasks, lost_tasks, epoch, joined, kinds, last_words
+       committed_seconds, committed_tasks, lost_tasks, epoch, joined, life, kinds, last_words
 FROM workers ORDER BY name;
 
 -- put_partial_snapshot: a path stopped inside a phase

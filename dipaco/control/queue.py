@@ -170,8 +170,7 @@ class Queue:
           last_words: the last of its output, for `status`.
         """
         with self._database.transaction():
-            words = last_words or crash
-            self._database.change("end_worker", name=worker, state="lost", last_words=words)
+            self._database.change("lose_worker", name=worker, last_words=last_words or crash)
             return self._reopen(worker, crash)
 
     @retried

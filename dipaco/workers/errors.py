@@ -13,6 +13,12 @@ class NameTaken(DipacoError):
     exit_code = 3  # a launcher tries again later: that worker may leave
 
 
+class NameLost(DipacoError):
+    """This worker was silent for so long that another has taken its name, `{name}`, and its tasks. Nothing that was recorded is lost; start it again under another `--name`."""
+
+    exit_code = 3
+
+
 class CannotRollBack(DipacoError):
     """The run cannot go back to phase {phase}: {problem} Nothing was changed."""
 

@@ -15,6 +15,8 @@ from dipaco.control.meta import RunCommand
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import Claim
 from dipaco.errors import DipacoError, RunOfOtherVersion
+from dipaco.workers.errors import NameLost
+from dipaco.workers.life import Life
 
 HEARTBEATS_PER_LEASE = 4
 MAX_HEARTBEAT_SECONDS = LEASE_SECONDS / HEARTBEATS_PER_LEASE  # with longer leases too
@@ -38,6 +40,7 @@ class LeaseRenewer:
         self._thread = threading.Thread(
             target=self._renew_until_over, name="heartbeat", daemon=True
         )
+        self._is_replaced = False  # another worker has the name
         self.command = "run"  # the run's, for all of its workers
 
     def __enter__(self) -> Self:
@@ -65,7 +68,7 @@ class LeaseRenewer:
         with self._guard:
             if claims is self._claims:
                 self._lost |= lost
-        ledger.members.heartbeat(self._worker)
+        self._is_replaced = not ledger.members.heartbeat(self._worker, str(Life.here()))
         self.receive(ledger.meta.command())
 
     def receive(self, command: RunCommand) -> None:
@@ -73,7 +76,10 @@ class LeaseRenewer:
 
         Raises:
           RunOfOtherVersion: the run was upgraded, and goes on without this process.
+          NameLost: another worker was registered under this one's name.
         """
+        if self._is_replaced:
+            raise NameLost(name=self._worker)
         if command.version not in (None, dipaco.__version__):
             raise RunOfOtherVersion(
                 folder="The run", found=command.version, here=dipaco.__version__

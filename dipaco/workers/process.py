@@ -27,6 +27,7 @@ from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.garbage_collection import clean_up
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import SINGLE_HOST, Hosts, SingleHost
+from dipaco.workers.life import Life
 from dipaco.workers.loop import Worker
 from dipaco.workers.origin import check_origin, from_checkpoint, from_run
 from dipaco.workers.registration import register
@@ -135,7 +136,7 @@ def work(
         )
         with on_sigterm(worker.stop, on_ctrl_c=on_ctrl_c):
             is_finished = worker.run_until_finished()
-        members.leave(name)
+        members.leave(name, str(Life.here()))
     hosts.broadcast(None)
     return is_finished
 

@@ -1,7 +1,8 @@
 """Registration of a worker under a name that no other live worker of the run has.
 
-A worker that died may return under its name at once. Two live workers of one name would keep taking
-each other's tasks.
+A worker that died may return under its name at once, where its process is known to have ended, and
+else when it has been silent for long. Two live workers of one name would keep taking each other's
+tasks: one that was silent, and whose name was taken meanwhile, ends (`NameLost`).
 """
 
 import os
@@ -13,6 +14,7 @@ import dipaco
 from dipaco.control.members import Member, Members
 from dipaco.workers.errors import NameTaken
 from dipaco.workers.heartbeat import MAX_HEARTBEAT_SECONDS
+from dipaco.workers.life import Life
 
 POLL_SECONDS = 0.5
 SILENT_SECONDS = 1.5 * MAX_HEARTBEAT_SECONDS  # a live worker has a heartbeat within that
@@ -41,6 +43,7 @@ def register(
             name,
             host=socket.gethostname(),
             pid=os.getpid(),
+            life=str(Life.here()),
             machine=machine,
             version=dipaco.__version__,
             kinds=kinds,
@@ -72,7 +75,9 @@ def wait_until_name_is_free(
         member = known.get(name)
         if member is None or member.epoch != members.epoch:  # it was here before a reboot
             return member
-        if member.silent_seconds > silent_seconds or _is_dead(member):
+        if member.life == str(Life.here()) or Life.parse(member.life).is_over():
+            return member  # this process, which takes part again; or one that has ended
+        if member.silent_seconds > silent_seconds:
             return member
         if before is None:
             silent = f"{member.silent_seconds:.0f} s ago"
@@ -81,18 +86,3 @@ def wait_until_name_is_free(
             raise NameTaken(name=name, pid=member.pid, host=member.host)
         before = member
         time.sleep(POLL_SECONDS)
-
-
-def _is_dead(member: Member) -> bool:
-    """Whether it certainly is: its process on this machine is gone."""
-    if member.host != socket.gethostname():
-        return False
-    if member.pid == os.getpid():  # this process, in a container that was restarted
-        return True
-    try:
-        os.kill(member.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    return False

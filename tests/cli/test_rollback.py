@@ -48,7 +48,7 @@ def test_a_run_of_another_version_is_refused_until_it_is_upgraded(dipaco, tiny, 
 def test_an_upgrade_that_is_stopped_leaves_the_run_command_as_it_was(dipaco, tiny, copy_of):
     run = copy_of(tiny)
     with reading(run.folder) as opened:
-        here = {"host": "other-host", "pid": 1, "machine": "one", "version": "0"}
+        here = {"host": "other-host", "pid": 1, "life": "one", "machine": "one", "version": "0"}
         opened.ledger.members.join("back", **here)
         words = ["upgrade", "--run", str(run.folder), "--wait-seconds", "600"]
         with subprocess.Popen([sys.executable, "-m", "dipaco.cli.main", *words]) as upgrade:

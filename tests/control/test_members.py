@@ -4,24 +4,38 @@ import pytest
 
 from tests.control.conftest import do_until, facts_of
 
-HERE = {"host": "here", "machine": "cpu", "version": "0"}
+HERE = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
 
 
 def test_of_two_workers_that_find_a_name_free_one_gets_it(ledger):
     members = ledger.members
-    assert members.join("back", pid=1, **HERE)
-    assert not members.join("back", pid=2, **HERE)
+    assert members.join("back", life="1", **HERE)
+    assert not members.join("back", life="2", **HERE)
     (dead,) = members.list()
-    assert members.join("back", pid=3, after=dead, **HERE)
-    assert not members.join("back", pid=4, after=dead, **HERE)
-    assert [member.pid for member in members.list()] == [3]
-    members.leave("back")
-    assert members.join("back", pid=5, **HERE)
-    assert [(member.pid, member.state) for member in members.list()] == [(5, "here")]
+    assert members.join("back", life="3", after=dead, **HERE)
+    assert not members.join("back", life="4", after=dead, **HERE)
+    assert [member.life for member in members.list()] == ["3"]
+    members.leave("back", "3")
+    assert members.join("back", life="5", **HERE)
+    assert [(member.life, member.state) for member in members.list()] == [("5", "here")]
+
+
+def test_a_worker_whose_name_was_taken_learns_it_and_speaks_for_the_other_no_more(ledger):
+    """Both have one host's name and one process number, as two containers may."""
+    members = ledger.members
+    members.join("back", life="1", **HERE)
+    assert members.heartbeat("back", "1")
+    (silent,) = members.list()
+    members.join("back", life="2", after=silent, **HERE)
+    before = members.list()
+    assert not members.heartbeat("back", "1")
+    members.leave("back", "1")
+    assert [(m.state, m.live_seconds) for m in members.list()] == [("here", before[0].live_seconds)]
+    assert members.heartbeat("back", "2")
 
 
 def test_a_worker_that_takes_over_a_name_stays_registered_and_the_dead_ones_tasks_are_ready(ledger):
-    ledger.members.join("back", pid=1, **HERE)
+    ledger.members.join("back", life="1", **HERE)
     assert ledger.queue.claim("back") is not None
     assert ledger.queue.give_back_of_namesake("back") == 1
     assert [member.state for member in ledger.members.list()] == ["here"]
@@ -33,10 +47,10 @@ def test_a_worker_that_takes_over_a_name_stays_registered_and_the_dead_ones_task
 def test_backbones_that_left_or_are_of_another_boot_do_not_count(ledger):
     swarms = ledger.swarms
     for number, name in enumerate(("one", "other")):
-        ledger.members.join(name, pid=number, **HERE)
+        ledger.members.join(name, life=str(number), **HERE)
         swarms.put_backbone(name, "modular", 0, f"tcp://here:{number}")
     assert swarms.backbones("modular", 0) == {"one": "tcp://here:0", "other": "tcp://here:1"}
-    ledger.members.leave("one")
+    ledger.members.leave("one", "0")
     assert swarms.backbones("modular", 0) == {"other": "tcp://here:1"}
     ledger._database.epoch = "the boot after that"
     assert swarms.backbones("modular", 0) == {}
@@ -61,18 +75,18 @@ def member(ledger, name):
 def test_time_of_a_worker_counts_over_all_its_lives(ledger, plan):
     """A worker that comes back and does nothing takes less part, not all."""
     claim = do_until(ledger, plan, "train")
-    ledger.members.join("w", pid=1, **HERE)
+    ledger.members.join("w", life="1", **HERE)
     ledger.queue.give_back(claim)
     claim = ledger.queue.claim("w")
     pass_time(ledger, 100)
     ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
-    ledger.members.heartbeat("w")
+    ledger.members.heartbeat("w", "1")
     assert member(ledger, "w").participation == pytest.approx(1.0, abs=0.05)
-    ledger.members.leave("w")
+    ledger.members.leave("w", "1")
     pass_time(ledger, 1000)  # it is not there, and that is not its time
-    ledger.members.join("w", pid=2, **HERE)
+    ledger.members.join("w", life="2", **HERE)
     pass_time(ledger, 300)
-    ledger.members.heartbeat("w")
+    ledger.members.heartbeat("w", "2")
     assert member(ledger, "w").live_seconds == pytest.approx(400, abs=5)
     assert member(ledger, "w").participation == pytest.approx(1 / 4, abs=0.05)
 
@@ -80,7 +94,7 @@ def test_time_of_a_worker_counts_over_all_its_lives(ledger, plan):
 def test_tasks_that_are_done_together_count_their_time_once(ledger, plan):
     """Two paths in one program for a minute, then the third alone for half a minute."""
     ledger.queue.give_back(do_until(ledger, plan, "train"))
-    ledger.members.join("w", pid=1, **HERE)
+    ledger.members.join("w", life="1", **HERE)
     first, second, third = ledger.queue.claim_stack("w", ("train",), limit=3)
     pass_time(ledger, 60)
     for claim in (first, second):

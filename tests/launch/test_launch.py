@@ -87,7 +87,7 @@ def test_a_drain_ends_all_workers_and_the_monitor_and_none_is_reported_as_failed
     assert dipaco("pause", "--run", launch.folder).code == 0  # so that it is not finished first
     with reading(launch.folder) as run:  # a monitor waits for the killed worker, for 60 s
         for member in run.ledger.members.list():
-            run.ledger.members.leave(member.name)
+            run.ledger.members.leave(member.name, member.life)
     process, log = launch("--workers", 1, "--monitor", "--name", "here")
 
     def is_there():

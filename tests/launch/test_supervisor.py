@@ -110,7 +110,7 @@ def test_a_taken_name_keeps_its_tasks_and_is_tried_again(ledger, watched):
     held = []
 
     def refuse(engine):
-        ledger.members.join("w-0", host="here", pid=1, machine="one", version="0")
+        ledger.members.join("w-0", host="here", pid=1, life="one", machine="one", version="0")
         held.append(ledger.queue.claim("w-0"))
         engine.die("w-0", NameTaken.exit_code)
 

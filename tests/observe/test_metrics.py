@@ -48,7 +48,7 @@ def half_done(tmp_path, plan):  # noqa: F811
     """Until the first outer step is due."""
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.start({"config": "{}"})
-    ledger.members.join("w", host="h", pid=1, machine="m", version="1")
+    ledger.members.join("w", host="h", pid=1, life="one", machine="m", version="1")
     while (claim := ledger.queue.claim("w")).task.kind != "outer":
         ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     yield ledger

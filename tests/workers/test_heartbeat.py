@@ -35,7 +35,7 @@ def beating():
         queue = Queue(answer)
         ledger = SimpleNamespace(
             queue=queue,
-            members=SimpleNamespace(heartbeat=lambda name: None),
+            members=SimpleNamespace(heartbeat=lambda name, life: True),
             meta=SimpleNamespace(command=lambda: RunCommand("run", None)),
             close=lambda: None,
         )

@@ -5,7 +5,7 @@ import pytest
 from dipaco.control.ledger import open_ledger
 from dipaco.workers.monitor import Monitor
 
-HERE = {"host": "home", "pid": 1, "machine": "a cpu", "version": "0"}
+HERE = {"host": "home", "pid": 1, "life": "one", "machine": "a cpu", "version": "0"}
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_the_monitor_is_alone_when_all_workers_have_left_or_are_silent(ledger):
         ledger.members.join(name, **HERE)
     monitor.look()
     assert not monitor.is_alone
-    ledger.members.leave("one")
+    ledger.members.leave("one", "one")
     monitor.look()
     assert not monitor.is_alone
 
@@ -32,6 +32,6 @@ def test_the_monitor_is_alone_when_all_workers_have_left_or_are_silent(ledger):
         ("worker_silent", "two")
     ]
     assert impatient.is_alone
-    ledger.members.leave("two")
+    ledger.members.leave("two", "one")
     monitor.look()
     assert monitor.is_alone

@@ -8,9 +8,14 @@ import threading
 
 import pytest
 
-from dipaco.control.ledger import open_ledger
-from dipaco.workers.errors import NameTaken
-from dipaco.workers.registration import wait_until_name_is_free
+from dipaco.control.ledger import Ledger, open_ledger
+from dipaco.control.meta import RunCommand
+from dipaco.workers.errors import NameLost, NameTaken
+from dipaco.workers.heartbeat import LeaseRenewer
+from dipaco.workers.life import Life
+from dipaco.workers.registration import register, wait_until_name_is_free
+
+ELSEWHERE = Life("another-boot", "pid:[1]", 17, "100")
 
 
 @pytest.fixture
@@ -20,69 +25,110 @@ def members(tmp_path):
         yield ledger.members
 
 
-def join(members, *, host=None, pid):
+def join(members, life):
     before = next(iter(members.list()), None)
-    at = {"host": host or socket.gethostname(), "pid": pid}
+    at = {"host": socket.gethostname(), "pid": life.pid, "life": str(life)}
     assert members.join("back", **at, machine="cpu", version="0", after=before)
 
 
 @pytest.fixture
 def other_process():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+    """It says what life it has."""
+    program = "from dipaco.workers.life import Life; print(Life.here(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        process.life = Life.parse(process.stdout.readline())
         yield process
         process.kill()
+
+
+def test_a_life_is_told_from_that_of_any_other_process(other_process):
+    here, there = Life.here(), other_process.life
+    assert Life.parse(str(here)) == here == Life.here()
+    assert (here.boot, here.namespace, here.pid) == (there.boot, there.namespace, os.getpid())
+    assert not here.is_over()
+    assert not there.is_over()
+    assert there._replace(began="1").is_over()  # the number of a process that ended, used again
+    other_process.kill()
+    other_process.wait()
+    assert there.is_over()
+    for other in (there._replace(boot="another"), there._replace(namespace="pid:[1]")):
+        assert not other.is_over()  # numbers that are counted elsewhere say nothing here
 
 
 def test_a_worker_that_left_or_died_here_is_not_waited_for(members, other_process):
     said = []
     wait_until_name_is_free(members, "back", said.append)
-    join(members, pid=os.getpid())
+    join(members, Life.here())
     wait_until_name_is_free(members, "back", said.append)
-    join(members, pid=other_process.pid)
+    join(members, other_process.life)
     other_process.kill()
     other_process.wait()
     wait_until_name_is_free(members, "back", said.append)
-    join(members, host="other-host", pid=1)
-    members.leave("back")
+    join(members, ELSEWHERE)
+    members.leave("back", str(ELSEWHERE))
     wait_until_name_is_free(members, "back", said.append)
     assert not said
 
 
 def test_a_worker_that_is_silent_for_long_counts_as_dead(members, other_process):
     said = []
-    join(members, pid=other_process.pid)  # it lives, and may be stopped
+    join(members, other_process.life)  # it lives, and may be stopped
     wait_until_name_is_free(members, "back", said.append, silent_seconds=3.0)
     assert "waiting to see" in said[0]
-    join(members, host="other-host", pid=1)
+    join(members, ELSEWHERE)
     wait_until_name_is_free(members, "back", said.append, silent_seconds=3.0)
     assert len(said) == 2
 
 
 def test_a_worker_from_before_a_reboot_counts_as_dead(members, other_process):
     """Its silence is measured on a clock that began again, and its number may be another's."""
-    join(members, pid=other_process.pid)
+    join(members, other_process.life)
     members._database.epoch = "the boot after that"
     said = []
     assert wait_until_name_is_free(members, "back", said.append).pid == other_process.pid
     assert not said
 
 
-def test_a_name_with_a_new_heartbeat_is_taken(members, tmp_path):
-    join(members, host="other-host", pid=17)
+@pytest.mark.parametrize(
+    "live",
+    [
+        ELSEWHERE,
+        Life.here()._replace(namespace="pid:[1]"),  # another container, of this host's name
+        Life.here()._replace(namespace="pid:[1]", pid=2**22 + 1),  # and of a number that is free
+    ],
+    ids=["another host", "a container with this number", "a container with another number"],
+)
+def test_a_name_with_a_new_heartbeat_is_taken(members, tmp_path, live):
+    join(members, live)
     is_over = threading.Event()
 
     def beat():
         with open_ledger(tmp_path / "ledger.sqlite") as ledger:
             while not is_over.wait(0.7):
-                ledger.members.heartbeat("back")
+                ledger.members.heartbeat("back", str(live))
 
     beating = threading.Thread(target=beat)
     beating.start()
     try:
         with pytest.raises(
-            NameTaken, match=r"`back` is already a worker .* process 17 on other-host"
+            NameTaken,
+            match=f"`back` is already a worker .* process {live.pid} on {socket.gethostname()}",
         ):
             wait_until_name_is_free(members, "back", lambda _: None, silent_seconds=60.0)
     finally:
         is_over.set()
         beating.join()
+
+
+def test_a_worker_that_was_silent_and_lost_its_name_ends(members, tmp_path):
+    register(members, "back", "cpu", lambda _: None)
+    mine = LeaseRenewer(lambda: Ledger(tmp_path / "ledger.sqlite"), "back", 60.0)
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        mine.renew(ledger)
+        join(ledger.members, ELSEWHERE)  # takes the name over
+        with pytest.raises(NameLost, match="another has taken its name, `back`"):
+            mine.renew(ledger)
+        with pytest.raises(NameLost):  # the worker hears of it between two tasks
+            mine.receive(RunCommand("run", None))

@@ -71,6 +71,7 @@ CREATE TABLE workers (
   name               TEXT PRIMARY KEY,
   host               TEXT NOT NULL,
   pid                INTEGER NOT NULL,
+  life               TEXT NOT NULL,  -- its process: two containers may share host and pid
   machine            TEXT NOT NULL,  -- what the bits of its results depend on
   version            TEXT NOT NULL,
   state              TEXT NOT NULL CHECK (state IN ('here', 'left', 'lost')),

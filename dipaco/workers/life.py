@@ -1,0 +1,68 @@
+"""The life of a process: which of all processes it is, in all containers of all machines.
+
+Host names and process numbers do not tell: two containers may have both in common, and a number is
+used again. The kernel's boot, the namespace that numbers are counted in, the number and the moment
+at which the process began do.
+"""
+
+import os
+import socket
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from dipaco.control import clock
+
+PROC = Path("/proc")
+
+
+class Life(NamedTuple):
+    """Of one process; written `BOOT NAMESPACE NUMBER BEGAN`."""
+
+    boot: str  # of its machine's kernel, which containers share; the host's name where unknown
+    namespace: str  # of process numbers: a container has its own
+    pid: int
+    began: str  # in clock ticks since the boot; empty where unknown
+
+    @classmethod
+    def here(cls) -> Self:
+        """Of this process."""
+        boot = clock.epoch() if clock.BOOT_ID.exists() else socket.gethostname()
+        try:
+            namespace = (PROC / "self" / "ns" / "pid").readlink().name
+        except OSError:
+            namespace = "-"
+        return cls(boot.replace(" ", "-"), namespace, os.getpid(), _began(os.getpid()) or "-")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        boot, namespace, pid, began = text.split()
+        return cls(boot, namespace, int(pid), began)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+    def is_over(self) -> bool:
+        """Whether it certainly is: its number, which counts here as well, has no process, or
+        another that began at another time.
+        """
+        here = Life.here()
+        if (self.boot, self.namespace) != (here.boot, here.namespace):
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        began = _began(self.pid)
+        return began is not None and began != self.began
+
+
+def _began(pid: int) -> str | None:
+    """When a process began; None where that cannot be known."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # NUMBER (NAME) STATE ...: the name may hold anything; the 22nd value is its beginning.
+    return text.rpartition(")")[2].split()[19]
