@@ -49,7 +49,7 @@ class ConsoleReporter:
         """Prints what a new run is, or how far a run was that continues."""
         if is_new:
             self._bar.say(title_of(self._run.config))
-        elif self._run.ledger.queue.unfinished():
+        elif not self._run.ledger.queue.is_finished():
             self._write(Event("resumed", {"done": self._done, "total": self._total}))
 
     def compare_machines(self, then: str, now: str) -> None:

@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         init_from=options.init_from,
         start_from=options.start_from,
     ) as (opened, is_new):
-        if not opened.ledger.queue.unfinished():
+        if opened.ledger.queue.is_finished():
             print_results(opened)
             return 0
         engine = _engine(opened, options)

@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         log = Several(Lines(sys.stdout), JsonLines(run.layout.events, clock=time.time))
         monitor = Monitor(run.ledger)
         with log, with_metrics(run, options, None):
-            while run.ledger.queue.unfinished():
+            while not run.ledger.queue.is_finished():
                 for event in monitor.look():
                     log.write(event)
                 if monitor.is_alone and run.ledger.meta.command().name == "drain":

@@ -46,8 +46,8 @@ class Database(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether frequent operations must be one statement each: `claim_tasks` and `claim_alike`
-        then insert the claims as well, and `finish_training` exists.
+        """Whether frequent operations must be one statement each: then `claim_task`, `claim_alike`
+        and `finish_training` exist.
         """
         ...
 

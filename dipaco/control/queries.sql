@@ -1,4 +1,7 @@
 -- Every query of the ledger, by name. A line `-- name: what it is for` starts one.
+--
+-- What is asked often must not read what is finished. SQLite has no statistics here, and may begin
+-- with the largest table: a CROSS JOIN keeps it to the order written.
 
 -- get_meta: a value of the run as a whole
 SELECT value FROM meta WHERE key = :key;
@@ -125,23 +128,24 @@ INSERT INTO refusals (what, reason, task, worker) VALUES (:what, :reason, :task,
 -- refusals: the newest
 SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 
--- claim_tasks: takes the most urgent ready task of some kinds (a JSON array, matched by LIKE so that
+-- next_task@sqlite: the most urgent ready task of some kinds (a JSON array, matched by LIKE so that
 -- the index on priority is used). A swarm's path is left to its backbones
-UPDATE tasks SET state = 'claimed', attempt = attempt + 1
-WHERE id = (SELECT id FROM tasks
-            WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
-              AND NOT EXISTS (
-                SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
-                WHERE tasks.kind = 'train' AND w.state = 'here' AND (
-                  b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
-                  OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-                    AND w.heartbeat > :now - :max_silent_seconds
-                    AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
-            ORDER BY priority, id LIMIT 1)
+SELECT id FROM tasks
+WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
+  AND NOT EXISTS (
+    SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+    WHERE tasks.kind = 'train' AND w.state = 'here' AND (
+      b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
+      OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
+        AND w.heartbeat > :now - :max_silent_seconds
+        AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
+ORDER BY priority, id LIMIT 1;
+
+-- take_task@sqlite: a ready task is claimed; `add_claim` follows
+UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id = :task_id
 RETURNING id, kind, arm, subject, phase, attempt;
 
--- claim_tasks@postgresql: as above; a claim at the same moment takes the next task. Inserts the
--- claim as well, for which SQLite needs `add_claim`
+-- claim_task@postgresql: finds it as above and claims it; a claim at the same moment takes the next
 WITH next AS MATERIALIZED
   (SELECT id FROM tasks
    WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
@@ -161,21 +165,19 @@ held AS
    SELECT id, attempt, :worker, :epoch, :now, :now + :lease_seconds FROM claimed)
 SELECT id, kind, arm, subject, phase, attempt FROM claimed;
 
--- claim_alike: ready tasks of one kind, arm and phase, to be done together
-UPDATE tasks SET state = 'claimed', attempt = attempt + 1
-WHERE id IN (SELECT id FROM tasks
-             WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
-               AND NOT EXISTS (
-                 SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
-                 WHERE tasks.kind = 'train' AND w.state = 'here' AND (
-                   b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
-                   OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-                     AND w.heartbeat > :now - :max_silent_seconds
-                     AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
-             ORDER BY id LIMIT :limit)
-RETURNING id, kind, arm, subject, phase, attempt;
+-- next_alike@sqlite: ready tasks of one kind, arm and phase, to be done together
+SELECT id FROM tasks
+WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
+  AND NOT EXISTS (
+    SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+    WHERE tasks.kind = 'train' AND w.state = 'here' AND (
+      b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
+      OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
+        AND w.heartbeat > :now - :max_silent_seconds
+        AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
+ORDER BY id LIMIT :limit;
 
--- claim_alike@postgresql: as above, with the claims
+-- claim_alike@postgresql: finds them as above and claims them
 WITH next AS MATERIALIZED
   (SELECT id FROM tasks
    WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
@@ -195,14 +197,22 @@ held AS
    SELECT id, attempt, :worker, :epoch, :now, :now + :lease_seconds FROM claimed)
 SELECT id, kind, arm, subject, phase, attempt FROM claimed;
 
--- late_tasks: claimed tasks of some kinds that one other worker holds, with how long it has
-SELECT t.id, t.kind, t.arm, min(:now - c.since) FROM claims c JOIN tasks t ON t.id = c.task_id
-WHERE t.state = 'claimed' AND t.kind IN ('pretrain', 'train', 'score') AND c.epoch = :epoch
+-- single_claims: tasks of paths that one other worker holds, and for how long; the longest first
+SELECT t.id, t.arm, min(:now - c.since) FROM claims c CROSS JOIN tasks t
+WHERE t.id = c.task_id AND t.state = 'claimed' AND t.kind IN ('pretrain', 'train')
+  AND c.epoch = :epoch
   AND NOT EXISTS (SELECT 1 FROM swarm_backbones b WHERE b.worker IN (c.worker, :worker))
-GROUP BY t.id, t.kind, t.arm HAVING count(*) = 1 AND min(c.worker) <> :worker
-ORDER BY 4 DESC, t.id;
+GROUP BY t.id, t.arm HAVING count(*) = 1 AND min(c.worker) <> :worker
+ORDER BY 3 DESC, t.id;
 
--- claim_backup: a second worker tries a late task
+-- lock_task: nobody else changes it; SQLite has one writer at a time
+SELECT 1 FROM tasks WHERE id = :task_id AND state = 'claimed';
+
+-- lock_task@postgresql: as above; no row if another worker holds the lock
+SELECT 1 FROM tasks WHERE id = :task_id AND state = 'claimed' FOR UPDATE SKIP LOCKED;
+
+-- claim_backup: a second worker tries a late task that it has locked. PostgreSQL would count the
+-- claims as they were when the statement began to wait for the lock
 UPDATE tasks SET attempt = attempt + 1
 WHERE id = :task_id AND state = 'claimed'
   AND (SELECT count(*) FROM claims WHERE task_id = :task_id) = 1
@@ -236,6 +246,9 @@ DELETE FROM claims WHERE worker = :worker RETURNING task_id;
 
 -- drop_all_claims: of a run without workers
 DELETE FROM claims;
+
+-- has_expired_claims: a row if `drop_expired_claims` would find one
+SELECT 1 FROM claims WHERE epoch <> :epoch OR lease_until < :now LIMIT 1;
 
 -- drop_expired_claims: of workers that were silent for a whole lease, or claimed before a reboot
 DELETE FROM claims WHERE epoch <> :epoch OR lease_until < :now
@@ -273,7 +286,7 @@ UPDATE tasks SET state = 'ready' WHERE id = :task_id AND state = 'delayed';
 -- failures: tasks whose last attempts went wrong
 SELECT t.kind, t.arm, t.subject, t.phase, t.state, f.errors, f.crashes, f.losses, f.reason,
        f.worker, f.since + f.wait_seconds - :now
-FROM failures f JOIN tasks t ON t.id = f.task_id WHERE t.state <> 'aside'
+FROM failures f CROSS JOIN tasks t WHERE t.id = f.task_id AND t.state <> 'aside'
 ORDER BY CASE t.state WHEN 'failed' THEN 0 ELSE 1 END, f.errors + f.crashes + f.losses DESC, t.id;
 
 -- is_stuck: a row if a task has failed and no other can go on
@@ -406,9 +419,10 @@ ON CONFLICT (is_only) DO UPDATE SET version = excluded.version;
 SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0));
 
 -- count_tasks: by kind and state
+WITH unfinished AS MATERIALIZED
+  (SELECT kind, arm, state, 1 AS number FROM tasks WHERE state NOT IN ('done', 'aside'))
 SELECT kind, arm, state, CAST(sum(number) AS BIGINT)
-FROM (SELECT kind, arm, state, count(*) AS number FROM tasks WHERE state NOT IN ('done', 'aside')
-      GROUP BY kind, arm, state
+FROM (SELECT kind, arm, state, number FROM unfinished
       UNION ALL SELECT kind, arm, state, number FROM settled_tasks) AS counted
 GROUP BY kind, arm, state HAVING sum(number) > 0 ORDER BY kind, arm, state;
 
@@ -416,7 +430,8 @@ GROUP BY kind, arm, state HAVING sum(number) > 0 ORDER BY kind, arm, state;
 SELECT 1 FROM tasks WHERE state NOT IN ('done', 'aside') LIMIT 1;
 
 -- unfinished_kinds: of the tasks that are not done
-SELECT DISTINCT kind FROM tasks WHERE state NOT IN ('done', 'aside');
+WITH unfinished AS MATERIALIZED (SELECT kind FROM tasks WHERE state NOT IN ('done', 'aside'))
+SELECT DISTINCT kind FROM unfinished;
 
 -- list_tasks: those that are not done
 SELECT kind, arm, subject, phase, state, attempt FROM tasks WHERE state NOT IN ('done', 'aside')
@@ -445,9 +460,9 @@ SELECT phase FROM modules WHERE arm = :arm GROUP BY phase HAVING count(*) = :num
 ORDER BY phase DESC LIMIT 1;
 
 -- newest_modules: the last phase of every module
-SELECT m.arm, m.module, m.phase, m.digest FROM module_totals s JOIN modules m
-  ON m.arm = s.arm AND m.module = s.module AND m.phase =
-    (SELECT max(n.phase) FROM modules n WHERE n.arm = s.arm AND n.module = s.module)
+SELECT m.arm, m.module, m.phase, m.digest FROM module_totals s CROSS JOIN modules m
+WHERE m.arm = s.arm AND m.module = s.module AND m.phase =
+  (SELECT max(n.phase) FROM modules n WHERE n.arm = s.arm AND n.module = s.module)
 ORDER BY m.arm, m.module;
 
 -- add_contribution: one path's contribution to one module
@@ -488,9 +503,9 @@ SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(seconds), 0),
 FROM path_totals WHERE arm = :arm;
 
 -- newest_trained: where every path is
-SELECT t.arm, t.path, t.phase, t.step, t.losses, s.tokens FROM path_totals s JOIN trained t
-  ON t.arm = s.arm AND t.path = s.path AND t.phase =
-    (SELECT max(n.phase) FROM trained n WHERE n.arm = s.arm AND n.path = s.path)
+SELECT t.arm, t.path, t.phase, t.step, t.losses, s.tokens FROM path_totals s CROSS JOIN trained t
+WHERE t.arm = s.arm AND t.path = s.path AND t.phase =
+  (SELECT max(n.phase) FROM trained n WHERE n.arm = s.arm AND n.path = s.path)
 ORDER BY t.arm, t.path;
 
 -- add_stage: a stage of the job is done

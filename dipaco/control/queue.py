@@ -71,25 +71,30 @@ class Queue:
         and phase, to be trained together.
         """
         holder = {"worker": worker, "lease_seconds": lease_seconds}
-        claims = self._claim("claim_tasks", holder, kinds=json.dumps(list(kinds)))
+        claims = self._claim("task", holder, kinds=json.dumps(list(kinds)))
         if claims and limit > 1 and claims[0].task.kind in STACKED_KINDS:
             kind, arm, _, phase = claims[0].task
             of = {"kind": kind, "arm": arm, "phase": phase, "limit": limit - 1}
-            claims += self._claim("claim_alike", holder, **of)
+            claims += self._claim("alike", holder, **of)
         return claims
 
     @retried
-    def _claim(self, query: str, holder: dict[str, Any], **values: Any) -> list[Claim]:
+    def _claim(self, what: str, holder: dict[str, Any], **values: Any) -> list[Claim]:
         # Need not be durable: losing a claim in a power cut costs a second claim and no facts.
-        database = self._database
+        database, worker = self._database, holder["worker"]
         values |= {"epoch": database.epoch, "max_silent_seconds": LEASE_SECONDS}
         if database.is_remote:
-            return [
-                _claim_of(holder["worker"], row) for row in database.rows(query, **values, **holder)
-            ]
+            rows = database.rows(f"claim_{what}", **values, **holder)
+            return [_claim_of(worker, row) for row in rows]
+        if not database.rows(f"next_{what}", **values, worker=worker):
+            return []  # found without the lock that others write under
         with database.transaction(is_durable=False):
-            rows = database.rows(query, **values, worker=holder["worker"])
-            return [self._hold(row, **holder) for row in rows]
+            claims = []
+            for (task_id,) in database.rows(f"next_{what}", **values, worker=worker):
+                row = database.one("take_task", task_id=task_id)
+                assert row is not None
+                claims.append(self._hold(row, **holder))
+            return claims
 
     @retried
     def claim_backup(
@@ -98,17 +103,24 @@ class Queue:
         """A task that another worker has held for `factor` times as long as such tasks usually
         take; None if none is late.
         """
-        with self._database.transaction(is_durable=False):
-            late = self._database.rows("late_tasks", worker=worker, epoch=self._database.epoch)
-            for task_id, kind, arm, held_seconds in late:
-                usual = self._database.rows("usual_seconds", arm=arm)
-                if not usual or kind == "score":  # scores are short; what is usual is not recorded
-                    continue
-                if held_seconds > factor * statistics.median(seconds for (seconds,) in usual):
-                    row = self._database.one("claim_backup", task_id=task_id)
+        database = self._database
+        held = database.rows("single_claims", worker=worker, epoch=database.epoch)
+        usual = {arm: self._usual_seconds(arm) for arm in {arm for _, arm, _ in held}}
+        for task_id, arm, held_seconds in held:
+            usual_seconds = usual[arm]
+            if usual_seconds is None or held_seconds <= factor * usual_seconds:
+                continue
+            with database.transaction(is_durable=False):
+                if database.one("lock_task", task_id=task_id) is not None:
+                    row = database.one("claim_backup", task_id=task_id)
                     if row is not None:
                         return self._hold(row, worker, lease_seconds)
         return None
+
+    def _usual_seconds(self, arm: str) -> float | None:
+        """That a phase of a path takes; None while none is finished."""
+        usual = [seconds for (seconds,) in self._database.rows("usual_seconds", arm=arm)]
+        return statistics.median(usual) if usual else None
 
     @retried
     def renew(self, claim: Claim, lease_seconds: float = LEASE_SECONDS) -> bool:
@@ -189,14 +201,17 @@ class Queue:
 
     @retried
     def reap(self) -> list[str]:
-        """Ends the leases that have expired; returns the names of the workers that held them."""
+        """Ends the leases that have expired; returns the names of the workers that held them. Takes
+        no lock if none has.
+        """
+        if self._database.one("has_expired_claims", epoch=self._database.epoch) is None:
+            return []
         with self._database.transaction():
             expired = self._database.rows("drop_expired_claims", epoch=self._database.epoch)
             for task_id, worker in expired:
                 count_loss(self._database, task_id, worker)
                 self._database.change("debit_worker", name=worker)
-            if expired:
-                self._database.change("reopen_tasks")
+            self._database.change("reopen_tasks")
         return sorted({worker for _, worker in expired})
 
     @retried
@@ -213,6 +228,14 @@ class Queue:
         """The most urgent first."""
         rows = self._database.rows("list_tasks")
         return [UnfinishedTask(Task(*row[:4]), *row[4:]) for row in rows]
+
+    def is_finished(self) -> bool:
+        """Whether every task is done."""
+        return self._database.one("has_unfinished") is None
+
+    def unfinished_kinds(self) -> set[str]:
+        """Of the tasks that are not done."""
+        return {kind for (kind,) in self._database.rows("unfinished_kinds")}
 
     def task_counts(self) -> dict[tuple[str, str], dict[str, int]]:
         """(kind, arm) -> state -> number of tasks."""

@@ -79,7 +79,7 @@ class Supervisor:
         Raises:
           WorkersEnded: a worker ended with an error that a person must correct.
         """
-        while self._ledger.queue.unfinished():
+        while not self._ledger.queue.is_finished():
             is_draining = self._is_draining
             if self._should_stop or (is_draining and not self._alive):
                 return False
@@ -141,7 +141,7 @@ class Supervisor:
         if ended.code == 0 and self._is_draining:
             self._report_departure(ended, "the run was told to drain")
             return
-        if ended.code == 0 and not self._ledger.queue.unfinished():
+        if ended.code == 0 and self._ledger.queue.is_finished():
             return
         if now - self._started_seconds[ended.name] > STEADY_SECONDS:
             self._wait_seconds.pop(ended.name, None)

@@ -24,7 +24,7 @@ def is_finished(folder: Path) -> bool:
     if not Layout(folder).ledger.exists():
         return False
     with reading(folder) as run:
-        return not run.ledger.queue.unfinished()
+        return run.ledger.queue.is_finished()
 
 
 def rows_of(folder: Path) -> list[ReportRow]:

@@ -6,7 +6,9 @@ stop saves a partial snapshot of its phase, which the next worker goes on from.
 """
 
 import contextlib
+import math
 import random
+import time
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
 
@@ -28,7 +30,9 @@ from dipaco.workers.recovery import recover
 from dipaco.workers.tasks.train import stacks_of, train_stacked
 
 SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
-MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.02, 1.0  # between two attempts to claim a task
+# Between two looks of an idle worker. What becomes due waits for at most a fifth of the time that the
+# worker has been idle; a thousand idle workers ask about a thousand questions a second.
+MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 5.0, 1.25
 
 
 class Worker:
@@ -64,6 +68,7 @@ class Worker:
         # Not an `Event`: a signal handler that sets one may deadlock on the lock that the
         # interrupted thread holds.
         self._stop_is_requested, self._wake_up = False, SimpleQueue[None]()
+        self._next_late_look_seconds = -math.inf  # monotonic
 
     def stop(self) -> None:
         """Asks the worker to stop after saving its phase. May be called by a signal handler."""
@@ -94,10 +99,10 @@ class Worker:
                 return True
             with contextlib.suppress(Empty):
                 self._wake_up.get(timeout=wait_seconds * random.uniform(0.5, 1.0))
-            wait_seconds = min(2 * wait_seconds, MAX_WAIT_SECONDS)
+            wait_seconds = min(WAIT_GROWTH * wait_seconds, MAX_WAIT_SECONDS)
 
     def _is_over(self) -> bool:
-        unfinished = {each.task.kind for each in self._run.ledger.queue.unfinished()}
+        unfinished = self._run.ledger.queue.unfinished_kinds()
         if set(self._kinds) <= set(FIRST_KINDS):  # later tasks never make one of these due
             return unfinished.isdisjoint(FIRST_KINDS)
         return not unfinished
@@ -126,18 +131,27 @@ class Worker:
         if self._phase_runner is not None:
             limit = 1
         lease = {"lease_seconds": self._lease_seconds}
+        # First: the tasks of silent workers are older than most that are ready.
+        queue.reap()
         claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
-        if not claims:
-            queue.reap()
-            claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims and "train" in self._kinds:
-            # The seconds recorded for a path are its share of the stack or the synchronous task.
-            arms = self._run.plan.arms
-            num_paths = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
-            factor = LATE_FACTOR * max(limit, *num_paths, 1)
-            backup = queue.claim_backup(self._name, factor=factor, **lease)
+            backup = self._claim_backup(limit)
             claims = [] if backup is None else [backup]
         return claims
+
+    def _claim_backup(self, limit: int) -> Claim | None:
+        """A late task, looked for once a lease."""
+        now = time.monotonic()
+        if now < self._next_late_look_seconds:
+            return None
+        self._next_late_look_seconds = now + self._lease_seconds * random.uniform(0.75, 1.25)
+        # The seconds recorded for a path are its share of the stack or the synchronous task.
+        arms = self._run.plan.arms
+        num_paths = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
+        factor = LATE_FACTOR * max(limit, *num_paths, 1)
+        return self._run.ledger.queue.claim_backup(
+            self._name, factor=factor, lease_seconds=self._lease_seconds
+        )
 
     def _do(self, claims: list[Claim]) -> None:
         """Executes one task, or a stack of `train` tasks in one program, and records its facts."""

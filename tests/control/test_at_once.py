@@ -2,6 +2,7 @@
 committed yet. On SQLite there is one writer at a time.
 """
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,7 @@ from dipaco.control.tasks import Task
 from tests.control.conftest import do_one, do_until, facts_of
 
 DEADLINE_SECONDS = 60.0
+LOOKERS = 24
 
 
 @pytest.fixture
@@ -83,3 +85,26 @@ def test_when_the_last_two_scores_of_a_release_come_at_once_it_is_evaluated(ledg
     at_once(ledger, place, *finish)
     due = [each.task for each in ledger.queue.unfinished()]
     assert Task("evaluate", "modular", "", claim.task.phase) in due
+
+
+def test_of_many_that_look_at_once_one_gets_the_backup_of_a_late_task(ledger, plan, place):
+    """Each on a connection of its own, all let go at the same moment, and again."""
+    quick = do_until(ledger, plan, "train")
+    claims = iter(lambda: ledger.queue.claim("slow"), None)
+    held = [claim for claim in claims if claim.task.arm == quick.task.arm]
+    ledger.commit.finish(plan, quick, facts_of(plan, quick.task))  # says what is usual
+    go = threading.Barrier(LOOKERS)
+
+    def look(number):
+        with open_ledger(*place) as other:
+            found = []
+            for _ in held:
+                go.wait(DEADLINE_SECONDS)
+                found.append(other.queue.claim_backup(f"looker {number}", factor=0.0))
+            return found
+
+    with ThreadPoolExecutor(LOOKERS) as threads:
+        backups = [claim for found in threads.map(look, range(LOOKERS)) for claim in found if claim]
+    assert sorted(claim.task for claim in backups) == sorted(claim.task for claim in held)
+    late = [held.task for held in ledger.queue.held() if held.task.arm == quick.task.arm]
+    assert len(late) == 2 * len(held)

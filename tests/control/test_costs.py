@@ -40,9 +40,8 @@ def fill(ledger, phases):
             ledger._database.change("add_task", **task._asdict(), priority=PRIORITY["train"])
     while ledger.queue.claim("somebody") is not None:
         pass
-    execute(
-        "VACUUM ANALYZE" if ledger._database.is_remote else "ANALYZE"
-    )  # a server does so itself
+    if ledger._database.is_remote:
+        execute("VACUUM ANALYZE")  # as a server does by itself
 
 
 def counted(ledger, ask):
@@ -105,6 +104,10 @@ QUESTIONS = {
     "newest modules": lambda ledger: ledger.progress.newest_modules(),
     "newest phases": lambda ledger: ledger.progress.newest_phases(),
     "phases reached": lambda ledger: ledger.progress.phases_reached("modular", MODULES),
+    "whether it is finished": lambda ledger: ledger.queue.is_finished(),
+    "kinds of unfinished tasks": lambda ledger: ledger.queue.unfinished_kinds(),
+    "delays that are over": lambda ledger: ledger.failures.end_delays(),
+    "failures": lambda ledger: ledger.failures.list(),
     "the command": lambda ledger: ledger.meta.command(),
 }
 SHORT, LONG = 10, 1000
@@ -124,6 +127,12 @@ def histories(request, tmp_path_factory):
     yield ledgers
     for ledger in ledgers.values():
         ledger.close()
+
+
+def test_a_look_for_a_late_task_is_two_statements_however_many_claims_there_are(histories):
+    for ledger in histories.values():
+        assert len(ledger.queue.held()) == PATHS - 1
+        assert counted(ledger, lambda at: at.queue.claim_backup("idle"))[1:] == (2, None)
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

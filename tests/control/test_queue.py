@@ -7,6 +7,8 @@ from dipaco.control.tasks import PRIORITY, Task
 from tests.control.conftest import (
     IntegrityError,
     do_one,
+    do_until,
+    facts_of,
     stage,
 )
 
@@ -78,3 +80,36 @@ def test_a_stale_claim_cannot_give_back_what_another_holds(ledger, plan):
     ledger.queue.give_back(stale)
     assert ledger.queue.claim("third") is None
     ledger.commit.finish(plan, current, [stage("prepare")])
+
+
+def test_a_look_that_finds_nothing_takes_no_lock(ledger, plan, monkeypatch):
+    """Many idle workers must not keep those waiting that have something to record."""
+    claim = do_until(ledger, plan, "train")
+    while ledger.queue.claim("others") is not None:
+        pass
+
+    def locked(*_, **__):
+        raise AssertionError("it took the lock")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger._database, "transaction", locked)
+        assert ledger.queue.claim("idle") is None
+        assert ledger.queue.claim_stack("idle", limit=4) == []
+        assert ledger.queue.claim_backup("idle", factor=0.0) is None  # nothing is usual yet
+        assert ledger.queue.reap() == []
+        assert not ledger.queue.is_finished()
+        assert ledger.queue.unfinished_kinds() == {"train"}
+        ledger.failures.end_delays()
+    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger._database, "transaction", locked)
+        assert ledger.queue.claim_backup("idle") is None  # now something is, and nothing is late
+    assert ledger.queue.claim_backup("idle", factor=0.0) is not None
+
+
+def test_is_finished_when_every_task_is_done(ledger, plan):
+    while not ledger.queue.is_finished():
+        assert ledger.queue.unfinished_kinds() == {u.task.kind for u in ledger.queue.unfinished()}
+        assert do_one(ledger, plan) is not None
+    assert ledger.queue.unfinished() == []
+    assert ledger.queue.unfinished_kinds() == set()

@@ -3,12 +3,17 @@ task is lost.
 """
 
 import dataclasses
+import time
+from collections import Counter
+from queue import Empty
 
 import pytest
 
 from dipaco.config import MODULAR
+from dipaco.control.queue import LEASE_SECONDS
 from dipaco.errors import ClaimLost
 from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.loop import MAX_WAIT_SECONDS
 from tests.workers.conftest import CONFIG, work_until, worker_of
 from tests.workers.test_recovery import work_until_claimed
 
@@ -119,3 +124,76 @@ def test_a_worker_that_cannot_record_deletes_nothing(begin, monkeypatch):
     assert worker_of(run, callbacks=told).run_once()
     assert told.lost == [task]
     assert (run.layout.root / partial_snapshot.receipt.name).is_dir()
+
+
+def test_a_worker_first_takes_up_what_a_silent_one_left(begin):
+    """Though other paths are ready: their modules wait for the path that is behind."""
+    run = begin(CONFIG)
+    task = work_until_claimed(run, "train", 0)
+    silent = run.ledger.queue.claim("silent", ("train",))
+    assert run.ledger.queue.unfinished_kinds() == {"train"}
+    assert (silent.task, len(run.ledger.queue.unfinished())) == (task, 4)
+    run.ledger.queue.renew(silent, lease_seconds=-1.0)
+    told = Told()
+    assert worker_of(run, callbacks=told).run_once()
+    assert told.finished == [silent.task]
+
+
+class Idle:
+    """Stands in for the waits of an idle worker: remembers them, and stops it after `number`."""
+
+    def __init__(self, monkeypatch, run, number):
+        self.worker, self.waits, self.number = worker_of(run), [], number
+        self.seconds = 1000.0
+        self.worker._wake_up = self
+        monkeypatch.setattr(time, "monotonic", lambda: self.seconds)
+
+    def get(self, timeout):
+        self.waits.append(timeout)
+        self.seconds += timeout
+        if len(self.waits) == self.number:
+            self.worker.stop()
+        raise Empty
+
+    def put(self, _):
+        pass
+
+
+@pytest.fixture
+def nothing_to_do(begin):
+    """A run whose ready tasks all are others'."""
+    run = begin(CONFIG)
+    work_until(run, 0)
+    while run.ledger.queue.claim("others") is not None:
+        pass
+    return run
+
+
+def test_an_idle_worker_looks_less_and_less_often_and_not_in_step_with_others(
+    nothing_to_do, monkeypatch
+):
+    idle = Idle(monkeypatch, nothing_to_do, 60)
+    assert not idle.worker.run_until_finished()
+    assert max(idle.waits) <= MAX_WAIT_SECONDS
+    assert min(idle.waits[-20:]) >= MAX_WAIT_SECONDS / 2
+    assert len(set(idle.waits[-20:])) > 10, "all workers would look at once"
+    for number, wait in enumerate(idle.waits[10:], start=10):
+        assert wait <= 0.6 * sum(idle.waits[:number]), "what came due meanwhile waits too long"
+
+
+def test_an_idle_worker_asks_little_and_looks_for_late_tasks_once_a_lease(
+    nothing_to_do, monkeypatch
+):
+    asked, database = Counter(), nothing_to_do.ledger._database
+    ask = database._execute
+    monkeypatch.setattr(
+        database, "_execute", lambda query, values: asked.update([query]) or ask(query, values)
+    )
+    idle = Idle(monkeypatch, nothing_to_do, 100)
+    assert not idle.worker.run_until_finished()
+    seconds = idle.seconds - 1000.0
+    late_looks = asked["single_claims"]
+    assert seconds / (1.25 * LEASE_SECONDS) <= late_looks <= seconds / (0.75 * LEASE_SECONDS) + 1
+    assert late_looks > 3
+    assert sum(asked.values()) < 2 * seconds, asked
+    assert max(asked.values()) <= 102, "it asks something twice in one look"
