@@ -30,8 +30,8 @@ from dipaco.workers.recovery import recover
 from dipaco.workers.tasks.train import stacks_of, train_stacked
 
 SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
-# Between two looks of an idle worker. What becomes due waits for a fifth of the time that the worker
-# has been idle, at most; a thousand idle workers ask about a thousand questions a second.
+# Between two looks of an idle worker. What becomes due waits for a fifth of the time that it has
+# been idle, at most; a thousand idle workers ask about a thousand questions a second.
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 5.0, 1.25
 
 
