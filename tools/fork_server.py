@@ -6,12 +6,16 @@
     {"arguments": [...], "folder": F, "starts": true}    its process; it runs beside what comes next
     {"waits_for": PROCESS, "folder": F}                  how that one has ended
 
+With `"module": M` and `"settings": {...}` in place of arguments it is a test's own program: `main`
+of that module is called with the folder and the settings.
+
 A process that has imported everything and computed nothing forks one child for each command line:
 a real process with its own exit code, streams and death, without the three seconds of imports.
 Faults are at the named points of `support/fault_points.py`.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import resource
@@ -116,6 +120,8 @@ def child(request: dict[str, Any], folder: Path) -> None:
     keep_all_compiled()
     if request.get("forks"):  # its own processes as well
         subprocess.Popen = Forked  # ty: ignore[invalid-assignment]
+    if module := request.get("module"):
+        sys.exit(importlib.import_module(module).main(folder, **request["settings"]))
     sys.exit(dipaco.cli.main.main(request["arguments"]))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import socket
 import time
 
 import jax
@@ -18,7 +19,7 @@ from dipaco.model.spec import initialise
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import StatePosition
-from dipaco.swarm.network.transport import Tcp
+from dipaco.swarm.network.transport import STREAM_BYTES, TCP, Tcp
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.leader import Leader
@@ -80,26 +81,50 @@ def issue(name, role="volunteer", authority=AUTHORITY, days=1.0, now=None):
     return authority.issue(name, role, time.time() if now is None else now, days)
 
 
-async def wire_of(credential, *, listens=True, meter=None, clock=time.time):
-    """A wire with a transport."""
+class OnHost(Tcp):
+    """TCP of one of the hosts of `tools/support/hosts.py`, in this process."""
+
+    @classmethod
+    async def start(cls, handler, host):
+        with host.entered():
+            self = await super().start(handler, host.address)
+        self._host = host
+        return self
+
+    async def open(self, address):
+        where, _, port = address.removeprefix(TCP).rpartition(":")
+        with self._host.entered():
+            connection = socket.socket()
+        connection.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(connection, (where, int(port)))
+        except BaseException:
+            connection.close()
+            raise
+        return await asyncio.open_connection(sock=connection, limit=STREAM_BYTES)
+
+
+async def wire_of(credential, *, listens=True, meter=None, clock=time.time, host=None):
+    """A wire with a transport, on this machine or a host."""
     signer = Signer(credential, clock)
     verifier = Verifier(credential.authority, credential.certificate.group, signer.name, clock)
     wire = Wire(signer, verifier, 64 << 20, meter)
-    wire.transport = await Tcp.start(wire.serve if listens else None)
+    handler = wire.serve if listens else None
+    wire.transport = await (Tcp.start(handler) if host is None else OnHost.start(handler, host))
     return wire
 
 
 class Group:
     """A leader, and the peers that join."""
 
-    def __init__(self, settings=SETTINGS):
-        self.settings = settings
+    def __init__(self, settings=SETTINGS, hosts=None):
+        self.settings, self.hosts = settings, hosts or {}
         self.compute = COMPUTE if settings is SETTINGS else Compute(settings)
         self.said, self.refused, self.states, self.outcomes = [], [], [], []
         self.volunteers = {}
 
     async def __aenter__(self):
-        self._lead_with(await wire_of(issue("back", "backbone")))
+        self._lead_with(await wire_of(issue("back", "backbone"), host=self.hosts.get("back")))
         self.holder.set_state(first_state(), StatePosition("test", 0, "root"), [])
         self.leader.begin_phase((self.wire.address,))
         self.states.append(jax.device_get(self.holder.state))
@@ -133,7 +158,8 @@ class Group:
 
     async def join(self, name, *, kind=Volunteer, slow=0.0, listens=True, most=None, **more):
         """One more volunteer, which needs `slow` seconds more for each block."""
-        wire = await wire_of(issue(name), listens=listens, meter=LinkMeter(most))
+        meter, host = LinkMeter(most), self.hosts.get(name)
+        wire = await wire_of(issue(name), listens=listens, meter=meter, host=host)
         holder = StateHolder(wire, Slow(self.compute, slow) if kind is not Auxiliary else None)
         volunteer = kind(wire, (self.wire.address,), holder, **more)
         await volunteer.join()

@@ -83,6 +83,10 @@ class Command(Protocol):
         """Starts one."""
         ...
 
+    def call(self, module: str, **settings: Any) -> Started:
+        """Starts a program of the tests: `main(folder, **settings)` of a module."""
+        ...
+
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory) -> Path:
@@ -161,6 +165,9 @@ def dipaco(tmp_path_factory, command_cache) -> Iterator[Command]:
         def start(self, *arguments: object, **request: Any) -> Started:
             request = self._request(arguments, request | {"starts": True})
             return Started(ask(request)["process"], Path(request["folder"]), ask)
+
+        def call(self, module: str, **settings: Any) -> Started:
+            return self.start(module=module, settings=settings)
 
         def _request(self, arguments: tuple, request: dict[str, Any]) -> dict[str, Any]:
             place = folder / uuid.uuid4().hex
