@@ -274,7 +274,8 @@ class Simulation:
     def _kill(self, claim: Claim, done: float) -> None:
         self._running.discard(claim)
         self.counts["killed"] += 1
-        self._at(self._now + self._options.lease_seconds + 0.1, self._reap)
+        for look in range(2 * BEATS_PER_LEASE):
+            self._at(self._now + look * self._options.lease_seconds / BEATS_PER_LEASE, self._reap)
         self._go_away(claim.worker)
 
     def _reap(self) -> None:

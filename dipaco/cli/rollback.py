@@ -30,9 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.runs.opening import reading
-    from dipaco.workers.rollback import roll_back
+    from dipaco.workers.rollback import roll_back, wait_for_silent_workers
 
     with reading(options.run) as opened:
+        wait_for_silent_workers(opened.ledger, print)
         counts = roll_back(opened, options.phase)
         order = opened.ledger.meta.command().name
     aside = ", ".join(f"{count} {kind}" for kind, count in counts.items())

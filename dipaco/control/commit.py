@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dipaco.control.database import Database, KeyTaken
 from dipaco.control.facts import Facts, PartialSnapshot
 from dipaco.control.plan import Plan
-from dipaco.control.queue import Queue, add_outer_task, add_tasks, key_of
+from dipaco.control.queue import Queue, add_outer_task, add_tasks, held_seconds, key_of
 from dipaco.control.quorums import Quorums
 from dipaco.control.recording import (
     is_recorded,
@@ -71,13 +71,12 @@ class Commit:
           ClaimLost: another worker holds the task. Nothing was recorded.
         """
         with self._database.transaction():
-            held = self._database.one("drop_claim", **key_of(claim))
-            if held is None:
+            if self._database.one("drop_claim", **key_of(claim)) is None:
                 raise ClaimLost(task=claim.task)
             self._put_partial_snapshot(claim.task, partial_snapshot)
             self._database.change("forget_deaths", task_id=claim.task_id)
             self._database.change("reopen_tasks")
-            self._database.change("credit_worker", name=claim.worker, seconds=held[0])
+            self._database.change("credit_worker", name=claim.worker, seconds=held_seconds(claim))
 
     @retried
     def save_partial_snapshot(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
@@ -109,6 +108,7 @@ class Commit:
                 task_id=claim.task_id,
                 attempt=claim.attempt,
                 worker=claim.worker,
+                held_seconds=held_seconds(claim),
                 trained=json.dumps(trained),
                 contributions=json.dumps(contributions),
                 lock_keys=self._database.lock_keys(*_lock_subjects(plan, facts)),

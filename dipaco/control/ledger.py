@@ -42,7 +42,7 @@ class Ledger:
         self.progress = RunProgress(self._database)
         self.retention = Retention(self._database)
         self.redos = Redos(self._database, self.queue)
-        self.rollbacks = Rollbacks(self._database)
+        self.rollbacks = Rollbacks(self._database, self.queue)
         self.members = Members(self._database)
         self.swarms = Swarms(self._database)
 

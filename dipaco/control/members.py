@@ -15,13 +15,15 @@ class Member(NamedTuple):
     pid: int
     machine: str  # what the bits of its results depend on
     state: str  # here, left, lost
-    silent_seconds: float  # since its last heartbeat
+    silent_seconds: float  # since its last heartbeat, by the database's clock: to be shown only
     live_seconds: float  # from joining to its last heartbeat, each time that it took part
     committed_seconds: float  # of them, spent in tasks that were recorded
     committed_tasks: int
     lost_tasks: int  # leases that it lost
     epoch: str  # of the clock that counts these seconds
     joined: float  # on that clock
+    heartbeats: int  # a counter: whether a worker is alive is seen by its growing (`silence.py`)
+    is_silent: bool  # a process that ends leases has seen no heartbeat for `LEASE_SECONDS`
     life: str  # its process, told from any other's on any machine
     kinds: tuple[str, ...]  # of the tasks that it does; none: not recorded
     last_words: str  # why it ended, if not in order
@@ -99,6 +101,6 @@ class Members:
     def list(self) -> list[Member]:
         """All workers that ever took part, by name."""
         return [
-            Member(*row[:-2], tuple(row[-2].split(",")) if row[-2] else (), row[-1])
-            for row in self._database.rows("list_workers")
+            Member(*row, bool(is_silent), life, tuple(kinds.split(",")) if kinds else (), words)
+            for *row, is_silent, life, kinds, words in self._database.rows("list_workers")
         ]

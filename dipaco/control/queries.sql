@@ -49,12 +49,14 @@ ON CONFLICT (arm, module, phase) DO NOTHING;
 -- drop_quorum: all contributions are in
 DELETE FROM quorums WHERE arm = :arm AND module = :module AND phase = :phase;
 
--- num_graces_over: modules whose grace is over, or was counted by the clock before a reboot
-SELECT count(*) FROM quorums WHERE until <= :now OR epoch <> :epoch;
+-- num_graces_over: of an arm's modules, those whose grace is over, was counted by the clock before a
+-- reboot, or has more left than a whole one, since the clock was set back
+SELECT count(*) FROM quorums
+WHERE arm = :arm AND (until <= :now OR epoch <> :epoch OR until > :now + :grace_seconds);
 
--- restart_grace: after a reboot, whose clock starts at zero
+-- restart_grace: the clock is another, or was set back
 UPDATE quorums SET epoch = :epoch, until = :now + :grace_seconds
-WHERE epoch <> :epoch AND arm = :arm;
+WHERE arm = :arm AND (epoch <> :epoch OR until > :now + :grace_seconds);
 
 -- end_grace: modules whose grace is over
 DELETE FROM quorums WHERE epoch = :epoch AND until <= :now RETURNING arm, module, phase;
@@ -136,8 +138,7 @@ WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
     SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
     WHERE tasks.kind = 'train' AND w.state = 'here' AND (
       b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
-      OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-        AND w.heartbeat > :now - :max_silent_seconds
+      OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
         AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
 ORDER BY priority, id LIMIT 1;
 
@@ -153,16 +154,15 @@ WITH next AS MATERIALIZED
        SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
        WHERE tasks.kind = 'train' AND w.state = 'here' AND (
          b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
-         OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-           AND w.heartbeat > :now - :max_silent_seconds
+         OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
    ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED),
 claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
    RETURNING id, kind, arm, subject, phase, attempt),
 held AS
-  (INSERT INTO claims (task_id, attempt, worker, epoch, since, lease_until)
-   SELECT id, attempt, :worker, :epoch, :now, :now + :lease_seconds FROM claimed)
+  (INSERT INTO claims (task_id, attempt, worker, lease_seconds)
+   SELECT id, attempt, :worker, :lease_seconds FROM claimed)
 SELECT id, kind, arm, subject, phase, attempt FROM claimed;
 
 -- next_alike@sqlite: ready tasks of one kind, arm and phase, to be done together
@@ -172,8 +172,7 @@ WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
     SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
     WHERE tasks.kind = 'train' AND w.state = 'here' AND (
       b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
-      OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-        AND w.heartbeat > :now - :max_silent_seconds
+      OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
         AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
 ORDER BY id LIMIT :limit;
 
@@ -185,22 +184,21 @@ WITH next AS MATERIALIZED
        SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
        WHERE tasks.kind = 'train' AND w.state = 'here' AND (
          b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
-         OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.epoch = :epoch
-           AND w.heartbeat > :now - :max_silent_seconds
+         OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
    ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED),
 claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
    RETURNING id, kind, arm, subject, phase, attempt),
 held AS
-  (INSERT INTO claims (task_id, attempt, worker, epoch, since, lease_until)
-   SELECT id, attempt, :worker, :epoch, :now, :now + :lease_seconds FROM claimed)
+  (INSERT INTO claims (task_id, attempt, worker, lease_seconds)
+   SELECT id, attempt, :worker, :lease_seconds FROM claimed)
 SELECT id, kind, arm, subject, phase, attempt FROM claimed;
 
--- single_claims: tasks of paths that one other worker holds, and for how long; the longest first
-SELECT t.id, t.arm, min(:now - c.since) FROM claims c CROSS JOIN tasks t
+-- single_claims: tasks of paths that one other worker holds, with how long it had at its last
+-- renewal; the longest first
+SELECT t.id, t.arm, min(c.held_seconds) FROM claims c CROSS JOIN tasks t
 WHERE t.id = c.task_id AND t.state = 'claimed' AND t.kind IN ('pretrain', 'train')
-  AND c.epoch = :epoch
   AND NOT EXISTS (SELECT 1 FROM swarm_backbones b WHERE b.worker IN (c.worker, :worker))
 GROUP BY t.id, t.arm HAVING count(*) = 1 AND min(c.worker) <> :worker
 ORDER BY 3 DESC, t.id;
@@ -224,22 +222,23 @@ SELECT (SELECT t.seconds FROM trained t WHERE t.arm = p.arm AND t.path = p.path
 FROM path_totals p WHERE p.arm = :arm AND p.phases > 0;
 
 -- add_claim: a worker holds a task until its lease expires
-INSERT INTO claims (task_id, attempt, worker, epoch, since, lease_until)
-VALUES (:task_id, :attempt, :worker, :epoch, :now, :now + :lease_seconds);
+INSERT INTO claims (task_id, attempt, worker, lease_seconds)
+VALUES (:task_id, :attempt, :worker, :lease_seconds);
 
--- renew_claim: extends its lease; changes no row if it is lost
-UPDATE claims SET lease_until = :now + :lease_seconds
+-- renew_claim: its lease starts again; changes no row if it is lost
+UPDATE claims SET renewals = renewals + 1, lease_seconds = :lease_seconds,
+                  held_seconds = :held_seconds
 WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker;
 
 -- holds_claim: a row if it is still held
 SELECT 1 FROM claims WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker;
 
--- drop_claim: returns how long it was held; no row if it is lost
+-- drop_claim: no row if it is lost
 DELETE FROM claims WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker
-RETURNING :now - since;
+RETURNING task_id;
 
--- drop_claims_of_task: all of them, with the seconds that each was held
-DELETE FROM claims WHERE task_id = :task_id RETURNING attempt, worker, :now - since;
+-- drop_claims_of_task: all of them
+DELETE FROM claims WHERE task_id = :task_id RETURNING attempt, worker;
 
 -- drop_claims_of_worker: of a worker that is known to be dead
 DELETE FROM claims WHERE worker = :worker RETURNING task_id;
@@ -247,12 +246,18 @@ DELETE FROM claims WHERE worker = :worker RETURNING task_id;
 -- drop_all_claims: of a run without workers
 DELETE FROM claims;
 
--- has_expired_claims: a row if `drop_expired_claims` would find one
-SELECT 1 FROM claims WHERE epoch <> :epoch OR lease_until < :now LIMIT 1;
+-- live_claims: every claim, with the counter that its worker raises
+SELECT task_id, attempt, renewals, lease_seconds FROM claims ORDER BY task_id, attempt;
 
--- drop_expired_claims: of workers that were silent for a whole lease, or claimed before a reboot
-DELETE FROM claims WHERE epoch <> :epoch OR lease_until < :now
+-- drop_silent_claim: of a worker that was silent for a whole lease; no row if it was renewed since
+DELETE FROM claims WHERE task_id = :task_id AND attempt = :attempt AND renewals = :renewals
 RETURNING task_id, worker;
+
+-- heard_workers: those that count as alive, with the counter that each raises
+SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 ORDER BY name;
+
+-- mark_silent: a worker that was silent for a whole lease; until its next heartbeat
+UPDATE workers SET is_silent = 1 WHERE name = :name AND heartbeats = :heartbeats;
 
 -- reopen_tasks: claimed tasks without a claim are ready again
 UPDATE tasks SET state = 'ready'
@@ -325,8 +330,9 @@ UPDATE tasks SET state = 'ready' WHERE state = 'waiting';
 -- is_finished_by: a row if this attempt finished the task
 SELECT 1 FROM tasks t WHERE t.id = :task_id AND t.state = 'done' AND t.attempt = :attempt;
 
--- claims: every claim, with the seconds held and left
-SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, :now - c.since, c.lease_until - :now
+-- claims: every claim, with the seconds held at its last renewal, and its lease
+SELECT t.kind, t.arm, t.subject, t.phase, c.worker, c.attempt, c.held_seconds,
+       c.renewals, c.lease_seconds
 FROM claims c JOIN tasks t ON t.id = c.task_id ORDER BY c.worker, t.id;
 
 -- put_worker: registers a worker; changes no row if another took the name meanwhile
@@ -338,11 +344,13 @@ ON CONFLICT (name) DO UPDATE SET
   committed_until = excluded.committed_until,
   host = excluded.host, pid = excluded.pid, life = excluded.life, machine = excluded.machine,
   state = 'here', version = excluded.version, epoch = excluded.epoch, joined = excluded.joined,
-  heartbeat = excluded.heartbeat, kinds = excluded.kinds, last_words = ''
+  heartbeat = excluded.heartbeat, heartbeats = workers.heartbeats + 1, is_silent = 0,
+  kinds = excluded.kinds, last_words = ''
 WHERE workers.state <> 'here' OR workers.life = :after;
 
 -- heartbeat: a worker is alive
-UPDATE workers SET heartbeat = :now WHERE name = :name AND life = :life;
+UPDATE workers SET heartbeat = :now, heartbeats = heartbeats + 1, is_silent = 0
+WHERE name = :name AND life = :life;
 
 -- leave: a worker has left
 UPDATE workers SET state = 'left', heartbeat = :now, last_words = :last_words
@@ -368,7 +376,8 @@ UPDATE workers SET lost_tasks = lost_tasks + 1 WHERE name = :name;
 
 -- list_workers: every worker, and how much of its time counted
 SELECT name, host, pid, machine, state, :now - heartbeat, earlier_seconds + heartbeat - joined,
-       committed_seconds, committed_tasks, lost_tasks, epoch, joined, life, kinds, last_words
+       committed_seconds, committed_tasks, lost_tasks, epoch, joined, heartbeats, is_silent, life,
+       kinds, last_words
 FROM workers ORDER BY name;
 
 -- put_partial_snapshot: a path stopped inside a phase
@@ -391,7 +400,7 @@ SELECT losses FROM partial_snapshots WHERE arm = :arm;
 DELETE FROM partial_snapshots WHERE arm = :arm AND path = :path AND phase = :phase;
 
 -- finish_training@postgresql: commits a path's phase with all that follows; see the schema
-SELECT finish_training(:task_id, :attempt, :worker, CAST(:trained AS JSONB),
+SELECT finish_training(:task_id, :attempt, :worker, :held_seconds, CAST(:trained AS JSONB),
                        CAST(:contributions AS JSONB), CAST(:lock_keys AS TEXT[]),
                        CAST(:outer AS JSONB));
 
@@ -641,8 +650,8 @@ DELETE FROM swarm_backbones WHERE worker = :worker;
 
 -- swarm_backbones: the live ones of a path, the newest heartbeat first
 SELECT b.worker, b.address FROM swarm_backbones b JOIN workers w ON w.name = b.worker
-WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' AND w.epoch = :epoch
-  AND w.heartbeat > :now - :max_silent_seconds ORDER BY w.heartbeat DESC;
+WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' AND w.is_silent = 0
+ORDER BY w.heartbeat DESC;
 
 -- put_swarm_step: a group step was taken; a step that was lost is taken again
 INSERT INTO swarm_steps (arm, path, step, lineage, loss, targets, seconds, blocks)

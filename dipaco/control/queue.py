@@ -1,6 +1,8 @@
-"""The task queue: which worker holds which task, and until when.
+"""The task queue: which worker holds which task.
 
-A claim is a *lease*: it expires when its worker falls silent, and the task is ready again. A worker
+A claim is a *lease*: it expires when its worker falls silent, and the task is ready again. Its
+worker raises a counter at every renewal; any process that looks often, and sees the same count for
+as long as the lease, may end it (`silence.py`: no clocks of two machines are compared). A worker
 finishes a task under the claim's number (`attempt`, a fencing token); a worker that was silent and
 came back has lost its claim and can record nothing. A late task may be claimed a second time as a
 *backup*: both claims are valid, and the first to commit counts (DiPaCo, arXiv 2403.10616, section
@@ -12,9 +14,11 @@ import statistics
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
+from dipaco.control import clock
 from dipaco.control.database import Database
 from dipaco.control.failures import count_crash, count_loss, forget
 from dipaco.control.retry import retried
+from dipaco.control.silence import Counter, Silence
 from dipaco.control.tasks import PRIORITY, Claim, Kind, Task
 from dipaco.errors import ClaimLost
 
@@ -30,8 +34,9 @@ class HeldClaim(NamedTuple):
     task: Task
     worker: str
     attempt: int
-    since_seconds: float
-    lease_left_seconds: float
+    held_seconds: float  # at its last renewal
+    renewals: int
+    lease_seconds: float
 
 
 class UnfinishedTask(NamedTuple):
@@ -47,6 +52,7 @@ class Queue:
 
     def __init__(self, database: Database):
         self._database = database
+        self._claims_seen, self._workers_seen = Silence(), Silence()
 
     def claim(
         self,
@@ -82,7 +88,6 @@ class Queue:
     def _claim(self, what: str, holder: dict[str, Any], **values: Any) -> list[Claim]:
         # Need not be durable: losing a claim in a power cut costs a second claim and no facts.
         database, worker = self._database, holder["worker"]
-        values |= {"epoch": database.epoch, "max_silent_seconds": LEASE_SECONDS}
         if database.is_remote:
             rows = database.rows(f"claim_{what}", **values, **holder)
             return [_claim_of(worker, row) for row in rows]
@@ -104,11 +109,11 @@ class Queue:
         take; None if none is late.
         """
         database = self._database
-        held = database.rows("single_claims", worker=worker, epoch=database.epoch)
+        held = database.rows("single_claims", worker=worker)
         usual = {arm: self._usual_seconds(arm) for arm in {arm for _, arm, _ in held}}
-        for task_id, arm, held_seconds in held:
+        for task_id, arm, seconds in held:
             usual_seconds = usual[arm]
-            if usual_seconds is None or held_seconds <= factor * usual_seconds:
+            if usual_seconds is None or seconds < factor * usual_seconds:
                 continue
             with database.transaction(is_durable=False):
                 if database.one("lock_task", task_id=task_id) is not None:
@@ -127,7 +132,10 @@ class Queue:
         """The lease starts again now; False if the claim is lost."""
         with self._database.transaction(is_durable=False):
             renewed = self._database.change(
-                "renew_claim", **key_of(claim), lease_seconds=lease_seconds
+                "renew_claim",
+                **key_of(claim),
+                lease_seconds=lease_seconds,
+                held_seconds=held_seconds(claim),
             )
         return bool(renewed)
 
@@ -135,7 +143,10 @@ class Queue:
         """Inside a transaction: drops all claims of the task, backups included. Returns for how
         many seconds `claim` held it. Raises `ClaimLost`.
         """
-        return _held_seconds(self._database.rows("drop_claims_of_task", **_task(claim)), claim)
+        dropped = self._database.rows("drop_claims_of_task", **_task(claim))
+        if (claim.attempt, claim.worker) not in dropped:
+            raise ClaimLost(task=claim.task)
+        return held_seconds(claim)
 
     def end_finished(self, claim: Claim) -> tuple[float, int]:
         """Inside a transaction: as `end`, and the task is done. Returns also how often it had been
@@ -201,27 +212,50 @@ class Queue:
 
     @retried
     def reap(self) -> list[str]:
-        """Ends the leases that have expired; returns the names of the workers that held them. Takes
-        no lock if none has.
+        """Looks once at all claims, and ends those that have stood still for their lease; returns
+        the names of the workers that held them. Likewise, workers without a heartbeat for a lease
+        count as silent. Takes no lock if there is nothing to end.
+
+        To be called often: this process must itself have seen that a claim stands still, at least
+        at three looks.
         """
-        if self._database.one("has_expired_claims", epoch=self._database.epoch) is None:
+        self._mark_silent_workers()
+        claims = {
+            (task_id, attempt): Counter(renewals, lease_seconds)
+            for task_id, attempt, renewals, lease_seconds in self._database.rows("live_claims")
+        }
+        over = self._claims_seen.over(claims)
+        if not over:
             return []
         with self._database.transaction():
-            expired = self._database.rows("drop_expired_claims", epoch=self._database.epoch)
+            expired: list[tuple] = []
+            for task_id, attempt in over:
+                renewals = claims[task_id, attempt].count
+                of = {"task_id": task_id, "attempt": attempt, "renewals": renewals}
+                expired += self._database.rows("drop_silent_claim", **of)
             for task_id, worker in expired:
                 count_loss(self._database, task_id, worker)
                 self._database.change("debit_worker", name=worker)
             self._database.change("reopen_tasks")
         return sorted({worker for _, worker in expired})
 
+    def _mark_silent_workers(self) -> None:
+        workers = {
+            name: Counter(heartbeats, LEASE_SECONDS)
+            for name, heartbeats in self._database.rows("heard_workers")
+        }
+        silent = self._workers_seen.over(workers)
+        if silent:
+            with self._database.transaction(is_durable=False):
+                for name in silent:
+                    self._database.change("mark_silent", name=name, heartbeats=workers[name].count)
+
     @retried
     def held(self) -> list[HeldClaim]:
         """Every claim whose lease has not been ended."""
         return [
-            HeldClaim(Task(kind, arm, subject, phase), worker, attempt, since, left)
-            for kind, arm, subject, phase, worker, attempt, since, left in self._database.rows(
-                "claims"
-            )
+            HeldClaim(Task(kind, arm, subject, phase), *claim)
+            for kind, arm, subject, phase, *claim in self._database.rows("claims")
         ]
 
     def unfinished(self) -> list[UnfinishedTask]:
@@ -246,9 +280,7 @@ class Queue:
 
     def _hold(self, row: tuple, worker: str, lease_seconds: float) -> Claim:
         claim = _claim_of(worker, row)
-        self._database.change(
-            "add_claim", **key_of(claim), epoch=self._database.epoch, lease_seconds=lease_seconds
-        )
+        self._database.change("add_claim", **key_of(claim), lease_seconds=lease_seconds)
         return claim
 
 
@@ -266,14 +298,12 @@ def add_outer_task(database: Database, task: Task, awaited: int) -> None:
 
 def _claim_of(worker: str, row: tuple) -> Claim:
     task_id, kind, arm, subject, phase, attempt = row
-    return Claim(Task(kind, arm, subject, phase), task_id, attempt, worker)
+    return Claim(Task(kind, arm, subject, phase), task_id, attempt, worker, clock.now_seconds())
 
 
-def _held_seconds(rows: list[tuple], claim: Claim) -> float:
-    for attempt, worker, seconds in rows:
-        if (attempt, worker) == (claim.attempt, claim.worker):
-            return seconds
-    raise ClaimLost(task=claim.task)
+def held_seconds(claim: Claim) -> float:
+    """For how long this process, which made the claim, has held it."""
+    return clock.now_seconds() - claim.since
 
 
 def _task(claim: Claim) -> dict[str, Any]:

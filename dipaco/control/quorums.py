@@ -63,17 +63,20 @@ class Quorums:
 
     @retried
     def end_grace(self, plan: Plan) -> list[Task]:
-        """Makes due the steps whose grace is over, and returns them. After a reboot the clock has
-        changed, and every grace starts again.
+        """Makes due the steps whose grace is over, and returns them. If the clock is another after
+        a reboot, or was set back, the grace starts again; if it was set forth, it ends early.
         """
         database, epoch = self._database, self._database.epoch
-        ((count,),) = database.rows("num_graces_over", epoch=epoch)
-        if not count:
+        arms = [
+            {"arm": arm.name, "grace_seconds": arm.grace_seconds, "epoch": epoch}
+            for arm in plan.arms
+            if arm.has_quorum
+        ]
+        if not any(database.rows("num_graces_over", **of)[0][0] for of in arms):
             return []
         with database.transaction():
-            for arm in plan.arms:
-                of = {"arm": arm.name, "grace_seconds": arm.grace_seconds}
-                database.change("restart_grace", epoch=epoch, **of)
+            for of in arms:
+                database.change("restart_grace", **of)
             tasks = [Task("outer", *row) for row in database.rows("end_grace", epoch=epoch)]
             add_tasks(database, sorted(tasks))
         return tasks

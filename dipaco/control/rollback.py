@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dipaco.control.database import Database
-from dipaco.control.queue import add_tasks
+from dipaco.control.queue import Queue, add_tasks
 from dipaco.control.retry import retried
 from dipaco.control.tasks import Task
 from dipaco.errors import WorkersActive
@@ -32,8 +32,8 @@ class Rollback(NamedTuple):
 class Rollbacks:
     """Rollbacks of one run."""
 
-    def __init__(self, database: Database):
-        self._database = database
+    def __init__(self, database: Database, queue: Queue):
+        self._database, self._queue = database, queue
 
     @retried
     def go_back(self, arm: str, phase: int, due: Iterable[Task]) -> dict[str, int]:
@@ -47,6 +47,7 @@ class Rollbacks:
         Raises:
           WorkersActive: a worker holds a lease. Nothing was changed.
         """
+        self._queue.reap()
         database, of = self._database, {"arm": arm, "phase": phase}
         with database.transaction():
             # First: from here on a claim of these tasks waits for this transaction and then finds
@@ -77,8 +78,6 @@ class Rollbacks:
 
 def refuse_while_claimed(database: Database, what: str) -> None:
     """Inside a transaction: raises `WorkersActive` if a worker holds a lease."""
-    database.rows("drop_expired_claims", epoch=database.epoch)
-    database.change("reopen_tasks")
     held = database.rows("claims")
     if held:
         some = ", ".join(sorted({row[4] for row in held})[:3])

@@ -4,7 +4,6 @@ import json
 from typing import Any, NamedTuple
 
 from dipaco.control.database import Database
-from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.retry import retried
 
 
@@ -70,8 +69,7 @@ class Swarms:
     @retried
     def backbones(self, arm: str, path: int) -> dict[str, str]:
         """Worker -> address of the live backbones; the newest heartbeat first."""
-        values = {"epoch": self._database.epoch, "max_silent_seconds": LEASE_SECONDS}
-        return dict(self._database.rows("swarm_backbones", arm=arm, subject=str(path), **values))
+        return dict(self._database.rows("swarm_backbones", arm=arm, subject=str(path)))
 
     @retried
     def put_step(self, arm: str, path: int, step: GroupStep) -> None:

@@ -68,6 +68,7 @@ class Claim(NamedTuple):
     task_id: int
     attempt: int  # fencing token: a later claim of the same task has a higher one
     worker: str  # that claimed it
+    since: float = 0.0  # seconds of `clock.now_seconds` of the process that claimed it
 
 
 class GradientStats(NamedTuple):

@@ -92,7 +92,7 @@ def _status_of_work(run: Run) -> dict[str, Any]:
                 "host": member.host,
                 "machine": member.machine,
                 "task": str(held[member.name].task) if member.name in held else None,
-                "task_seconds": held[member.name].since_seconds if member.name in held else None,
+                "task_seconds": held[member.name].held_seconds if member.name in held else None,
                 "silent_seconds": member.silent_seconds,
                 "participation": member.participation,
                 "committed_tasks": member.committed_tasks,

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import dipaco
 from dipaco.control.ledger import Ledger
-from dipaco.control.queue import LEASE_SECONDS
 from dipaco.errors import LedgerDamaged, WorkersActive
 from dipaco.runs.opening import database_location_of
 from dipaco.store.address import Address
@@ -69,7 +68,7 @@ def _active_workers(ledger: Ledger) -> str:
     names = {held.worker for held in ledger.queue.held()} | {
         member.name
         for member in ledger.members.list()
-        if member.state == "here" and member.silent_seconds < LEASE_SECONDS
+        if member.state == "here" and not member.is_silent
     }
     some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
     return f"{some} {'is' if len(names) == 1 else 'are'} here" if names else ""

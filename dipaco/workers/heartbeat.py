@@ -61,7 +61,9 @@ class LeaseRenewer:
         return claim in self._lost
 
     def renew(self, ledger: Ledger) -> None:
-        """One heartbeat: renews the claims, marks the worker alive, reads the command."""
+        """One heartbeat: renews the claims, marks the worker alive, looks for leases of others that
+        have expired, reads the command.
+        """
         with self._guard:
             claims = self._claims
         lost = {claim for claim in claims if not ledger.queue.renew(claim, self._lease_seconds)}
@@ -69,6 +71,7 @@ class LeaseRenewer:
             if claims is self._claims:
                 self._lost |= lost
         self._is_replaced = not ledger.members.heartbeat(self._worker, str(Life.here()))
+        ledger.queue.reap()
         self.receive(ledger.meta.command())
 
     def receive(self, command: RunCommand) -> None:

@@ -2,6 +2,7 @@
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.queue import LEASE_SECONDS
+from dipaco.control.silence import Counter, Silence
 from dipaco.observe.events import Event
 
 
@@ -10,12 +11,12 @@ class Monitor:
 
     Args:
       ledger: of the run.
-      silent_seconds: without a heartbeat, after which a worker counts as silent.
+      silent_seconds: without a heartbeat while it looks, after which a worker counts as silent.
     """
 
     def __init__(self, ledger: Ledger, silent_seconds: float = LEASE_SECONDS):
         self._ledger, self._silent_seconds = ledger, silent_seconds
-        self._silent: set[str] = set()
+        self._silence, self._silent = Silence(), set[str]()
         self.is_alone = False  # at the last look, no worker was here that is not silent
         self._refusals = len(ledger.redos.refusals())
 
@@ -25,20 +26,18 @@ class Monitor:
             Event("lease_ended", {"worker": worker}, "warning")
             for worker in self._ledger.queue.reap()
         ]
-        here = [member for member in self._ledger.members.list() if member.state == "here"]
-        silent = {
-            member.name: member.silent_seconds
-            for member in here
-            if member.silent_seconds > self._silent_seconds
+        here = {
+            member.name: Counter(member.heartbeats, self._silent_seconds)
+            for member in self._ledger.members.list()
+            if member.state == "here"
         }
+        silent = set(self._silence.over(here))
         self.is_alone = len(here) == len(silent)
-        for name in sorted(silent.keys() - self._silent):
-            fields = {"worker": name, "seconds": silent[name]}
+        for name in sorted(silent - self._silent):
+            fields = {"worker": name, "seconds": self._silent_seconds}
             events.append(Event("worker_silent", fields, "warning"))
-        events += [
-            Event("worker_back", {"worker": name}) for name in sorted(self._silent - silent.keys())
-        ]
-        self._silent = set(silent)
+        events += [Event("worker_back", {"worker": name}) for name in sorted(self._silent - silent)]
+        self._silent = silent
         refusals = self._ledger.redos.refusals()
         new = refusals[: max(0, len(refusals) - self._refusals)]
         self._refusals = len(refusals)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 
 import dipaco
 from dipaco.control.members import Member, Members
+from dipaco.control.silence import Counter, Silence
 from dipaco.workers.errors import NameTaken
 from dipaco.workers.heartbeat import MAX_HEARTBEAT_SECONDS
 from dipaco.workers.life import Life
@@ -61,7 +62,7 @@ def wait_until_name_is_free(
       members: of the run.
       name: of the worker to register.
       say: called with a sentence if it has to wait.
-      silent_seconds: without a heartbeat, after which a worker counts as dead.
+      silent_seconds: without a heartbeat while this looks, after which a worker counts as dead.
 
     Returns:
       The dead worker of this name, or None.
@@ -70,6 +71,7 @@ def wait_until_name_is_free(
       NameTaken: it is alive.
     """
     before: Member | None = None
+    silence = Silence()
     while True:
         known = {member.name: member for member in members.list() if member.state == "here"}
         member = known.get(name)
@@ -77,12 +79,12 @@ def wait_until_name_is_free(
             return member
         if member.life == str(Life.here()) or Life.parse(member.life).is_over():
             return member  # this process, which takes part again; or one that has ended
-        if member.silent_seconds > silent_seconds:
+        is_silent = silence.over({name: Counter(member.heartbeats, silent_seconds)})
+        if member.is_silent or is_silent:
             return member
         if before is None:
-            silent = f"{member.silent_seconds:.0f} s ago"
-            say(f"{name} was alive {silent}; waiting to see whether it still is")
-        elif member.silent_seconds < before.silent_seconds:  # it has had a heartbeat
+            say(f"{name} may be alive; waiting to see whether it is ({silent_seconds:.0f} s)")
+        elif member.heartbeats > before.heartbeats:
             raise NameTaken(name=name, pid=member.pid, host=member.host)
         before = member
         time.sleep(POLL_SECONDS)

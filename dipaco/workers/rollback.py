@@ -1,11 +1,17 @@
 """Rollback: sets the modular model back to an earlier phase, as it was recorded."""
 
+import time
+from collections.abc import Callable
+
 from dipaco.config import MODULAR
+from dipaco.control.ledger import Ledger
 from dipaco.control.scheduler import due
 from dipaco.control.tasks import Contribution, Fact, ModuleReady, Task
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.workers.errors import CannotRollBack
+
+POLL_SECONDS = 0.5
 
 
 def roll_back(run: Run, phase: int) -> dict[str, int]:
@@ -20,6 +26,27 @@ def roll_back(run: Run, phase: int) -> dict[str, int]:
     _check_phase(run, phase)
     _check_bytes(run, phase)
     return run.ledger.rollbacks.go_back(MODULAR, phase, _due_at(run, phase))
+
+
+def wait_for_silent_workers(ledger: Ledger, say: Callable[[str], None]) -> None:
+    """Ends the claims of workers that are gone, for which it has to look as long as their leases.
+    Returns at once if none is held, and as soon as a worker that holds one is seen to be alive.
+    """
+    before: dict[tuple, int] = {}
+    began = time.monotonic()
+    while True:
+        ledger.queue.reap()
+        held = ledger.queue.held()
+        renewals = {(claim.task, claim.attempt): claim.renewals for claim in held}
+        is_alive = any(count > before.get(key, count) for key, count in renewals.items())
+        longest = max((claim.lease_seconds for claim in held), default=0.0)
+        if not held or is_alive or time.monotonic() - began > 2 * longest:
+            return
+        if not before:
+            names = ", ".join(sorted({claim.worker for claim in held})[:3])
+            say(f"{names} may be at work; waiting to see whether that is so ({longest:.0f} s)")
+        before = renewals
+        time.sleep(POLL_SECONDS)
 
 
 def _due_at(run: Run, phase: int) -> list[Task]:

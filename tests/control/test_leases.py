@@ -20,14 +20,6 @@ def test_a_lease_that_ran_out_ends_and_its_task_goes_to_another(ledger):
     assert not ledger.queue.is_held(silent)
 
 
-def test_after_a_reboot_every_lease_has_ended(ledger):
-    """The clock that counts them began again."""
-    ledger.queue.claim("from before", lease_seconds=3600.0)
-    ledger._database.epoch = "the boot after that"
-    assert ledger.queue.reap() == ["from before"]
-    assert ledger.queue.claim("other") is not None
-
-
 def test_a_lost_claim_cannot_be_renewed(ledger):
     stale = ledger.queue.claim("w")
     ledger.queue.give_back_all()

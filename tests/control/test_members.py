@@ -2,6 +2,7 @@
 
 import pytest
 
+from dipaco.control import clock
 from tests.control.conftest import do_until, facts_of
 
 HERE = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
@@ -44,7 +45,7 @@ def test_a_worker_that_takes_over_a_name_stays_registered_and_the_dead_ones_task
     assert [member.state for member in ledger.members.list()] == ["lost"]
 
 
-def test_backbones_that_left_or_are_of_another_boot_do_not_count(ledger):
+def test_backbones_that_left_do_not_count(ledger):
     swarms = ledger.swarms
     for number, name in enumerate(("one", "other")):
         ledger.members.join(name, life=str(number), **HERE)
@@ -52,54 +53,56 @@ def test_backbones_that_left_or_are_of_another_boot_do_not_count(ledger):
     assert swarms.backbones("modular", 0) == {"one": "tcp://here:0", "other": "tcp://here:1"}
     ledger.members.leave("one", "0")
     assert swarms.backbones("modular", 0) == {"other": "tcp://here:1"}
-    ledger._database.epoch = "the boot after that"
-    assert swarms.backbones("modular", 0) == {}
 
 
-def pass_time(ledger, seconds):
-    """As if everything had happened that much earlier."""
-    execute = ledger._database._connection.execute
-    for table, *columns in (
-        ("workers", "joined", "heartbeat", "committed_until"),
-        ("claims", "since", "lease_until"),
-    ):
-        of = execute(f"SELECT * FROM {table} LIMIT 0").description
-        names = [name for name, *_ in of if name in columns]
-        execute(f"UPDATE {table} SET " + ", ".join(f"{n} = {n} - {seconds}" for n in names))
+@pytest.fixture
+def pass_time(ledger, monkeypatch):
+    """`pass_time(seconds)`: this process's clock passes, and the server's."""
+    passed, now_seconds = [0.0], clock.now_seconds
+    monkeypatch.setattr(clock, "now_seconds", lambda: now_seconds() + passed[0])
+
+    def pass_time(seconds):
+        passed[0] += seconds
+        if ledger._database.is_remote:  # as if everything had happened that much earlier
+            columns = ("joined", "heartbeat", "committed_until")
+            changes = ", ".join(f"{name} = {name} - {seconds}" for name in columns)
+            ledger._database._connection.execute(f"UPDATE workers SET {changes}")
+
+    return pass_time
 
 
 def member(ledger, name):
     return {member.name: member for member in ledger.members.list()}[name]
 
 
-def test_time_of_a_worker_counts_over_all_its_lives(ledger, plan):
+def test_time_of_a_worker_counts_over_all_its_lives(ledger, plan, pass_time):
     """A worker that comes back and does nothing takes less part, not all."""
     claim = do_until(ledger, plan, "train")
     ledger.members.join("w", life="1", **HERE)
     ledger.queue.give_back(claim)
     claim = ledger.queue.claim("w")
-    pass_time(ledger, 100)
+    pass_time(100)
     ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     ledger.members.heartbeat("w", "1")
     assert member(ledger, "w").participation == pytest.approx(1.0, abs=0.05)
     ledger.members.leave("w", "1")
-    pass_time(ledger, 1000)  # it is not there, and that is not its time
+    pass_time(1000)  # it is not there, and that is not its time
     ledger.members.join("w", life="2", **HERE)
-    pass_time(ledger, 300)
+    pass_time(300)
     ledger.members.heartbeat("w", "2")
     assert member(ledger, "w").live_seconds == pytest.approx(400, abs=5)
     assert member(ledger, "w").participation == pytest.approx(1 / 4, abs=0.05)
 
 
-def test_tasks_that_are_done_together_count_their_time_once(ledger, plan):
+def test_tasks_that_are_done_together_count_their_time_once(ledger, plan, pass_time):
     """Two paths in one program for a minute, then the third alone for half a minute."""
     ledger.queue.give_back(do_until(ledger, plan, "train"))
     ledger.members.join("w", life="1", **HERE)
     first, second, third = ledger.queue.claim_stack("w", ("train",), limit=3)
-    pass_time(ledger, 60)
+    pass_time(60)
     for claim in (first, second):
         ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
-    pass_time(ledger, 30)
+    pass_time(30)
     ledger.commit.finish(plan, third, facts_of(plan, third.task))
     worker = member(ledger, "w")
     assert worker.committed_tasks == 3

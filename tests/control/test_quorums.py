@@ -192,6 +192,15 @@ def test_after_a_reboot_the_grace_starts_again(late):
     assert len(ledger.quorums.in_grace("modular")) == 2
 
 
+def test_a_clock_that_is_set_back_prolongs_the_grace_by_one(late):
+    ledger, plan, _ = late
+    with ledger._database.transaction():
+        ledger._database._connection.execute("UPDATE quorums SET until = until + 26 * 3600")
+    assert ledger.quorums.end_grace(plan) == []
+    assert all(3500 < at.seconds_left <= 3600 for at in ledger.quorums.in_grace("modular"))
+    assert len(ledger.quorums.in_grace("modular")) == 2
+
+
 def test_two_programs_that_end_a_grace_make_the_step_due_once(late, place):
     ledger, plan, _ = late
     an_hour_later(ledger)

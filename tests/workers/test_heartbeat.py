@@ -25,6 +25,9 @@ class Queue:
             self.three.set()
         return self.answer
 
+    def reap(self):
+        return []
+
 
 @pytest.fixture
 def beating():

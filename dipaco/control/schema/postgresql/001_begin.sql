@@ -38,12 +38,12 @@ EXECUTE FUNCTION refuse('a finished task cannot be opened again');
 
 -- One row for each claim that lives. A late task may have two: the first to commit counts.
 CREATE TABLE claims (
-  task_id      BIGINT NOT NULL REFERENCES tasks (id),
-  attempt      BIGINT NOT NULL,  -- fencing token
-  worker       TEXT NOT NULL,
-  epoch        TEXT NOT NULL,  -- which clock: after a reboot it starts at zero
-  since        DOUBLE PRECISION NOT NULL,  -- seconds of that clock
-  lease_until  DOUBLE PRECISION NOT NULL,
+  task_id        BIGINT NOT NULL REFERENCES tasks (id),
+  attempt        BIGINT NOT NULL,  -- fencing token
+  worker         TEXT NOT NULL,
+  lease_seconds  DOUBLE PRECISION NOT NULL,  -- without a renewal, after which it may be ended
+  renewals       BIGINT NOT NULL DEFAULT 0,  -- who ends leases looks whether this grows
+  held_seconds   DOUBLE PRECISION NOT NULL DEFAULT 0,  -- at the last renewal, by the holder's clock
   PRIMARY KEY (task_id, attempt)
 );
 CREATE INDEX claims_by_worker ON claims (worker);
@@ -80,6 +80,8 @@ CREATE TABLE workers (
   epoch              TEXT NOT NULL,
   joined             DOUBLE PRECISION NOT NULL,  -- the last time
   heartbeat          DOUBLE PRECISION NOT NULL,  -- its last heartbeat
+  heartbeats         BIGINT NOT NULL DEFAULT 0,  -- raised by each heartbeat
+  is_silent          BIGINT NOT NULL DEFAULT 0,  -- 1: another process saw none for a lease
   earlier_seconds    DOUBLE PRECISION NOT NULL DEFAULT 0,  -- of the times that it was here before
   committed_seconds  DOUBLE PRECISION NOT NULL DEFAULT 0,  -- tasks done together share them
   committed_until    DOUBLE PRECISION NOT NULL,  -- when the last of them was counted
@@ -426,18 +428,17 @@ CREATE TABLE swarm_status (
 -- Returns 'again', and changes nothing, if the task was opened again. A claim that is lost raises a
 -- violation of uniqueness, and nothing is changed.
 CREATE FUNCTION finish_training(
-  held_task BIGINT, held_attempt BIGINT, holder TEXT,
+  held_task BIGINT, held_attempt BIGINT, holder TEXT, held_seconds DOUBLE PRECISION,
   trained_rows JSONB, contribution_rows JSONB, lock_keys TEXT[], outer_tasks JSONB
 ) RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
-  held_seconds DOUBLE PRECISION;
+  is_holder BOOLEAN;
   ended DOUBLE PRECISION;
   lock_key TEXT;
 BEGIN
   IF (SELECT redo FROM tasks WHERE id = held_task) > 0 THEN RETURN 'again'; END IF;
-  WITH gone AS (DELETE FROM claims WHERE task_id = held_task RETURNING attempt, worker, since)
-  SELECT extract(epoch FROM clock_timestamp()) - since INTO held_seconds FROM gone
-  WHERE attempt = held_attempt AND worker = holder;
+  WITH gone AS (DELETE FROM claims WHERE task_id = held_task RETURNING attempt, worker)
+  SELECT TRUE INTO is_holder FROM gone WHERE attempt = held_attempt AND worker = holder;
   IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the claim is lost'; END IF;
   UPDATE tasks SET state = 'done' WHERE id = held_task AND state = 'claimed';
   IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the task is done'; END IF;

@@ -36,12 +36,12 @@ BEGIN SELECT raise(ABORT, 'a finished task cannot be opened again'); END;
 
 -- One row for each claim that lives. A late task may have two: the first to commit counts.
 CREATE TABLE claims (
-  task_id      INTEGER NOT NULL REFERENCES tasks (id),
-  attempt      INTEGER NOT NULL,  -- fencing token
-  worker       TEXT NOT NULL,
-  epoch        TEXT NOT NULL,  -- which clock: after a reboot it starts at zero
-  since        REAL NOT NULL,  -- seconds of that clock
-  lease_until  REAL NOT NULL,
+  task_id        INTEGER NOT NULL REFERENCES tasks (id),
+  attempt        INTEGER NOT NULL,  -- fencing token
+  worker         TEXT NOT NULL,
+  lease_seconds  REAL NOT NULL,  -- without a renewal, after which it may be ended
+  renewals       INTEGER NOT NULL DEFAULT 0,  -- who ends leases looks whether this grows
+  held_seconds   REAL NOT NULL DEFAULT 0,  -- at the last renewal, by the holder's clock
   PRIMARY KEY (task_id, attempt)
 ) WITHOUT ROWID;
 CREATE INDEX claims_by_worker ON claims (worker);
@@ -78,6 +78,8 @@ CREATE TABLE workers (
   epoch              TEXT NOT NULL,
   joined             REAL NOT NULL,  -- the last time
   heartbeat          REAL NOT NULL,  -- its last heartbeat
+  heartbeats         INTEGER NOT NULL DEFAULT 0,  -- raised by each heartbeat
+  is_silent          INTEGER NOT NULL DEFAULT 0,  -- 1: another process saw none for a lease
   earlier_seconds    REAL NOT NULL DEFAULT 0,  -- of the times that it was here before
   committed_seconds  REAL NOT NULL DEFAULT 0,  -- tasks done together share them
   committed_until    REAL NOT NULL,  -- when the last of them was counted
