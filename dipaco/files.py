@@ -8,15 +8,18 @@ import contextlib
 import errno
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
 import xxhash
 
 from dipaco.errors import DiskFull, NotWritable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 BLOCK_BYTES = 1 << 18
 
@@ -38,6 +41,8 @@ def write_whole(file: Path, write: Callable[[BinaryIO], object]) -> None:
 
 def write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
     """Writes named arrays as one .npz. Raises as `write_whole`."""
+    import numpy as np  # here: a ledger is opened without it
+
     write_whole(file, lambda stream: np.savez(stream, **arrays))
 
 
@@ -90,6 +95,15 @@ def install_file(temporary: Path, final: Path) -> None:
     temporary.chmod(0o644)  # some writers make files that their owner alone can read
     flush(temporary)
     rename_durably(temporary, final)
+
+
+def now_in(folder: Path) -> float:
+    """Seconds of the clock that files in a folder get their times from: the file server's."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(b".")
+        probe.flush()
+        os.utime(probe.fileno())
+        return os.fstat(probe.fileno()).st_mtime
 
 
 def rename_durably(partial: Path, file: Path) -> None:
@@ -150,8 +164,10 @@ def file_digest(file: Path) -> str:
     return digest.hexdigest()
 
 
-def digest_of(*values: np.ndarray | str | int) -> str:
+def digest_of(*values: "np.ndarray | str | int") -> str:
     """xxh3 (128 bits) of arrays, with type and shape, and of plain values, in this order."""
+    import numpy as np
+
     digest = xxhash.xxh3_128()
     for value in values:
         if isinstance(value, np.ndarray):

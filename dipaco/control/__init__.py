@@ -20,9 +20,10 @@ they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section
     release.py     a consistent set that goes out
     opening.py     a database by where it is (database_location.py)
     database.py    the contract of sqlite.py and postgresql.py; schema/ has the tables
+    host_mark.py   the one host that works on a file of SQLite
     clock.py       what leases are measured by on one host; retry.py waits for a server
 
 Bytes first, then the row: every row about bytes is written after the bytes are durable. A crash
 leaves a claim and no facts; the lease expires and the task is claimed again. All SQL is in the
-`.sql` files. May import `topology`, `receipt` and `errors`.
+`.sql` files. May import `topology`, `receipt`, `files` and `errors`.
 """

@@ -13,6 +13,10 @@ class LedgerOlder(DipacoError):
     """The ledger {file} has schema version {found}, and this program works with {expected}. Stop the run's workers and run `dipaco upgrade --run RUN`. Nothing was changed."""
 
 
+class LedgerOnOtherHost(DipacoError):
+    """The ledger {file} is in use on another machine, {host}, and SQLite serves one machine only. Stop the processes there first; for workers on several machines, begin the run with its facts on a server: --database postgresql://HOST/NAME."""
+
+
 class BadDatabase(DipacoError):
     """`{given}` is not a database. Expected postgresql://HOST/NAME, or env:VARIABLE for a variable that holds such a URL; without --database, the facts are in SQLite in the run's folder."""
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from dipaco.control.database import Database
 from dipaco.control.errors import BadDatabase
+from dipaco.files import install_file
+
+BESIDE = ("-turn", "-host")  # files of the processes that use a ledger, no part of it
 
 
 def open_database(
@@ -32,3 +35,10 @@ def open_database(
 
         return PostgreSQL(location, schema, allows_older=allows_older)
     raise BadDatabase(given=location)
+
+
+def install_ledger(partial: Path, final: Path) -> None:
+    """Puts a finished ledger, a file that no process has open, at its name."""
+    for suffix in BESIDE:
+        partial.with_name(f"{partial.name}{suffix}").unlink(missing_ok=True)
+    install_file(partial, final)

@@ -22,7 +22,9 @@ from dipaco.control.database import (
     newest_version,
     queries,
 )
+from dipaco.control.host_mark import HostMark
 from dipaco.errors import DiskFull, LedgerDamaged, NotWritable, RunBusy
+from dipaco.files import translate_os_errors
 
 FOLD = "PRAGMA wal_checkpoint(TRUNCATE)"
 SPARE_BYTES = 64 << 10  # what the index of the write-ahead log takes, and a little
@@ -38,6 +40,12 @@ class SQLite:
         self._allows_older = allows_older
         self._lock_file = None
         self._log: int | None = None  # write-ahead log; SQLite keeps it open as long as we do
+        self.epoch = clock.epoch()
+        self._host: HostMark | None = None
+        if str(file) != ":memory:":
+            self._host = HostMark(file, self.epoch)
+            with translate_os_errors(file):
+                self._host.wait_until_free()
         with self._translate_errors():
             self._connection = sqlite3.connect(file, timeout=30.0, isolation_level=None)
         try:
@@ -55,10 +63,12 @@ class SQLite:
         except BaseException:
             self.close()
             raise
-        self.epoch = clock.epoch()
 
     @contextlib.contextmanager
     def transaction(self, *, is_durable: bool = True) -> Generator[None]:
+        if self._host is not None:
+            with translate_os_errors(self._file):
+                self._host.renew()
         with self._translate_errors():
             with self._exclusively():
                 try:

@@ -12,8 +12,9 @@ from dipaco import overrides
 from dipaco.config import RunConfig
 from dipaco.control.database_location import DatabaseLocation, location_of, new_schema
 from dipaco.control.ledger import Ledger, open_ledger
+from dipaco.control.opening import install_ledger
 from dipaco.errors import LedgerDamaged, RunOfOtherVersion
-from dipaco.files import install_file, translate_os_errors, write_new
+from dipaco.files import translate_os_errors, write_new
 from dipaco.runs.errors import (
     DatabaseNeeded,
     FolderHoldsSweep,
@@ -96,8 +97,7 @@ def _begin(
         partial.unlink(missing_ok=True)
         with open_ledger(partial) as ledger:
             ledger.start(meta)
-        partial.with_name(f"{partial.name}-turn").unlink(missing_ok=True)
-        install_file(partial, final)
+        install_ledger(partial, final)
         return True
 
 

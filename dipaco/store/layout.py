@@ -1,6 +1,7 @@
 """Names on disk; no other file knows them.
 
 RUN/ledger.sqlite                    facts; or RUN/database, the server and schema that has them
+RUN/ledger.sqlite-host               the machine that uses that file
 RUN/run.lock                         held (shared) by the processes that work on the run
 RUN/logs/WORKER.log                  output of workers that a launcher started
 RUN/corpus/                          tokens, tokenizer, document index

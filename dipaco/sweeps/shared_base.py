@@ -18,6 +18,7 @@ from typing import Any
 import xxhash
 
 from dipaco.config import RunConfig
+from dipaco.control.opening import install_ledger
 from dipaco.data.config import corpus_settings
 from dipaco.files import flush, install_file, make_folder, translate_os_errors
 from dipaco.runs.opening import create_or_open, reading
@@ -81,8 +82,7 @@ def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
         partial = target.ledger.with_name(f"{target.ledger.name}.partial")
         partial.unlink(missing_ok=True)
         run.ledger.fork(partial, {"config": config.to_json(), "run": uuid.uuid4().hex})
-        partial.with_name(f"{partial.name}-turn").unlink(missing_ok=True)
-        install_file(partial, target.ledger)
+        install_ledger(partial, target.ledger)
 
 
 def folder_digest(shared: Path) -> str:

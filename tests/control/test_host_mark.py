@@ -1,0 +1,122 @@
+"""A ledger in a file serves one host at a time; a restarted machine, or a moved volume, goes on."""
+
+import os
+
+import pytest
+
+from dipaco.control import clock, host_mark
+from dipaco.control.errors import LedgerOnOtherHost
+from dipaco.control.host_mark import SILENT_SECONDS, HostMark
+from dipaco.control.ledger import Ledger
+from tests.control.conftest import do_until
+
+OLD_SECONDS = 2 * SILENT_SECONDS
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_mark, "RENEW_SECONDS", 0.0)  # every transaction looks at the mark
+    return tmp_path / "ledger.sqlite"
+
+
+@pytest.fixture
+def on(file, monkeypatch):
+    """`on("boot")`: the ledger as a process on a host of that boot opens it."""
+    opened = []
+
+    def open_on(boot):
+        with monkeypatch.context() as patch:
+            patch.setattr(clock, "epoch", lambda: boot)
+            opened.append(Ledger(file))
+        return opened[-1]
+
+    yield open_on
+    for ledger in opened:
+        ledger.close()
+
+
+@pytest.fixture
+def while_waiting(monkeypatch):
+    """`while_waiting(do)`: from now on nothing sleeps, and `do` happens instead; a list of when."""
+    counted = []
+
+    def set_up(do):
+        def sleep(_):
+            counted.append(1)
+            do()
+
+        init = HostMark.__init__
+        monkeypatch.setattr(
+            HostMark, "__init__", lambda self, ledger, boot: init(self, ledger, boot, sleep)
+        )
+        return counted
+
+    return set_up
+
+
+def age(file, seconds):
+    mark = file.with_name(f"{file.name}-host")
+    moment = mark.stat().st_mtime - seconds
+    os.utime(mark, (moment, moment))
+
+
+def test_a_second_host_is_refused_while_the_first_is_at_work(file, on, plan, while_waiting):
+    first = on("first boot")
+    first.start({"config": "{}"})
+    claim = do_until(first, plan, "train")
+    while_waiting(lambda: first.queue.renew(claim))
+    with pytest.raises(LedgerOnOtherHost, match="--database postgresql://HOST/NAME"):
+        on("second boot")
+    assert first.queue.is_held(claim)
+    assert on("first boot").queue.is_held(claim)  # another process of the first host
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waits"),
+    [(OLD_SECONDS, False), (0.0, True), (-26 * 3600.0, True)],
+    ids=["long ago", "just now", "and the clock was set back"],
+)
+def test_a_machine_that_was_restarted_goes_on(file, on, plan, while_waiting, seconds, waits):
+    first = on("first boot")
+    first.start({"config": "{}"})
+    assert first.queue.claim("one") is not None
+    age(file, seconds)
+    looks = while_waiting(lambda: None)
+    second = on("second boot")
+    assert bool(looks) is waits
+    assert second.queue.claim("two") is None
+    assert second.queue.give_back_all() == 1  # as when a run is opened where no process works
+    assert second.queue.claim("two") is not None
+
+
+def test_a_host_that_was_suspended_and_replaced_is_refused(file, on, while_waiting):
+    while_waiting(lambda: None)
+    first = on("first boot")
+    first.start({"config": "{}"})
+    age(file, OLD_SECONDS)
+    second = on("second boot")
+    assert second.queue.claim("two") is not None
+    with pytest.raises(LedgerOnOtherHost):
+        first.queue.give_back_all()  # would drop the other's claims
+    with pytest.raises(LedgerOnOtherHost):
+        first.members.heartbeat("one", "its life")
+    assert [held.worker for held in second.queue.held()] == ["two"]
+
+
+def test_of_two_hosts_that_take_a_free_place_at_once_one_gets_it(file, on, while_waiting):
+    on("first boot").start({"config": "{}"})
+    age(file, OLD_SECONDS)
+    other = HostMark(file, "third boot")
+    while_waiting(other._write)  # it had seen the free place too
+    second = on("second boot")
+    with pytest.raises(LedgerOnOtherHost):
+        second.queue.claim("two")
+
+
+def test_whoever_only_reads_takes_no_place(file, on, while_waiting):
+    while_waiting(lambda: None)
+    first = on("first boot")
+    first.start({"config": "{}"})
+    age(file, OLD_SECONDS)
+    assert on("second boot").queue.held() == []
+    assert first.queue.claim("one") is not None
