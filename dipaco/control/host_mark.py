@@ -1,9 +1,9 @@
 """The host that works on a ledger in a file: one at a time.
 
 SQLite's log has an index in memory that the processes of one kernel share, and so have its locks.
-Two hosts that see the same folder would miss each other's facts, drop each other's claims, and could
-damage the file. So a file beside the ledger names the host at work. It is looked at
-before the ledger is opened, and every transaction renews its time, at most each `RENEW_SECONDS`.
+Two hosts that see the same folder would miss each other's facts, drop each other's claims, and
+could damage the file. So a file beside the ledger names the host at work. It is looked at before
+the ledger is opened, and every transaction renews its time, at most each `RENEW_SECONDS`.
 
 A host is a boot of a kernel: containers of one machine are one host, and a machine that was
 restarted is another. The host before it is then silent, and its place is free; likewise where a

@@ -196,7 +196,7 @@ held AS
 SELECT id, kind, arm, subject, phase, attempt FROM claimed;
 
 -- single_claims: tasks of paths that one other worker holds, with how long it had at its last
--- renewal; the longest first
+-- renewal, the longest first
 SELECT t.id, t.arm, min(c.held_seconds) FROM claims c CROSS JOIN tasks t
 WHERE t.id = c.task_id AND t.state = 'claimed' AND t.kind IN ('pretrain', 'train')
   AND NOT EXISTS (SELECT 1 FROM swarm_backbones b WHERE b.worker IN (c.worker, :worker))
