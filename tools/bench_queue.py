@@ -2,6 +2,7 @@
 
     python tools/bench_queue.py --claimers 1 8 64 --seconds 10
     python tools/bench_queue.py --database postgresql://HOST/NAME --finished 1000000
+    python tools/bench_queue.py --history 10 100 1000
 
 Every claimer is a process with a connection of its own that claims a task, and finishes it with the
 fact of one contribution, 64 to a module; the last one makes the module's outer step due. What is
@@ -9,6 +10,11 @@ finished outlives a power cut. `longest wait` is the longest that one claim took
 puts N finished tasks into the ledger first: what was done long ago must not slow down what is done
 now. Both databases are measured in the same call, one after the other, each round with a fresh
 ledger.
+
+`--history N` measures something else instead: what is asked again and again of a run of 256 paths
+that has N phases behind it, while 255 paths are claimed and nothing is ready. *A look* is what an
+idle worker asks until something is due, *late tasks* what it asks once a lease; *launcher* and
+*metrics* are one poll and one scrape.
 """
 
 import argparse
@@ -18,6 +24,8 @@ import os
 import statistics
 import time
 import uuid
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from support.scratch import scratch
@@ -28,6 +36,7 @@ from dipaco.control.tasks import Contribution, Task
 from dipaco.receipt import Receipt
 from dipaco.topology import Level, Topology
 
+PATHS = 256  # of a run with a history
 FAN_IN, MODULES = 64, 512
 TOPOLOGY = Topology(
     levels=(
@@ -52,6 +61,9 @@ def main() -> None:
     places: dict[str, Any] = {"sqlite": None}
     if options.database:
         places["postgresql"] = options.database
+    if options.history:
+        print(json.dumps(compare_histories(places, options)))
+        return
     results: dict[str, Any] = {name: {} for name in places}
     print(f"{'database':12} {'claimers':>8} {'tasks/s':>9} {'longest wait':>13} {'finished':>10}")
     for claimers in options.claimers:
@@ -59,8 +71,7 @@ def main() -> None:
             rates, waits = [], []
             for _ in range(options.rounds):
                 with scratch(options.folder, "queue-") as folder:
-                    place = (url, f"bench_{uuid.uuid4().hex[:12]}") if url else (
-                        folder / "ledger.sqlite", "")  # fmt: skip
+                    place = place_of(url, folder)
                     rate, wait = one_round(place, claimers, options.seconds, options.finished)
                 rates.append(rate)
                 waits.append(wait)
@@ -68,6 +79,11 @@ def main() -> None:
             results[name][str(claimers)] = {"tasks_per_second": rate, "longest_wait_seconds": wait}
             print(f"{name:12} {claimers:8} {rate:9,.0f} {wait:11.2f} s {options.finished:10,}")
     print(json.dumps(results))
+
+
+def place_of(url: str | None, folder: Path) -> tuple[Path | str, str]:
+    """Of a new ledger: on the server, or in the folder."""
+    return (url, f"bench_{uuid.uuid4().hex[:12]}") if url else (folder / "ledger.sqlite", "")
 
 
 def parse() -> argparse.Namespace:
@@ -78,6 +94,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     parser.add_argument("--rounds", type=int, default=3, help="the median is shown")
     parser.add_argument("--finished", type=int, default=0, help="finished tasks there already")
+    parser.add_argument("--history", type=int, nargs="+", help="phases: what is asked of such runs")
     parser.add_argument("--database", default=os.environ.get("DIPACO_BENCH_DATABASE"))
     parser.add_argument("--folder", help="of SQLite's file; its disk decides what a commit costs")
     return parser.parse_args()
@@ -128,6 +145,97 @@ def claimer(number: int, place: Any, seconds: float, barrier: Any, answers: Any)
             ledger.commit.finish(PLAN, claim, [fact_of(claim.task)])
             count += 1
     answers.put((count, longest))
+
+
+def compare_histories(places: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Database -> phases -> question -> milliseconds."""
+    results: dict[str, Any] = {name: {} for name in places}
+    print(f"{'database':12} {'phases':>7} " + " ".join(f"{name:>14}" for name in QUESTIONS))
+    for name, url in places.items():
+        for phases in options.history:
+            with (
+                scratch(options.folder, "queue-") as folder,
+                open_ledger(*place_of(url, folder)) as ledger,
+            ):
+                grow(ledger, phases)
+                answers = {what: milliseconds(ask, ledger) for what, ask in QUESTIONS.items()}
+            results[name][str(phases)] = answers
+            cells = " ".join(f"{value:11.2f} ms" for value in answers.values())
+            print(f"{name:12} {phases:7,} {cells}", flush=True)
+    return results
+
+
+def grow(ledger: Ledger, phases: int) -> None:
+    """A run of 256 paths and 16 modules: `phases` are done, in the next all paths but one are
+    claimed, and the last is waiting.
+    """
+    execute = ledger._database._connection.execute  # ty: ignore[missing-attribute]
+
+    def add(table: str, columns: str, rows: int, values: str) -> None:
+        execute(
+            f"INSERT INTO {table} ({columns}) WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL "
+            f"SELECT i + 1 FROM n WHERE i < {rows - 1}) SELECT {values} FROM n"
+        )
+
+    def add_tasks(kind: str, rows: int, phase: int, priority: int, state: str) -> None:
+        columns = "kind, arm, subject, phase, priority, state"
+        values = f"'{kind}', 'modular', CAST(i AS TEXT), {phase}, {priority}, '{state}'"
+        add("tasks", columns, rows, values)
+
+    trained = "arm, path, phase, name, digest, num_bytes, step, batches, losses, tokens, seconds, "
+    for phase in range(phases):
+        add_tasks("train", PATHS, phase, 8, "done")
+        add_tasks("outer", 16, phase, 3, "done")
+        values = f"'modular', i, {phase}, '', '', 8, 1, '', '[1.0]', 100, 600.0, 8, 8, ''"
+        add("trained", f"{trained} bytes_down, bytes_up, machine", PATHS, values)
+        values = f"'modular', CAST(i AS TEXT), {phase}, '', '', 8"
+        add("modules", "arm, module, phase, name, digest, num_bytes", 16, values)
+    add_tasks("train", PATHS, phases, 8, "ready")
+    for number in range(PATHS - 1):
+        ledger.queue.claim(f"worker {number}")
+    execute("UPDATE tasks SET state = 'waiting' WHERE state = 'ready'")
+    if ledger._database.is_remote:
+        execute("VACUUM ANALYZE")  # as a server does by itself, after a minute
+
+
+def milliseconds(ask: Callable[[Ledger], Any], ledger: Ledger) -> float:
+    """Of the quickest of 50: others may be using this machine."""
+    times = []
+    for _ in range(50):
+        began = time.perf_counter()
+        ask(ledger)
+        times.append(1000 * (time.perf_counter() - began))
+    return min(times)
+
+
+def look(ledger: Ledger) -> None:
+    ledger.meta.command()
+    ledger.queue.reap()
+    ledger.queue.claim("idle")
+    ledger.queue.unfinished_kinds()
+
+
+def look_for_late_tasks(ledger: Ledger) -> None:
+    assert ledger.queue.claim_backup("idle") is None
+
+
+def poll(ledger: Ledger) -> None:
+    ledger.queue.is_finished()
+    ledger.meta.command()
+    ledger.meta.desired_workers("launcher")
+
+
+def scrape(ledger: Ledger) -> None:
+    with ledger.at_one_moment():
+        ledger.queue.task_counts()
+        ledger.progress.tokens_by_arm()
+        ledger.progress.bytes_by_kind()
+        ledger.progress.newest_modules()
+
+
+QUESTIONS = {
+    "a look": look, "late tasks": look_for_late_tasks, "launcher": poll, "metrics": scrape,
+}  # fmt: skip
 
 
 def fact_of(task: Task) -> Contribution:
