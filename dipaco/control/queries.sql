@@ -127,6 +127,12 @@ DELETE FROM contributions WHERE arm = :arm AND module = :module AND phase = :pha
 -- put_refusal: remembers what was wrong
 INSERT INTO refusals (what, reason, task, worker) VALUES (:what, :reason, :task, :worker);
 
+-- refusals_after: with their numbers, the first one first
+SELECT id, what, reason, task, worker FROM refusals WHERE id > :number ORDER BY id;
+
+-- newest_refusal: its number
+SELECT coalesce(max(id), 0) FROM refusals;
+
 -- refusals: the newest
 SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 

@@ -82,6 +82,18 @@ class Redos:
         """The newest hundred, the newest first."""
         return [Refusal(*row) for row in self._database.rows("refusals")]
 
+    def refusals_after(self, number: int) -> dict[int, Refusal]:
+        """Number -> refusal, of those with a higher one. On PostgreSQL a lower number may still be
+        recorded after a higher one.
+        """
+        rows = self._database.rows("refusals_after", number=number)
+        return {number: Refusal(*row) for number, *row in rows}
+
+    def newest_refusal(self) -> int:
+        """The number of the newest; 0 where there is none."""
+        ((number,),) = self._database.rows("newest_refusal")
+        return number
+
     def num_refusals(self) -> int:
         """In the whole run."""
         ((count,),) = self._database.rows("num_refusals")

@@ -16,10 +16,13 @@ name, counters end in `_total`, dimensions are labels (`kind`, `outcome`, `state
     dipaco_run_workers{state}                      here, left, lost
     dipaco_run_participation_ratio                 share of all workers' time in recorded tasks
 
-`dipaco_run_*` is read from the ledger at each scrape, and is the same on every process of a run.
+`dipaco_run_*` is read from the ledger, at most every five seconds however many scrape, and is the
+same on every process of a run.
 """
 
 import contextlib
+import math
+import threading
 import time
 from collections import Counter as Counts
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -28,6 +31,8 @@ from typing import Any
 from dipaco.control.ledger import Ledger
 from dipaco.control.tasks import Claim, Fact, ModuleReady, PathTrained
 from dipaco.errors import CannotListen, DipacoError, ExtraMissing
+
+FRESH_SECONDS = 5.0  # for which one reading of the ledger answers every scrape
 
 
 class WorkerMetrics:
@@ -88,16 +93,38 @@ class WorkerMetrics:
 
 
 class RunMetrics:
-    """The state of a run, read from its ledger at each scrape.
+    """The state of a run, read from its ledger by one scrape at a time; the others are given what
+    was read last.
 
     Args:
       open_ledger: opens a connection for the calling thread.
+      fresh_seconds: for which one reading is given to every scrape.
+      now: monotonic seconds.
     """
 
-    def __init__(self, open_ledger: Callable[[], Ledger]):
-        self._open_ledger = open_ledger
+    def __init__(
+        self,
+        open_ledger: Callable[[], Ledger],
+        fresh_seconds: float = FRESH_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self._open_ledger, self._fresh_seconds, self._now = open_ledger, fresh_seconds, now
+        self._reading = threading.Lock()
+        self._families: list[Any] = []
+        self._stale_seconds = -math.inf  # when they are to be read again
 
     def collect(self) -> Iterator[Any]:
+        # Waits for another's reading only if there is none before it: a database may be away.
+        if self._reading.acquire(blocking=not self._families):
+            try:
+                if self._now() >= self._stale_seconds:
+                    self._families = list(self._read())
+                    self._stale_seconds = self._now() + self._fresh_seconds
+            finally:
+                self._reading.release()
+        yield from self._families
+
+    def _read(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         def family(kind: Any, name: str, help_text: str, labels: Iterable[str], values: Any) -> Any:
@@ -151,9 +178,13 @@ class CombinedCallbacks:
 
 @contextlib.contextmanager
 def serve_metrics(
-    port: int, open_ledger: Callable[[], Ledger], host: str = "127.0.0.1"
+    port: int,
+    open_ledger: Callable[[], Ledger],
+    host: str = "127.0.0.1",
+    fresh_seconds: float = FRESH_SECONDS,
 ) -> Generator[WorkerMetrics]:
-    """Serves `GET /metrics` from a thread while the block runs.
+    """Serves `GET /metrics` from a thread while the block runs. `open_ledger` and `fresh_seconds`
+    are of `RunMetrics`.
 
     Raises:
       ExtraMissing, CannotListen.
@@ -165,7 +196,7 @@ def serve_metrics(
             feature="`--metrics-port`", package="prometheus-client", extra="metrics"
         ) from error
     registry: Any = CollectorRegistry()
-    registry.register(RunMetrics(open_ledger))
+    registry.register(RunMetrics(open_ledger, fresh_seconds))
     work = WorkerMetrics(registry)
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)

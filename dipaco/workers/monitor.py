@@ -2,8 +2,11 @@
 
 from dipaco.control.ledger import Ledger
 from dipaco.control.queue import LEASE_SECONDS
+from dipaco.control.redos import Refusal
 from dipaco.control.silence import Counter, Silence
 from dipaco.observe.events import Event
+
+LATEST_REFUSALS = 100  # of these, one may be recorded after another with a higher number
 
 
 class Monitor:
@@ -18,7 +21,8 @@ class Monitor:
         self._ledger, self._silent_seconds = ledger, silent_seconds
         self._silence, self._silent = Silence(), set[str]()
         self.is_alone = False  # at the last look, no worker was here that is not silent
-        self._refusals = len(ledger.redos.refusals())
+        number = max(0, ledger.redos.newest_refusal() - LATEST_REFUSALS)
+        self._refusals = set(ledger.redos.refusals_after(number))
 
     def look(self) -> list[Event]:
         """The events since the last look."""
@@ -38,9 +42,13 @@ class Monitor:
             events.append(Event("worker_silent", fields, "warning"))
         events += [Event("worker_back", {"worker": name}) for name in sorted(self._silent - silent)]
         self._silent = silent
-        refusals = self._ledger.redos.refusals()
-        new = refusals[: max(0, len(refusals) - self._refusals)]
-        self._refusals = len(refusals)
         return events + [
-            Event("refused", refusal._asdict(), "warning") for refusal in reversed(new)
+            Event("refused", refusal._asdict(), "warning") for refusal in self._new_refusals()
         ]
+
+    def _new_refusals(self) -> list[Refusal]:
+        newest = max(self._refusals, default=0)
+        refusals = self._ledger.redos.refusals_after(newest - LATEST_REFUSALS)
+        new = [refusals[number] for number in refusals if number not in self._refusals]
+        self._refusals = set(refusals)
+        return new

@@ -1,6 +1,8 @@
 """Metrics for Prometheus: events of this process, and the state of the run from its ledger."""
 
+import functools
 import socket
+import threading
 import urllib.request
 
 import pytest
@@ -15,7 +17,7 @@ pytest.importorskip("prometheus_client", reason="the extra `metrics` is not inst
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from dipaco.observe.metrics import CombinedCallbacks, WorkerMetrics, serve_metrics
+from dipaco.observe.metrics import CombinedCallbacks, RunMetrics, WorkerMetrics, serve_metrics
 
 TRAIN = Claim(Task("train", "modular", "2", 0), 1, 1, "w")
 
@@ -73,7 +75,8 @@ def free_port():
 
 def test_a_scrape_reads_the_present_state_of_the_run(half_done, tmp_path):
     port = free_port()
-    with serve_metrics(port, lambda: Ledger(tmp_path / "ledger.sqlite")) as metrics:
+    open_ledger = functools.partial(Ledger, tmp_path / "ledger.sqlite")
+    with serve_metrics(port, open_ledger, fresh_seconds=0.0) as metrics:
         metrics.step_taken(TRAIN, 2.0, 64)
         heard = read(port)
         assert heard["dipaco_worker_tokens_total",] == 64
@@ -88,6 +91,46 @@ def test_a_scrape_reads_the_present_state_of_the_run(half_done, tmp_path):
         assert read(port)["dipaco_run_tasks", "modular", "outer", "ready"] == 1
     with pytest.raises(OSError, match="refused"):
         read(port)
+
+
+def test_scrapes_of_the_same_seconds_share_one_reading_of_the_ledger(half_done, tmp_path):
+    opened, now = [], [100.0]
+
+    def open_ledger():
+        opened.append(now[0])
+        return Ledger(tmp_path / "ledger.sqlite")
+
+    metrics = RunMetrics(open_ledger, 5.0, lambda: now[0])
+    first = list(metrics.collect())
+    for _ in range(20):
+        now[0] += 0.2
+        assert list(metrics.collect()) == first
+    half_done.queue.give_back_all()
+    now[0] += 1.1
+    assert list(metrics.collect()) != first
+    assert opened == [100.0, pytest.approx(105.1)]
+
+
+def test_while_the_ledger_does_not_answer_scrapes_are_given_what_was_read_last(half_done, tmp_path):
+    is_asked, answers = threading.Event(), threading.Event()
+
+    def open_ledger():
+        is_asked.set()
+        assert answers.wait(60)
+        return Ledger(tmp_path / "ledger.sqlite")
+
+    metrics = RunMetrics(open_ledger, 0.0)
+    answers.set()
+    first = list(metrics.collect())
+    is_asked.clear()
+    answers.clear()
+    waiting = threading.Thread(target=lambda: list(metrics.collect()))
+    waiting.start()
+    assert is_asked.wait(60)
+    assert list(metrics.collect()) == first
+    answers.set()
+    waiting.join(60)
+    assert not waiting.is_alive()
 
 
 def test_a_taken_port_is_an_error_message(half_done, tmp_path):
