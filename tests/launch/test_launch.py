@@ -75,7 +75,7 @@ def test_a_restarted_launcher_leaves_the_running_workers_alone(launch, tiny):
     pid = members()["here-worker-0"]
     os.kill(pid, signal.SIGSTOP)  # so that it does not finish meanwhile
     first.kill()
-    first.wait()
+    assert first.wait() == -signal.SIGKILL
     second, log = launch("--workers", 1, "--name", "here")
     wait_until(lambda: "here-worker-0 started" in log.read_text(), "it is tried again")
     os.kill(pid, signal.SIGCONT)

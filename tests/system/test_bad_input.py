@@ -191,7 +191,9 @@ def cut(pattern: str):
     """Takes the last bytes away."""
 
     def spoil(folder: Path) -> None:
-        for file in folder.glob(pattern):
+        files = list(folder.glob(pattern))
+        assert files, f"no file {pattern}"
+        for file in files:
             file.write_bytes(file.read_bytes()[:-7])
 
     return spoil
@@ -199,7 +201,9 @@ def cut(pattern: str):
 
 def remove(pattern: str):
     def spoil(folder: Path) -> None:
-        for found in folder.glob(pattern):
+        there = list(folder.glob(pattern))
+        assert there, f"no {pattern}"
+        for found in there:
             shutil.rmtree(found) if found.is_dir() else found.unlink()
 
     return spoil

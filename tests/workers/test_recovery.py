@@ -13,7 +13,7 @@ from dipaco.config import MODULAR
 from dipaco.control.errors import RecoveryFailed
 from dipaco.control.recording import record
 from dipaco.runs.opening import create_or_open
-from dipaco.store.errors import ObjectMissing
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import LeaseRenewer
@@ -97,6 +97,14 @@ def test_damaged_truncated_and_lost_contributions_are_made_again(begin, undistur
     flip(damaged)
     cut.write_bytes(cut.read_bytes()[:-10])
     gone.unlink()
+    receipts = {
+        contribution.message.name: contribution.message
+        for module in run.config.topology.modules
+        for contribution in run.ledger.facts.contributions(MODULAR, module, 1)
+    }
+    for file, error in ((damaged, ObjectDamaged), (cut, ObjectDamaged), (gone, ObjectMissing)):
+        with pytest.raises(error):
+            run.objects.file(receipts[str(file.relative_to(run.layout.root))])
     callbacks = finish(run)
     assert {error for _, error in callbacks.redos} == {"ObjectDamaged", "ObjectMissing"}
     assert digests_of(run) == undisturbed
