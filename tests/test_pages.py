@@ -216,6 +216,47 @@ def described(text: str) -> list[str]:
     ]
 
 
+FAULTS = {
+    *(
+        f"killed while it writes {what}, {where}"
+        for what in ("an object", "a snapshot", "a row")
+        for where in ("SQLite", "PostgreSQL")
+    ),
+    *("database server killed", "reducer killed while it adds up"),
+    "donor killed in the middle of a download",
+    *(f"network {how}" for how in ("half-open", "one-way", "partitioned", "flapping")),
+    "zombie that comes back after its lease",
+    *("wall clock of a worker", "wall clock of the server"),
+    *("contribution with a NaN", "huge contribution", "truncated contribution"),
+    *("replayed contribution", "byte flipped at rest", "disk full", "disk slow"),
+    *("scheduler killed", "launcher killed", "two launchers", "stale router", "wrong version"),
+    *("all processes gone", "checker changed"),
+}
+
+
+def bad_faults(page: Path, text: str) -> Iterator[str]:
+    """The table of faults and tests has every fault, no empty cell, and tests that
+    are there, named as pytest does.
+    """
+    table = re.search(r"^\| fault \| test \|.*\n\| :.*\n((?:\|.*\n?)*)", text, re.MULTILINE)
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (table[1].splitlines() if table else [])
+    ]
+    for fault, *cells in rows:
+        if len(cells) != 3 or not all(cells):
+            yield f"{fault} has an empty cell"
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", cells[0] if cells else "")
+        if not named:
+            yield f"{fault} has no test"
+        for file, test in named:
+            there = ROOT / "tests" / file
+            if not there.is_file() or f"def {test}(" not in there.read_text():
+                yield f"there is no `{file}::{test}`"
+    if rows:
+        yield from sorted(f"{fault} is missing" for fault in FAULTS - {row[0] for row in rows})
+
+
 RULES: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "every command parses": bad_commands,
     "every file is there": bad_files,
@@ -223,6 +264,7 @@ RULES: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "every option is there": bad_options,
     "every setting and row has that name": bad_settings,
     "every link leads somewhere": bad_links,
+    "every fault has its test": bad_faults,
 }
 
 
@@ -253,6 +295,26 @@ def test_on_every_page(rule, page):
 def test_a_page_that_breaks_a_rule_is_seen(rule, text, problem):
     (found,) = RULES[rule](ROOT / "tests" / "README.md", text)
     assert problem in found
+
+
+def test_the_fault_table_is_there_and_a_row_that_breaks_its_rule_is_seen():
+    page = ROOT / "tests" / "README.md"
+    text = page.read_text()
+    (row,) = re.findall(r"^\| disk slow \|.*\n", text, re.MULTILINE)
+    assert list(bad_faults(page, text)) == []
+    *cells, proof, _ = row.split("|")
+    for other, problem in (
+        ("", "disk slow is missing"),
+        (row.replace(proof, " "), "disk slow has an empty cell"),
+        ("|".join(cells) + "|\n", "disk slow has an empty cell"),
+        (
+            row.replace("::test_a_", "::test_the_"),
+            "there is no `workers/test_slow_disk.py::test_the",
+        ),
+        (re.sub(r"`[^`]*::[^`]*`", "some", row), "disk slow has no test"),
+    ):
+        (found,) = bad_faults(page, text.replace(row, other))
+        assert problem in found
 
 
 def test_the_front_page_is_short():

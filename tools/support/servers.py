@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 
 from support.hosts import Host
@@ -41,10 +41,18 @@ class PostgreSQLServer:
       programs: the folder of PostgreSQL's.
       folder: of its data.
       host: where it runs, for other hosts; None = this machine, for itself.
+      variables: of its environment, beside this process's.
     """
 
-    def __init__(self, programs: Path, folder: Path, host: Host | None = None):
+    def __init__(
+        self,
+        programs: Path,
+        folder: Path,
+        host: Host | None = None,
+        variables: Mapping[str, str] | None = None,
+    ):
         self._programs, self._folder, self._host = programs, folder, host
+        self._environment = os.environ | dict(variables or {})
         self._process: subprocess.Popen | None = None
         self.port = free_port()
         self._address = "127.0.0.1" if host is None else host.address
@@ -73,7 +81,7 @@ class PostgreSQLServer:
         entered = contextlib.nullcontext() if self._host is None else self._host.entered()
         with (self._folder.parent / f"{self._folder.name}.log").open("a") as log:
             command = self._as_nobody(["postgres", *arguments])
-            self._process = popen(command, stdout=log, stderr=log)
+            self._process = popen(command, stdout=log, stderr=log, env=self._environment)
         with entered:
             wait_until_it_listens(self._process, self.port, self._address)
 
@@ -103,13 +111,15 @@ class PostgreSQLServer:
 
 
 @contextlib.contextmanager
-def postgresql(folder: Path, host: Host | None = None) -> Generator[PostgreSQLServer | None]:
-    """A running server (on this host), or None where PostgreSQL is not installed."""
+def postgresql(
+    folder: Path, host: Host | None = None, variables: Mapping[str, str] | None = None
+) -> Generator[PostgreSQLServer | None]:
+    """A running server, or None where PostgreSQL is not installed; arguments as of the server."""
     programs = postgresql_programs()
     if programs is None:
         yield None
         return
-    server = PostgreSQLServer(programs, folder, host)
+    server = PostgreSQLServer(programs, folder, host, variables)
     server.start()
     try:
         yield server
