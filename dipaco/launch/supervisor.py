@@ -6,6 +6,7 @@ a worker of the same name is still running, as after a launcher that was killed,
 again later. `dipaco scale` changes the wanted number through the ledger.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,7 +21,8 @@ from dipaco.runs.run import Run
 from dipaco.workers.errors import NameTaken
 from dipaco.workers.signals import on_sigterm
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.2  # between two looks at the processes
+LOOK_SECONDS = 1.0  # between two looks at the ledger, which every launcher of a run asks
 GRACE_SECONDS = 30.0  # to save a phase part-way
 BAD_INPUT = DipacoError.exit_code  # of a worker that needs a person to act
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
@@ -79,18 +81,23 @@ class Supervisor:
         Raises:
           WorkersEnded: a worker ended with an error that a person must correct.
         """
-        while not self._ledger.queue.is_finished():
-            is_draining = self._is_draining
+        is_draining, next_look_seconds = False, -math.inf
+        while True:
+            if time.monotonic() >= next_look_seconds:
+                if self._ledger.queue.is_finished():
+                    return True
+                is_draining = self._is_draining
+                self._read_wanted()
+                next_look_seconds = time.monotonic() + LOOK_SECONDS
             if self._should_stop or (is_draining and not self._alive):
                 return False
-            self._read_wanted()
             if not is_draining:
                 self._start_due()
             for ended in self._engine.poll():
                 self._handle_end(ended)
+                next_look_seconds = -math.inf  # it may have done the last task
             meanwhile()
             time.sleep(POLL_SECONDS)
-        return True
 
     def stop(self) -> None:
         """Ends all workers in order."""

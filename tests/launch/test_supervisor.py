@@ -76,6 +76,9 @@ def nothing(engine):
     pass
 
 
+until_it_looks = [nothing] * round(file.LOOK_SECONDS / file.POLL_SECONDS)
+
+
 def test_every_group_has_its_workers(watched):
     engine, events = watched([WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)])
     assert engine.alive == ["w-0", "w-1", "e-0"]
@@ -137,7 +140,7 @@ def test_the_number_of_workers_changes_while_the_launcher_runs(ledger, watched):
         seen.append(list(engine.alive))
 
     scales = [want(3), want(1), want(0, "other-host"), want(2, "here"), want(0)]
-    happenings = [each for scale in scales for each in (scale, look)]
+    happenings = [each for scale in scales for each in (scale, *until_it_looks, look)]
     watched([WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)], *happenings)
     assert seen == [
         ["w-0", "w-1", "e-0", "w-2"],
@@ -155,6 +158,29 @@ def test_a_worker_that_is_no_longer_wanted_is_not_restarted(ledger, watched):
     )
     assert engine.alive == ["w-0"]
     assert events[-2:] == ["workers_wanted", "worker_left"]
+
+
+def test_a_launcher_asks_the_ledger_once_a_second_and_when_a_worker_has_ended(
+    ledger, watched, monkeypatch
+):
+    asked, ask = [], ledger._database._execute
+    monkeypatch.setattr(
+        ledger._database,
+        "_execute",
+        lambda query, values: asked.append(query) or ask(query, values),
+    )
+    watched([WorkerGroup(WORKER, "w", 2)], *until_it_looks * 10)
+    assert 10 <= asked.count("has_unfinished") <= 12
+    assert len(asked) <= 50
+
+    def finish(engine):
+        asked.clear()
+        engine.die("w-0", 0)
+
+    def look(engine):
+        assert asked.count("has_unfinished") >= 2  # of this worker's end, and of the run's
+
+    watched([WorkerGroup(WORKER, "w", 2)], finish, nothing, look)
 
 
 def test_in_a_drain_workers_leave_and_the_launcher_ends_with_the_last(ledger, watched):
