@@ -154,6 +154,19 @@ def remote_name(receipt: Receipt) -> str:
     return f"{stem}-{digest}{dot}{suffix}"
 
 
+# First part of an object's name -> how many parts a name has at least.
+_LEAST_PARTS = {"objects": 3, "snapshots": 4, "tokens": 2, "corpus": 2}
+
+
+def is_object(name: str) -> bool:
+    """Whether this can be the name of an object: of one of these folders, and within it. Names come
+    from rows of a ledger and from lists of files, which somebody else may have written.
+    """
+    first, *rest = parts = name.split("/")
+    is_within = all(part not in ("", ".", "..") and "\0" not in part for part in rest)
+    return is_within and len(parts) >= _LEAST_PARTS.get(first, len(parts) + 1)
+
+
 def is_folder(name: str) -> bool:
     """Whether an object is a folder, or a file in one."""
     return name.startswith(("snapshots/", "tokens/"))

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import functools
 import json
+import logging
 import mmap
 import shutil
 import time
@@ -35,7 +36,7 @@ from dipaco.files import (
 from dipaco.receipt import Receipt
 from dipaco.store.cache import FileCache
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.layout import is_folder, remote_name
+from dipaco.store.layout import is_folder, is_object, remote_name
 from dipaco.store.remote import Remote
 from dipaco.store.verification import (
     DIGESTS,
@@ -52,6 +53,8 @@ FRESH_SECONDS = 3600.0  # a partial file may be in use; longer than any wait for
 TRANSFERS_AT_ONCE = 8
 
 Checked = TypeVar("Checked")
+
+_log = logging.getLogger("dipaco")
 
 
 class Objects:
@@ -82,6 +85,17 @@ class Objects:
             self._put(receipt, temporary)
         return receipt
 
+    def place_of(self, name: str) -> Path:
+        """Where an object is, or is to be, in the folder. Every name passes here or `delete`.
+
+        Raises:
+          ObjectDamaged: this cannot be an object's name; it may lead anywhere.
+        """
+        if not is_object(name):
+            problem = "this is not the name of an object of a run"
+            raise ObjectDamaged(file=f"`{name}`", name=name, problem=problem)
+        return self.root / name
+
     def write_bytes(self, kind: str, suffix: str, content: bytes) -> Receipt:
         """Makes an object of `content`."""
         return self.write(kind, suffix, lambda file: file.write_bytes(content))
@@ -90,7 +104,7 @@ class Objects:
         """Makes an object of a folder, which `write_files` writes at the path that it is given. The
         folder counts once its last file is there, the list of the others. Raises as `write`.
         """
-        final = self.root / name
+        final = self.place_of(name)
         with self._partial() as temporary, translate_os_errors(final):
             write_files(temporary)
             files = list_folder(temporary)
@@ -115,7 +129,7 @@ class Objects:
           ObjectMissing, ObjectDamaged, StoreUnreachable, StoreRefuses.
         """
         self._checked(receipt, check_file)
-        return self.root / receipt.name
+        return self.place_of(receipt.name)
 
     def pages(self, receipt: Receipt) -> mmap.mmap:
         """The object's file mapped into memory, read-only, every byte of it checked. The pages stay
@@ -124,7 +138,7 @@ class Objects:
         return self._checked(receipt, map_file)
 
     def _checked(self, receipt: Receipt, check: Callable[[Path, Receipt], Checked]) -> Checked:
-        file = self.root / receipt.name
+        file = self.place_of(receipt.name)
         self._used(file)  # before the check, or another process might remove it meanwhile
         try:
             return check(file, receipt)
@@ -136,7 +150,7 @@ class Objects:
 
     def folder(self, name: str) -> Path:
         """The folder, every byte in it checked. Raises as `file`."""
-        folder = self.root / name
+        folder = self.place_of(name)
         self._used(*folder.rglob("*"))
         try:
             if not folder.is_dir():
@@ -160,7 +174,12 @@ class Objects:
             self.remote.write(file.relative_to(self.root).as_posix(), file.read_bytes())
 
     def delete(self, name: str) -> None:
-        """Removes an object, a file or a folder; no error if there is none."""
+        """Removes an object, a file or a folder; no error if there is none. What is not the name of
+        an object is left alone, with a warning.
+        """
+        if not is_object(name):
+            _log.warning("Not deleted: `%s` is not the name of an object of this run.", name)
+            return
         target = self.root / name
         if is_folder(name):
             shutil.rmtree(target, ignore_errors=True)
@@ -171,8 +190,9 @@ class Objects:
 
     def delete_folder_if_empty(self, name: str) -> None:
         """Removes the folder that an object was in, if it is empty now."""
-        with contextlib.suppress(OSError):
-            (self.root / name).parent.rmdir()
+        if is_object(name):
+            with contextlib.suppress(OSError):
+                (self.root / name).parent.rmdir()
 
     def delete_partial_writes(self) -> None:
         """Removes partial files of interrupted writes. The caller guarantees that no process of
@@ -217,7 +237,7 @@ class Objects:
                 temporary.unlink(missing_ok=True)
 
     def _put(self, receipt: Receipt, temporary: Path) -> None:
-        final = self.root / receipt.name
+        final = self.place_of(receipt.name)
         if self.remote is None:
             # The same name means the same bytes; replacing repairs one that the disk damaged.
             install_file(temporary, final)
@@ -243,7 +263,7 @@ class Objects:
 
     def _fetch(self, remote: Remote, receipt: Receipt) -> None:
         """Fetches an object, unless another process on this machine has done so meanwhile."""
-        final = self.root / receipt.name
+        final = self.place_of(receipt.name)
         with self._fetch_lock(receipt.name):
             with contextlib.suppress(ObjectMissing, ObjectDamaged):
                 return check_file(final, receipt)
@@ -286,7 +306,7 @@ class Objects:
                 raise ObjectDamaged(file=url, name=name, problem=problem) from error
 
         _transfer_all(fetch, parse_listing(content, url, name))
-        write_atomically(self.root / name / DIGESTS, content)
+        write_atomically(self.place_of(name) / DIGESTS, content)
 
 
 def _put_file(remote: Remote, name: str, folder: Path, file: Receipt) -> None:

@@ -48,7 +48,7 @@ def map_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
       ObjectMissing, ObjectDamaged.
     """
     pages = objects.pages(receipt)
-    locations = _leaf_locations(objects.root / receipt.name, pages)
+    locations = _leaf_locations(objects.place_of(receipt.name), pages)
     return trees.unflatten(
         {
             name: np.frombuffer(pages, dtype, math.prod(shape), offset).reshape(shape)

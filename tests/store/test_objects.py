@@ -159,7 +159,7 @@ def test_files_and_folders_are_deleted_and_deleting_them_again_is_fine(objects, 
     (tmp_path / "snapshots" / "a" / "b").write_bytes(b"2")
     for _ in range(2):
         objects.delete(receipt.name)
-        objects.delete("snapshots/a")
+        objects.delete("snapshots/a/0000/000000-1")
     assert files(tmp_path) == []
 
 

@@ -218,3 +218,45 @@ def xxh(content):
 def test_an_objects_digest_is_the_digest_of_its_file(tmp_path):
     (tmp_path / "file").write_bytes(CONTENT)
     assert file_digest(tmp_path / "file") == xxh(CONTENT)
+
+
+OUTSIDE = (
+    "../victim",
+    "objects/k/../../../victim",
+    "snapshots/../../victim",
+    "snapshots/modular/0003/../../../../victim",
+    "objects/k/./../../../victim",
+    "/victim",
+    "ledger.sqlite",
+    "objects",
+    "objects/k",
+    "snapshots/modular/0003",
+    "snapshots//0003/1",
+    "objects/k/\0victim",
+    "",
+)
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_names_that_lead_out_of_the_objects_touch_nothing(store, name):
+    """Names come from rows of a ledger and lists of files, and a peer may have written those."""
+    root = store.here.root
+    kept = save_snapshot(store.here, SNAPSHOT, {"w": np.ones(3, np.float32)})
+    other = store.here.write_bytes("k", "bin", CONTENT)
+    places = [root / "ledger.sqlite", root.parent / "victim", root.parent / "victims" / "file"]
+    for place in places:
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(CONTENT)
+    folder = "/" + str(root.parent / "victims").lstrip("/")
+    for bad in (name, folder, f"snapshots/../../{root.parent.name}/victims"):
+        with pytest.raises(ObjectDamaged, match="not the name of an object"):
+            store.here.file(Receipt(bad, xxh(CONTENT), len(CONTENT)))
+        with pytest.raises(ObjectDamaged, match="not the name of an object"):
+            store.here.folder(bad)
+        store.here.delete(bad)
+        store.here.delete_folder_if_empty(bad)
+        with pytest.raises(ObjectDamaged, match="not the name of an object"):
+            store.here.write_folder(bad, lambda folder: folder.mkdir())
+    assert all(place.read_bytes() == CONTENT for place in places)
+    assert store.other.read_bytes(other) == CONTENT
+    assert load_snapshot(store.other, kept, {"w": np.zeros(3, np.float32)}) is not None
