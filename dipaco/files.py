@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 BLOCK_BYTES = 1 << 18
+PRIVATE = 0o600  # of files that only their owner may read
 
 
 def write_whole(file: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -89,10 +90,10 @@ def write_new(file: Path, content: bytes) -> bool:
             temporary.unlink(missing_ok=True)
 
 
-def install_file(temporary: Path, final: Path) -> None:
+def install_file(temporary: Path, final: Path, mode: int = 0o644) -> None:
     """Puts a finished file at its name, durably, in place of what is there."""
     make_folder(final.parent)
-    temporary.chmod(0o644)  # some writers make files that their owner alone can read
+    temporary.chmod(mode)  # some writers make files that their owner alone can read
     flush(temporary)
     rename_durably(temporary, final)
 

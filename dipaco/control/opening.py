@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dipaco.control.database import Database
 from dipaco.control.errors import BadDatabase
-from dipaco.files import install_file
+from dipaco.files import PRIVATE, install_file
 
 BESIDE = ("-turn", "-host")  # files of the processes that use a ledger, no part of it
 
@@ -41,4 +41,4 @@ def install_ledger(partial: Path, final: Path) -> None:
     """Puts a finished ledger, a file that no process has open, at its name."""
     for suffix in BESIDE:
         partial.with_name(f"{partial.name}{suffix}").unlink(missing_ok=True)
-    install_file(partial, final)
+    install_file(partial, final, PRIVATE)  # it holds the key that signs passes

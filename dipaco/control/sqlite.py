@@ -24,7 +24,7 @@ from dipaco.control.database import (
 )
 from dipaco.control.host_mark import HostMark
 from dipaco.errors import DiskFull, LedgerDamaged, NotWritable, RunBusy
-from dipaco.files import translate_os_errors
+from dipaco.files import PRIVATE, translate_os_errors
 
 FOLD = "PRAGMA wal_checkpoint(TRUNCATE)"
 SPARE_BYTES = 64 << 10  # what the index of the write-ahead log takes, and a little
@@ -46,6 +46,7 @@ class SQLite:
             self._host = HostMark(file, self.epoch)
             with translate_os_errors(file):
                 self._host.wait_until_free()
+                _make_private(file)
         with self._translate_errors():
             self._connection = sqlite3.connect(file, timeout=30.0, isolation_level=None)
         try:
@@ -136,6 +137,8 @@ class SQLite:
             self._connection.execute(FOLD)
 
     def copy_to(self, file: Path) -> None:
+        with translate_os_errors(file):
+            _make_private(file)
         with self._translate_errors(), contextlib.closing(sqlite3.connect(file)) as other:
             self._connection.backup(other)
 
@@ -211,6 +214,21 @@ class SQLite:
             if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
                 raise NotWritable(file=self._file, problem=error) from error
             raise LedgerDamaged(file=self._file, problem=error) from error
+
+
+def _make_private(file: Path) -> None:
+    """Lets only its owner read a ledger, which holds the key that signs passes: makes the file, or
+    changes one that others can read. SQLite gives the files beside it the same mode.
+
+    The file is never opened here: closing it would drop the locks that SQLite holds in this
+    process.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
+    for each in (file, *(file.with_name(f"{file.name}{suffix}") for suffix in ("-wal", "-shm"))):
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's
+            if each.stat().st_mode & 0o077:
+                each.chmod(PRIVATE)
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -1,13 +1,16 @@
 """A ledger's file: what can be wrong with it, and that each comes as a sentence."""
 
+import contextlib
 import os
 import sqlite3
+from pathlib import Path
 
 import pytest
 
 from dipaco.control.database import newest_version, queries
 from dipaco.control.errors import LedgerVersion
 from dipaco.control.ledger import Ledger, open_ledger
+from dipaco.control.opening import install_ledger
 from dipaco.control.sqlite import SQLite
 from dipaco.errors import DiskFull, LedgerDamaged, NotWritable, RunBusy
 from tests.control.conftest import stage
@@ -97,7 +100,7 @@ def test_what_is_recorded_is_flushed_to_the_disk_and_a_claim_is_not(ledger, plan
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(NotWritable, match="unable to open"):
+    with pytest.raises(NotWritable, match="No such file or directory"):
         Ledger(tmp_path / "no such folder" / "ledger.sqlite")
 
 
@@ -163,3 +166,25 @@ def test_every_query_has_a_name_a_purpose_and_one_statement(dialect):
     for name, text in queries(dialect).items():
         assert text.count(";") == 1, name
         assert sqlite3.complete_statement(text), name
+
+
+def test_only_its_owner_can_read_a_ledger_in_a_file(tmp_path):
+    """It holds the key that signs the passes of volunteers. Files of before are changed too."""
+    file = tmp_path / "ledger.sqlite"
+    before = os.umask(0)
+    try:
+        with contextlib.closing(SQLite(file)) as database:
+            with database.transaction():
+                database.change("put_meta", key="swarm_authority", value="secret")
+            beside = [file, Path(f"{file}-wal"), Path(f"{file}-shm")]
+            assert [oct(each.stat().st_mode & 0o777) for each in beside] == ["0o600"] * 3
+            for each in beside:
+                each.chmod(0o644)
+            with contextlib.closing(SQLite(file)) as other:
+                other.copy_to(tmp_path / "copy.sqlite")
+            copy = tmp_path / "copy.sqlite"
+            assert [oct(each.stat().st_mode & 0o777) for each in (*beside, copy)] == ["0o600"] * 4
+            install_ledger(copy, tmp_path / "installed.sqlite")
+        assert (tmp_path / "installed.sqlite").stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)

@@ -155,11 +155,12 @@ def test_writing_an_object_again_repairs_a_damaged_one(objects, tmp_path):
 
 def test_files_and_folders_are_deleted_and_deleting_them_again_is_fine(objects, tmp_path):
     receipt = objects.write_bytes("k", "bin", b"1")
-    (tmp_path / "snapshots" / "a").mkdir(parents=True)
-    (tmp_path / "snapshots" / "a" / "b").write_bytes(b"2")
+    name = "snapshots/modular/0000/000000-1"
+    (tmp_path / name).mkdir(parents=True)
+    (tmp_path / name / "b").write_bytes(b"2")
     for _ in range(2):
         objects.delete(receipt.name)
-        objects.delete("snapshots/a/0000/000000-1")
+        objects.delete(name)
     assert files(tmp_path) == []
 
 
