@@ -5,8 +5,8 @@ A message says what came, what was expected and what to do. Errors are raised wi
 
     raise PartUnowned(part="block_07", owned="early = block_01..04")
 
-The command line prints `NameOfTheError: message` and ends with exit code 2. What only this code can break is an
-`assert`, not an error.
+The command line prints `NameOfTheError: message` and ends with the error's exit code. What only this code can
+break is an `assert`, not an error.
 """
 
 import errno
@@ -30,6 +30,7 @@ class DipacoError(Exception):
     """An error that a person can correct."""
 
     exit_code = 2  # of a command that ends with it
+    is_lasting = False  # raised by a task: trying it again, anywhere, would meet it again
 
     def __init__(self, **values: object):
         self.values = values
@@ -44,12 +45,22 @@ def _rebuild(kind: type[DipacoError], values: dict[str, object]) -> DipacoError:
     return kind(**values)
 
 
+class MachineFault(DipacoError):
+    """Something is wrong with this machine, or with what it reaches; another machine may do the same
+    work. Not raised itself.
+    """
+
+    exit_code = 4  # a launcher starts another worker, after a wait
+
+
 class CheckpointExists(DipacoError):
     """`{folder}` is there already; an export never overwrites. Give another, or remove this one."""
 
 
 class BadSource(DipacoError):
     """The data source `{source}` cannot be read: {problem} {advice}"""
+
+    is_lasting = True
 
 
 class CorpusMissing(DipacoError):
@@ -61,13 +72,17 @@ class NothingToScore(DipacoError):
     predict. Give longer documents.
     """
 
+    is_lasting = True
 
-class ExtraMissing(DipacoError):
+
+class ExtraMissing(MachineFault):
     """{feature} needs the package `{package}`. Install it with `pip install 'dipaco[{extra}]'`."""
 
 
 class BadSetting(DipacoError):
     """`{name}` is {value!r}. Expected {expected}.{hint}"""
+
+    is_lasting = True
 
     def __init__(self, *, name: str, value: object, expected: str, hint: str = ""):
         super().__init__(name=name, value=value, expected=expected, hint=hint)
@@ -75,6 +90,8 @@ class BadSetting(DipacoError):
 
 class SettingsDisagree(DipacoError):
     """Two settings do not fit together: {problem}."""
+
+    is_lasting = True
 
 
 class UnknownSetting(DipacoError):
@@ -97,13 +114,13 @@ class ClaimLost(DipacoError):
     """Task `{task}` was given to another worker, or is finished already. Nothing was recorded."""
 
 
-class DiskFull(DipacoError):
+class DiskFull(MachineFault):
     """No space left on the disk of {file}. What was there before is whole.
     Free some space and run the same command again: it goes on from here.
     """
 
 
-class NotWritable(DipacoError):
+class NotWritable(MachineFault):
     """Cannot write {file}: {problem}. What was there before is whole."""
 
 

@@ -89,6 +89,10 @@ class ConsoleReporter:
     def task_postponed(self, claim: Claim, error: DipacoError) -> None:
         self._write(Event("postponed", {"task": str(claim.task), "problem": str(error)}, "warning"))
 
+    def task_failed(self, claim: Claim, reason: str, *, is_final: bool) -> None:
+        name, level = ("task_given_up", "error") if is_final else ("task_failed", "warning")
+        self._write(Event(name, {"task": str(claim.task), "reason": reason}, level))
+
     def task_finished(self, claim: Claim, facts: list[Fact]) -> None:
         seconds = time.monotonic() - self._began_seconds
         for fact in facts:

@@ -35,6 +35,10 @@ class UnknownImageFormat(DipacoError):
     """`--picture {file}` is not the name of an image file. Expected a name that ends in one of {known}."""
 
 
+class NoSuchFailure(DipacoError):
+    """No task `{task}` has failed. Those that have: {known}."""
+
+
 class NotForSweeps(DipacoError):
     """`--set {name}=...` cannot be given to a sweep: {instead}."""
 

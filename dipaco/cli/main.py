@@ -16,6 +16,7 @@ from dipaco.cli import (
     inspect,
     launch,
     monitor,
+    retry,
     roles,
     rollback,
     run_commands,
@@ -46,6 +47,7 @@ VERBS = {
     "evaluator": roles.EVALUATOR,
     "pretrain": roles.PRETRAINER,
     "monitor": monitor,
+    "retry": retry,
     "pause": run_commands.PAUSE,
     "resume": run_commands.RESUME,
     "drain": run_commands.DRAIN,
@@ -90,7 +92,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a verb; returns the exit code: 0 done, 2 an error that a person can correct, 3 the
-    worker's name is taken, 130 interrupted.
+    worker's name is taken, 4 a fault of this machine, 5 a task of the run has failed, 130
+    interrupted.
     """
     try:
         options = parser().parse_args(arguments)

@@ -1,6 +1,6 @@
 """Errors of this room: ledgers and databases that refuse, and claims that were lost. The docstring of a class is its message."""
 
-from dipaco.errors import DipacoError
+from dipaco.errors import DipacoError, MachineFault
 
 
 class LedgerVersion(DipacoError):
@@ -27,15 +27,15 @@ class PasswordOnCommandLine(DipacoError):
     """
 
 
-class VariableMissing(DipacoError):
+class VariableMissing(MachineFault):
     """The database is given as `env:{variable}`, and the environment variable `{variable}` is not set. Set it to the URL, postgresql://USER:PASSWORD@HOST/NAME."""
 
 
-class DatabaseRefuses(DipacoError):
+class DatabaseRefuses(MachineFault):
     """The database {place} refuses: {problem}. Check user, password and database name."""
 
 
-class DatabaseUnreachable(DipacoError):
+class DatabaseUnreachable(MachineFault):
     """The database {place} could not be reached for {seconds:.0f} s: {problem}. What was recorded is safe; start the same command again when it is back."""
 
 
@@ -49,6 +49,8 @@ class NotReproduced(DipacoError):
 
 class RecoveryFailed(DipacoError):
     """`{task}` has been done again {times} times, and {what} is still wrong: {reason} Check the disk and the machines; what was recorded before is in the ledger."""
+
+    is_lasting = True
 
 
 class NotAvailable(DipacoError):

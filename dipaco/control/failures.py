@@ -44,6 +44,13 @@ class Failure(NamedTuple):
         return self.errors + self.crashes + self.losses
 
 
+class Delays(NamedTuple):
+    """What a look at the tasks that went wrong found."""
+
+    have_ended: bool  # some are ready again
+    have_failed: bool  # some have failed for good
+
+
 class Failures:
     """Those of one run."""
 
@@ -70,8 +77,10 @@ class Failures:
             key = {"task_id": claim.task_id, "attempt": claim.attempt, "worker": claim.worker}
             if database.one("drop_claim", **key) is None:
                 raise ClaimLost(task=claim.task)
-            attempt = {"errors": MOST_ERRORS if is_lasting else 1}
-            return _count(database, claim.task_id, claim.worker, reason, **attempt) == "failed"
+            state = _count(
+                database, claim.task_id, claim.worker, reason, errors=1, is_lasting=is_lasting
+            )
+        return state == "failed"
 
     def stuck(self) -> list[Failure]:
         """The failed tasks, if the run cannot go on without them; else none."""
@@ -80,14 +89,17 @@ class Failures:
         return [failure for failure in self.list() if failure.state == "failed"]
 
     @retried
-    def end_delays(self) -> None:
-        """Delayed tasks that have waited long enough are ready again."""
-        due = self._database.rows("delays_over", epoch=self._database.epoch)
-        if not due:
-            return
-        with self._database.transaction(is_durable=False):
-            for (task_id,) in due:
-                self._database.change("end_delay", task_id=task_id)
+    def end_delays(self) -> Delays:
+        """Delayed tasks that have waited long enough are ready again. One question, without a lock,
+        if there are none.
+        """
+        rows = self._database.rows("resting_tasks", epoch=self._database.epoch)
+        due = [task_id for task_id, state, is_over in rows if state == "delayed" and is_over]
+        if due:
+            with self._database.transaction(is_durable=False):
+                for task_id in due:
+                    self._database.change("end_delay", task_id=task_id)
+        return Delays(bool(due), any(state == "failed" for _, state, _ in rows))
 
     @retried
     def retry(self, task: Task | None = None) -> list[Task]:
@@ -143,6 +155,7 @@ def _count(
     errors: int = 0,
     crashes: int = 0,
     losses: int = 0,
+    is_lasting: bool = False,
 ) -> str:
     """Counts an attempt whose claim was dropped; returns the state that the task is to have. While
     a backup of it lives, it stays claimed.
@@ -160,7 +173,7 @@ def _count(
     assert row is not None
     errors, crashes, losses = row
     seconds = wait_seconds(errors, crashes + losses)
-    has_failed = errors >= MOST_ERRORS or crashes >= MOST_CRASHES
+    has_failed = is_lasting or errors >= MOST_ERRORS or crashes >= MOST_CRASHES
     state = "failed" if has_failed else "delayed" if seconds else "ready"
     database.change("put_delay", task_id=task_id, wait_seconds=seconds)
     database.change("end_attempt", task_id=task_id, state=state)

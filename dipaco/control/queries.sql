@@ -171,9 +171,11 @@ held AS
    SELECT id, attempt, :worker, :lease_seconds FROM claimed)
 SELECT id, kind, arm, subject, phase, attempt FROM claimed;
 
--- next_alike@sqlite: ready tasks of one kind, arm and phase, to be done together
+-- next_alike@sqlite: ready tasks of one kind, arm and phase, to be done together; not
+-- those that went wrong, which may end the program of all
 SELECT id FROM tasks
 WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
+  AND id NOT IN (SELECT task_id FROM failures)
   AND NOT EXISTS (
     SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
     WHERE tasks.kind = 'train' AND w.state = 'here' AND (
@@ -186,6 +188,7 @@ ORDER BY id LIMIT :limit;
 WITH next AS MATERIALIZED
   (SELECT id FROM tasks
    WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
+     AND id NOT IN (SELECT task_id FROM failures)
      AND NOT EXISTS (
        SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
        WHERE tasks.kind = 'train' AND w.state = 'here' AND (
@@ -269,6 +272,9 @@ UPDATE workers SET is_silent = 1 WHERE name = :name AND heartbeats = :heartbeats
 UPDATE tasks SET state = 'ready'
 WHERE state = 'claimed' AND NOT EXISTS (SELECT 1 FROM claims WHERE task_id = tasks.id);
 
+-- has_failures: a row if a task went wrong since it was last done
+SELECT 1 FROM failures WHERE task_id = :task_id;
+
 -- count_failure: one more attempt at a task went wrong
 INSERT INTO failures (task_id, errors, crashes, losses, reason, worker, epoch, since, wait_seconds)
 VALUES (:task_id, :errors, :crashes, :losses, :reason, :worker, :epoch, :now, 0)
@@ -286,10 +292,12 @@ UPDATE tasks SET state = :state
 WHERE id = :task_id AND state = 'claimed'
   AND NOT EXISTS (SELECT 1 FROM claims WHERE task_id = tasks.id);
 
--- delays_over: delayed tasks that have waited long enough; at once if the clock was set back
-SELECT f.task_id FROM tasks t JOIN failures f ON f.task_id = t.id
-WHERE t.state = 'delayed'
-  AND (f.epoch <> :epoch OR :now < f.since OR :now >= f.since + f.wait_seconds);
+-- resting_tasks: delayed and failed ones, and whether they have waited long enough; at once if the
+-- clock was set back
+SELECT t.id, t.state, f.epoch <> :epoch OR :now < f.since OR :now >= f.since + f.wait_seconds
+FROM tasks t JOIN failures f ON f.task_id = t.id WHERE t.state = 'delayed'
+UNION ALL
+SELECT t.id, t.state, TRUE FROM tasks t WHERE t.state = 'failed';
 
 -- end_delay: a delayed task is ready
 UPDATE tasks SET state = 'ready' WHERE id = :task_id AND state = 'delayed';

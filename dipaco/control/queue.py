@@ -74,15 +74,19 @@ class Queue:
         lease_seconds: float = LEASE_SECONDS,
     ) -> list[Claim]:
         """The most urgent task that is ready; if it is a training task, up to `limit` of its arm
-        and phase, to be trained together.
+        and phase, to be trained together. A task that went wrong is done alone.
         """
         holder = {"worker": worker, "lease_seconds": lease_seconds}
         claims = self._claim("task", holder, kinds=json.dumps(list(kinds)))
-        if claims and limit > 1 and claims[0].task.kind in STACKED_KINDS:
+        if limit > 1 and claims and self._may_be_stacked(claims[0]):
             kind, arm, _, phase = claims[0].task
             of = {"kind": kind, "arm": arm, "phase": phase, "limit": limit - 1}
             claims += self._claim("alike", holder, **of)
         return claims
+
+    def _may_be_stacked(self, claim: Claim) -> bool:
+        has_failed = self._database.one("has_failures", **_task(claim)) is not None
+        return claim.task.kind in STACKED_KINDS and not has_failed
 
     @retried
     def _claim(self, what: str, holder: dict[str, Any], **values: Any) -> list[Claim]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dipaco.control.errors import DatabaseUnreachable
-from dipaco.errors import DipacoError
+from dipaco.errors import MachineFault
 
 RETRY_SECONDS = 900.0  # outlasts a restart or a failover
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
@@ -21,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class ConnectionLost(DipacoError):
+class ConnectionLost(MachineFault):
     """The database {place} cannot be reached: {problem}."""
 
 

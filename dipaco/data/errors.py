@@ -1,43 +1,59 @@
 """Errors of this room: sources, corpora and shards that cannot be read. The docstring of a class is its message."""
 
-from dipaco.errors import DipacoError
+from dipaco.errors import DipacoError, MachineFault
 
 
 class BinaryText(DipacoError):
     """{file} is not UTF-8 text: {problem} at byte {offset}. Convert or remove the file."""
 
+    is_lasting = True
+
 
 class BadRecord(DipacoError):
     """{file}, {place}: {problem}. Repair or remove that record."""
+
+    is_lasting = True
 
 
 class MissingColumn(DipacoError):
     """{file} has no column `{column}`; it has {found}. Choose one with `?{option}=NAME`."""
 
+    is_lasting = True
+
 
 class BadTokenizer(DipacoError):
     """The tokenizer {file} cannot be used: {problem}. {advice}"""
+
+    is_lasting = True
 
 
 class EmptyCorpus(DipacoError):
     """The sources {sources} gave no text. Check that their files exist and are not empty."""
 
+    is_lasting = True
+
 
 class EmptySplit(DipacoError):
     """No document of more than {prefix_tokens} tokens fell into the split `{split}`, out of {documents} documents in {groups} groups ({short} are too short). Add text, raise `data.{setting}`, or split by piece with `?group=piece`."""
 
+    is_lasting = True
 
-class CorpusOfOtherSettings(DipacoError):
+
+class CorpusOfOtherSettings(MachineFault):
     """{folder} holds a corpus prepared with other settings: {difference}. Use another folder, or delete this one."""
 
 
-class CorpusDamaged(DipacoError):
+class CorpusDamaged(MachineFault):
     """{file} is damaged: {problem}. Delete the folder {folder}; the command that began the run (`dipaco train`, for a row of a sweep `dipaco ablate`) prepares it again."""
 
 
 class EmptyShard(DipacoError):
     """Path {path} has {documents} documents with {tokens} tokens: nothing to train on. Use fewer paths, more text, a lower `routing.capacity`, or a smaller `inner.hold_out`."""
 
+    is_lasting = True
+
 
 class ShardDamaged(DipacoError):
     """The shard {file} is damaged: {problem}. Restore it from a copy of the run folder."""
+
+    is_lasting = True

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 LEAVING_SECONDS = 30.0  # between the first and the last process of a worker that ends in order
 LOOK_SECONDS = 0.05
 KILLED = -9
+UNSEEN = -(1 << 16)  # the code of a process whose end was not seen: its machine may be gone
 
 
 class ProcessCommand(Protocol):
@@ -43,8 +44,8 @@ class Process(Protocol):
     """One process of a worker, on this machine or another."""
 
     def poll(self) -> int | None:
-        """Its exit code, or minus the number of the signal that killed it; None while it runs or
-        waits for resources.
+        """Its exit code, minus the number of the signal that killed it, or `UNSEEN`; None while it
+        runs or waits for resources.
         """
         ...
 
@@ -70,6 +71,8 @@ class EndedWorker(NamedTuple):
 
     @property
     def how(self) -> str:
+        if self.code == UNSEEN:
+            return "with its machine"
         return f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
 
 

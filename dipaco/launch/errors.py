@@ -16,4 +16,4 @@ class ClusterNeedsServer(DipacoError):
 
 
 class WorkersEnded(DipacoError):
-    """Worker {worker} ended, and a new one would end in the same way. Its last output: {words}"""
+    """Workers are refused, and new ones would be too. The last output of {worker}: {words}"""

@@ -17,7 +17,6 @@ time.
 import contextlib
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 
 from dipaco.errors import ExtraMissing
 from dipaco.launch.devices import fake_cpus, memory_limit
-from dipaco.launch.engine import Engine, ProcessCommand
+from dipaco.launch.engine import UNSEEN, Engine, ProcessCommand
 from dipaco.launch.errors import ClusterNeedsServer, NoCluster
 from dipaco.launch.local import free_port, last_line
 from dipaco.store.address import Address
@@ -42,7 +41,6 @@ except ImportError as error:
     raise ExtraMissing(feature="`--engine ray`", package="ray", extra="ray") from error
 
 COORDINATOR = "COORDINATOR"  # stands for the address in a command line until it is known
-LOST = -signal.SIGKILL  # the code of a process whose end was not seen
 LISTEN_SECONDS = 10.0  # for the head of a cluster to accept a connection
 ASK_SECONDS = 30.0  # for the answer of a running actor
 # Ray does not say why a cluster refused a connection.
@@ -159,7 +157,7 @@ class RayProcess:
         try:
             return ray.get(self._code)
         except ray.exceptions.RayError:  # the actor is gone, and Ray will not start it again
-            return LOST
+            return UNSEEN
 
     def terminate(self) -> None:
         # An actor that still waits for resources must not start.

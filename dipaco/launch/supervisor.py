@@ -1,30 +1,35 @@
 """Keeps as many workers alive as are wanted, until the run is finished.
 
-A worker that was killed is started again, after a wait that doubles if it soon dies again. A worker
-that ended with an error message for a person ends the launch: a new one would end the same way. If
-a worker of the same name is still running, as after a launcher that was killed, the name is tried
+A worker that was killed, or met a fault of its machine, is started again, after a wait that doubles
+if it soon ends again. One that was refused (exit code 2) is too, while others of its group work:
+its machine may be another than theirs. If all of a group were refused, the launch ends: the fault
+is not their machines'. It also ends when the run cannot go on without a task that has failed. If a
+worker of the same name is still running, as after a launcher that was killed, the name is tried
 again later. `dipaco scale` changes the wanted number through the ledger.
 """
 
 import math
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dipaco.control.ledger import Ledger
-from dipaco.errors import DipacoError
-from dipaco.launch.engine import EndedWorker, Engine, ProcessCommand
+from dipaco.errors import DipacoError, MachineFault
+from dipaco.launch.engine import UNSEEN, EndedWorker, Engine, ProcessCommand
 from dipaco.launch.errors import WorkersEnded
 from dipaco.launch.event_tailer import EventTailer
 from dipaco.observe.events import Event
 from dipaco.runs.run import Run
-from dipaco.workers.errors import NameTaken
+from dipaco.workers.errors import NameTaken, TaskFailed
+from dipaco.workers.failing import refuse_stuck
 from dipaco.workers.signals import on_sigterm
 
 POLL_SECONDS = 0.2  # between two looks at the processes
 LOOK_SECONDS = 1.0  # between two looks at the ledger, which every launcher of a run asks
 GRACE_SECONDS = 30.0  # to save a phase part-way
-BAD_INPUT = DipacoError.exit_code  # of a worker that needs a person to act
+REFUSED = DipacoError.exit_code  # of a worker that needs a person to act
+ORDERED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)  # no crash: it was told to end
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
 STEADY_SECONDS = 120.0  # a worker that ran this long starts again with the first wait
 
@@ -69,6 +74,7 @@ class Supervisor:
         self._due_seconds: dict[str, float] = {}  # when to start those that are not alive
         self._started_seconds: dict[str, float] = {}
         self._wait_seconds: dict[str, float] = {}
+        self._refused: set[str] = set()  # those that were refused when they last ended
 
     def end(self) -> None:
         """Makes `keep_until_finished` return soon. May be called by a signal handler."""
@@ -79,13 +85,15 @@ class Supervisor:
         all workers have left. Calls `meanwhile` after every poll.
 
         Raises:
-          WorkersEnded: a worker ended with an error that a person must correct.
+          WorkersEnded: every worker of a group ended with an error that a person must correct.
+          TaskFailed: the run cannot go on without a task that has failed.
         """
         is_draining, next_look_seconds = False, -math.inf
         while True:
             if time.monotonic() >= next_look_seconds:
                 if self._ledger.queue.is_finished():
                     return True
+                refuse_stuck(self._ledger.failures.stuck())
                 is_draining = self._is_draining
                 self._read_wanted()
                 next_look_seconds = time.monotonic() + LOOK_SECONDS
@@ -139,9 +147,8 @@ class Supervisor:
         now = time.monotonic()
         self._alive.discard(ended.name)
         is_taken = ended.code == NameTaken.exit_code
-        returned = 0 if is_taken else self._ledger.queue.give_back_of(ended.name)
-        if ended.code == BAD_INPUT:
-            raise WorkersEnded(worker=ended.name, words=ended.last_line)
+        returned = 0 if is_taken else self._give_back_of(ended)
+        self._note_refusal(ended)
         if ended.name not in self._wanted:
             self._report_departure(ended, "it is no longer wanted")
             return
@@ -157,14 +164,37 @@ class Supervisor:
         self._due_seconds[ended.name] = now + wait_seconds
         fields = {
             "worker": ended.name,
-            "how": "another worker of its name is running" if is_taken else ended.how,
+            "how": "another worker of its name is running" if is_taken else _how(ended),
             "tasks_returned": returned,
             "wait_seconds": wait_seconds,
         }
         self._on_event(Event("worker_ended", fields, "warning"))
 
+    def _give_back_of(self, ended: EndedWorker) -> int:
+        is_crash = ended.code < 0 and ended.code not in (*ORDERED, UNSEEN)
+        crash = f"its process ended by {ended.how}" if is_crash else ""
+        words = ended.last_line if ended.code else ""
+        return self._ledger.queue.give_back_of(ended.name, crash=crash, last_words=words)
+
+    def _note_refusal(self, ended: EndedWorker) -> None:
+        """Raises `WorkersEnded` if all of its group were refused, `TaskFailed` if by the run."""
+        refuse_stuck(self._ledger.failures.stuck())
+        if ended.code != REFUSED:
+            self._refused.discard(ended.name)
+            return
+        self._refused.add(ended.name)
+        for group in (self._elastic, *self._others):
+            if ended.name in group.names and self._refused.issuperset(group.names):
+                raise WorkersEnded(worker=ended.name, words=ended.last_line)
+
     def _report_departure(self, ended: EndedWorker, reason: str) -> None:
         self._on_event(Event("worker_left", {"worker": ended.name, "reason": reason}))
+
+
+def _how(ended: EndedWorker) -> str:
+    """With its last words, where they are an error's sentence."""
+    has_sentence = ended.code in (REFUSED, MachineFault.exit_code, TaskFailed.exit_code)
+    return f"{ended.how}: {ended.last_line}" if has_sentence and ended.last_line else ended.how
 
 
 def supervise(
@@ -179,7 +209,7 @@ def supervise(
     prints their events. All workers have ended when it returns.
 
     Raises:
-      WorkersEnded: a worker ended with an error that a person must correct.
+      WorkersEnded, TaskFailed: a person must act.
     """
     with EventTailer(opened, tensorboard=tensorboard) as tailer:
         supervisor = Supervisor(engine, groups, opened.ledger, tailer.show, launcher)

@@ -1,9 +1,9 @@
 """Errors of this room: models, meshes and checkpoints that do not fit. The docstring of a class is its message."""
 
-from dipaco.errors import DipacoError
+from dipaco.errors import DipacoError, MachineFault
 
 
-class BadMesh(DipacoError):
+class BadMesh(MachineFault):
     """A mesh of {asked} does not fit {num_devices} devices. {remedy}"""
 
 

@@ -3,7 +3,7 @@
 Names, units and labels follow the conventions of Prometheus and OpenTelemetry: base units in the
 name, counters end in `_total`, dimensions are labels (`kind`, `outcome`, `state`).
 
-    dipaco_worker_tasks_total{kind,outcome}        finished, lost, saved_part_way, postponed
+    dipaco_worker_tasks_total{kind,outcome}        finished, lost, saved_part_way, postponed, failed
     dipaco_worker_task_seconds_total{kind}         spent in tasks, of any outcome
     dipaco_worker_tokens_total                     trained on, recorded or not
     dipaco_worker_bytes_total{kind}                modules fetched, contributions sent, recorded
@@ -84,6 +84,9 @@ class WorkerMetrics:
 
     def task_postponed(self, claim: Claim, error: DipacoError) -> None:
         self._ended(claim, "postponed")
+
+    def task_failed(self, claim: Claim, reason: str, *, is_final: bool) -> None:
+        self._ended(claim, "failed")
 
     def _ended(self, claim: Claim, outcome: str) -> None:
         now = self._now()
@@ -168,10 +171,10 @@ class CombinedCallbacks:
         self._callbacks = callbacks
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
+        def call(*arguments: Any, **settings: Any) -> None:
             for callbacks in self._callbacks:
                 if hasattr(callbacks, name):
-                    getattr(callbacks, name)(*arguments)
+                    getattr(callbacks, name)(*arguments, **settings)
 
         return call
 

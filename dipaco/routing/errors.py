@@ -8,9 +8,13 @@ class TooFewRouterDocuments(DipacoError):
     (fifty is better): raise `data.router_fraction`, add text, or take fewer paths.
     """
 
+    is_lasting = True
+
 
 class BadFeatures(DipacoError):
     """The routing features are {given}, but {expected}. {cure}"""
+
+    is_lasting = True
 
 
 class DamagedRouter(DipacoError):

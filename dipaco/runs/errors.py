@@ -34,3 +34,5 @@ class RunOfOtherDatabase(DipacoError):
 class CorpusChanged(DipacoError):
     """{folder} holds another corpus than the one this run has trained on: its sources have changed since.
     Restore that folder from a copy, or start a new run folder."""
+
+    is_lasting = True

@@ -1,6 +1,6 @@
 """Errors of this room: bytes that are missing, damaged or out of reach. The docstring of a class is its message."""
 
-from dipaco.errors import DipacoError
+from dipaco.errors import DipacoError, MachineFault
 
 
 class ObjectMissing(DipacoError):
@@ -15,13 +15,13 @@ class BadRun(DipacoError):
     """`--run {given}`: {problem}. Give a folder, s3://BUCKET/NAME or gs://BUCKET/NAME."""
 
 
-class StoreUnreachable(DipacoError):
+class StoreUnreachable(MachineFault):
     """The store {url} could not be reached for {seconds:.0f} s: {problem}. What was recorded is safe; start the same command again when it is back."""
 
 
-class StoreRefuses(DipacoError):
+class StoreRefuses(MachineFault):
     """The store {url} refuses: {problem}. Check the credentials in the environment (for S3, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY); they must allow reading, writing, deleting and listing."""
 
 
-class BucketMissing(DipacoError):
+class BucketMissing(MachineFault):
     """There is no bucket for {url}. Create it, or check the name, the region (AWS_REGION) and the endpoint (AWS_ENDPOINT_URL)."""

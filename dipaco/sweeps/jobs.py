@@ -10,12 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dipaco.errors import DipacoError, MachineFault
 from dipaco.launch.engine import EndedWorker, Engine
 from dipaco.launch.local import LocalEngine, last_line
 from dipaco.launch.process_spec import ProcessSpec
-from dipaco.launch.supervisor import BAD_INPUT, GRACE_SECONDS, POLL_SECONDS
+from dipaco.launch.supervisor import GRACE_SECONDS, POLL_SECONDS
 from dipaco.observe.events import Event
+from dipaco.workers.errors import TaskFailed
 
+# Of a process that needs a person to act: all processes of a sweep are on one machine.
+FINAL_CODES = (DipacoError.exit_code, MachineFault.exit_code, TaskFailed.exit_code)
 MAX_RESTARTS = 3  # of the processes of one run, before it has failed
 
 
@@ -122,7 +126,7 @@ class JobPool:
         if job.is_done():
             return
         self._restarts[job.title] = self._restarts.get(job.title, 0) + 1
-        if ended.code == BAD_INPUT or self._restarts[job.title] > MAX_RESTARTS:
+        if ended.code in FINAL_CODES or self._restarts[job.title] > MAX_RESTARTS:
             log = self._log_of(job)
             self._fail(job, last_line(log) or f"its output is in {log}.")
             return

@@ -58,8 +58,10 @@ def begin_shared(folder: Path, config: RunConfig, prepared: Path | None) -> None
       config: of a row that begins with this model.
       prepared: folder of a run with the same text, whose tokens are linked; None = read the text.
     """
-    if Layout(folder).ledger.exists():
-        return  # another row has begun it, with the same base model
+    if Layout(folder).ledger.exists():  # another row has begun it, with the same base model
+        with reading(folder) as run:
+            run.ledger.failures.retry()
+        return
     if prepared is not None:
         with translate_os_errors(folder):
             _link_folder(Layout(prepared).corpus, Layout(folder).corpus)

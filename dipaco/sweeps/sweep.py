@@ -191,6 +191,7 @@ def _begin_row(trial: Trial, folder: Path, shared: Path) -> Callable[[], Event]:
             begin_row(folder, trial.config, shared)
             return Event("row_begun", {"row": str(trial), "shared": shared.name})
         with reading(folder) as run:
+            run.ledger.failures.retry()
             done, total = progress_of(run)
         return Event("row_goes_on", {"row": str(trial), "done": done / max(total, 1)})
 

@@ -31,6 +31,9 @@ class Callbacks(Protocol):
     def task_postponed(self, claim: Claim, error: DipacoError) -> None:
         """An input was missing or wrong and is computed again; the task is ready again after it."""
 
+    def task_failed(self, claim: Claim, reason: str, *, is_final: bool) -> None:
+        """It raised an error. It is tried again later unless `is_final`."""
+
     def paused(self) -> None:
         """The run is paused; no task is claimed."""
 
@@ -51,5 +54,7 @@ class NullCallbacks:
     def task_released(self, claim: Claim, step: int) -> None: ...
 
     def task_postponed(self, claim: Claim, error: DipacoError) -> None: ...
+
+    def task_failed(self, claim: Claim, reason: str, *, is_final: bool) -> None: ...
 
     def paused(self) -> None: ...

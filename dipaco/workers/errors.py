@@ -1,10 +1,12 @@
 """Errors of this room: tasks that cannot be done. The docstring of a class is its message."""
 
-from dipaco.errors import DipacoError
+from dipaco.errors import DipacoError, MachineFault
 
 
 class EmptyHoldOut(DipacoError):
     """Path {path} has {documents} documents and none is long enough to be held out for early stopping. Use fewer paths, longer documents, or `inner.hold_out=0`."""
+
+    is_lasting = True
 
 
 class NameTaken(DipacoError):
@@ -41,6 +43,8 @@ class SnapshotOfOtherData(DipacoError):
     Its corpus or shards were changed after it began: restore them, or start a new run folder.
     """
 
+    is_lasting = True
+
 
 class CannotStartFrom(DipacoError):
     """Cannot start from {source}: {problem}."""
@@ -60,3 +64,13 @@ class ArmDiverged(DipacoError):
 
 class BadHosts(DipacoError):
     """{problem}. A worker of several hosts is started on each of them with the same `--hosts H` and `--coordinator HOST:PORT`, and `--host-index` 0 to H-1."""
+
+
+class TaskFailed(DipacoError):
+    """The run cannot go on. `{task}` failed {times}, at last on {worker}: {reason} {others}When the cause is put right, `dipaco retry --run RUN --all` has it done again; the command that began the run does the same, and goes on."""
+
+    exit_code = 5  # of workers and launchers of the run
+
+
+class ManyTasksFailed(MachineFault):
+    """{count} tasks in a row failed here, at last `{task}`: {reason} If they fail on other machines as well, the run is wrong; if not, this machine is."""

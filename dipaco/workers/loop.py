@@ -12,19 +12,21 @@ import time
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
 
+from dipaco.control.errors import DatabaseUnreachable, NotReproduced
 from dipaco.control.facts import PartialSnapshot
 from dipaco.control.queue import ALL_KINDS, LATE_FACTOR, LEASE_SECONDS
 from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind
-from dipaco.errors import ClaimLost, DipacoError
+from dipaco.errors import ClaimLost, DipacoError, MachineFault
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
 from dipaco.workers.execution import execute
+from dipaco.workers.failing import FailureCounter
 from dipaco.workers.garbage_collection import collect_after, superseded_partial_snapshots
 from dipaco.workers.heartbeat import LeaseRenewer
-from dipaco.workers.hosts import SINGLE_HOST, Hosts
+from dipaco.workers.hosts import SINGLE_HOST, HostGroupBroken, Hosts
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.recovery import recover
 from dipaco.workers.tasks.train import stacks_of, train_stacked
@@ -65,6 +67,7 @@ class Worker:
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
         self._kinds = [kind for kind in kinds if hosts.count == 1 or kind not in SINGLE_HOST_ONLY]
         self._lease_seconds, self._hosts = lease_seconds, hosts
+        self._failures = FailureCounter(run, name, callbacks)
         # Not an `Event`: a signal handler that sets one may deadlock on the lock that the
         # interrupted thread holds.
         self._stop_is_requested, self._wake_up = False, SimpleQueue[None]()
@@ -83,6 +86,10 @@ class Worker:
     def run_until_finished(self) -> bool:
         """Does tasks until none of its kinds can become due any more (True), or it is asked to stop
         (False). Waits while only other workers have tasks to do.
+
+        Raises:
+          TaskFailed: the run cannot go on without a task that has failed.
+          MachineFault: this machine cannot do its tasks; others may.
         """
         wait_seconds, is_paused = MIN_WAIT_SECONDS, False
         while True:
@@ -97,6 +104,7 @@ class Worker:
                 continue
             if self._is_over():
                 return True
+            self._failures.check()
             with contextlib.suppress(Empty):
                 self._wake_up.get(timeout=wait_seconds * random.uniform(0.5, 1.0))
             wait_seconds = min(WAIT_GROWTH * wait_seconds, MAX_WAIT_SECONDS)
@@ -120,6 +128,10 @@ class Worker:
                     self._give_back(stack)
                 else:
                     self._do(stack)
+        except BaseException as error:
+            if not isinstance(error, DatabaseUnreachable):
+                self._give_back_if_possible(claims)
+            raise
         finally:
             self._renewer.hold()
         return True
@@ -134,6 +146,8 @@ class Worker:
         # First: the tasks of silent workers are older than most that are ready.
         queue.reap()
         claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
+        if not claims and self._failures.end_delays():
+            claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims and "train" in self._kinds:
             backup = self._claim_backup(limit)
             claims = [] if backup is None else [backup]
@@ -174,15 +188,17 @@ class Worker:
         except (ContributionRefused, ContributionMissing, ObjectDamaged, ObjectMissing) as error:
             self._give_back(others)
             self._postpone(first, error)
-        except BaseException as error:
+        except (MachineFault, HostGroupBroken):
+            raise
+        except Exception as error:
             # After its claim is lost, a task may miss inputs: other workers have gone on.
             if isinstance(error, DipacoError) and not all(map(self._still_holds, claims)):
                 self._lose(claims)
-                return
-            # If this fails as well (a full disk), the task stays claimed until its lease expires.
-            with contextlib.suppress(DipacoError):
-                self._give_back(claims)
-            raise
+            elif others:  # one of them is at fault
+                for claim in claims:
+                    self._do([claim])
+            else:
+                self._fail(first, error)
 
     def _finish(self, claim: Claim, facts: list[Fact]) -> None:
         partial_snapshots = superseded_partial_snapshots(self._run, claim)
@@ -191,6 +207,10 @@ class Worker:
         except ClaimLost:
             self._callbacks.claim_lost(claim)
             return
+        except NotReproduced as error:
+            self._fail(claim, error)
+            return
+        self._failures.succeed()
         self._callbacks.task_finished(claim, facts)
         collect_after(self._run, claim, partial_snapshots)
 
@@ -205,6 +225,21 @@ class Worker:
     def _give_back(self, claims: list[Claim]) -> None:
         for claim in claims:
             self._run.ledger.queue.give_back(claim)
+
+    def _give_back_if_possible(self, claims: list[Claim]) -> None:
+        """What is not finished or lost yet. If it is not possible (a full disk), the tasks stay
+        claimed until their leases expire.
+        """
+        with contextlib.suppress(DipacoError):
+            self._give_back(claims)
+
+    def _fail(self, claim: Claim, error: Exception) -> None:
+        """The worker goes on with other tasks, unless it may be in no state to. Raises `error` if
+        it is no `DipacoError`, and what `FailureCounter.fail` raises.
+        """
+        self._failures.fail(claim, error)
+        if not isinstance(error, DipacoError):
+            raise error
 
     def _release(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
         # A phase runner may have recorded this very snapshot already.
@@ -221,17 +256,17 @@ class Worker:
             self._run.objects.delete(name)
 
     def _postpone(self, claim: Claim, error: DipacoError) -> None:
-        """Has a missing or damaged input made again. Raises `error` if no task makes it, and
-        `RecoveryFailed`.
+        """Has a missing or damaged input made again. The task fails if no task makes it, or making
+        it again has not helped.
         """
         try:
             recover(self._run, claim, error)
         except ClaimLost:
             self._callbacks.claim_lost(claim)
-        except BaseException:
-            with contextlib.suppress(DipacoError):
-                self._run.ledger.queue.give_back(claim)
-            raise
+        except DipacoError as reason:
+            if isinstance(reason, MachineFault):
+                raise
+            self._fail(claim, reason)
         else:
             self._callbacks.task_postponed(claim, error)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dipaco.config import RunConfig
+from dipaco.control.errors import DatabaseUnreachable
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Kind
 from dipaco.errors import DipacoError
@@ -24,6 +25,7 @@ from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
 from dipaco.store.address import Address
 from dipaco.workers.callbacks import Callbacks
+from dipaco.workers.failing import reason_of
 from dipaco.workers.garbage_collection import clean_up
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import SINGLE_HOST, Hosts, SingleHost
@@ -50,7 +52,8 @@ def begun_run(
     init_from: Path | None = None,
     start_from: str | None = None,
 ) -> Generator[tuple[Run, bool]]:
-    """Begins a run or opens the one that is there, and holds its folder's lock meanwhile.
+    """Begins a run or opens the one that is there, and holds its folder's lock meanwhile. Tasks
+    that failed are tried again: whoever gives the command has put their cause right.
 
     Args:
       address: the run's folder or URL.
@@ -79,6 +82,8 @@ def begun_run(
             if lock.is_exclusive:
                 clean_up(opened)
             lock.share()
+            for task in opened.ledger.failures.retry():
+                print(f"{task} had failed and is tried again", flush=True)
             yield opened, is_new
         finally:
             opened.ledger.close()
@@ -116,11 +121,12 @@ def work(
 
     Raises:
       NameTaken: another worker of this name is working on the run.
+      TaskFailed, MachineFault: as `Worker.run_until_finished`.
     """
     members = run.ledger.members
     register(members, name, machine(), functools.partial(print, flush=True), kinds)
     run.ledger.queue.give_back_of_namesake(name)
-    with LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer:
+    with _last_words(run, name), LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer:
         if "train" in kinds:
             callbacks.compare_machines(run.ledger.meta.remember("machine", machine()), machine())
         restore_corpus(run, callbacks.prepare_progressed)
@@ -139,6 +145,19 @@ def work(
         members.leave(name, str(Life.here()))
     hosts.broadcast(None)
     return is_finished
+
+
+@contextlib.contextmanager
+def _last_words(run: Run, name: str) -> Generator[None]:
+    """Records why a worker ends that does not end in order, for `dipaco status`."""
+    try:
+        yield
+    except DatabaseUnreachable:
+        raise
+    except Exception as error:
+        with contextlib.suppress(DipacoError):
+            run.ledger.members.leave(name, reason_of(error))
+        raise
 
 
 @contextlib.contextmanager

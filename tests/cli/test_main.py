@@ -73,7 +73,7 @@ def test_a_folder_without_a_run_is_refused_and_left_alone(dipaco, tiny, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("output", "code", "said"), [("/dev/full", 2, "DiskFull: No space left"), ("pipe", 0, "")]
+    ("output", "code", "said"), [("/dev/full", 4, "DiskFull: No space left"), ("pipe", 0, "")]
 )
 def test_output_that_cannot_be_written_makes_no_traceback(config_file, output, code, said):
     home = str(Path(__file__).parents[2])

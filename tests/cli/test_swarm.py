@@ -50,7 +50,7 @@ def test_a_credential_for_a_wrong_name_is_not_made(name, tiny, tmp_path, capsys)
 
 def test_a_credential_that_cannot_be_written_is_an_error_and_on_no_list(tiny, tmp_path, capsys):
     words = ["swarm", "token", "--run", str(tiny.folder), "--name", "ANA"]
-    assert main([*words, "--out", str(tmp_path / "nowhere" / "a.pass")]) == 2
+    assert main([*words, "--out", str(tmp_path / "nowhere" / "a.pass")]) == 4
     error = capsys.readouterr().err
     assert "NotWritable" in error
     assert "a.pass" in error

@@ -3,12 +3,13 @@
 import pytest
 
 from dipaco.control.ledger import open_ledger
+from dipaco.errors import DiskFull
 from dipaco.launch import supervisor as file
-from dipaco.launch.engine import EndedWorker
+from dipaco.launch.engine import UNSEEN, EndedWorker
 from dipaco.launch.errors import WorkersEnded
 from dipaco.launch.process_spec import ProcessSpec, variables_for
 from dipaco.launch.supervisor import Supervisor, WorkerGroup
-from dipaco.workers.errors import NameTaken
+from dipaco.workers.errors import NameTaken, TaskFailed
 
 WORKER, EXECUTOR = ProcessSpec("worker", "runs/one"), ProcessSpec("executor", "runs/one")
 
@@ -101,11 +102,68 @@ def test_a_dead_worker_gives_its_task_back_and_is_restarted_after_a_wait(ledger,
 
 
 def test_a_worker_that_ended_with_an_error_message_ends_the_launch(watched):
-    with pytest.raises(WorkersEnded, match="Its last output: NoSuchRun: there is none"):
+    with pytest.raises(WorkersEnded, match="last output of w-0: NoSuchRun: there is none"):
         watched(
             [WorkerGroup(WORKER, "w", 1)],
             lambda engine: engine.die("w-0", 2, "NoSuchRun: there is none"),
         )
+
+
+def test_one_sick_machine_does_not_end_the_launch(ledger, watched):
+    """A full disk, say (exit code 4): it is replaced, and others are left alone."""
+
+    def fall_ill(engine):
+        if "w-1" in engine.alive:
+            engine.die("w-1", DiskFull.exit_code, "DiskFull: no space")
+
+    engine, events = watched([WorkerGroup(WORKER, "w", 2)], *[fall_ill] * 60)
+    assert "w-0" in engine.alive
+    assert events.count("worker_ended") == 4  # after 1, 2, 4 and 8 s
+    assert events.count("worker_left") == 0
+
+
+def test_one_worker_that_is_refused_is_replaced_while_others_work(watched):
+    """Its machine lacks the run's folder, say."""
+    watched(
+        [WorkerGroup(WORKER, "w", 2)],
+        lambda engine: engine.die("w-1", 2, "NoSuchRun: there is none"),
+        *[nothing] * 10,
+        lambda engine: engine.die("w-1", 2, "NoSuchRun: there is none"),
+    )
+    with pytest.raises(WorkersEnded):
+        watched(
+            [WorkerGroup(WORKER, "w", 2), WorkerGroup(EXECUTOR, "e", 1)],
+            lambda engine: engine.die("w-1", 2, "NoSuchRun: there is none"),
+            lambda engine: engine.die("w-0", 2, "NoSuchRun: there is none"),
+        )
+
+
+@pytest.mark.parametrize(
+    ("code", "crashes"), [(-9, 1), (-11, 1), (-15, 0), (UNSEEN, 0), (1, 0), (4, 0)]
+)
+def test_only_a_process_that_was_seen_to_die_counts_against_its_task(
+    ledger, watched, code, crashes
+):
+    def die(engine):
+        assert ledger.queue.claim("w-0") is not None
+        engine.die("w-0", code, "words")
+
+    watched([WorkerGroup(WORKER, "w", 1)], die)
+    assert [failure.crashes for failure in ledger.failures.list()] == [1] * crashes
+
+
+def test_the_last_words_of_a_worker_are_kept(ledger, watched):
+    ledger.members.join("w-0", host="here", pid=1, life="1", machine="one", version="0")
+    watched([WorkerGroup(WORKER, "w", 1)], lambda engine: engine.die("w-0", 1, "Segfault"))
+    assert [member.last_words for member in ledger.members.list()] == ["Segfault"]
+
+
+def test_a_launcher_ends_when_the_run_cannot_go_on(ledger, watched):
+    def fail(engine):
+        ledger.failures.fail(ledger.queue.claim("w-0"), "BadSource: no text", is_lasting=True)
+
+    with pytest.raises(TaskFailed, match=r"`prepare` failed once, at last on w-0: BadSource"):
+        watched([WorkerGroup(WORKER, "w", 1)], fail, *until_it_looks)
 
 
 def test_a_taken_name_keeps_its_tasks_and_is_tried_again(ledger, watched):
@@ -171,7 +229,7 @@ def test_a_launcher_asks_the_ledger_once_a_second_and_when_a_worker_has_ended(
     )
     watched([WorkerGroup(WORKER, "w", 2)], *until_it_looks * 10)
     assert 10 <= asked.count("has_unfinished") <= 12
-    assert len(asked) <= 50
+    assert len(asked) <= 60
 
     def finish(engine):
         asked.clear()

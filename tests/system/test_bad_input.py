@@ -1,5 +1,5 @@
-"""Whatever a person, a file or a disk does wrong: exit code 2, a sentence that says what to do, no
-traceback, and what was there before is as it was.
+"""Whatever a person, a file or a disk does wrong: exit code 2 or 4, a sentence that says what to
+do, no traceback, and what was there before is as it was.
 """
 
 import contextlib
@@ -407,9 +407,15 @@ def contents(folder: Path) -> dict[str, object]:
     }
 
 
+# Another machine may do better.
+MACHINES = ("BadMesh", "CorpusDamaged", "DiskFull", "NotWritable", "VariableMissing")
+
+
 def refused(ended, error: str, advice: str) -> None:
-    """Exit code 2; the last lines are the error's name and its sentences; no traceback."""
-    assert ended.code == 2, ended.err
+    """Exit code 2, or 4 for faults of the machine; the last lines are the error's name and its
+    sentences; no traceback.
+    """
+    assert ended.code == (4 if error in MACHINES else 2), ended.err
     assert "Traceback" not in ended.err
     sentence = ended.err[ended.err.rindex(f"{error}: ") :]
     assert sentence.count("\n") <= 2, sentence

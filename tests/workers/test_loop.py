@@ -105,7 +105,8 @@ def test_a_worker_that_fails_gives_its_task_back(begin, monkeypatch):
     with pytest.raises(RuntimeError, match="a defect"):
         worker_of(run).run_once()
     assert run.ledger.queue.held() == []
-    assert run.ledger.queue.claim("other") is not None
+    (failure,) = run.ledger.failures.list()
+    assert (failure.state, failure.reason) == ("delayed", "RuntimeError: a defect")
 
 
 def test_a_worker_that_cannot_record_deletes_nothing(begin, monkeypatch):
@@ -195,5 +196,5 @@ def test_an_idle_worker_asks_little_and_looks_for_late_tasks_once_a_lease(
     late_looks = asked["single_claims"]
     assert seconds / (1.25 * LEASE_SECONDS) <= late_looks <= seconds / (0.75 * LEASE_SECONDS) + 1
     assert late_looks > 3
-    assert sum(asked.values()) < 2 * seconds, asked
+    assert sum(asked.values()) < 2.5 * seconds, asked
     assert max(asked.values()) <= 102, "it asks something twice in one look"

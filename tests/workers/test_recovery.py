@@ -199,15 +199,16 @@ def test_a_contribution_that_is_wrong_is_refused_and_made_again(begin, undisturb
     assert digests_of(run) == undisturbed
 
 
-def test_a_loss_that_no_task_can_repair_is_raised_and_the_task_is_given_back(begin, monkeypatch):
+def test_a_loss_that_no_task_can_repair_is_counted_against_the_task(begin, monkeypatch):
     run = begin(CONFIG)
     work_until_claimed(run, "train", 0)
     monkeypatch.setattr(run.ledger.redos, "maker_of", lambda plan, name: None)
     module = run.config.topology.modules_of(0)[0]
     (run.layout.root / run.ledger.facts.module(MODULAR, module, 0).parameters.name).unlink()
-    with pytest.raises(ObjectMissing):
-        worker_of(run).run_once()
-    assert run.ledger.queue.task_counts()["train", MODULAR] == {"ready": 4}
+    assert worker_of(run).run_once()
+    (failure,) = run.ledger.failures.list()
+    assert (failure.errors, failure.reason.partition(":")[0]) == (1, "ObjectMissing")
+    assert run.ledger.queue.task_counts()["train", MODULAR] == {"ready": 3, "delayed": 1}
 
 
 def test_an_object_that_is_damaged_again_and_again_is_left_to_a_person(begin, monkeypatch):

@@ -1,0 +1,99 @@
+"""What becomes of a task that raised an error: it is counted in the ledger, and others go on.
+
+The ledger decides when a task has failed for good (`control/failures.py`). A worker on which
+several tasks in a row fail, while others are at work, ends: the fault may be its machine's, and a
+machine that fails fast would otherwise take and fail everybody's tasks.
+"""
+
+from collections.abc import Sequence
+
+from dipaco.control.failures import Failure
+from dipaco.control.tasks import Claim, Task
+from dipaco.errors import ClaimLost
+from dipaco.runs.run import Run
+from dipaco.workers.callbacks import Callbacks
+from dipaco.workers.errors import ManyTasksFailed, TaskFailed
+
+MOST_FAILING = 3  # different tasks in a row, before the worker ends
+REASON_CHARACTERS = 500
+
+
+class FailureCounter:
+    """The failures of one worker's tasks.
+
+    Args:
+      run: that it works on.
+      name: of the worker.
+      callbacks: told of each failure.
+    """
+
+    def __init__(self, run: Run, name: str, callbacks: Callbacks):
+        self._run, self._name, self._callbacks = run, name, callbacks
+        self._failing: set[Task] = set()  # since a task succeeded
+        self._have_failed = True  # some task of the run, when last looked; not known yet
+        self._lasting: dict[Task, Exception] = {}  # errors that no worker can do without a person
+
+    def fail(self, claim: Claim, error: Exception) -> None:
+        """Counts an error against its task, and gives the task up for now.
+
+        Raises:
+          ManyTasksFailed: so did other tasks before it, and there are other workers.
+        """
+        reason, is_lasting = reason_of(error), getattr(error, "is_lasting", False)
+        try:
+            is_final = self._run.ledger.failures.fail(claim, reason, is_lasting=is_lasting)
+        except ClaimLost:
+            self._callbacks.claim_lost(claim)
+            return
+        self._callbacks.task_failed(claim, reason, is_final=is_final)
+        if is_lasting:
+            self._lasting[claim.task] = error
+            return
+        self._failing.add(claim.task)
+        if len(self._failing) >= MOST_FAILING and self._has_others():
+            raise ManyTasksFailed(count=len(self._failing), task=claim.task, reason=reason)
+
+    def succeed(self) -> None:
+        """A task was done here."""
+        self._failing.clear()
+
+    def end_delays(self) -> bool:
+        """Delayed tasks that have waited long enough are ready again; whether there were any."""
+        delays = self._run.ledger.failures.end_delays()
+        self._have_failed = delays.have_failed
+        return delays.have_ended
+
+    def check(self) -> None:
+        """Raises `TaskFailed` if the run cannot go on without a task that has failed. If it failed
+        here with an error that lasts (text or settings that cannot be used), raises that error.
+        """
+        failed = self._run.ledger.failures.stuck() if self._have_failed else []
+        if failed and failed[0].task in self._lasting:
+            raise self._lasting[failed[0].task]
+        refuse_stuck(failed)
+
+    def _has_others(self) -> bool:
+        members = self._run.ledger.members.list()
+        return any(member.state == "here" and member.name != self._name for member in members)
+
+
+def refuse_stuck(failed: Sequence[Failure]) -> None:
+    """Raises `TaskFailed` for tasks without which a run cannot go on, if there are any."""
+    if not failed:
+        return
+    first, *others = failed
+    times = "once" if first.attempts == 1 else f"{first.attempts} times"
+    more = f"Failed as well: {', '.join(str(each.task) for each in others[:3])}" if others else ""
+    if others:
+        more += f" and {len(others) - 3} more. " if len(others) > 3 else ". "
+    raise TaskFailed(
+        task=first.task, times=times, worker=first.worker, reason=first.reason, others=more
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """An error as it is kept in the ledger: its name and its sentence, on one line."""
+    text = " ".join(str(error).split())
+    if len(text) > REASON_CHARACTERS:
+        text = f"{text[:REASON_CHARACTERS]} ..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,160 @@
+"""A task that fails is counted and given up; the others go on. A machine that fails is another
+matter.
+"""
+
+import dataclasses
+
+import pytest
+
+from dipaco.config import MODULAR
+from dipaco.control import failures
+from dipaco.control.failures import MOST_ERRORS
+from dipaco.control.tasks import Task
+from dipaco.errors import DiskFull, Diverged
+from dipaco.workers import loop
+from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.errors import EmptyHoldOut, ManyTasksFailed, TaskFailed
+from dipaco.workers.hosts import HostGroupBroken
+from tests.workers.conftest import CONFIG, work_until, worker_of
+
+POISON = Task("train", MODULAR, "0", 1)
+
+
+class Told(NullCallbacks):
+    def __init__(self):
+        self.failed, self.finished = [], []
+
+    def task_failed(self, claim, reason, *, is_final):
+        self.failed.append((claim.task, reason, is_final))
+
+    def task_finished(self, claim, facts):
+        self.finished.append(claim.task)
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """`poison(error, *tasks)`: these tasks raise it, until `poison(None)`."""
+    execute, raised = loop.execute, {}
+
+    def execute_or_raise(run, claim, *others):
+        if claim.task in raised:
+            raise raised[claim.task]
+        return execute(run, claim, *others)
+
+    def set_to(error, *tasks):
+        raised.clear()
+        raised.update({task: error for task in tasks if error is not None})
+
+    monkeypatch.setattr(loop, "execute", execute_or_raise)
+    monkeypatch.setattr(failures, "wait_seconds", lambda errors, deaths: 0.01)
+    return set_to
+
+
+def diverged():
+    return Diverged(loss=float("nan"), step=3)
+
+
+def trained(run, phase):
+    return run.ledger.facts.trained(MODULAR, phase)
+
+
+def test_a_poison_task_fails_and_all_others_are_done(begin, poison):
+    run, told = begin(CONFIG), Told()
+    poison(diverged(), POISON)
+    with pytest.raises(TaskFailed, match=r"train modular path 0 phase 1.*3 times.*Diverged"):
+        worker_of(run, callbacks=told).run_until_finished()
+    assert [(task, final) for task, _, final in told.failed] == [
+        (POISON, number == MOST_ERRORS - 1) for number in range(MOST_ERRORS)
+    ]
+    done = {task.path for task in told.finished if task.kind == "train" and task.phase == 1}
+    assert done == {1, 2, 3}
+    (failure,) = run.ledger.failures.list()
+    assert (failure.task, failure.state) == (POISON, "failed")
+    assert failure.reason.startswith("Diverged: The loss became nan at step 3")
+
+
+def test_once_the_cause_is_put_right_and_it_is_retried_the_run_goes_on(begin, poison):
+    run = begin(CONFIG)
+    poison(diverged(), POISON)
+    with pytest.raises(TaskFailed):
+        worker_of(run).run_until_finished()
+    poison(None)
+    assert run.ledger.failures.retry(POISON) == [POISON]
+    assert worker_of(run).run_until_finished()
+    assert run.ledger.failures.list() == []
+
+
+def test_an_error_that_lasts_is_met_once_and_said_by_name(begin, poison):
+    run, told = begin(CONFIG), Told()
+    poison(EmptyHoldOut(path=0, documents=1), POISON)
+    with pytest.raises(EmptyHoldOut):
+        worker_of(run, callbacks=told).run_until_finished()
+    assert len(told.failed) == 1
+    with pytest.raises(TaskFailed, match=r"failed once.*EmptyHoldOut"):
+        worker_of(run, "another").run_until_finished()
+
+
+def test_an_error_that_passes_costs_a_try(begin, poison):
+    run = begin(CONFIG)
+
+    class Once(Told):
+        def task_failed(self, claim, reason, *, is_final):
+            super().task_failed(claim, reason, is_final=is_final)
+            poison(None)
+
+    told = Once()
+    poison(diverged(), POISON)  # on one machine only
+    assert worker_of(run, callbacks=told).run_until_finished()
+    assert [task for task, _, _ in told.failed] == [POISON]
+    assert POISON in told.finished
+
+
+@pytest.mark.parametrize("error", [DiskFull(file="x"), HostGroupBroken("gone")], ids=repr)
+def test_a_fault_of_the_machine_is_not_counted_against_the_task(begin, poison, error):
+    run = begin(CONFIG)
+    work_until(run, 1)
+    poison(error, *(Task("train", MODULAR, str(path), 1) for path in range(4)))
+    with pytest.raises(type(error)):
+        worker_of(run).run_until_finished()
+    assert run.ledger.failures.list() == []
+    assert run.ledger.queue.held() == []
+
+
+def test_a_crash_of_the_program_is_counted_and_ends_the_worker(begin, poison):
+    run = begin(CONFIG)
+    work_until(run, 1)
+    poison(RuntimeError("a\ndefect"), *(Task("train", MODULAR, str(path), 1) for path in range(4)))
+    with pytest.raises(RuntimeError):
+        worker_of(run).run_until_finished()
+    assert [failure.reason for failure in run.ledger.failures.list()] == ["RuntimeError: a defect"]
+
+
+def test_a_worker_on_which_everything_fails_leaves_if_there_are_others(begin, poison):
+    run = begin(CONFIG)
+    work_until(run, 1)
+    run.ledger.members.join("other", host="there", pid=1, life="1", machine="one", version="0")
+    poison(diverged(), *(Task("train", MODULAR, str(path), 1) for path in range(4)))
+    with pytest.raises(ManyTasksFailed, match="3 tasks in a row"):
+        worker_of(run).run_until_finished()
+    assert all(failure.state == "delayed" for failure in run.ledger.failures.list())
+
+
+def test_of_paths_that_are_trained_together_only_the_one_at_fault_is_counted(
+    begin, poison, monkeypatch
+):
+    stacked = dataclasses.replace(CONFIG.inner, stacked_paths=4)
+    run, told = begin(dataclasses.replace(CONFIG, inner=stacked)), Told()
+    stacks = []
+
+    def diverge(run, claims, *_):
+        stacks.append({claim.task for claim in claims})
+        raise diverged()
+
+    work_until(run, 1)
+    monkeypatch.setattr(loop, "train_stacked", diverge)
+    poison(diverged(), POISON)
+    with pytest.raises(TaskFailed, match="train modular path 0 phase 1"):
+        worker_of(run, callbacks=told).run_until_finished()
+    assert {task for task, _, _ in told.failed} == {POISON}
+    assert trained(run, 1) == {1, 2, 3}
+    assert stacks == [{Task("train", MODULAR, str(path), 1) for path in range(4)}]
