@@ -184,10 +184,11 @@ def put(value):
     [
         (put(np.nan), "NaN or an infinity"),
         (put(np.inf), "NaN or an infinity"),
+        (put(3e38), "norm is infinite"),
         (lambda leaf: leaf[:-1], "expected float32"),
         (lambda leaf: leaf.astype(np.float64), "expected float32"),
     ],
-    ids=["nan", "infinity", "shape", "type"],
+    ids=["nan", "infinity", "huge", "shape", "type"],
 )
 def test_a_contribution_that_is_wrong_is_refused_and_made_again(begin, undisturbed, change, reason):
     run = begin(CONFIG)

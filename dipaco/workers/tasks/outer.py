@@ -191,7 +191,11 @@ def _weighted_mean(
         difference = trees.difference(like, gradient)
         if difference is not None:
             _refuse(contribution, f"Its {difference}.")
-        return mean.add(gradient, weight)
+        norm = mean.add(gradient, weight)
+        # Finite values whose squares overflow would make the module diverge, whoever steps it.
+        if norm == math.inf and all(np.isfinite(leaf).all() for _, leaf in trees.flatten(gradient)):
+            _refuse(contribution, "Its norm is infinite: a value is larger than training gives.")
+        return norm
 
     with (
         ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="sum") as threads,
