@@ -230,7 +230,7 @@ FAULTS = {
     *("contribution with a NaN", "huge contribution", "truncated contribution"),
     *("replayed contribution", "byte flipped at rest", "disk full", "disk slow"),
     *("scheduler killed", "launcher killed", "two launchers", "stale router", "wrong version"),
-    *("all processes gone", "checker changed"),
+    *("poison task", "sick machine", "all processes gone", "checker changed"),
 }
 
 
