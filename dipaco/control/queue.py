@@ -160,6 +160,8 @@ class Queue:
         finished = self._database.one("finish_task", **_task(claim))
         if finished is None:
             raise ClaimLost(task=claim.task)
+        if self._database.is_remote:  # a backup's that was made meanwhile
+            self._database.rows("drop_claims_of_task", **_task(claim))
         forget(self._database, claim.task_id)
         return seconds, finished[0]
 

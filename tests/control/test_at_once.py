@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from support.servers import fresh_schemas
 
+from dipaco.control.commit import Commit
 from dipaco.control.ledger import open_ledger
 from dipaco.control.tasks import Task
 from tests.control.conftest import do_one, do_until, facts_of
@@ -108,3 +109,24 @@ def test_of_many_that_look_at_once_one_gets_the_backup_of_a_late_task(ledger, pl
     assert sorted(claim.task for claim in backups) == sorted(claim.task for claim in held)
     late = [held.task for held in ledger.queue.held() if held.task.arm == quick.task.arm]
     assert len(late) == 2 * len(held)
+
+
+@pytest.mark.parametrize("statements", ["one", "several"])
+def test_a_task_that_is_finished_while_it_gets_a_backup_leaves_no_claim(
+    ledger, plan, place, statements, monkeypatch
+):
+    """The backup's worker would train on, renewing a claim on a task that is done."""
+    if statements == "several":  # as arms with a quorum are committed
+        monkeypatch.setattr(Commit, "_finish_training", lambda *_: False)
+    quick = do_until(ledger, plan, "train")
+    slow = ledger.queue.claim("slow")
+    ledger.commit.finish(plan, quick, facts_of(plan, quick.task))  # says what is usual
+    backup, _ = at_once(
+        ledger,
+        place,
+        lambda at: at.queue.claim_backup("other", factor=0.0),
+        lambda at: at.commit.finish(plan, slow, facts_of(plan, slow.task)),
+    )
+    assert backup.task == slow.task
+    assert ledger.queue.held() == []
+    assert not ledger.queue.renew(backup)

@@ -3,11 +3,16 @@
 Counted, not timed: instructions of SQLite's virtual machine, rows that PostgreSQL's scans touch.
 """
 
+import contextlib
+
 import pytest
 from support.servers import fresh_schemas
 
-from dipaco.control.ledger import Ledger
+from dipaco.control.ledger import open_ledger
+from dipaco.control.plan import BASE, Plan, one_path
 from dipaco.control.tasks import PRIORITY, Task
+from dipaco.topology import ModuleId
+from tests.control.conftest import GRID, arm, facts_of
 
 PATHS, MODULES = 16, 8
 NUMBERS = "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {last}) "
@@ -16,9 +21,15 @@ FACTS = {
     "seconds, bytes_down, bytes_up, machine) SELECT 'modular', i % {paths}, i / {paths}, "
     "'snapshot', 'd', 8, 1, 'b', '[1.0]', 100, 50.0, 4, 2, 'cpu' FROM n",
     "modules": "(arm, module, phase, name, digest, num_bytes, state_bytes) SELECT 'modular', "
-    "'early/' || (i % {paths}), i / {paths}, 'm' || i, 'd', 8, 16 FROM n",
+    "'early/000' || (i % {paths}), i / {paths}, 'm' || i, 'd', 8, 16 FROM n",
     "scores": "(arm, path, phase, name, digest, num_bytes, seconds) SELECT 'modular', "
     "i % {paths}, i / {paths}, 's', 'd', 3, 1.0 FROM n",
+    "labels": "(arm, path, phase, name, digest, num_bytes, seconds) SELECT 'modular', "
+    "i % {paths}, i / {paths}, 'l', 'd', 3, 1.0 FROM n",
+    "checks": "(arm, path, phase, loss, best_phase, seconds) SELECT 'modular', "
+    "i % {paths}, i / {paths}, 1.0, 0, 1.0 FROM n",
+    "contributions": "(arm, module, phase, path, base_digest, name, digest, num_bytes) SELECT "
+    "'modular', 'early/000' || (i % 8), i / {paths}, i % {paths}, 'b', 'c', 'd', 8 FROM n",
     "tasks": "(kind, arm, subject, phase, priority, state) SELECT 'train', 'modular', "
     "CAST(i % {paths} AS TEXT), i / {paths}, 8, 'done' FROM n",
 }
@@ -108,6 +119,15 @@ QUESTIONS = {
     "kinds of unfinished tasks": lambda ledger: ledger.queue.unfinished_kinds(),
     "delays that are over": lambda ledger: ledger.failures.end_delays(),
     "failures": lambda ledger: ledger.failures.list(),
+    "paths that went through a phase": lambda ledger: ledger.facts.trained("modular", 5),
+    "scores of a phase": lambda ledger: ledger.facts.num_scored("modular", 5),
+    "labels of a phase": lambda ledger: ledger.facts.num_labelled("modular", 5),
+    "checks of a phase": lambda ledger: ledger.facts.checked("modular", 5),
+    "modules at a phase": lambda ledger: ledger.facts.modules_at("modular", 5),
+    "contributions of a phase": lambda ledger: ledger.facts.num_contributions(
+        "modular", ModuleId.parse("early/0003"), 5
+    ),
+    "snapshots to delete": lambda ledger: ledger.retention.superseded_snapshots("modular", 3, 8, 2),
     "the command": lambda ledger: ledger.meta.command(),
 }
 SHORT, LONG = 10, 1000
@@ -115,18 +135,31 @@ SHORT, LONG = 10, 1000
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def histories(request, tmp_path_factory):
-    """Two runs, one of ten phases and one of a thousand."""
-    ledgers = {}
-    for phases in (SHORT, LONG):
-        if request.param == "sqlite":
-            place = (tmp_path_factory.mktemp("costs") / "ledger.sqlite", "")
-        else:
-            place = (request.getfixturevalue("postgresql_server").url, next(fresh_schemas))
-        ledgers[phases] = Ledger(*place)
-        fill(ledgers[phases], phases)
-    yield ledgers
-    for ledger in ledgers.values():
-        ledger.close()
+    """Two runs that a test may ask."""
+    with two_runs(request, tmp_path_factory) as ledgers:
+        yield ledgers
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def two_to_change(request, tmp_path_factory):
+    """Two runs that a test may go on with."""
+    with two_runs(request, tmp_path_factory) as ledgers:
+        yield ledgers
+
+
+@contextlib.contextmanager
+def two_runs(request, tmp_path_factory):
+    """One of ten phases and one of a thousand."""
+    with contextlib.ExitStack() as opened:
+        ledgers = {}
+        for phases in (SHORT, LONG):
+            if request.param == "sqlite":
+                place = (tmp_path_factory.mktemp("costs") / "ledger.sqlite", "")
+            else:
+                place = (request.getfixturevalue("postgresql_server").url, next(fresh_schemas))
+            ledgers[phases] = opened.enter_context(open_ledger(*place))
+            fill(ledgers[phases], phases)
+        yield ledgers
 
 
 def test_a_look_for_a_late_task_is_two_statements_however_many_claims_there_are(histories):
@@ -140,3 +173,41 @@ def test_what_it_costs_does_not_depend_on_the_history(histories, question):
     ask = QUESTIONS[question]
     cost = {phases: counted(ledger, ask)[0] for phases, ledger in histories.items()}
     assert cost[LONG] <= 1.5 * cost[SHORT] + 20, cost
+
+
+PLAN = Plan(
+    base=arm(BASE, one_path(("embed", "head")), 2),
+    arms=(arm("modular", GRID, 10**6, averaged=True),),
+)
+COMMITS = (
+    Task("train", "modular", "1", 2000),
+    Task("outer", "modular", "early/0001", 2000),
+    Task("score", "modular", "1", 2000),
+)
+
+
+def test_what_a_commit_costs_does_not_depend_on_the_history(two_to_change):
+    costs = {}
+    for phases, ledger in two_to_change.items():
+        with ledger._database.transaction():
+            for task in COMMITS:
+                ledger._database.change("add_task", **task._asdict(), priority=-1)
+        for _ in COMMITS:
+            claim = ledger.queue.claim("w")
+            costs[phases, claim.task] = cost_of_commit(ledger, claim)
+    for task in COMMITS:
+        assert costs[LONG, task] <= 1.5 * costs[SHORT, task] + 20, costs
+
+
+def cost_of_commit(ledger, claim):
+    """Instructions on SQLite; on PostgreSQL the rows that were read, by triggers too."""
+    database, facts = ledger._database, facts_of(PLAN, claim.task)
+    if not database.is_remote:
+        return counted(ledger, lambda at: at.commit.finish(PLAN, claim, facts))[0]
+    with database.transaction():
+        ledger.commit.finish(PLAN, claim, facts)
+        ((read,),) = database._connection.execute(
+            "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) "
+            "FROM pg_stat_xact_user_tables WHERE schemaname = current_schema()"
+        )
+        return int(read)

@@ -104,9 +104,9 @@ CREATE TABLE modules (
   state_bytes    BIGINT,
   gradient_norm  DOUBLE PRECISION,
   gradient_stats TEXT,  -- JSON: [{path: norm}, mean cosine]; NULL: no path moved it
-  PRIMARY KEY (arm, module, phase)
+  PRIMARY KEY (arm, phase, module)
 );
-CREATE INDEX modules_by_phase ON modules (arm, phase);
+CREATE INDEX modules_by_module ON modules (arm, module, phase);
 CREATE INDEX modules_by_name ON modules (name);
 CREATE INDEX modules_by_state ON modules (state_name);
 
@@ -163,6 +163,7 @@ CREATE TABLE trained (
   position    BIGINT NOT NULL DEFAULT 0,  -- in the data of `batches`
   PRIMARY KEY (arm, path, phase)
 );
+CREATE INDEX trained_by_phase ON trained (arm, phase, path);
 
 -- A path inside a phase, saved by a worker that had to stop. Deleted when the phase is recorded.
 CREATE TABLE partial_snapshots (
@@ -197,7 +198,7 @@ CREATE TABLE labels (
   digest     TEXT NOT NULL,
   num_bytes  BIGINT NOT NULL,
   seconds    DOUBLE PRECISION NOT NULL,
-  PRIMARY KEY (arm, path, phase)
+  PRIMARY KEY (arm, phase, path)
 );
 
 -- How well a path predicts what its shard holds out.
@@ -208,7 +209,7 @@ CREATE TABLE checks (
   loss        DOUBLE PRECISION NOT NULL,
   best_phase  BIGINT NOT NULL,
   seconds     DOUBLE PRECISION NOT NULL,
-  PRIMARY KEY (arm, path, phase)
+  PRIMARY KEY (arm, phase, path)
 );
 
 -- Log-likelihoods of the documents of evaluation.
@@ -220,7 +221,7 @@ CREATE TABLE scores (
   digest     TEXT NOT NULL,
   num_bytes  BIGINT NOT NULL,
   seconds    DOUBLE PRECISION NOT NULL,
-  PRIMARY KEY (arm, path, phase)
+  PRIMARY KEY (arm, phase, path)
 );
 
 CREATE TABLE releases (
@@ -442,6 +443,7 @@ BEGIN
   IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the claim is lost'; END IF;
   UPDATE tasks SET state = 'done' WHERE id = held_task AND state = 'claimed';
   IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the task is done'; END IF;
+  DELETE FROM claims WHERE task_id = held_task;  -- a backup's that was made meanwhile
   DELETE FROM failures WHERE task_id = held_task;
   DELETE FROM recoveries WHERE task_id = held_task;
 

@@ -102,9 +102,9 @@ CREATE TABLE modules (
   state_bytes    INTEGER,
   gradient_norm  REAL,
   gradient_stats TEXT,  -- JSON: [{path: norm}, mean cosine]; NULL: no path moved it
-  PRIMARY KEY (arm, module, phase)
+  PRIMARY KEY (arm, phase, module)
 ) WITHOUT ROWID;
-CREATE INDEX modules_by_phase ON modules (arm, phase);
+CREATE INDEX modules_by_module ON modules (arm, module, phase);
 CREATE INDEX modules_by_name ON modules (name);
 CREATE INDEX modules_by_state ON modules (state_name);
 
@@ -161,6 +161,7 @@ CREATE TABLE trained (
   position    INTEGER NOT NULL DEFAULT 0,  -- in the data of `batches`
   PRIMARY KEY (arm, path, phase)
 ) WITHOUT ROWID;
+CREATE INDEX trained_by_phase ON trained (arm, phase, path);
 
 -- A path inside a phase, saved by a worker that had to stop. Deleted when the phase is recorded.
 CREATE TABLE partial_snapshots (
@@ -195,7 +196,7 @@ CREATE TABLE labels (
   digest     TEXT NOT NULL,
   num_bytes  INTEGER NOT NULL,
   seconds    REAL NOT NULL,
-  PRIMARY KEY (arm, path, phase)
+  PRIMARY KEY (arm, phase, path)
 ) WITHOUT ROWID;
 
 -- How well a path predicts what its shard holds out.
@@ -206,7 +207,7 @@ CREATE TABLE checks (
   loss        REAL NOT NULL,
   best_phase  INTEGER NOT NULL,
   seconds     REAL NOT NULL,
-  PRIMARY KEY (arm, path, phase)
+  PRIMARY KEY (arm, phase, path)
 ) WITHOUT ROWID;
 
 -- Log-likelihoods of the documents of evaluation.
@@ -218,7 +219,7 @@ CREATE TABLE scores (
   digest     TEXT NOT NULL,
   num_bytes  INTEGER NOT NULL,
   seconds    REAL NOT NULL,
-  PRIMARY KEY (arm, path, phase)
+  PRIMARY KEY (arm, phase, path)
 ) WITHOUT ROWID;
 
 CREATE TABLE releases (
