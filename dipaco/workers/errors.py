@@ -74,3 +74,7 @@ class TaskFailed(DipacoError):
 
 class ManyTasksFailed(MachineFault):
     """{count} tasks in a row failed here, at last `{task}`: {reason} If they fail on other machines as well, the run is wrong; if not, this machine is."""
+
+
+class LeaseNotRenewed(MachineFault):
+    """No lease was renewed for {seconds:.0f} s: {problem} The task is given up, and others may have it."""

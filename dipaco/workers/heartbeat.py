@@ -1,11 +1,15 @@
 """The heartbeat of a worker: a thread that renews its leases and reads the run's command.
 
-It has its own connection and runs while a task computes. When the process dies or is suspended, the
-thread stops too; the leases expire, and other workers take the tasks over.
+It runs while a task computes, and goes on through errors: a full disk, or a database that takes no
+more connections. While it cannot renew, the worker does so itself between two steps
+(`renew_if_silent`), or gives the task up. When the process dies or is suspended, the thread stops
+too; the leases expire, and other workers take the tasks over.
 """
 
 import contextlib
+import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Self
 
@@ -14,12 +18,13 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.meta import RunCommand
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import Claim
-from dipaco.errors import DipacoError, RunOfOtherVersion
-from dipaco.workers.errors import NameLost
+from dipaco.errors import DipacoError, MachineFault, RunOfOtherVersion
+from dipaco.workers.errors import LeaseNotRenewed, NameLost
 from dipaco.workers.life import Life
 
 HEARTBEATS_PER_LEASE = 4
 MAX_HEARTBEAT_SECONDS = LEASE_SECONDS / HEARTBEATS_PER_LEASE  # with longer leases too
+SILENT_SHARE = 0.75  # of a lease without a renewal, after which the worker itself renews
 
 
 class LeaseRenewer:
@@ -41,6 +46,8 @@ class LeaseRenewer:
             target=self._renew_until_over, name="heartbeat", daemon=True
         )
         self._is_replaced = False  # another worker has the name
+        self._renewed_seconds = time.monotonic()
+        self._problem = ""  # why the last heartbeat failed
         self.command = "run"  # the run's, for all of its workers
 
     def __enter__(self) -> Self:
@@ -55,6 +62,7 @@ class LeaseRenewer:
         """Sets the claims to renew from now on; none when their tasks are done."""
         with self._guard:
             self._claims, self._lost = claims, set()
+            self._renewed_seconds = time.monotonic()
 
     def has_lost(self, claim: Claim) -> bool:
         """Whether a renewal was refused: another worker may have the task."""
@@ -64,15 +72,47 @@ class LeaseRenewer:
         """One heartbeat: renews the claims, marks the worker alive, looks for leases of others that
         have expired, reads the command.
         """
+        self._renew_claims(ledger)
+        self._is_replaced = not ledger.members.heartbeat(self._worker, str(Life.here()))
+        ledger.queue.reap()
+        self.receive(ledger.meta.command())
+
+    def renew_if_silent(self, ledger: Ledger) -> None:
+        """Renews the claims from the worker's own thread if no heartbeat has for most of a lease.
+
+        Args:
+          ledger: the worker's.
+
+        Raises:
+          MachineFault: that is not possible either; the task is to be given up.
+        """
+        seconds = time.monotonic() - self._renewed_seconds
+        if seconds < SILENT_SHARE * self._lease_seconds:
+            return
+        problem = self._problem or "the thread that renews leases is held up"
+        logging.getLogger("dipaco").warning(
+            "No lease was renewed for %.0f s: %s The worker renews it between two steps.",
+            seconds,
+            problem,
+        )
+        try:
+            self._renew_claims(ledger)
+        except MachineFault:
+            raise
+        except DipacoError as error:
+            seconds = time.monotonic() - self._renewed_seconds
+            if seconds > self._lease_seconds:
+                raise LeaseNotRenewed(seconds=seconds, problem=error) from error
+
+    def _renew_claims(self, ledger: Ledger) -> None:
+        now = time.monotonic()
         with self._guard:
             claims = self._claims
         lost = {claim for claim in claims if not ledger.queue.renew(claim, self._lease_seconds)}
         with self._guard:
             if claims is self._claims:
                 self._lost |= lost
-        self._is_replaced = not ledger.members.heartbeat(self._worker, str(Life.here()))
-        ledger.queue.reap()
-        self.receive(ledger.meta.command())
+                self._renewed_seconds = now
 
     def receive(self, command: RunCommand) -> None:
         """Takes over a command.
@@ -90,13 +130,25 @@ class LeaseRenewer:
         self.command = command.name
 
     def _renew_until_over(self) -> None:
-        with contextlib.suppress(DipacoError):  # the worker meets the same error and reports it
-            ledger = self._open_ledger()
+        ledger: Ledger | None = None
+        seconds = min(self._lease_seconds / HEARTBEATS_PER_LEASE, MAX_HEARTBEAT_SECONDS)
+        while not self._is_over.wait(seconds):
             try:
-                heartbeat_seconds = min(
-                    self._lease_seconds / HEARTBEATS_PER_LEASE, MAX_HEARTBEAT_SECONDS
-                )
-                while not self._is_over.wait(heartbeat_seconds):
-                    self.renew(ledger)
-            finally:
-                ledger.close()
+                ledger = ledger or self._open_ledger()
+                self.renew(ledger)
+                self._problem = ""
+            except (NameLost, RunOfOtherVersion):
+                pass  # the worker meets the same error between two tasks, and reports it
+            except Exception as error:  # whatever it is, the lease must be renewed
+                if not self._problem:
+                    logging.getLogger("dipaco").warning("A heartbeat failed: %s", error)
+                self._problem = str(error)
+                _close(ledger)
+                ledger = None
+        _close(ledger)
+
+
+def _close(ledger: Ledger | None) -> None:
+    if ledger is not None:
+        with contextlib.suppress(Exception):  # it is closed because it failed
+            ledger.close()

@@ -8,6 +8,7 @@ stop saves a partial snapshot of its phase, which the next worker goes on from.
 import contextlib
 import math
 import random
+import threading
 import time
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
@@ -67,6 +68,7 @@ class Worker:
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
         self._kinds = [kind for kind in kinds if hosts.count == 1 or kind not in SINGLE_HOST_ONLY]
         self._lease_seconds, self._hosts = lease_seconds, hosts
+        self._thread = threading.get_ident()
         self._failures = FailureCounter(run, name, callbacks)
         # Not an `Event`: a signal handler that sets one may deadlock on the lock that the
         # interrupted thread holds.
@@ -272,6 +274,8 @@ class Worker:
 
     def _should_stop_doing(self, claims: list[Claim]) -> Callable[[], bool]:
         def should_stop() -> bool:
+            if threading.get_ident() == self._thread:  # whose connection it is
+                self._renewer.renew_if_silent(self._run.ledger)
             for claim in claims:
                 if self._renewer.has_lost(claim):
                     raise ClaimLost(task=claim.task)

@@ -7,6 +7,8 @@ import pytest
 
 from dipaco.control.meta import RunCommand
 from dipaco.control.tasks import Claim, Task
+from dipaco.errors import DiskFull, RunBusy
+from dipaco.workers.errors import LeaseNotRenewed
 from dipaco.workers.heartbeat import LeaseRenewer
 
 CLAIM = Claim(Task("train", "modular", "3", 1), 7, 2, "w")
@@ -18,8 +20,11 @@ class Queue:
 
     def __init__(self, answer):
         self.answer, self.renewed, self.three = answer, [], threading.Event()
+        self.problems = []  # raised first, one a heartbeat
 
     def renew(self, claim, lease_seconds):
+        if self.problems:
+            raise self.problems.pop()
         self.renewed.append((claim, lease_seconds))
         if len(self.renewed) == 3:
             self.three.set()
@@ -34,15 +39,16 @@ def beating():
     """`beating(answer)`: a renewer of very short leases at work, and the queue that it asks."""
     entered = []
 
-    def begin(answer):
+    def begin(answer, *problems, lease_seconds=0.02):
         queue = Queue(answer)
+        queue.problems.extend(problems)
         ledger = SimpleNamespace(
             queue=queue,
             members=SimpleNamespace(heartbeat=lambda name, life: True),
             meta=SimpleNamespace(command=lambda: RunCommand("run", None)),
             close=lambda: None,
         )
-        renewer = LeaseRenewer(lambda: ledger, "w", lease_seconds=0.02)
+        renewer = LeaseRenewer(lambda: ledger, "w", lease_seconds)
         entered.append(renewer)
         return renewer.__enter__(), queue
 
@@ -64,3 +70,57 @@ def test_a_claim_whose_renewal_is_refused_is_lost(beating):
     renewer.hold(CLAIM)
     assert queue.three.wait(DEADLINE_SECONDS), "nobody renews"
     assert renewer.has_lost(CLAIM)
+
+
+@pytest.mark.parametrize(
+    "problem", [DiskFull(file="ledger.sqlite"), ConnectionError("too many clients"), ValueError()]
+)
+def test_heartbeats_go_on_after_one_that_failed(beating, caplog, problem):
+    renewer, queue = beating(True, problem, problem)
+    renewer.hold(CLAIM)
+    assert queue.three.wait(DEADLINE_SECONDS), "the thread ended with the error"
+    assert queue.problems == []
+    assert not renewer.has_lost(CLAIM)
+
+
+def test_a_worker_whose_heartbeats_fail_renews_by_itself_and_says_so(clock, caplog):
+    renewer, queue = LeaseRenewer(refuse, "w", 60.0), Queue(True)
+    ledger = SimpleNamespace(queue=queue)
+    renewer.hold(CLAIM)
+    for seconds, renewals in ((0.0, 0), (44.0, 0), (2.0, 1), (2.0, 1), (44.0, 2)):
+        clock[0] += seconds
+        renewer.renew_if_silent(ledger)
+        assert len(queue.renewed) == renewals
+    assert "No lease was renewed for 46 s" in caplog.text
+
+
+def test_a_worker_whose_own_renewal_is_refused_has_lost_the_task(clock):
+    renewer = LeaseRenewer(refuse, "w", 60.0)
+    renewer.hold(CLAIM)
+    clock[0] += 61.0
+    renewer.renew_if_silent(SimpleNamespace(queue=Queue(False)))
+    assert renewer.has_lost(CLAIM)
+
+
+@pytest.mark.parametrize(
+    ("problem", "raised"),
+    [(DiskFull(file="ledger.sqlite"), DiskFull), (RunBusy(folder="run"), LeaseNotRenewed)],
+)
+def test_a_worker_that_cannot_renew_at_all_gives_the_task_up(clock, problem, raised):
+    renewer, queue = LeaseRenewer(refuse, "w", 60.0), Queue(True)
+    queue.problems.append(problem)
+    renewer.hold(CLAIM)
+    clock[0] += 61.0
+    with pytest.raises(raised):
+        renewer.renew_if_silent(SimpleNamespace(queue=queue))
+
+
+def refuse():
+    raise ConnectionError("too many clients")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("dipaco.workers.heartbeat.time.monotonic", lambda: now[0])
+    return now

@@ -95,6 +95,30 @@ def test_a_worker_that_has_lost_its_task_stops_at_the_next_step(begin):
     assert told.lost[0] not in told.finished
 
 
+def test_a_worker_without_heartbeats_keeps_its_task_by_itself_and_notices_when_it_is_lost(
+    begin, monkeypatch
+):
+    """As when its database takes no more connections: the thread has none."""
+    run = begin(dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=8)))
+    work_until(run, 0)
+    monkeypatch.setattr("dipaco.workers.heartbeat.SILENT_SHARE", 0.0)  # at every step
+    renewals, renew = [], run.ledger.queue.renew
+    monkeypatch.setattr(
+        run.ledger.queue, "renew", lambda *what: renewals.append(what) or renew(*what)
+    )
+
+    def lose():
+        if len(renewals) == 4:
+            run.ledger.queue.give_back_all()
+
+    told = Told(lose)
+    worker = worker_of(run, callbacks=told)
+    while not told.lost:
+        assert worker.run_once()
+    assert len(renewals) == 5
+    assert told.lost[0] not in told.finished
+
+
 def test_a_worker_that_fails_gives_its_task_back(begin, monkeypatch):
     run = begin(CONFIG)
 
