@@ -29,6 +29,7 @@ from typing import Any
 import jax
 import orbax.checkpoint
 from support.fault_points import Fault, install, wrap
+from support.hosts import enter
 
 import dipaco.cli.console
 import dipaco.cli.main
@@ -112,6 +113,8 @@ def child(request: dict[str, Any], folder: Path) -> None:
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
     if request.get("starts"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if network := request.get("network"):  # of a host of support/hosts.py
+        enter(network)
     os.environ.update(request.get("environment", {}))
     if limit := request.get("file_bytes"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

@@ -115,10 +115,12 @@ class Host:
     Attributes:
       address: as the others reach it (behind a router: as those behind the same one do).
       link: between it and its router.
+      network: the file of its namespace, for processes that `enter` it by themselves.
     """
 
     def __init__(self, name: str, address: str, link: "Link", namespace: "_Namespace"):
         self.name, self.address, self.link, self._namespace = name, address, link, namespace
+        self.network = namespace.file
         self._processes: list[subprocess.Popen] = []
 
     def run(self, command: Sequence[str], **settings: Any) -> subprocess.CompletedProcess:
@@ -138,12 +140,12 @@ class Host:
         """What this thread does inside happens on this host: sockets and threads that are made here
         stay there. (Nothing may be awaited inside: other tasks would be on this host as well.)
         """
-        with open("/proc/thread-self/ns/net") as before, open(self._namespace.file) as here:
-            _enter(here.fileno())
+        with open("/proc/thread-self/ns/net") as before:
+            enter(self.network)
             try:
                 yield
             finally:
-                _enter(before.fileno())
+                enter(f"/proc/self/fd/{before.fileno()}")
 
     def kill_all(self) -> None:
         """Kills what `popen` has started here."""
@@ -260,6 +262,8 @@ def _join(router: _Namespace, other: _Namespace, subnet: str) -> str:
     return name
 
 
-def _enter(namespace: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+def enter(network: str) -> None:
+    """What this thread does from now on happens in that namespace."""
+    with open(network) as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
