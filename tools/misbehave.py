@@ -10,11 +10,15 @@ Functions of `dipaco` are wrapped here; the product has no hooks for any of it.
   `"marker": FILE`.
 - A sign of life of a monitor: `"looked": FILE` is there once it has looked at the run.
 - Another version of the program: `"version": "0.0.0"`.
+- A machine of a certain speed: with `"task_seconds": 10`, training a path through a phase takes
+  10 s from the claim to the record, on any machine that can do it in less, until there is a file
+  `"hurry": FILE`. Half of it are the steps, so that a worker may be stopped in the middle.
 """
 
 import dataclasses
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,7 @@ import dipaco
 import dipaco.cli.main
 from dipaco import trees
 from dipaco.control.commit import Commit
+from dipaco.control.queue import Queue
 from dipaco.control.tasks import Contribution
 from dipaco.errors import ClaimLost
 from dipaco.store.tensors import load_tree, save_tree
@@ -86,6 +91,55 @@ def corrupt_on_order(orders: OrderFile) -> None:
     Commit.finish = recorded  # ty: ignore[invalid-assignment]
 
 
+class Pace:
+    """Makes training tasks take as long as they are said to.
+
+    Args:
+      task_seconds: from the claim to the record.
+      hurry: once this file is there, tasks take as long as they must.
+    """
+
+    STEPS_SHARE = 0.5  # of that time
+
+    def __init__(self, task_seconds: float, hurry: Path):
+        self._task_seconds, self._hurry = task_seconds, hurry
+        self._began = time.monotonic()
+
+    def install(self) -> None:
+        """Wraps what claims, what steps and what records."""
+        wrap(Queue, "claim_stack", after=self._claimed)
+        wrap(Queue, "claim_backup", after=self._claimed)
+        run_phase, finish = train.run_phase, Commit.finish
+
+        def paced_phase(state: Any, batches: Any, rates: Any, *rest: Any, **settings: Any) -> Any:
+            on_step = settings.pop("on_step")
+
+            def stepped(step: int, loss: Any) -> None:
+                on_step(step, loss)
+                taken = settings.get("taken", 0)
+                self._wait_until(self.STEPS_SHARE * (step - taken) / len(rates))
+
+            return run_phase(state, batches, rates, *rest, on_step=stepped, **settings)
+
+        def paced_finish(commit: Commit, plan: Any, claim: Any, facts: Any) -> Any:
+            if claim.task.kind == "train":
+                self._wait_until(1.0)
+            return finish(commit, plan, claim, facts)
+
+        vars(train)["run_phase"] = paced_phase
+        Commit.finish = paced_finish  # ty: ignore[invalid-assignment]
+
+    def _claimed(self, claims: Any) -> None:
+        if claims:
+            self._began = time.monotonic()
+
+    def _wait_until(self, share: float) -> None:
+        """Until this share of the task's time has passed."""
+        until = self._began + share * self._task_seconds
+        while (left := until - time.monotonic()) > 0 and not self._hurry.exists():
+            time.sleep(min(left, 0.2))
+
+
 def corrupted(run: Any, contribution: Contribution, corruption: str) -> Contribution:
     """The contribution, but for one thing."""
     if corruption == "other run's":
@@ -114,6 +168,8 @@ def main() -> int:
         corrupt_on_order(OrderFile(Path(request["orders"])))
     if "looked" in request:
         wrap(Monitor, "look", after=lambda _: Path(request["looked"]).touch())
+    if "task_seconds" in request:
+        Pace(request["task_seconds"], Path(request["hurry"])).install()
     if "fault" in request:
         install(Fault(**request["fault"]), marker=Path(request["marker"]))
     return dipaco.cli.main.main(sys.argv[2:])

@@ -11,6 +11,7 @@ The last line is one JSON object.
 """
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -53,11 +54,14 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def differences(run: Run) -> list[str]:
-    """The modules, and the phases, where the run and Algorithm 1 differ."""
+def differences(run: Run, phases: int | None = None) -> list[str]:
+    """The modules, and the phases, where the run and Algorithm 1 differ; of a run that has not
+    ended, up to a phase that all modules have reached.
+    """
+    replayed = itertools.chain([_first_modules(run)], replay(run))
     return [
         f"{module} at phase {phase}"
-        for phase, modules in enumerate([_first_modules(run), *replay(run)])
+        for phase, modules in zip(range((phases or run.config.phases) + 1), replayed, strict=False)
         for module in modules
         if trees.digest(modules[module]) != trees.digest(run.parameters(MODULAR, module, phase))
     ]

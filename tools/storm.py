@@ -8,9 +8,6 @@ result must be, bit for bit, that of a run in which nothing happened.
     python tools/storm.py --minutes 1 --quorum 0.5 --grace-seconds 1
         modules step while a path is late; compared with `algorithm/variants.py`, see below
     python tools/storm.py --only "SIGKILL,contribution: NaN"
-    python tools/storm.py --workers 8 --experts 4 --phases 16 --steps 300 --lease-seconds 10 \\
-        --only SIGKILL --no-named-points --kill-every 120
-        what one kill in two minutes costs
 
 First the fault-free run, by as many workers; then the same run again in the storm. Faults come in
 turn, each once and then at random (`storms/faults.py`; `--list` names those of one run). One worker
@@ -26,15 +23,16 @@ on timing, so no fault-free run is comparable: the run is done once more by
 `algorithm/variants.py`, with the contributions that each step is recorded to have taken
 (`replay.py`). `--replay` compares so without a quorum as well, in half of the time.
 
-`goodput` is tokens committed per second of training, over that of the fault-free run; start-up of
-processes and lease waits are in it, announced outages of the store and the database are not (they
-are `outage_seconds`). `participation` is the share of live workers' time in tasks that were
-committed. The last line is one JSON object.
+Training tasks are paced: each takes so long that the training takes `--minutes` on any machine
+where nothing happens; once all faults have happened (`--faults`) they take as long as they must.
+`never` names the faults that found no moment. What preemption costs is measured by `goodput.py`.
+The last line is one JSON object.
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import subprocess
@@ -44,6 +42,7 @@ from typing import Any
 
 from replay import differences
 from storms import checker, faults
+from storms.config import write_config
 from storms.corruptions import CORRUPTIONS
 from storms.fleet import Fleet
 from storms.places import Places, places
@@ -54,36 +53,6 @@ from dipaco.config import MODULAR
 from dipaco.overrides import load_config
 from dipaco.runs.run import Run
 
-TOY = Path(__file__).parents[1] / "configs" / "toy.py"
-CONFIG = '''"""The toy run with K x K paths, wider and longer, for a storm."""
-
-import dataclasses
-from pathlib import Path
-
-from dipaco.overrides import load_config
-from dipaco.topology import Topology
-
-TOY = load_config(Path({toy!r}))
-
-
-def run():
-    levels = [dataclasses.replace(level, experts={experts}) for level in TOY.topology.levels]
-    return dataclasses.replace(
-        TOY,
-        name="storm",
-        model=dataclasses.replace(TOY.model, d_model={d_model}, d_ff={d_ff}),
-        topology=Topology(levels=tuple(levels)),
-        data=dataclasses.replace(
-            TOY.data, sources=("toy:?clusters={paths}&documents={documents}&words=60",)
-        ),
-        phases={phases},
-        inner=dataclasses.replace(TOY.inner, steps={steps}, batch_size=16),
-        outer=dataclasses.replace(TOY.outer, quorum={quorum}, grace_seconds={grace_seconds}),
-        evaluation=dataclasses.replace(TOY.evaluation, every_phases={phases}),
-        baselines=(),
-    )
-'''
-
 
 def main() -> None:
     options = parse()
@@ -91,14 +60,10 @@ def main() -> None:
         scratch(options.folder, "storm-") as folder,
         places(options, folder) as at,
     ):
-        file = at.folder / "config.py"
-        file.write_text(
-            CONFIG.format(
-                toy=str(TOY), phases=options.phases, steps=options.steps, d_model=options.width,
-                d_ff=3 * options.width // 2, quorum=options.quorum,
-                grace_seconds=options.grace_seconds, experts=options.experts,
-                paths=options.experts**2, documents=100 * options.experts**2,
-            )
+        file = write_config(
+            at.folder / "config.py", experts=options.experts, phases=options.phases,
+            steps=options.steps, width=options.width, quorum=options.quorum,
+            grace_seconds=options.grace_seconds,
         )  # fmt: skip
         print(run_both(options, file, at))
 
@@ -113,18 +78,24 @@ def run_both(options: argparse.Namespace, file: Path, at: Places) -> str:
         return "\n".join(faults.names_of(storm))
     only = None if options.only is None else [name.strip() for name in options.only.split(",")]
     of_storm = faults.sequence(storm, random.Random(options.seed), only)
+    expected = (only or faults.names_of(storm))[: options.faults]
     undisturbed, undisturbed_seconds = None, None
     if not options.replay:
         undisturbed = Fleet("undisturbed", config, file, at, options, None)
         undisturbed_seconds = undisturbed.work(faults=None)
-    return report(undisturbed, storm, undisturbed_seconds, storm.work(of_storm))
+    return report(undisturbed, storm, undisturbed_seconds, storm.work(of_storm), expected)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=1.0, help="about how long each run takes")
+    parser.add_argument(
+        "--minutes", type=float, default=1.0, help="that the training takes where nothing happens"
+    )
+    parser.add_argument(
+        "--task-seconds", type=float, help="of a path's phase; else as fits the minutes"
+    )
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--experts", type=int, default=2, help="of each level: K x K paths")
     parser.add_argument(
@@ -164,6 +135,9 @@ def parse() -> argparse.Namespace:
     options.replay |= options.quorum < 1
     if options.phases is None:
         options.phases = max(3, round(options.minutes * 10))
+    if options.task_seconds is None:
+        one_after_the_other = options.phases * math.ceil(options.experts**2 / options.workers)
+        options.task_seconds = 60 * options.minutes / one_after_the_other
     return options
 
 
@@ -172,8 +146,9 @@ def report(
     storm: Fleet,
     undisturbed_seconds: float | None,
     storm_seconds: float,
+    expected: list[str],
 ) -> str:
-    """What a person reads; the last line is JSON."""
+    """What a person reads; the last line is JSON. `expected`: faults that should have happened."""
     with closing(storm.open()) as here:
         is_equal = has_expected_bits(undisturbed, here)
         lost, twice = checker.rows_lost_and_twice(here)
@@ -184,17 +159,16 @@ def report(
     unexplained = corruptions_without_a_reason(storm)
     live = sum(member.live_seconds for member in members)
     committed = sum(member.committed_seconds for member in members)
-    trained_seconds = max(storm_seconds - storm.outage_seconds, 1e-9)
-    calm_seconds, goodput, beside = None, None, ""
+    never = [name for name in expected if name not in storm.faults]
+    calm_seconds, beside = None, ""
     if undisturbed_seconds is not None:
         calm_seconds = round(undisturbed_seconds, 1)
-        goodput = round(undisturbed_seconds / trained_seconds, 3)
         beside = f"without faults {undisturbed_seconds:.0f} s; "
     answer: dict[str, Any] = {
         "digest_equal": is_equal,
-        "goodput": goodput,
         "participation": round(committed / max(live, 1e-9), 3),
         "faults": dict(storm.faults),
+        "never": never,
         "documents_lost": lost,
         "documents_twice": twice,
         "refusals": refusals,
@@ -211,6 +185,8 @@ def report(
         f"{storm.faults.total()} faults in {storm_seconds:.0f} s; {beside}"
         f"{len(members)} workers came and went; {refusals} objects were made again"
     )
+    if never:
+        lines.append(f"never happened: {', '.join(never)}")
     return "\n".join([*lines, json.dumps(answer)])
 
 

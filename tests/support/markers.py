@@ -22,6 +22,7 @@ CLUSTER = ("serving/test_http_page.py", "system/test_bucket.py", "system/test_sw
 PROCESS = (
     *("cli", "launch", "system", "serving/test_http_server.py", "sweeps/test_ablate.py"),
     *("tools/test_bench_gpu.py", "tools/test_bench_schedule.py", "tools/test_hosts.py"),
+    "tools/test_mutants.py",
 )
 LAW = (
     *("algorithm", "evaluation", "inner", "model", "outer", "routing", "topology", "test_trees.py"),

@@ -12,14 +12,14 @@ from dipaco.workers.errors import LeaseNotRenewed
 from dipaco.workers.heartbeat import LeaseRenewer
 
 CLAIM = Claim(Task("train", "modular", "3", 1), 7, 2, "w")
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 30.0
 
 
 class Queue:
     """Remembers which claims are renewed, and how often."""
 
     def __init__(self, answer):
-        self.answer, self.renewed, self.three = answer, [], threading.Event()
+        self.answer, self.renewed, self.looks, self.three = answer, [], 0, threading.Event()
         self.problems = []  # raised first, one a heartbeat
 
     def renew(self, claim, lease_seconds):
@@ -31,6 +31,7 @@ class Queue:
         return self.answer
 
     def reap(self):
+        self.looks += 1
         return []
 
 
@@ -62,6 +63,7 @@ def test_a_claim_is_renewed_again_and_again_while_it_is_held(beating):
     renewer.hold(CLAIM)
     assert queue.three.wait(DEADLINE_SECONDS), "nobody renews"
     assert set(queue.renewed) == {(CLAIM, 0.02)}
+    assert queue.looks >= 2, "who computes looks for leases that ran out, too"
     assert not renewer.has_lost(CLAIM)
 
 

@@ -78,9 +78,10 @@ def test_a_worker_without_a_task_takes_over_a_late_one(begin, monkeypatch):
     assert told.finished[-1] in [claim.task for claim in slow]
 
 
-def test_a_worker_that_has_lost_its_task_stops_at_the_next_step(begin):
+def test_a_worker_that_has_lost_its_task_stops_at_the_next_step(begin, monkeypatch):
     run = begin(dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=8)))
     work_until(run, 0)
+    monkeypatch.setattr(run.ledger.members, "heartbeat", lambda *of: True)  # it is registered
 
     def lose():
         run.ledger.queue.give_back_all()

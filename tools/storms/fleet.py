@@ -4,6 +4,7 @@ a process that can be made to misbehave (`misbehave.py`).
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 from storms.places import Places
@@ -57,6 +58,12 @@ class InTurn:
         self._faults = itertools.islice(faults, most)
         self._waiting: list[StormFault] = []
 
+    def is_over(self) -> bool:
+        """Whether there are no more, and none waits."""
+        if not self._waiting and (fault := next(self._faults, None)) is not None:
+            self._waiting.append(fault)
+        return not self._waiting
+
     def next_of(self, run: Run) -> str | None:
         """The name of the fault that was done just now; None where none found its moment."""
         for number, (name, has_happened) in enumerate(self._waiting):
@@ -66,6 +73,14 @@ class InTurn:
         if len(self._waiting) < MOST_WAITING and (fault := next(self._faults, None)) is not None:
             self._waiting.append(fault)  # its turn is at the next look
         return None
+
+
+@dataclasses.dataclass
+class Life:
+    """Of a worker's process, in seconds of the monotonic clock."""
+
+    began: float
+    ended: float | None = None
 
 
 class Fleet:
@@ -97,8 +112,10 @@ class Fleet:
         run.ledger.close()
         self.faults: Counter[str] = Counter()
         self.corruptions: list[str] = []  # what `status` must give as reasons in the end
+        self._hurry = self.folder / "hurry"  # once it is there, no task is paced
         self.outage_seconds = 0.0  # announced ones, of the store or the database
         self.processes: dict[str, subprocess.Popen] = {}
+        self.lives: dict[str, Life] = {}  # of every worker so far
         self.clocks: dict[str, WallClock] = {}
         self._markers: dict[str, Path] = {}
         self._beside: list[subprocess.Popen] = []
@@ -107,31 +124,43 @@ class Fleet:
     def open(self) -> Run:
         return open_run(self.address, self.places.database)
 
+    @contextlib.contextmanager
+    def at_work(self) -> Generator[Run]:
+        """The opened run; all processes are ended after it."""
+        run = self.open()
+        try:
+            yield run
+        finally:
+            self.end()
+            run.ledger.close()
+
+    def end(self) -> None:
+        """Kills all processes."""
+        for process in (*self.processes.values(), *self._beside):
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
     def work(self, faults: Iterator[StormFault] | None) -> float:
         """Seconds of training, until the run is finished."""
-        run = self.open()
         began: float | None = None
         in_turn = InTurn(faults or iter(()), self.options.faults)
         next_seconds = time.monotonic() + 2
-        try:
+        with self.at_work() as run:
             while run.ledger.queue.unfinished():
-                self._keep_workers(run, is_storm=faults is not None)
+                self.keep_workers(run, is_storm=faults is not None)
                 if began is None and run.ledger.queue.task_counts().get(("train", "modular")):
                     began = time.monotonic()
                 is_time = began is not None and time.monotonic() > next_seconds
                 if is_time and (happened := in_turn.next_of(run)) is not None:
                     self._count(happened, time.monotonic() - began)
                     next_seconds = time.monotonic() + self.options.kill_every
+                if faults is not None and in_turn.is_over():
+                    self._hurry.touch()
                 time.sleep(0.05)
-            assert began is not None
-            return time.monotonic() - began
-        finally:
-            for process in (*self.processes.values(), *self._beside):
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGCONT)
-                    process.kill()
-                process.wait()
-            run.ledger.close()
+        assert began is not None
+        return time.monotonic() - began
 
     def command(self, verb: str, *arguments: str) -> list[str]:
         """A `dipaco` command line about this run."""
@@ -149,13 +178,14 @@ class Fleet:
 
     # --- workers ------------------------------------------------------------------------------
 
-    def _keep_workers(self, run: Run, *, is_storm: bool) -> None:
+    def keep_workers(self, run: Run, *, is_storm: bool) -> None:
+        """Starts a worker in the place of each that has ended. Nobody gives their tasks back."""
         for name, process in list(self.processes.items()):
             if process.poll() is None:
                 continue
             del self.processes[name]
+            self.lives[name].ended = time.monotonic()
             self.clocks.pop(name, None)
-            run.ledger.queue.give_back_of(name)  # as the supervisor of `train --workers` does
             marker = self._markers.pop(name, None)
             if marker is not None and marker.exists():
                 self.faults[f"SIGKILL at: {marker.read_text()}"] += 1
@@ -173,8 +203,12 @@ class Fleet:
         lease = ["--lease-seconds", str(self.options.lease_seconds)]
         words = self.command("worker", "--name", name, *lease)
         variables = {**os.environ, **self.places.machine(number % workers)}
+        orders: dict[str, object] = {
+            "task_seconds": self.options.task_seconds,
+            "hurry": str(self._hurry),
+        }
         if is_storm:
-            orders: dict[str, object] = {"orders": str(self.folder / name)}
+            orders["orders"] = str(self.folder / name)
             # One worker in the storm carries a death of its own, one named point after the other.
             most = self.options.faults
             is_over = most is not None and self.faults.total() >= most
@@ -183,11 +217,11 @@ class Fleet:
                 self._markers[name] = self.folder / f"{name}.fired"
                 orders["fault"] = Fault(where, kind)._asdict()
                 orders["marker"] = str(self._markers[name])
-            words = self.misbehaving(orders, *words)
             if self._clock is not None:
                 self.clocks[name] = WallClock(self._clock, self.folder / f"{name}.clock")
                 variables |= self.clocks[name].environment
-        self.processes[name] = self._spawn(name, words, variables)
+        self.lives[name] = Life(time.monotonic())
+        self.processes[name] = self._spawn(name, self.misbehaving(orders, *words), variables)
 
     def start_beside(self, name: str, words: list[str], machine: int = 0) -> subprocess.Popen:
         """A process that is no worker and is not started again; it ends with the storm."""
