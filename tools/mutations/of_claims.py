@@ -186,17 +186,16 @@ MUTANTS = (
     Mutant(
         name="task-kept-after-an-error",
         file="dipaco/workers/loop.py",
-        old="            with contextlib.suppress(DipacoError):\n"
-        "                self._give_back(claims)\n",
-        new="",
+        old="                self._give_back_if_possible(claims)\n",
+        new="                pass\n",
         breaks="a worker that ends with an error gives its task back at once",
         tests=(LOOP,),
     ),
     Mutant(
         name="dead-workers-keep-their-tasks",
         file="dipaco/launch/supervisor.py",
-        old="0 if is_taken else self._ledger.queue.give_back_of(ended.name)\n",
-        new="0\n",
+        old="        returned = 0 if is_taken else self._give_back_of(ended)\n",
+        new="        returned = 0\n",
         breaks="a launcher gives back the task of a worker that it saw die",
         tests=("tests/launch/test_supervisor.py",),
     ),
@@ -227,8 +226,8 @@ MUTANTS = (
     Mutant(
         name="poison-task-for-ever",
         file=FAILURES,
-        old="    has_failed = errors >= MOST_ERRORS or crashes >= MOST_CRASHES\n",
-        new="    has_failed = False\n",
+        old="    has_failed = is_lasting or errors >= MOST_ERRORS or crashes >= MOST_CRASHES\n",
+        new="    has_failed = is_lasting\n",
         breaks="a task that fails again and again is given up, with its reason in `status`",
         tests=(OF_FAILURES,),
     ),
