@@ -7,6 +7,7 @@ LEASES = "tests/control/test_leases.py"
 LEASE_CLOCK = "tests/control/test_lease_clock.py"
 COMMIT = "tests/control/test_commit.py"
 TOGETHER = "tests/control/test_at_once.py"
+HEARTBEAT = "tests/workers/test_heartbeat.py"
 LOOP = "tests/workers/test_loop.py"
 FAILURES = "dipaco/control/failures.py"
 OF_FAILURES = "tests/control/test_failures.py"
@@ -42,10 +43,26 @@ MUTANTS = (
     Mutant(
         name="leases-never-renewed",
         file="dipaco/workers/heartbeat.py",
-        old="                    self.renew(ledger)\n",
-        new="                    pass\n",
+        old="                self.renew(ledger)\n",
+        new="",
         breaks="a worker that computes keeps its tasks",
-        tests=("tests/workers/test_heartbeat.py",),
+        tests=(HEARTBEAT,),
+    ),
+    Mutant(
+        name="heartbeats-end-with-an-error",
+        file="dipaco/workers/heartbeat.py",
+        old="            except Exception as error:  # whatever",
+        new="            except ZeroDivisionError as error:  # whatever",
+        breaks="heartbeats go on after one that failed",
+        tests=(HEARTBEAT,),
+    ),
+    Mutant(
+        name="trains-on-without-renewals",
+        file="dipaco/workers/heartbeat.py",
+        old="        if seconds < SILENT_SHARE * self._lease_seconds:\n",
+        new="        if True:\n",
+        breaks="a worker whose lease nobody renews renews it itself, or gives the task up",
+        tests=(HEARTBEAT,),
     ),
     Mutant(
         name="no-backups",
@@ -173,7 +190,7 @@ MUTANTS = (
         old="        ledger.queue.reap()\n",
         new="",
         breaks="workers that compute look for leases that ran out at every heartbeat",
-        tests=("tests/workers/test_heartbeat.py",),
+        tests=(HEARTBEAT,),
     ),
     Mutant(
         name="no-worker-asks-for-backups",
