@@ -14,6 +14,8 @@ from dipaco.swarm.training import state_bytes
 from tests.support import swarm_peer
 from tests.support.swarm_rig import Group, assert_replayed, largest_difference
 
+pytestmark = pytest.mark.process
+
 
 def run(scenario):
     return asyncio.run(asyncio.wait_for(scenario(), 100))
