@@ -27,6 +27,11 @@ MAX_HEARTBEAT_SECONDS = LEASE_SECONDS / HEARTBEATS_PER_LEASE  # with longer leas
 SILENT_SHARE = 0.75  # of a lease without a renewal, after which the worker itself renews
 
 
+def heartbeat_seconds(lease_seconds: float) -> float:
+    """From one heartbeat to the next."""
+    return min(lease_seconds / HEARTBEATS_PER_LEASE, MAX_HEARTBEAT_SECONDS)
+
+
 class LeaseRenewer:
     """Renews the leases of one worker, as a context manager.
 
@@ -131,8 +136,7 @@ class LeaseRenewer:
 
     def _renew_until_over(self) -> None:
         ledger: Ledger | None = None
-        seconds = min(self._lease_seconds / HEARTBEATS_PER_LEASE, MAX_HEARTBEAT_SECONDS)
-        while not self._is_over.wait(seconds):
+        while not self._is_over.wait(heartbeat_seconds(self._lease_seconds)):
             try:
                 ledger = ledger or self._open_ledger()
                 self.renew(ledger)

@@ -26,7 +26,7 @@ from dipaco.workers.errors import ContributionMissing, ContributionRefused
 from dipaco.workers.execution import execute
 from dipaco.workers.failing import FailureCounter
 from dipaco.workers.garbage_collection import collect_after, superseded_partial_snapshots
-from dipaco.workers.heartbeat import LeaseRenewer
+from dipaco.workers.heartbeat import LeaseRenewer, heartbeat_seconds
 from dipaco.workers.hosts import SINGLE_HOST, HostGroupBroken, Hosts
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.recovery import recover
@@ -73,7 +73,9 @@ class Worker:
         # Not an `Event`: a signal handler that sets one may deadlock on the lock that the
         # interrupted thread holds.
         self._stop_is_requested, self._wake_up = False, SimpleQueue[None]()
-        self._next_late_look_seconds = -math.inf  # monotonic
+        # What costs more than the rest of a look. The renewer looks for silent workers as well.
+        self._late_tasks = _Regularly(lease_seconds)
+        self._silent_workers = _Regularly(heartbeat_seconds(lease_seconds))
 
     def stop(self) -> None:
         """Asks the worker to stop after saving its phase. May be called by a signal handler."""
@@ -146,21 +148,17 @@ class Worker:
             limit = 1
         lease = {"lease_seconds": self._lease_seconds}
         # First: the tasks of silent workers are older than most that are ready.
-        queue.reap()
+        if self._silent_workers.is_due():
+            queue.reap()
         claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims and self._failures.end_delays():
             claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
-        if not claims and "train" in self._kinds:
+        if not claims and "train" in self._kinds and self._late_tasks.is_due():
             backup = self._claim_backup(limit)
             claims = [] if backup is None else [backup]
         return claims
 
     def _claim_backup(self, limit: int) -> Claim | None:
-        """A late task, looked for once a lease."""
-        now = time.monotonic()
-        if now < self._next_late_look_seconds:
-            return None
-        self._next_late_look_seconds = now + self._lease_seconds * random.uniform(0.75, 1.25)
         # The seconds recorded for a path are its share of the stack or the synchronous task.
         arms = self._run.plan.arms
         num_paths = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
@@ -286,4 +284,18 @@ class Worker:
     def _still_holds(self, claim: Claim) -> bool:
         with contextlib.suppress(DipacoError):
             return self._run.ledger.queue.is_held(claim)
+        return True
+
+
+class _Regularly:
+    """Due at once, and then about every so many seconds; not at the same moment in all workers."""
+
+    def __init__(self, seconds: float):
+        self._seconds, self._next_seconds = seconds, -math.inf  # of the monotonic clock
+
+    def is_due(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_seconds:
+            return False
+        self._next_seconds = now + self._seconds * random.uniform(0.75, 1.25)
         return True

@@ -13,6 +13,7 @@ from dipaco.config import MODULAR
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.errors import ClaimLost
 from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.heartbeat import heartbeat_seconds
 from dipaco.workers.loop import MAX_WAIT_SECONDS
 from tests.workers.conftest import CONFIG, work_until, worker_of
 from tests.workers.test_recovery import work_until_claimed
@@ -221,5 +222,7 @@ def test_an_idle_worker_asks_little_and_looks_for_late_tasks_once_a_lease(
     late_looks = asked["single_claims"]
     assert seconds / (1.25 * LEASE_SECONDS) <= late_looks <= seconds / (0.75 * LEASE_SECONDS) + 1
     assert late_looks > 3
-    assert sum(asked.values()) < 2.5 * seconds, asked
+    often = seconds / (0.75 * heartbeat_seconds(LEASE_SECONDS)) + 1
+    assert often / 3 < asked["live_claims"] <= often, "of all claims and workers, once a heartbeat"
+    assert sum(asked.values()) < 2 * seconds, asked
     assert max(asked.values()) <= 102, "it asks something twice in one look"
