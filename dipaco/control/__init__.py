@@ -13,7 +13,9 @@ they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section
     facts.py       what is recorded, read; the scheduler's frontier
     queue.py       which worker holds which task: leases, fencing tokens, backups
     quorums.py     outer steps that need not wait for every path
-    redos.py       tasks done again because their result is lost; rollback.py: earlier phases
+    failures.py    attempts at tasks that went wrong: counted, waited for, given up
+    redos.py       tasks done again because their result is lost (reproducing.py: what stands);
+                   rollback.py: earlier phases
     progress.py    how far a run is; retention.py: which objects may be deleted
     meta.py        the run as a whole: its values, command, desired workers, version
     members.py     which workers take part; names.py: how they may be called; swarms.py: volunteers

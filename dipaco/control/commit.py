@@ -13,13 +13,13 @@ from dipaco.control.plan import Plan
 from dipaco.control.queue import Queue, add_outer_task, add_tasks, held_seconds, key_of
 from dipaco.control.quorums import Quorums
 from dipaco.control.recording import (
-    is_recorded,
     lock_subjects,
     record,
     row_of_contribution,
     row_of_trained,
 )
 from dipaco.control.release import make_release
+from dipaco.control.reproducing import stands
 from dipaco.control.retry import retried, with_retry
 from dipaco.control.scheduler import awaited_steps, due, quorum_steps
 from dipaco.control.tasks import (
@@ -125,7 +125,7 @@ class Commit:
             with database.transaction():
                 seconds, redone = self._queue.end_finished(claim)
                 for fact in facts:
-                    if not (redone and is_recorded(database, claim.task, fact)):
+                    if not (redone and stands(database, claim.task, fact)):
                         record(database, fact)
                 if redone:  # tasks that waited for it; what they still miss is found again
                     database.change("wake_tasks")

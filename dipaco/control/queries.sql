@@ -99,9 +99,56 @@ UPDATE tasks SET state = 'waiting' WHERE id = :task_id AND state = 'claimed';
 UPDATE tasks SET state = 'ready', redo = redo + 1
 WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase AND state = 'done';
 
--- get_task: its state, and how often it was opened again
-SELECT state, redo FROM tasks
+-- get_task: its number and its state
+SELECT id, state FROM tasks
 WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase;
+
+-- count_recovery: a task has another done again; returns how often since it was last done itself
+INSERT INTO recoveries (task_id, cause_id, times) VALUES (:task_id, :cause_id, 1)
+ON CONFLICT (task_id, cause_id) DO UPDATE SET times = recoveries.times + 1 RETURNING times;
+
+-- step_of_contribution: the phase of the step that takes it: that which took it, or else its own,
+-- unless that has taken others
+SELECT coalesce(
+  (SELECT t.step FROM taken t
+   WHERE t.arm = :arm AND t.module = :module AND t.phase = :phase AND t.path = :path),
+  CASE WHEN EXISTS (SELECT 1 FROM taken t
+                    WHERE t.arm = :arm AND t.module = :module AND t.step = :phase)
+       THEN CAST(:phase AS BIGINT) + 1 ELSE CAST(:phase AS BIGINT) END);
+
+-- lock_step: nobody claims it meanwhile; SQLite has one writer at a time
+SELECT 1 WHERE FALSE;
+
+-- lock_step@postgresql: as above
+SELECT 1 FROM tasks WHERE kind = 'outer' AND arm = :arm AND subject = :module AND phase = :phase
+FOR UPDATE;
+
+-- state_of_step: whether a module has stepped, how many are stepping it, and are to step it (again)
+SELECT EXISTS (SELECT 1 FROM modules
+               WHERE arm = :arm AND module = :module AND phase = CAST(:phase AS BIGINT) + 1),
+       (SELECT count(*) FROM tasks WHERE kind = 'outer' AND arm = :arm AND subject = :module
+        AND phase = :phase AND state = 'claimed'),
+       (SELECT count(*) FROM tasks WHERE kind = 'outer' AND arm = :arm AND subject = :module
+        AND phase = :phase AND state NOT IN ('done', 'aside'));
+
+-- lock_later_phases: of a path; SQLite has one writer at a time
+SELECT 1 WHERE FALSE;
+
+-- lock_later_phases@postgresql: as above
+SELECT 1 FROM tasks WHERE kind = 'train' AND arm = :arm AND subject = :subject AND phase > :phase
+ORDER BY id FOR UPDATE;
+
+-- state_of_later_phases: whether a path has gone on, how many train it now, and are to train a phase
+-- again that it went through
+SELECT EXISTS (SELECT 1 FROM trained WHERE arm = :arm AND path = :path AND phase > :phase),
+       (SELECT count(*) FROM tasks WHERE kind = 'train' AND arm = :arm AND subject = :subject
+        AND phase > :phase AND state = 'claimed'),
+       (SELECT count(*) FROM tasks t JOIN trained r ON r.arm = t.arm AND r.phase = t.phase
+        WHERE r.path = :path AND t.kind = 'train' AND t.arm = :arm AND t.subject = :subject
+        AND t.phase > :phase AND t.state NOT IN ('done', 'aside'));
+
+-- drop_trained: it is replaced
+DELETE FROM trained WHERE arm = :arm AND path = :path AND phase = :phase;
 
 -- maker_of_module: the module that an object is the parameters or the outer state of
 SELECT arm, module, phase FROM modules WHERE name = :name OR state_name = :name;

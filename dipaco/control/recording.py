@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 from dipaco.control.database import Database
-from dipaco.control.errors import NotReproduced
 from dipaco.control.tasks import (
     Contribution,
     Evaluated,
@@ -18,7 +17,6 @@ from dipaco.control.tasks import (
     PathScored,
     PathTrained,
     StageDone,
-    Task,
 )
 from dipaco.receipt import Receipt
 
@@ -114,54 +112,6 @@ def row_of_trained(fact: PathTrained) -> dict[str, Any]:
     }
 
 
-def is_recorded(database: Database, task: Task, fact: Fact) -> bool:
-    """Whether the fact of a task that was done again is recorded already, with the same bytes.
-
-    Raises:
-      NotReproduced: it is recorded with others.
-    """
-    match fact:
-        case ModuleReady():
-            what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
-            row = database.one("get_module", **what)
-            known = None if row is None else row[1]
-            new = fact.parameters.digest
-        case Contribution():
-            what = {"arm": fact.arm, "module": str(fact.module), "phase": fact.phase}
-            row = database.one("get_contribution", **what, path=fact.path)
-            known = None if row is None else row[0]
-            new = fact.message.digest
-        case PathTrained():
-            what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-            row = database.one("get_trained", **what)
-            known = None if row is None else row[1]
-            new = fact.snapshot.digest
-            # Each attempt writes its snapshot into a folder of its own.
-            database.change("move_snapshot", **what, name=fact.snapshot.name)
-        case StageDone():
-            row = database.one("get_stage", stage=fact.stage, phase=fact.phase)
-            known = None if row is None else _digests(json.loads(row[0]))
-            new = _digests(fact.artifacts)
-            if fact.stage == "report":
-                new = known
-        case PathScored() | PathLabelled():
-            query = "get_score" if isinstance(fact, PathScored) else "get_label"
-            what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-            row = database.one(query, **what)
-            known = None if row is None else row[0]
-            new = fact.scores.digest
-        case PathChecked():
-            what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}
-            row = database.one("get_check", **what)
-            known = new = None
-        case Evaluated():
-            row = database.one("get_evaluation", arm=fact.arm, phase=fact.phase)
-            known = new = None
-    if row is not None and known != new:
-        raise NotReproduced(task=task, known=known, new=new)
-    return row is not None
-
-
 def lock_subjects(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
     """What to lock before the scheduler counts a fact. Facts that share a subject commit serially;
     otherwise two commits could each miss that the set is complete.
@@ -206,7 +156,3 @@ def stage_done(stage: Any, phase: int, artifacts: str, summary: str, seconds: fl
         summary=json.loads(summary),
         seconds=seconds,
     )
-
-
-def _digests(artifacts: Any) -> dict[str, str]:
-    return {name: receipt[1] for name, receipt in artifacts.items()}

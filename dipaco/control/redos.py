@@ -1,8 +1,8 @@
 """Redoing tasks: when a recorded result is lost or wrong, the task that made it is opened again,
 and the task that needs it waits. Each refusal is recorded with its reason.
 
-Tasks are deterministic, so the new result has the recorded digest; `is_recorded` (recording.py)
-refuses any other.
+Tasks are deterministic, so the new result has the recorded digest; reproducing.py says what becomes
+of any other.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from dipaco.control.recording import stage_done
 from dipaco.control.retry import retried
 from dipaco.control.tasks import PRIORITY, Claim, Contribution, Task
 
-MOST_REDOS = 3  # of one task; then a person must look
+MOST_REDOS = 3  # of one task for another, until that one is done; then a person must look
 
 
 class Refusal(NamedTuple):
@@ -48,16 +48,19 @@ class Redos:
 
         Raises:
           ClaimLost: nothing was changed.
-          RecoveryFailed: `cause` has been opened again `MOST_REDOS` times.
+          RecoveryFailed: `cause` has been opened again for this task `MOST_REDOS` times, and it is
+            still not done.
         """
         with self._database.transaction():
             self._queue.end(claim)
             key = cause._asdict()
             found = self._database.one("get_task", **key)
             assert found is not None, cause
-            state, redone = found
-            if redone >= MOST_REDOS:
-                raise RecoveryFailed(task=cause, what=what, reason=reason, times=redone)
+            cause_id, state = found
+            pair = {"task_id": claim.task_id, "cause_id": cause_id}
+            ((times,),) = self._database.rows("count_recovery", **pair)
+            if times > MOST_REDOS:
+                raise RecoveryFailed(task=cause, what=what, reason=reason, times=MOST_REDOS)
             self._database.change("wait_task", task_id=claim.task_id)
             if state == "done":
                 self._database.change("redo_task", **key)

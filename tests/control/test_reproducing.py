@@ -1,0 +1,148 @@
+"""A task done again on a machine that computes otherwise: what nobody has used is replaced, what
+was used stays; and how often a task is done again. On both databases.
+"""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from dipaco.control.errors import NotReproduced, RecoveryFailed
+from dipaco.control.redos import MOST_REDOS
+from dipaco.control.tasks import Contribution, PathTrained, Task
+from tests.control.conftest import do_one, do_until, facts_of, receipt
+
+
+def otherwise(plan, task):
+    """The facts of a training task, with other bytes."""
+    changed = []
+    for number, fact in enumerate(facts_of(plan, task)):
+        other = receipt("other", *task, number)
+        name = "snapshot" if isinstance(fact, PathTrained) else "message"
+        changed.append(dataclasses.replace(fact, **{name: other}))
+    return changed
+
+
+def redo_otherwise(ledger, plan, step, path):
+    """An outer step finds that a contribution is damaged; its path is trained again."""
+    cause = Task("train", "modular", str(path), step.task.phase)
+    ledger.redos.redo(step, cause, "objects/one", "damaged")
+    again = ledger.queue.claim("other machine", ["train"])
+    while again.task != cause:
+        ledger.commit.finish(plan, again, facts_of(plan, again.task))
+        again = ledger.queue.claim("other machine", ["train"])
+    facts = otherwise(plan, cause)
+    ledger.commit.finish(plan, again, facts)
+    return facts
+
+
+def contribution_of(ledger, fact):
+    found = ledger.facts.contributions("modular", fact.module, fact.phase)
+    return {each.path: each for each in found}.get(fact.path)
+
+
+def to_module(facts, module):
+    return next(f for f in facts if isinstance(f, Contribution) and f.module == module)
+
+
+def finish(ledger, plan):
+    while do_one(ledger, plan) is not None:
+        pass
+    assert ledger.queue.is_finished()
+
+
+def test_before_the_module_has_stepped_the_new_contribution_is_taken(ledger, plan):
+    step = do_until(ledger, plan, "outer")
+    path = plan.arm("modular").topology.paths_through(step.task.module)[0]
+    facts = redo_otherwise(ledger, plan, step, path)
+    assert contribution_of(ledger, to_module(facts, step.task.module)) == to_module(
+        facts, step.task.module
+    )
+    snapshot = ledger.facts.snapshot("modular", path, 0).receipt
+    assert snapshot == next(f.snapshot for f in facts if isinstance(f, PathTrained))
+    finish(ledger, plan)
+
+
+def test_what_another_module_has_stepped_with_stays(ledger, plan):
+    topology = plan.arm("modular").topology
+    first = do_until(ledger, plan, "outer")
+    ledger.commit.finish(plan, first, facts_of(plan, first.task))
+    step = do_until(ledger, plan, "outer")
+    both = set(topology.paths_through(first.task.module))
+    (path,) = both & set(topology.paths_through(step.task.module))
+    facts = redo_otherwise(ledger, plan, step, path)
+    used, unused = to_module(facts, first.task.module), to_module(facts, step.task.module)
+    assert contribution_of(ledger, used) != used
+    assert contribution_of(ledger, unused) == unused
+    finish(ledger, plan)
+
+
+def test_what_a_module_is_stepping_with_stays(ledger, plan):
+    topology = plan.arm("modular").topology
+    step = do_until(ledger, plan, "outer")
+    other = None
+    while other is None:
+        do_train = ledger.queue.claim("w", ["train"])
+        ledger.commit.finish(plan, do_train, facts_of(plan, do_train.task))
+        other = ledger.queue.claim("stepping", ["outer"])
+    shared = set(topology.paths_through(other.task.module))
+    (path,) = shared & set(topology.paths_through(step.task.module))
+    facts = redo_otherwise(ledger, plan, step, path)
+    being_used = to_module(facts, other.task.module)
+    assert contribution_of(ledger, being_used) != being_used
+    ledger.commit.finish(plan, other, facts_of(plan, other.task))
+    finish(ledger, plan)
+
+
+def test_for_a_module_that_is_made_again_only_the_same_bytes_do(ledger, plan):
+    """Its paths have trained with it: another one in its place would be another run."""
+    claim = do_until(ledger, plan, "train")
+    while claim.task.arm != "modular" or claim.task.phase == 0:
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        claim = do_until(ledger, plan, "train")
+    module = plan.arm("modular").topology.modules_of(claim.task.path)[0]
+    ledger.redos.redo(claim, Task("outer", "modular", str(module), 0), "objects/lost", "missing")
+    step = do_until(ledger, plan, "outer")
+    path = plan.arm("modular").topology.paths_through(module)[0]
+    with pytest.raises(NotReproduced):
+        redo_otherwise(ledger, plan, step, path)
+
+
+def test_a_snapshot_that_the_next_phase_began_with_stays(ledger, plan):
+    claim = do_until(ledger, plan, "train")
+    while claim.task.arm != "modular" or claim.task.phase == 0:
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        claim = do_until(ledger, plan, "train")
+    path = claim.task.path
+    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    before = ledger.facts.snapshot("modular", path, 0)
+    waiting = do_until(ledger, plan, "train")  # any task: it says that this snapshot is damaged
+    redo_otherwise(ledger, plan, waiting._replace(task=waiting.task._replace(phase=0)), path)
+    assert ledger.facts.snapshot("modular", path, 0) == before
+
+
+def test_a_task_is_done_again_so_often_for_one_that_is_not_done(ledger, plan):
+    for times in range(MOST_REDOS + 1):
+        step = do_until(ledger, plan, "outer")
+        path = plan.arm("modular").topology.paths_through(step.task.module)[0]
+        cause = Task("train", "modular", str(path), 0)
+        if times < MOST_REDOS:
+            ledger.redos.redo(step, cause, "objects/one", "damaged")
+    with pytest.raises(RecoveryFailed, match="done again 3 times"):
+        ledger.redos.redo(step, cause, "objects/one", "damaged")
+    assert ledger.queue.is_held(step)
+
+
+def test_once_that_one_is_done_it_counts_anew(ledger, plan):
+    """A run of months meets more than three flipped bytes."""
+    topology, damaged = plan.arm("modular").topology, Counter()
+    while (claim := ledger.queue.claim("w")) is not None:
+        if claim.task.kind == "outer" and damaged[claim.task] < MOST_REDOS:
+            damaged[claim.task] += 1
+            path = topology.paths_through(claim.task.module)[0]
+            cause = Task("train", "modular", str(path), claim.task.phase)
+            ledger.redos.redo(claim, cause, "objects/one", "damaged")
+            continue
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    assert ledger.queue.is_finished()
+    assert ledger.redos.num_refusals() == MOST_REDOS * 8
