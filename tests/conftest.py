@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from support.fault_proxy import FaultProxy
 from support.hosts import Hosts, why_not
+from support.pgbouncer import pgbouncer
 from support.servers import postgresql, s3
 
 from tests.support.markers import (  # noqa: F401
@@ -59,6 +60,18 @@ def postgresql_server():
 
 
 @pytest.fixture(scope="session")
+def pooler(postgresql_server):
+    """PgBouncer before that server, with few connections for all tests."""
+    with (
+        tempfile.TemporaryDirectory(prefix="dipaco-pgbouncer-") as folder,
+        pgbouncer(Path(folder) / "pooler", postgresql_server) as pooler,
+    ):
+        if pooler is None:
+            pytest.skip("there is no pgbouncer here: `apt-get install pgbouncer`")
+        yield pooler
+
+
+@pytest.fixture(scope="session")
 def s3_server(tmp_path_factory):
     """One store that speaks S3, for all tests; each takes a bucket of its own."""
     pytest.importorskip("moto", reason="the extra `test` is not installed")
@@ -95,11 +108,12 @@ def hosts():
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """`.ci/run` installs every extra: there, a test that is skipped for a missing package fails.
-    A browser and the right to make hosts are the machine's.
+    A browser, PgBouncer and the right to make hosts are the machine's.
     """
     report = yield
     said = str(report.longrepr)
-    is_the_machines = "there is no chromium" in said or "there are no hosts" in said
+    missing = ("there is no chromium", "there is no pgbouncer", "there are no hosts")
+    is_the_machines = any(sentence in said for sentence in missing)
     if report.skipped and os.environ.get("DIPACO_EVERYTHING_INSTALLED") and not is_the_machines:
         report.outcome = "failed"
     return report

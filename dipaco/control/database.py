@@ -22,7 +22,7 @@ class KeyTaken(Exception):
 
 
 class Database(Protocol):
-    """One connection; not to be shared between threads."""
+    """For one thread; another takes what `for_thread` gives."""
 
     @property
     def epoch(self) -> str:
@@ -83,6 +83,13 @@ class Database(Protocol):
 
     def upgrade(self) -> tuple[int, int]:
         """Brings tables of an older version to this program's; both versions."""
+        ...
+
+    def for_thread(self) -> "Database":
+        """The same database for another thread of this process. On a server it uses our connection
+        in turn with us, and another for a moment while we are in a long statement; a process holds
+        one connection.
+        """
         ...
 
     def reconnect(self) -> None:

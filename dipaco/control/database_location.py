@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dipaco.control.errors import BadDatabase, VariableMissing
-from dipaco.control.postgresql import refuse_password, without_password
+from dipaco.control.server_connection import refuse_password, without_password
 
 
 class DatabaseLocation(NamedTuple):

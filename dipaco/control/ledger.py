@@ -7,6 +7,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from dipaco.control.commit import Commit
+from dipaco.control.database import Database
 from dipaco.control.facts import Facts
 from dipaco.control.failures import Failures
 from dipaco.control.members import Members
@@ -32,7 +33,10 @@ class Ledger:
     """
 
     def __init__(self, location: Path | str, schema: str = "", *, allows_older: bool = False):
-        self._database = open_database(location, schema, allows_older=allows_older)
+        self._use(open_database(location, schema, allows_older=allows_older))
+
+    def _use(self, database: Database) -> None:
+        self._database = database
         self.meta = Meta(self._database)
         self.queue = Queue(self._database)
         self.failures = Failures(self._database)
@@ -45,6 +49,12 @@ class Ledger:
         self.rollbacks = Rollbacks(self._database, self.queue)
         self.members = Members(self._database)
         self.swarms = Swarms(self._database)
+
+    def for_thread(self) -> "Ledger":
+        """The same ledger for another thread of this process, which closes it; see `Database`."""
+        other = Ledger.__new__(Ledger)
+        other._use(self._database.for_thread())
+        return other
 
     def close(self) -> None:
         self._database.close()

@@ -1,9 +1,8 @@
 """PostgreSQL: the facts of a run in a schema of their own, for workers on any machine.
 
-Leases are measured by the server's clock, so no two machines need agree on the time. A transaction
-that counts facts (contributions to a module, say) must count all, and at READ COMMITTED it does not
-see what other transactions are about to commit. So transactions that count the same facts take an
-advisory lock of that name, after they have recorded and before they count.
+A transaction that counts facts (contributions to a module, say) must count all, and at READ
+COMMITTED it does not see what other transactions are about to commit. So transactions that count
+the same facts take an advisory lock of that name, after they have recorded and before they count.
 
 What happens for every path and phase is one statement each: a claim, and what is recorded of a
 phase (`finish_training`, a function of the schema). A lock is then never held while a client waits
@@ -17,24 +16,11 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from dipaco.control.database import (
-    KeyTaken,
-    check_version,
-    migrations,
-    newest_version,
-    queries,
-)
-from dipaco.control.errors import DatabaseRefuses, PasswordOnCommandLine
-from dipaco.control.retry import ConnectionLost, with_retry
-from dipaco.errors import DiskFull, ExtraMissing
+from dipaco.control.database import check_version, migrations, newest_version, queries
+from dipaco.control.retry import with_retry
+from dipaco.control.server_connection import ServerConnection, qualified
 
-CONNECT_SECONDS = 10
-# A host that vanished is noticed in seconds, not in the systems' two hours: the server, or by the
-# server a client, which may hold locks that others wait for.
-KEEPALIVE: dict[str, Any] = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
-SILENT_MILLISECONDS = 15_000
-# A process that is suspended inside a transaction keeps its connection, and loses the transaction.
-IDLE_MILLISECONDS = 60_000
+PATIENCE_SECONDS = 1.0  # for which a renewal waits for another thread's statement
 NOW = "extract(epoch FROM clock_timestamp())::double precision"
 
 
@@ -44,19 +30,21 @@ class PostgreSQL:
     epoch = "server"  # one clock for all clients
     is_remote = True
 
-    def __init__(self, url: str, schema: str, *, allows_older: bool = False):
-        try:
-            import psycopg
-        except ImportError as error:
-            raise ExtraMissing(
-                feature="A run in PostgreSQL", package="psycopg", extra="postgresql"
-            ) from error
-        self._psycopg = psycopg
-        self._url, self._schema = url, schema
-        self.place = without_password(url)
-        self._connection: Any = None
-        self._is_inside = False  # a transaction
-        self._allows_older = allows_older
+    def __init__(
+        self,
+        url: str,
+        schema: str,
+        *,
+        allows_older: bool = False,
+        beside: ServerConnection | None = None,
+    ):
+        self._url, self._schema, self._allows_older = url, schema, allows_older
+        if beside is not None:
+            self._connection = ServerConnection(
+                url, schema, beside=beside, patience_seconds=PATIENCE_SECONDS
+            )
+            return
+        self._connection = ServerConnection(url, schema)
         try:
             with_retry(self._begin, lambda: None)
         except BaseException:
@@ -64,28 +52,19 @@ class PostgreSQL:
             raise
 
     def _begin(self) -> None:
-        self.reconnect()
-        with self._inside():
+        with self._connection.transaction():
             self._create_tables()
 
+    def for_thread(self) -> "PostgreSQL":
+        return PostgreSQL(self._url, self._schema, beside=self._connection)
+
     def reconnect(self) -> None:
-        self.close()
-        with self._translate_errors():
-            self._connection = self._psycopg.connect(
-                self._url,
-                autocommit=True,
-                connect_timeout=CONNECT_SECONDS,
-                **KEEPALIVE,
-                tcp_user_timeout=SILENT_MILLISECONDS,
-                options=f'-c search_path="{self._schema}" -c client_min_messages=warning'
-                f" -c synchronous_commit=off -c tcp_user_timeout={SILENT_MILLISECONDS}"
-                f" -c idle_in_transaction_session_timeout={IDLE_MILLISECONDS} "
-                + " ".join(f"-c tcp_{name}={value}" for name, value in KEEPALIVE.items()),
-            )
+        with self._connection.turn():
+            """It is opened again if it is broken."""
 
     @contextlib.contextmanager
     def transaction(self, *, is_durable: bool = True) -> Generator[None]:
-        with self._inside():
+        with self._connection.transaction():
             yield
         if is_durable:
             self.flush()
@@ -106,13 +85,12 @@ class PostgreSQL:
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[None]:
-        with self._inside():
-            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        with self._connection.transaction("ISOLATION LEVEL REPEATABLE READ READ ONLY"):
             yield
 
     def rows(self, query: str, **values: Any) -> list[tuple]:
         """Retries when the connection is lost, unless inside a transaction."""
-        if self._is_inside:
+        if self._connection.is_inside:
             return self._execute(query, values).fetchall()
         return with_retry(lambda: self._execute(query, values).fetchall(), self.reconnect)
 
@@ -127,7 +105,7 @@ class PostgreSQL:
         return self._execute(query, values).rowcount
 
     def upgrade(self) -> tuple[int, int]:
-        with self._inside():
+        with self._connection.transaction():
             self.lock("schema")
             before = self._version()
             self._migrate(before)
@@ -140,26 +118,19 @@ class PostgreSQL:
         raise AssertionError("a run whose facts are on a server is not forked")
 
     def drop(self) -> None:
-        with self._inside():
+        with self._connection.transaction():
             text = queries("postgresql")["drop_schema"].format(schema=self._schema)
             self._connection.execute(text)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        self._connection.close()
 
-    @contextlib.contextmanager
-    def _inside(self) -> Generator[None]:
-        self._is_inside = True
-        try:
-            with self._translate_errors(), self._connection.transaction():
-                yield
-        finally:
-            self._is_inside = False
+    def statement(self, query: str) -> str:
+        """A named query, as psycopg takes it."""
+        return qualified(_named(query), self._schema)
 
     def _execute(self, query: str, values: dict[str, Any]) -> Any:
-        with self._translate_errors():
-            return self._connection.execute(_named(query), values)
+        return self._connection.execute(_named(query), values)
 
     def _create_tables(self) -> None:
         """Creates the tables in an empty schema."""
@@ -168,7 +139,9 @@ class PostgreSQL:
         self._connection.execute(queries("postgresql")["create_schema"].format(schema=self._schema))
         self.change("create_schema_version")
         version = self._version()
-        check_version(version, self.place, "postgresql", allows_older=self._allows_older)
+        check_version(
+            version, self._connection.place, "postgresql", allows_older=self._allows_older
+        )
         if not version:
             self._migrate(version)
 
@@ -177,44 +150,17 @@ class PostgreSQL:
         return 0 if found is None else found[0]
 
     def _migrate(self, version: int) -> None:
+        """Inside a transaction. Functions of the schema get its search path: they name tables
+        without a schema, and no session has one.
+        """
+        execute, texts = self._connection.execute_as_written, queries("postgresql")
+        execute(texts["search_here"].format(schema=self._schema))
         for number, script in migrations("postgresql").items():
             if number > version:
-                self._connection.execute(script)
+                execute(script)
                 self.change("put_schema_version", version=number)
-
-    @contextlib.contextmanager
-    def _translate_errors(self) -> Generator[None]:
-        errors = self._psycopg.errors
-        try:
-            yield
-        except (errors.DiskFull, errors.OutOfMemory) as error:
-            raise DiskFull(file=f"the database {self.place}") from error
-        except (errors.InsufficientPrivilege, errors.InvalidAuthorizationSpecification) as error:
-            raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
-        except errors.UniqueViolation as error:
-            raise KeyTaken(_line(error)) from error
-        except errors.InvalidCatalogName as error:
-            raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
-        except (
-            self._psycopg.OperationalError,
-            self._psycopg.InterfaceError,
-            errors.IdleInTransactionSessionTimeout,
-        ) as error:
-            text = _line(error)
-            if "authentication failed" in text or "does not exist" in text:
-                raise DatabaseRefuses(place=self.place, problem=text) from error
-            raise ConnectionLost(place=self.place, problem=text) from error
-
-
-def without_password(url: str) -> str:
-    """The same URL without its password, to be shown."""
-    return re.sub(r"(//[^/:@]*):[^@/]*@", r"\1@", url)
-
-
-def refuse_password(url: str) -> None:
-    """Raises `PasswordOnCommandLine`: every user of the machine can read command lines."""
-    if without_password(url) != url or re.search(r"[?&]password=", url):
-        raise PasswordOnCommandLine(place=without_password(url).partition("?")[0])
+        for (routine,) in self.rows("routines"):
+            execute(texts["set_search_path"].format(routine=routine, schema=self._schema))
 
 
 @functools.cache
@@ -226,7 +172,3 @@ def _statement(text: str) -> str:
     """SQLite's `:name` becomes `%(name)s`, and `:now` the server's clock."""
     text = text.replace("%", "%%")
     return re.sub(r"(?<!:):(\w+)", lambda m: NOW if m[1] == "now" else f"%({m[1]})s", text)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -199,7 +199,8 @@ ORDER BY priority, id LIMIT 1;
 UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id = :task_id
 RETURNING id, kind, arm, subject, phase, attempt;
 
--- claim_task@postgresql: finds it as above and claims it; a claim at the same moment takes the next
+-- claim_task@postgresql: finds it as above and claims it; a claim at the same moment takes the next.
+-- The disk is not waited for
 WITH next AS MATERIALIZED
   (SELECT id FROM tasks
    WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
@@ -216,7 +217,8 @@ claimed AS
 held AS
   (INSERT INTO claims (task_id, attempt, worker, lease_seconds)
    SELECT id, attempt, :worker, :lease_seconds FROM claimed)
-SELECT id, kind, arm, subject, phase, attempt FROM claimed;
+SELECT id, kind, arm, subject, phase, attempt FROM claimed
+WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
 -- next_alike@sqlite: ready tasks of one kind, arm and phase, to be done together; not
 -- those that went wrong, which may end the program of all
@@ -249,7 +251,8 @@ claimed AS
 held AS
   (INSERT INTO claims (task_id, attempt, worker, lease_seconds)
    SELECT id, attempt, :worker, :lease_seconds FROM claimed)
-SELECT id, kind, arm, subject, phase, attempt FROM claimed;
+SELECT id, kind, arm, subject, phase, attempt FROM claimed
+WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
 -- single_claims: tasks of paths that one other worker holds, with how long it had at its last
 -- renewal, the longest first
@@ -473,6 +476,16 @@ CREATE SCHEMA IF NOT EXISTS {schema};
 
 -- drop_schema@postgresql: of a run that another process began first
 DROP SCHEMA {schema} CASCADE;
+
+-- search_here@postgresql: until the transaction ends, for the schema's scripts
+SET LOCAL search_path = {schema};
+
+-- routines@postgresql: of the schema that is being changed
+SELECT CAST(CAST(oid AS REGPROCEDURE) AS TEXT) FROM pg_proc
+WHERE pronamespace = CAST(current_schema() AS REGNAMESPACE);
+
+-- set_search_path@postgresql: for what a routine names without a schema
+ALTER ROUTINE {routine} SET search_path = {schema};
 
 -- create_schema_version@postgresql: SQLite keeps it in the file's header
 CREATE TABLE IF NOT EXISTS schema_version

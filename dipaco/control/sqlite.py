@@ -128,6 +128,9 @@ class SQLite:
     def reconnect(self) -> None:
         """A file needs no connection."""
 
+    def for_thread(self) -> "SQLite":
+        return SQLite(self._file)
+
     def fold(self) -> None:
         """Puts everything into the one file, which may be moved once it is closed.
 

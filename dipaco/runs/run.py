@@ -63,8 +63,8 @@ class Run:
         self._routers: dict[str, Router] = {}  # by digest
 
     def open_ledger(self) -> Ledger:
-        """Another connection, for another thread."""
-        return Ledger(*self.database_location)
+        """The ledger for another thread of this process."""
+        return self.ledger.for_thread()
 
     @functools.cached_property
     def identity(self) -> str:

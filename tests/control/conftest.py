@@ -52,12 +52,13 @@ def plan():
     )
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "pgbouncer"])
 def place(request, tmp_path):
     """Where a ledger lies, once for each database: (place, schema)."""
     if request.param == "sqlite":
         return tmp_path / "ledger.sqlite", ""
-    return request.getfixturevalue("postgresql_server").url, next(fresh_schemas)
+    server = {"postgresql": "postgresql_server", "pgbouncer": "pooler"}[request.param]
+    return request.getfixturevalue(server).url, next(fresh_schemas)
 
 
 @pytest.fixture

@@ -67,14 +67,12 @@ def counted(ledger, ask):
         cost[0] += 1
 
     def explained(query, values):
-        from dipaco.control.postgresql import _named
-
         statements[0] += 1
         if database.is_remote and query != "flush":
             import psycopg
 
-            with psycopg.ClientCursor(database._connection) as cursor:
-                text = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {_named(query)}"
+            with database._connection.turn() as raw, psycopg.ClientCursor(raw) as cursor:
+                text = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {database.statement(query)}"
                 plan = cursor.execute(text, values).fetchone()[0][0]["Plan"]
             cost[0] += sum(rows_touched(plan))
         return execute(query, values)

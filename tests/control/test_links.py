@@ -18,8 +18,8 @@ from support.hosts import Hosts, why_not
 from support.servers import fresh_schemas, postgresql
 
 from dipaco.control import commit as commit_file
-from dipaco.control import postgresql as postgresql_file
 from dipaco.control import retry
+from dipaco.control import server_connection as connection_file
 from dipaco.control.ledger import Ledger
 from dipaco.control.tasks import Task
 from dipaco.errors import ClaimLost
@@ -104,10 +104,10 @@ def connections(monkeypatch):
         return connect(*arguments, **settings)
 
     monkeypatch.setattr(psycopg, "connect", counting)
-    monkeypatch.setattr(postgresql_file, "CONNECT_SECONDS", 2)
-    for name in postgresql_file.KEEPALIVE:
-        monkeypatch.setitem(postgresql_file.KEEPALIVE, name, 1)
-    monkeypatch.setattr(postgresql_file, "SILENT_MILLISECONDS", 500)
+    monkeypatch.setattr(connection_file, "CONNECT_SECONDS", 2)
+    for name in connection_file.KEEPALIVE:
+        monkeypatch.setitem(connection_file.KEEPALIVE, name, 1)
+    monkeypatch.setattr(connection_file, "SILENT_MILLISECONDS", 500)
     monkeypatch.setattr(retry, "LONGEST_WAIT_SECONDS", 0.2)
     return made
 
@@ -188,7 +188,7 @@ def states(worker):
 def test_nor_is_that_of_a_process_that_is_suspended_inside_one(workers, monkeypatch):
     """Its host answers for it: only the server's patience ends."""
     ana, bo = workers
-    monkeypatch.setattr(postgresql_file, "IDLE_MILLISECONDS", 500)
+    monkeypatch.setattr(connection_file, "IDLE_MILLISECONDS", 500)
     ana.do(ana.ledger._database.reconnect).result()
     wakes, is_inside = threading.Event(), threading.Event()
 

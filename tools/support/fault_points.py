@@ -98,12 +98,11 @@ def install(fault: Fault, marker: Path) -> None:
 def _send(database: Any, query: str, values: dict[str, Any]) -> None:
     import psycopg
 
-    from dipaco.control.postgresql import _named
-
-    connection = database._connection
-    text = psycopg.ClientCursor(connection).mogrify(_named(query).encode(), values)
-    connection.pgconn.send_query(text.encode())
-    connection.pgconn.flush()
+    with database._connection.turn() as connection:
+        statement = database.statement(query).encode()
+        text = psycopg.ClientCursor(connection).mogrify(statement, values)
+        connection.pgconn.send_query(text.encode())
+        connection.pgconn.flush()
 
 
 class _Counter:

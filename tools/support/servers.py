@@ -42,6 +42,7 @@ class PostgreSQLServer:
       folder: of its data.
       host: where it runs, for other hosts; None = this machine, for itself.
       variables: of its environment, beside this process's.
+      max_connections: that it takes.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class PostgreSQLServer:
         folder: Path,
         host: Host | None = None,
         variables: Mapping[str, str] | None = None,
+        max_connections: int = 200,
     ):
         self._programs, self._folder, self._host = programs, folder, host
         self._environment = os.environ | dict(variables or {})
+        self._max_connections = max_connections
         self._process: subprocess.Popen | None = None
         self.port = free_port()
         self._address = "127.0.0.1" if host is None else host.address
@@ -76,7 +79,7 @@ class PostgreSQLServer:
     def start(self) -> None:
         arguments = ["-D", str(self._folder / "data"), "-p", str(self.port)]
         arguments += ["-c", f"listen_addresses={self._address}", "-c", "unix_socket_directories="]
-        arguments += ["-c", "max_connections=200"]
+        arguments += ["-c", f"max_connections={self._max_connections}"]
         popen = subprocess.Popen if self._host is None else self._host.popen
         entered = contextlib.nullcontext() if self._host is None else self._host.entered()
         with (self._folder.parent / f"{self._folder.name}.log").open("a") as log:
@@ -112,14 +115,17 @@ class PostgreSQLServer:
 
 @contextlib.contextmanager
 def postgresql(
-    folder: Path, host: Host | None = None, variables: Mapping[str, str] | None = None
+    folder: Path,
+    host: Host | None = None,
+    variables: Mapping[str, str] | None = None,
+    max_connections: int = 200,
 ) -> Generator[PostgreSQLServer | None]:
     """A running server, or None where PostgreSQL is not installed; arguments as of the server."""
     programs = postgresql_programs()
     if programs is None:
         yield None
         return
-    server = PostgreSQLServer(programs, folder, host, variables)
+    server = PostgreSQLServer(programs, folder, host, variables, max_connections)
     server.start()
     try:
         yield server

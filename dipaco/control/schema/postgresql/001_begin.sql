@@ -437,6 +437,7 @@ DECLARE
   ended DOUBLE PRECISION;
   lock_key TEXT;
 BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);  -- a `flush` follows, without the locks
   IF (SELECT redo FROM tasks WHERE id = held_task) > 0 THEN RETURN 'again'; END IF;
   WITH gone AS (DELETE FROM claims WHERE task_id = held_task RETURNING attempt, worker)
   SELECT TRUE INTO is_holder FROM gone WHERE attempt = held_attempt AND worker = holder;

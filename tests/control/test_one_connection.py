@@ -1,0 +1,151 @@
+"""A process holds one connection to its database server, whatever its threads do; a renewal does
+not wait behind a long statement, and a server without a connection left is waited for.
+"""
+
+import contextlib
+import logging
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.servers import fresh_schemas, postgresql
+
+from dipaco.control import retry
+from dipaco.control.ledger import Ledger
+from tests.control.conftest import facts_of, stage
+
+DEADLINE_SECONDS = 60.0
+MOST_CONNECTIONS = 5
+
+
+@pytest.fixture(scope="module")
+def small_server():
+    """A server that takes few clients."""
+    with (
+        tempfile.TemporaryDirectory(prefix="dipaco-postgresql-") as folder,
+        postgresql(Path(folder) / "server", max_connections=MOST_CONNECTIONS) as server,
+    ):
+        if server is None:
+            pytest.skip("there is no PostgreSQL here: install it, or `pip install 'dipaco[test]'`")
+        yield server
+
+
+@pytest.fixture
+def connections(monkeypatch):
+    """psycopg's connections, as they are made."""
+    made, connect = [], psycopg.connect
+
+    def noting(*arguments, **settings):
+        made.append(connect(*arguments, **settings))
+        return made[-1]
+
+    monkeypatch.setattr(psycopg, "connect", noting)
+    monkeypatch.setattr(retry, "LONGEST_WAIT_SECONDS", 0.1)
+    return made
+
+
+@pytest.fixture
+def ledger(small_server, connections):
+    ledger = Ledger(small_server.url, next(fresh_schemas))
+    ledger.start({"config": "{}"})
+    yield ledger
+    ledger.close()
+
+
+def beside(work):
+    """`work` in another thread; what it gives is in `.result()`."""
+    given = []
+    thread = threading.Thread(target=lambda: given.append(work()), daemon=True)
+    thread.start()
+
+    def result():
+        thread.join(DEADLINE_SECONDS)
+        assert given, "it waits still, or has failed"
+        return given[0]
+
+    return result
+
+
+def until(is_so):
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_two_threads_of_a_process_use_one_connection_in_turn(ledger, connections):
+    claim = ledger.queue.claim("w")
+    other = ledger.for_thread()
+    for _ in range(5):
+        assert beside(lambda: other.queue.renew(claim))()
+        assert ledger.queue.is_held(claim)
+    other.close()
+    assert ledger.queue.is_held(claim), "the thread that leaves closes no other's connection"
+    assert len(connections) == 1
+
+
+def test_a_renewal_does_not_wait_for_a_long_statement_and_keeps_no_connection(
+    ledger, plan, connections
+):
+    claim = ledger.queue.claim("w")
+    other = ledger.for_thread()
+    with ledger._database.transaction():
+        ledger._database.lock("something long")
+        assert beside(lambda: other.queue.renew(claim))()
+        assert len(connections) > 1
+        assert [connection.closed for connection in connections[1:]] == [True] * (
+            len(connections) - 1
+        )
+    made = len(connections)
+    assert beside(lambda: other.queue.renew(claim))()
+    assert len(connections) == made
+    assert ledger.queue.held()[0].renewals == 2
+    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+
+
+def fill(server):
+    """Takes every connection that the server has left."""
+    taken = []
+    with contextlib.suppress(psycopg.OperationalError):  # too many clients
+        while True:
+            taken.append(psycopg.connect(server.url))
+    return taken
+
+
+def test_a_renewal_for_which_the_server_has_no_connection_is_made_when_it_has(
+    ledger, small_server, caplog
+):
+    claim = ledger.queue.claim("w")
+    other = ledger.for_thread()
+    with ledger._database.transaction(), caplog.at_level(logging.WARNING, "dipaco"):
+        taken = fill(small_server)
+        renewed = beside(lambda: other.queue.renew(claim))
+        until(lambda: "has no connection left: start fewer workers" in caplog.text)
+        for connection in taken:
+            connection.close()
+        assert renewed()
+    assert ledger.queue.held()[0].renewals == 1
+
+
+def test_work_is_not_lost_when_a_worker_cannot_come_back_at_once(
+    ledger, plan, small_server, caplog
+):
+    """Its connection is cut, and others take the last."""
+    claim = ledger.queue.claim("w")
+    with caplog.at_level(logging.WARNING, "dipaco"):
+        taken = fill(small_server)
+        taken[0].execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND state = 'idle' AND query LIKE '%claims%'"
+        )
+        taken += fill(small_server)
+        finished = beside(lambda: ledger.commit.finish(plan, claim, [stage("prepare")]))
+        until(lambda: "has no connection left: start fewer workers" in caplog.text)
+        for connection in taken:
+            connection.close()
+        assert [task.kind for task in finished()] == ["pretrain"]
+    assert ledger.facts.stages() == [stage("prepare")]
+    assert ledger.queue.claim("w").task.kind == "pretrain"
