@@ -51,6 +51,14 @@ MUTANTS = (
         tests=(f"{RECOVERY}::test_a_contribution_that_is_wrong_is_refused_and_made_again",),
     ),
     Mutant(
+        name="huge-contribution-averaged",
+        file="dipaco/workers/tasks/outer.py",
+        old="        if norm == math.inf and all(",
+        new="        if False and all(",
+        breaks="a contribution whose norm overflows is refused: the module would diverge",
+        tests=(f"{RECOVERY}::test_a_contribution_that_is_wrong_is_refused_and_made_again[huge]",),
+    ),
+    Mutant(
         name="other-shape-averaged",
         file="dipaco/workers/tasks/outer.py",
         old='            _refuse(contribution, f"Its {difference}.")\n',
