@@ -42,7 +42,7 @@ MUTANTS = (*OF_CLAIMS, *OF_BYTES, *OF_STEPS, *OF_STORMS)
 HOME = Path(__file__).parents[1]
 PASSED, FAILED = 0, 1  # exit codes of pytest; any other: nothing was tested
 SECONDS = 600.0
-PYTEST = ("-n", "0", "-q", "-x", "--timeout", "120", "-p", "no:cacheprovider")
+PYTEST = ("-n", "0", "-q", "-x", "-p", "no:cacheprovider")
 
 
 class Tested(NamedTuple):
@@ -165,7 +165,7 @@ def run_tests(tree: Path, tests: Sequence[str], seconds: float) -> Tested:
         "DIPACO_EVERYTHING_INSTALLED": "1",
         "DIPACO_TESTS_COMPILED": str(tree.parent / "compiled"),
     }
-    command = [sys.executable, "-m", "pytest", *PYTEST, *tests]
+    command = [sys.executable, "-m", "pytest", *PYTEST, "--timeout", str(seconds), *tests]
     began = time.monotonic()
     with (tree / "said").open("w+") as said:
         process = subprocess.Popen(

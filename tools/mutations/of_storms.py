@@ -48,6 +48,15 @@ MUTANTS = (
         tests=(FIRST,),
     ),
     Mutant(
+        name="storm-gives-tasks-back",
+        file="tools/storms/fleet.py",
+        old="            self.lives[name].ended = time.monotonic()\n",
+        new="            self.lives[name].ended = time.monotonic()\n"
+        "            run.ledger.queue.give_back_of(name)\n",
+        breaks="nobody gives back what a killed worker held: leases are in the goodput",
+        tests=("tests/tools/test_goodput.py",),
+    ),
+    Mutant(
         name="checker-forgets-what-is-lost",
         file="tools/storms/checker.py",
         old="        lost += max(0, planned - recorded) * batch\n",
