@@ -1,5 +1,5 @@
-"""Show the progress of a run: stages, modules with phase and digest, paths with step, loss and
-tokens, evaluations, tasks to do.
+"""Show the progress of a run: in its second line what it does or why it does nothing; then stages,
+modules with phase and digest, paths with step, loss and tokens, evaluations, tasks to do.
 
   dipaco status --run runs/quickstart
   dipaco status --run runs/quickstart --watch       again every two seconds, until it is finished
@@ -21,6 +21,7 @@ from dipaco.cli.options import add_run
 
 HELP = "show the progress of a run"
 WATCH_SECONDS = 2.0
+PATIENCE_SECONDS = 10.0  # with a database that is away: that is the answer then
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,10 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dipaco.control.retry import patience
     from dipaco.runs.opening import reading
     from dipaco.runs.status import status_of
 
-    with reading(options.run) as opened:
+    with patience(PATIENCE_SECONDS), reading(options.run) as opened:
         while True:
             with opened.ledger.at_one_moment():
                 status = status_of(opened)
@@ -55,6 +57,7 @@ def _print(status: dict[str, Any]) -> None:
         "finished" if status["finished"] else f"{len(status['unfinished'])} tasks ready or claimed"
     )
     print(f"{status['name']}, seed {status['seed']}: {state}")
+    print(f"now: {status['why']['sentence']}")
     print(f"stages done: {', '.join(status['stages_done']) or 'none'}")
     for name, arm in status["arms"].items():
         print(f"\n{name}: {arm['phases']} phases, {arm['steps']} steps a path")
@@ -68,6 +71,10 @@ def _print(status: dict[str, Any]) -> None:
     _print_work(status)
     for swarm in status["swarms"]:
         _print_swarm(swarm)
+    for failure in status["failures"][:10]:
+        times = failure["errors"] + failure["crashes"] + failure["losses"]
+        state = f"{failure['state']}, {times} times"
+        print(f"went wrong: {failure['task']} ({state}): {failure['reason']}")
     for task in status["unfinished"][:10]:
         subject = f" {task['arm']} {task['subject']}".rstrip()
         print(f"to do: {task['kind']}{subject} phase {task['phase']} ({task['state']})")

@@ -4,11 +4,13 @@ A connection that breaks inside a transaction leaves it undone or, if it breaks 
 possibly done. So only operations that may be done twice are retried.
 """
 
+import contextlib
+import contextvars
 import functools
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dipaco.control.errors import DatabaseUnreachable
@@ -21,15 +23,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_patience: contextvars.ContextVar[float | None] = contextvars.ContextVar("patience", default=None)
+
+
 class ConnectionLost(MachineFault):
     """The database {place} cannot be reached: {problem}."""
+
+
+@contextlib.contextmanager
+def patience(seconds: float) -> Generator[None]:
+    """Inside, this thread gives up after so many seconds instead of `RETRY_SECONDS`."""
+    before = _patience.set(seconds)
+    try:
+        yield
+    finally:
+        _patience.reset(before)
 
 
 def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
     """What `ask` returns, retried on a new connection while the old one is lost.
 
     Raises:
-      DatabaseUnreachable: it has failed for `RETRY_SECONDS`.
+      DatabaseUnreachable: it has failed for `RETRY_SECONDS`, or as long as `patience` says.
     """
     began = time.monotonic()
     wait_seconds = FIRST_WAIT_SECONDS
@@ -43,7 +58,7 @@ def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
         except ConnectionLost as lost:
             is_connected = False
             silent_seconds = time.monotonic() - began
-            if silent_seconds > RETRY_SECONDS:
+            if silent_seconds > (_patience.get() or RETRY_SECONDS):
                 raise DatabaseUnreachable(seconds=silent_seconds, **lost.values) from lost
             if wait_seconds == FIRST_WAIT_SECONDS:
                 logging.getLogger("dipaco").warning("%s Waiting for it.", lost)

@@ -5,6 +5,7 @@ from typing import Any
 from dipaco.config import MODULAR
 from dipaco.control.ledger import Ledger
 from dipaco.control.rollback import Rollback
+from dipaco.runs.blocked import Grace, situation_of, why
 from dipaco.runs.run import Run
 
 # The order of the stages; kinds with the same number run side by side.
@@ -56,6 +57,10 @@ def status_of(run: Run) -> dict[str, Any]:
     return {
         "name": run.config.name,
         "seed": run.config.seed,
+        "why": why(situation_of(ledger, run.layout.root, _graces_of(run)))._asdict(),
+        "failures": [
+            {**failure._asdict(), "task": str(failure.task)} for failure in ledger.failures.list()
+        ],
         "finished": not unfinished and "report" in {stage.stage for stage in ledger.facts.stages()},
         "stages_done": done,
         "stages": {
@@ -97,6 +102,7 @@ def _status_of_work(run: Run) -> dict[str, Any]:
                 "participation": member.participation,
                 "committed_tasks": member.committed_tasks,
                 "lost_tasks": member.lost_tasks,
+                "last_words": member.last_words,
             }
             for member in ledger.members.list()
         },
@@ -123,6 +129,13 @@ def _bits(run: Run, machines: dict[str, int]) -> str:
     if len(machines) <= 1:
         return "the same on every worker: all are of one kind"
     return "within a tolerance: workers of several kinds took part"
+
+
+def _graces_of(run: Run) -> list[Grace]:
+    if not run.plan.arm(MODULAR).has_quorum:
+        return []
+    in_grace = run.ledger.quorums.in_grace(MODULAR)
+    return [Grace(str(at.module), at.phase, at.seconds_left) for at in in_grace]
 
 
 def _quorum_of(run: Run) -> dict[str, Any] | None:

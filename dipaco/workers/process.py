@@ -156,7 +156,7 @@ def _last_words(run: Run, name: str) -> Generator[None]:
         raise
     except Exception as error:
         with contextlib.suppress(DipacoError):
-            run.ledger.members.leave(name, reason_of(error))
+            run.ledger.members.leave(name, str(Life.here()), reason_of(error))
         raise
 
 

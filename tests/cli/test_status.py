@@ -1,9 +1,12 @@
 """`dipaco status` and `dipaco inspect` on the finished tiny run."""
 
+import json
+
 import numpy as np
 import pytest
 
 from dipaco import trees
+from dipaco.cli.main import main
 from dipaco.config import MODULAR
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId
@@ -79,3 +82,19 @@ def test_inspect_before_routing_is_refused(dipaco, config_file, tmp_path):
     ended = dipaco("inspect", "--run", tmp_path / "run")
     assert ended.code == 2
     assert "NotAvailable: This run has no stage `route` yet" in ended.err
+
+
+def test_status_of_a_run_whose_database_is_away_says_so_soon(tmp_path, monkeypatch, capsys):
+    """And does not wait a quarter of an hour for it, as a worker does."""
+    monkeypatch.setattr("dipaco.cli.status.PATIENCE_SECONDS", 0.01)
+    marker = {"database": "postgresql://127.0.0.1:1/runs", "schema": "dipaco_run"}
+    (tmp_path / "database").write_text(json.dumps(marker))
+    assert main(["status", "--run", str(tmp_path)]) == 4
+    said = capsys.readouterr().err
+    assert "DatabaseUnreachable: The database postgresql://127.0.0.1:1/runs" in said
+
+
+def test_status_says_first_what_the_run_does(dipaco, tiny, half):
+    assert dipaco("status", "--run", tiny.folder).out.splitlines()[1].startswith("now: finished")
+    status = as_json(dipaco("status", "--run", half.folder, "--json"))
+    assert status["why"]["state"] in ("silent", "lease", "no_worker", "working")

@@ -1,9 +1,14 @@
 """A process that joins a run: it puts the folder in order only if no other is at work in it."""
 
+import pytest
+
+from dipaco.errors import DiskFull
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.opening import create_or_open
 from dipaco.store.address import Address
-from dipaco.workers.process import joined_run
+from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.loop import Worker
+from dipaco.workers.process import joined_run, work
 from tests.workers.conftest import CONFIG
 
 
@@ -32,3 +37,23 @@ def test_what_dead_workers_left_is_put_in_order_by_the_first_that_joins(tmp_path
     with joined_run(Address(tmp_path)) as run:
         assert run.ledger.queue.held() == []
         assert not half.exists()
+
+
+class Told(NullCallbacks):
+    def compare_machines(self, then, now):
+        pass
+
+
+def test_why_a_worker_ended_is_kept(begin, monkeypatch):
+    """The last of a fleet may have met a full disk, and nobody reads its log."""
+    run = begin(CONFIG)
+
+    def fail(worker):
+        raise DiskFull(file="x")
+
+    monkeypatch.setattr(Worker, "run_until_finished", fail)
+    with pytest.raises(DiskFull):
+        work(run, "w", Told())
+    (member,) = run.ledger.members.list()
+    assert member.state == "left"
+    assert member.last_words.startswith("DiskFull: No space left on the disk of x.")

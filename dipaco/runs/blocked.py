@@ -1,0 +1,182 @@
+"""Why nothing happens in a run, in one line: what `dipaco status` says first.
+
+The reasons are in the order in which a person would act on them: a run that waits for `dipaco
+resume` and has no workers needs the first more than the second.
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dipaco.control.failures import Failure
+from dipaco.control.ledger import Ledger
+from dipaco.control.members import Member
+from dipaco.control.queue import LEASE_SECONDS, HeldClaim, UnfinishedTask
+
+QUIET_SHARE = 0.5  # of a lease without a heartbeat, after which a worker may be dead
+FULL_BYTES = 1 << 20  # a disk with less is full
+
+
+class Reason(NamedTuple):
+    """What a run does, or why it does nothing."""
+
+    state: str  # one word, for programs
+    sentence: str
+
+
+class Grace(NamedTuple):
+    """An outer step that has its quorum, and waits for the rest."""
+
+    module: str
+    phase: int
+    seconds_left: float
+
+
+class Situation(NamedTuple):
+    """What the reason follows from, as it is at one moment."""
+
+    command: str  # run, pause, drain
+    tasks: Sequence[UnfinishedTask]
+    claims: Sequence[HeldClaim]
+    members: Sequence[Member]  # that ever took part
+    failures: Sequence[Failure]
+    is_stuck: bool  # no task can go on without one that has failed
+    graces: Sequence[Grace]
+    full_disk: str  # the folder whose disk is full; empty = none
+
+    @property
+    def here(self) -> list[Member]:
+        return [member for member in self.members if member.state == "here"]
+
+    @property
+    def alive(self) -> list[Member]:
+        """Those that are here and have had a heartbeat lately."""
+        return [m for m in self.here if m.silent_seconds < LEASE_SECONDS and not m.is_silent]
+
+
+def situation_of(ledger: Ledger, folder: Path, graces: Sequence[Grace]) -> Situation:
+    """Reads it; `folder` is the run's on this machine, whose disk is looked at."""
+    return Situation(
+        command=ledger.meta.command().name,
+        tasks=ledger.queue.unfinished(),
+        claims=ledger.queue.held(),
+        members=ledger.members.list(),
+        failures=ledger.failures.list(),
+        is_stuck=bool(ledger.failures.stuck()),
+        graces=graces,
+        full_disk=str(folder) if _is_full(folder) else "",
+    )
+
+
+def why(at: Situation) -> Reason:
+    """The reason why nothing happens, or `working`, or `finished`."""
+    if not at.tasks:
+        return Reason("finished", "finished: every task is done")
+    if at.command != "run":
+        state = "draining" if at.command == "drain" else "paused"
+        left = f", with {_count(len(at.alive), 'worker')} still here"
+        return Reason(state, f"{state}{left}; `dipaco resume` goes on")
+    if at.is_stuck:
+        return Reason("failed", f"cannot go on: {_failed(at)}")
+    if at.full_disk:
+        return Reason("disk_full", f"the disk of {at.full_disk} is full: free some space")
+    if not at.here:
+        return Reason("no_worker", f"no worker is here: {_ready(at)}, start some.{_last_words(at)}")
+    if not at.alive:
+        least = min(at.here, key=lambda member: member.silent_seconds)
+        silent = f"all {len(at.here)} workers are silent, {least.name} for the shortest time"
+        advice = "see whether they live, or start others, which take their tasks over"
+        return Reason("silent", f"{silent} ({least.silent_seconds:.0f} s): {advice}")
+    return _of_live_workers(at)
+
+
+def _of_live_workers(at: Situation) -> Reason:
+    quiet = {m.name: m for m in at.members if m not in at.alive or _is_quiet(m)}
+    live = [claim for claim in at.claims if claim.worker not in quiet]
+    ready = [each for each in at.tasks if each.state == "ready"]
+    failed = f"; {_failed(at)}" if any(f.state == "failed" for f in at.failures) else ""
+    if live:
+        workers = _count(len({claim.worker for claim in live}), "worker")
+        held = f"{_count(len(live), 'task')} {_are(len(live))} held by {workers}"
+        return Reason("working", f"{held}, {len(ready)} are ready{failed}")
+    if ready:
+        return _of_ready(at, ready, failed)
+    if at.claims:
+        return _of_dead(at.claims, quiet)
+    if at.graces:
+        first = min(at.graces, key=lambda grace: grace.seconds_left)
+        step = f"{first.module} phase {first.phase} has its quorum"
+        seconds = max(0.0, first.seconds_left)
+        return Reason("quorum", f"{step} and waits {seconds:.0f} s for the rest{failed}")
+    delayed = [failure for failure in at.failures if failure.state == "delayed"]
+    if delayed:
+        first = min(delayed, key=lambda failure: failure.seconds_left)
+        again = f"is tried again in {max(0.0, first.seconds_left):.0f} s"
+        times = f"went wrong {_count(first.attempts, 'time')}"
+        return Reason("delayed", f"`{first.task}` {times} and {again}: {first.reason}")
+    return Reason("unknown", "no task can be done, and none is waited for: this is a defect")
+
+
+def _of_ready(at: Situation, ready: Sequence[UnfinishedTask], failed: str) -> Reason:
+    kinds = {each.task.kind for each in ready}
+    able = [m for m in at.alive if not m.kinds or kinds & set(m.kinds)]
+    if able:
+        number = f"{_count(len(ready), 'task')} {_are(len(ready))} ready"
+        return Reason("working", f"{number} for {_count(len(able), 'worker')}{failed}")
+    what = ", ".join(sorted(kinds))
+    none = f"none of {_count(len(at.alive), 'worker')} here does {what}"
+    return Reason("no_such_worker", f"{none}, and {len(ready)} are ready: start `dipaco worker`")
+
+
+def _of_dead(claims: Sequence[HeldClaim], quiet: dict[str, Member]) -> Reason:
+    def left(claim: HeldClaim) -> float:
+        member = quiet.get(claim.worker)
+        return claim.lease_seconds - (0.0 if member is None else member.silent_seconds)
+
+    first = min(claims, key=left)
+    member = quiet.get(first.worker)
+    silent = "is gone" if member is None else f"is silent for {member.silent_seconds:.0f} s"
+    seconds = f"about {max(0.0, left(first)):.0f} s"
+    return Reason(
+        "lease", f"`{first.task}` is held by {first.worker}, which {silent}: free in {seconds}"
+    )
+
+
+def _failed(at: Situation) -> str:
+    first, *others = [failure for failure in at.failures if failure.state == "failed"]
+    more = f" (and {len(others)} more)" if others else ""
+    advice = "`dipaco retry` has it done again"
+    return f"`{first.task}`{more} failed, at last on {first.worker}; {advice}: {first.reason}"
+
+
+def _ready(at: Situation) -> str:
+    ready = sum(each.state == "ready" for each in at.tasks)
+    if ready:
+        return f"{_count(ready, 'task')} {_are(ready)} ready"
+    return f"{_count(len(at.tasks), 'task')} {_are(len(at.tasks))} left"
+
+
+def _last_words(at: Situation) -> str:
+    """Of the worker that left last, if it did not leave in order."""
+    last = min(at.members, key=lambda member: member.silent_seconds, default=None)
+    return f" {last.name} left with {last.last_words}" if last and last.last_words else ""
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _is_quiet(member: Member) -> bool:
+    return member.silent_seconds > QUIET_SHARE * LEASE_SECONDS
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < FULL_BYTES
+    except OSError:  # a bucket's run has no folder here yet
+        return False
