@@ -2,11 +2,10 @@
 
 WAL, and always BEGIN IMMEDIATE: a transaction that reads first and writes later can fail in a way
 that no waiting cures. SQLite's own lock is unfair, and with many writers some wait for seconds; so
-writers first take a lock on a file beside the ledger, which the system grants in order.
+writers first take a lock on a file beside the ledger (`turn.py`), which the system grants in order.
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import sqlite3
@@ -23,22 +22,34 @@ from dipaco.control.database import (
     queries,
 )
 from dipaco.control.host_mark import HostMark
+from dipaco.control.turn import Turn
 from dipaco.errors import DiskFull, LedgerDamaged, NotWritable, RunBusy
 from dipaco.files import PRIVATE, translate_os_errors
 
 FOLD = "PRAGMA wal_checkpoint(TRUNCATE)"
+TURN_SECONDS = 30.0  # for which a writer waits for its turn, before it says who holds it
 SPARE_BYTES = 64 << 10  # what the index of the write-ahead log takes, and a little
 
 
 class SQLite:
-    """A `Database` in a file; `:memory:` for one that goes with its connection."""
+    """A `Database` in a file; `:memory:` for one that goes with its connection.
+
+    Args:
+      file: its place.
+      allows_older: its tables may be of an older version.
+      turn_seconds: for which a transaction waits while another process is in one; then it raises
+        `TurnHeld`, which is retried as the loss of a server is.
+    """
 
     is_remote = False
 
-    def __init__(self, file: Path, *, allows_older: bool = False):
+    def __init__(
+        self, file: Path, *, allows_older: bool = False, turn_seconds: float | None = None
+    ):
         self._file = file
         self._allows_older = allows_older
-        self._lock_file = None
+        self._turn: Turn | None = None
+        self._turn_seconds = TURN_SECONDS if turn_seconds is None else turn_seconds
         self._log: int | None = None  # write-ahead log; SQLite keeps it open as long as we do
         self.epoch = clock.epoch()
         self._host: HostMark | None = None
@@ -52,7 +63,7 @@ class SQLite:
         try:
             with self._translate_errors():
                 if str(file) != ":memory:":
-                    self._lock_file = file.with_name(f"{file.name}-turn").open("a")
+                    self._turn = Turn(file.with_name(f"{file.name}-turn"), self._turn_seconds)
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 # A commit is flushed by `flush`, after the lock is released: the system flushes the
                 # commits of many writers at once. A power cut undoes the last commits, in order; a
@@ -71,7 +82,7 @@ class SQLite:
             with translate_os_errors(self._file):
                 self._host.renew()
         with self._translate_errors():
-            with self._exclusively():
+            with contextlib.nullcontext() if self._turn is None else self._turn.taken():
                 try:
                     self._connection.execute("BEGIN IMMEDIATE")
                     yield
@@ -129,7 +140,7 @@ class SQLite:
         """A file needs no connection."""
 
     def for_thread(self) -> "SQLite":
-        return SQLite(self._file)
+        return SQLite(self._file, turn_seconds=self._turn_seconds)
 
     def fold(self) -> None:
         """Puts everything into the one file, which may be moved once it is closed.
@@ -152,31 +163,20 @@ class SQLite:
         if self._log is not None:
             os.close(self._log)
         self._connection.close()
-        if self._lock_file is not None:
-            self._lock_file.close()
+        if self._turn is not None:
+            self._turn.close()
 
     def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
         with self._translate_errors():
             values = {**values, "now": clock.now_seconds()}
             return self._connection.execute(queries("sqlite")[query], values)
 
-    @contextlib.contextmanager
-    def _exclusively(self) -> Generator[None]:
-        if self._lock_file is None:
-            yield
-            return
-        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._lock_file, fcntl.LOCK_UN)
-
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self._file.absolute().parent).free
 
     def flush(self) -> None:
         """Waits until everything that was committed outlives a power cut."""
-        if self._lock_file is None:
+        if self._turn is None:
             return
         try:
             if self._log is None:

@@ -1,0 +1,93 @@
+"""A process that is stopped inside a transaction of SQLite: others wait for a limited time, are
+told which process it is and what to do, and go on when it goes on or is gone.
+"""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from dipaco.control import retry, sqlite
+from dipaco.control.errors import DatabaseUnreachable
+from dipaco.control.ledger import Ledger, open_ledger
+from dipaco.control.sqlite import SQLite
+from dipaco.control.turn import TurnHeld
+
+pytestmark = pytest.mark.process
+
+STOPS_ITSELF = """
+import os, signal, sys
+from pathlib import Path
+from dipaco.control.sqlite import SQLite
+database = SQLite(Path(sys.argv[1]))
+with database.transaction():
+    database.change("put_meta", key="who", value="stopped")
+    os.kill(os.getpid(), signal.SIGSTOP)
+database.close()
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = tmp_path / "ledger.sqlite"
+    with open_ledger(file) as ledger:
+        ledger.start({})
+    return file
+
+
+@pytest.fixture
+def stopped(file):
+    """A process that has stopped inside a transaction."""
+    with subprocess.Popen([sys.executable, "-c", STOPS_ITSELF, str(file)]) as process:
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        yield process
+        process.kill()
+
+
+def test_the_process_that_holds_the_turn_is_named_with_what_to_do(file, stopped):
+    database = SQLite(file, turn_seconds=0.05)
+    who = f"process {stopped.pid} on {socket.gethostname()} has been inside a transaction"
+    said = f"{who}.*`kill -CONT {stopped.pid}` .*`kill -9 {stopped.pid}`"
+    for _ in range(3):
+        with pytest.raises(TurnHeld, match=said), database.transaction():
+            raise AssertionError("it is another's turn")
+    assert database.rows("get_meta", key="who") == [], "readers do not wait"
+    database.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGKILL])
+def test_others_go_on_when_it_goes_on_or_is_gone(file, stopped, number):
+    database = SQLite(file, turn_seconds=0.05)
+    with pytest.raises(TurnHeld), database.transaction():
+        pass
+    stopped.send_signal(number)
+    assert stopped.wait(timeout=60) == (0 if number == signal.SIGCONT else -signal.SIGKILL)
+    with database.transaction():
+        database.change("remember_meta", key="who", value="other")
+    who = "stopped" if number == signal.SIGCONT else "other"
+    assert database.rows("get_meta", key="who") == [(who,)]
+    with open_ledger(file) as third:
+        third.meta.remember("one more", "writes")
+    database.close()
+
+
+def test_a_worker_waits_says_so_and_gives_up_after_as_long_as_for_a_server(
+    file, stopped, monkeypatch, caplog
+):
+    monkeypatch.setattr(sqlite, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.3)
+    ledger = Ledger(file)
+    with (
+        caplog.at_level(logging.WARNING, "dipaco"),
+        pytest.raises(DatabaseUnreachable, match=rf"kill -CONT {stopped.pid}"),
+    ):
+        ledger.queue.claim("w")
+    assert f"process {stopped.pid}" in caplog.text
+    stopped.send_signal(signal.SIGCONT)
+    stopped.wait(timeout=60)
+    assert ledger.queue.claim("w") is not None
+    ledger.close()
