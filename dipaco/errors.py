@@ -138,7 +138,7 @@ class RunBusy(DipacoError):
 
 class RunOfOtherVersion(DipacoError):
     """{folder} is a run of dipaco {found}; this is {here}. Nothing was changed.
-    Continue with version {found}, or run `dipaco upgrade --run RUN`: it becomes a run of {here}, for all its workers.
+    Continue with version {found}, or run `dipaco upgrade --run RUN`: it becomes a run of this one, for all its workers.
     """
 
 

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-import dipaco
 from dipaco.cli import (
     ablate,
     config,
@@ -69,6 +68,14 @@ Train one large modular language model as many small paths (DiPaCo, arXiv 2403.1
 """
 
 
+class _PrintVersion(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        from dipaco.runs.version import described_version
+
+        print(f"dipaco {described_version()}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """Every verb with its arguments."""
     top = argparse.ArgumentParser(
@@ -76,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"dipaco {dipaco.__version__}")
+    top.add_argument("--version", action=_PrintVersion, nargs=0, help="print it and exit")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, verb in VERBS.items():
         verb.add_arguments(

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    import dipaco
     from dipaco.runs.upgrade import upgrade
+    from dipaco.runs.version import described_version
 
     check_between("--wait-seconds", options.wait_seconds, 0.0, 30 * DAY_SECONDS)
     # Not an exception from the handler: it could come between the drain command and its `try`.
@@ -39,5 +39,5 @@ def run(options: argparse.Namespace) -> int:
     tables = f"tables {done.tables_before} to {done.tables_now}"
     if done.tables_before == done.tables_now:
         tables = f"tables unchanged at version {done.tables_now}"
-    print(f"The run was of dipaco {done.before} and is of {dipaco.__version__} now; {tables}.")
+    print(f"The run was of dipaco {done.before} and is of {described_version()} now; {tables}.")
     return 0

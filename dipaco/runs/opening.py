@@ -7,13 +7,12 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import dipaco
 from dipaco import overrides
 from dipaco.config import RunConfig
 from dipaco.control.database_location import DatabaseLocation, location_of, new_schema
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.opening import install_ledger
-from dipaco.errors import LedgerDamaged, RunOfOtherVersion
+from dipaco.errors import LedgerDamaged
 from dipaco.files import translate_os_errors, write_new
 from dipaco.runs.errors import (
     DatabaseNeeded,
@@ -23,6 +22,7 @@ from dipaco.runs.errors import (
     RunOfOtherDatabase,
 )
 from dipaco.runs.run import Run
+from dipaco.runs.version import check_version, described_version
 from dipaco.store.address import Address
 from dipaco.store.layout import Layout, SweepLayout
 
@@ -77,7 +77,7 @@ def _begin(
     meta = {
         "run": uuid.uuid4().hex,
         "config": config.to_json(),
-        "version": dipaco.__version__,
+        "version": described_version(),
         **{key: json.dumps(value) for key, value in given.items()},
     }
     with translate_os_errors(final):
@@ -170,8 +170,7 @@ def open_run(where: Path | Address, database: str | None = None) -> Run:
             raise LedgerDamaged(
                 file=database_location.name, problem="it does not say which run it is of"
             )
-        if version != dipaco.__version__:
-            raise RunOfOtherVersion(folder=address, found=version, here=dipaco.__version__)
+        check_version(address, version)
         return Run(address, overrides.from_tree(json.loads(config)), database_location, ledger)
     except BaseException:
         ledger.close()

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-import dipaco
 from dipaco.control.ledger import Ledger
 from dipaco.errors import LedgerDamaged, WorkersActive
 from dipaco.runs.opening import database_location_of
+from dipaco.runs.version import described_version
 from dipaco.store.address import Address
 
 POLL_SECONDS = 0.5
@@ -43,7 +43,7 @@ def upgrade(
         except BaseException:
             ledger.meta.set_command(before.name)
             raise
-        return Upgraded(before.version, *ledger.meta.upgrade(dipaco.__version__))
+        return Upgraded(before.version, *ledger.meta.upgrade(described_version()))
     finally:
         ledger.close()
 

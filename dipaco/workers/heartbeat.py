@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-import dipaco
 from dipaco.control.ledger import Ledger
 from dipaco.control.meta import RunCommand
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import Claim
 from dipaco.errors import DipacoError, MachineFault, RunOfOtherVersion
+from dipaco.runs.version import check_program
 from dipaco.workers.errors import LeaseNotRenewed, NameLost
 from dipaco.workers.life import Life
 
@@ -128,10 +128,8 @@ class LeaseRenewer:
         """
         if self._is_replaced:
             raise NameLost(name=self._worker)
-        if command.version not in (None, dipaco.__version__):
-            raise RunOfOtherVersion(
-                folder="The run", found=command.version, here=dipaco.__version__
-            )
+        if command.version is not None:
+            check_program("The run", command.version)
         self.command = command.name
 
     def _renew_until_over(self) -> None:

@@ -23,6 +23,7 @@ from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.opening import create_or_open, has_begun, open_run
 from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
+from dipaco.runs.version import check_program
 from dipaco.store.address import Address
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.failing import reason_of
@@ -122,7 +123,12 @@ def work(
     Raises:
       NameTaken: another worker of this name is working on the run.
       TaskFailed, MachineFault: as `Worker.run_until_finished`.
+      RunOfOtherVersion: the run is pinned to another program.
     """
+    if not run.ledger.queue.unfinished_kinds():  # whatever program did it
+        hosts.broadcast(None)
+        return True
+    check_program(run.address, run.ledger.meta.get("version") or "")
     members = run.ledger.members
     register(members, name, machine(), functools.partial(print, flush=True), kinds)
     run.ledger.queue.give_back_of_namesake(name)

@@ -10,9 +10,9 @@ import socket
 import time
 from collections.abc import Callable, Collection
 
-import dipaco
 from dipaco.control.members import Member, Members
 from dipaco.control.silence import Counter, Silence
+from dipaco.runs.version import program_version
 from dipaco.workers.errors import NameTaken
 from dipaco.workers.heartbeat import MAX_HEARTBEAT_SECONDS
 from dipaco.workers.life import Life
@@ -46,7 +46,7 @@ def register(
             pid=os.getpid(),
             life=str(Life.here()),
             machine=machine,
-            version=dipaco.__version__,
+            version=program_version(),
             kinds=kinds,
             after=before,
         ):

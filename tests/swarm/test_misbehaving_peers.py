@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
-import dipaco
+from dipaco.runs.version import program_version
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.credentials import DAY_SECONDS, Authority
 from dipaco.swarm.network.messages import (
@@ -33,7 +33,7 @@ def run(scenario):
 async def refused_to_join(group, credential, why, **hello):
     wire = await wire_of(credential)
     body = JoinRequest(
-        version=hello.get("version", dipaco.__version__),
+        version=hello.get("version", program_version()),
         address=wire.address,
         computes=True,
         holds_state=True,

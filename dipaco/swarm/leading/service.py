@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 import numpy as np
 
-import dipaco
+from dipaco.runs.version import program_version
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.members import GroupMember
@@ -78,8 +78,8 @@ class LeaderService:
             return self._group_info(), b""
         self._group.check_not_banned(request.sender)
         reason = ""
-        if body.version != dipaco.__version__:
-            reason = f"it runs dipaco {body.version}; this group runs {dipaco.__version__}"
+        if body.version != program_version():
+            reason = f"it runs dipaco {body.version}; this group runs {program_version()}"
         elif body.config and body.config != self._compute.settings.digest:
             reason = "it trains another config than this group"
         if reason:

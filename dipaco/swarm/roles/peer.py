@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-import dipaco
 from dipaco.errors import DipacoError
+from dipaco.runs.version import program_version
 from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.leader_connection import LeaderConnection
@@ -82,7 +82,7 @@ class Peer:
         """Finds the leader and joins its group. Raises as `LeaderConnection.find`."""
         compute = self.holder.compute
         request = JoinRequest(
-            version=dipaco.__version__,
+            version=program_version(),
             address=self.wire.address,
             computes=self.computes,
             holds_state=compute is not None,

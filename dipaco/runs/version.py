@@ -1,0 +1,69 @@
+"""Which program this is: its version, and what its sources are.
+
+Two commits of one version may give other bits, or record facts in another way. So a run is pinned
+to the sources of the rooms that make bits and facts, wherever they are installed; what shows,
+serves or starts things may differ. `0.2.0+3f9a1c2b7d (commit 28b06a0)`: the version, a digest of
+those sources, and for people the commit, where they are a checkout of git.
+"""
+
+import contextlib
+import functools
+import hashlib
+import subprocess
+from pathlib import Path
+
+import dipaco
+from dipaco.errors import RunOfOtherVersion
+
+HOME = Path(dipaco.__file__).parent
+ROOMS_APART = ("cli", "dashboard", "launch", "observe", "serving", "serving_cluster", "sweeps")
+GIT_SECONDS = 5.0
+
+
+def program_version() -> str:
+    """Of this program; equal for equal sources."""
+    return f"{dipaco.__version__}+{sources_digest(HOME)}"
+
+
+@functools.cache
+def sources_digest(home: Path) -> str:
+    """Of the files under `home` that decide what a worker computes and records."""
+    digest = hashlib.sha256()
+    files = [file for file in home.rglob("*") if file.suffix in (".py", ".sql")]
+    for name in sorted(file.relative_to(home).as_posix() for file in files):
+        if name.partition("/")[0] not in ROOMS_APART:
+            content = (home / name).read_bytes()
+            digest.update(f"{name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:10]
+
+
+@functools.cache
+def described_version() -> str:
+    """`program_version`, with the commit if this is a checkout."""
+    commit = ""
+    if (HOME.parent / ".git").exists():
+        command = ["git", "-C", str(HOME.parent), "describe", "--always", "--dirty", "--abbrev=10"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS)
+            commit = f" (commit {ended.stdout.strip()})" if ended.stdout.strip() else ""
+    return f"{program_version()}{commit}"
+
+
+def check_version(folder: object, found: str) -> None:
+    """For programs that read a run: its tables and objects are those of its version.
+
+    Raises:
+      RunOfOtherVersion: `found`, which it is pinned to, is another.
+    """
+    if found.split()[0].partition("+")[0] != dipaco.__version__:
+        raise RunOfOtherVersion(folder=folder, found=found, here=described_version())
+
+
+def check_program(folder: object, found: str) -> None:
+    """For programs that work on a run: they give the same bits as its other workers.
+
+    Raises:
+      RunOfOtherVersion: the run is pinned to a program with other sources.
+    """
+    if found.split()[0] != program_version():
+        raise RunOfOtherVersion(folder=folder, found=found, here=described_version())

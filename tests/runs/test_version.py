@@ -1,0 +1,76 @@
+"""A run is pinned to the sources that make its bits: two commits do not mix unseen."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import dipaco
+from dipaco.control.meta import RunCommand
+from dipaco.errors import RunOfOtherVersion
+from dipaco.runs import version
+from dipaco.runs.opening import create_or_open, open_run
+from dipaco.runs.upgrade import upgrade
+from dipaco.runs.version import program_version, sources_digest
+from dipaco.store.address import Address
+from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.heartbeat import LeaseRenewer
+from dipaco.workers.process import work
+from tests.runs.test_opening import CONFIG
+
+
+@pytest.fixture(scope="module")
+def other_home(tmp_path_factory):
+    """Of the same program elsewhere, but for one line of what trains."""
+    home = tmp_path_factory.mktemp("other") / "dipaco"
+    shutil.copytree(Path(dipaco.__file__).parent, home, ignore=shutil.ignore_patterns("*.pyc"))
+    with (home / "inner" / "step.py").open("a") as file:
+        file.write("\n# another commit\n")
+    return home
+
+
+def test_the_same_sources_are_the_same_program_wherever_they_are(tmp_path):
+    here = Path(dipaco.__file__).parent
+    there = tmp_path / "site-packages" / "dipaco"
+    shutil.copytree(here, there)
+    assert sources_digest(there) == sources_digest(here)
+    shown = tmp_path / "shown" / "dipaco"
+    shutil.copytree(here, shown)
+    (shown / "cli" / "status.py").write_text("# another table\n")
+    assert sources_digest(shown) == sources_digest(here)
+
+
+@pytest.mark.parametrize("changed", ["inner/step.py", "control/queries.sql", "files.py"])
+def test_other_sources_are_another_program(tmp_path, changed):
+    home = tmp_path / "dipaco"
+    shutil.copytree(Path(dipaco.__file__).parent, home)
+    with (home / changed).open("a") as file:
+        file.write("\n")
+    assert sources_digest(home) != sources_digest(Path(dipaco.__file__).parent)
+
+
+def test_a_worker_of_another_commit_is_refused_until_the_run_is_upgraded(
+    tmp_path, other_home, monkeypatch
+):
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    renewer = LeaseRenewer(run.open_ledger, "old", 60.0)
+    before = program_version()
+    monkeypatch.setattr(version, "HOME", other_home)
+    version.described_version.cache_clear()
+    try:
+        with pytest.raises(RunOfOtherVersion, match="`dipaco upgrade --run RUN`") as raised:
+            work(run, "new", NullCallbacks())
+        assert before in str(raised.value)
+        assert program_version() in str(raised.value)
+        assert run.ledger.members.list() == []
+        open_run(tmp_path / "run").ledger.close()  # reading needs the same version only
+        assert upgrade(Address(tmp_path / "run"), 10.0).before.startswith(before)
+        now = run.ledger.meta.command()
+        renewer.receive(now)
+    finally:
+        monkeypatch.undo()
+        version.described_version.cache_clear()
+    with pytest.raises(RunOfOtherVersion, match="The run is a run of dipaco"):
+        renewer.receive(now)  # a worker that was at work meanwhile
+    renewer.receive(RunCommand("run", before))
+    run.ledger.close()
