@@ -21,6 +21,7 @@ from tests.support.markers import (  # noqa: F401
 )
 from tests.support.rewound import rewound  # noqa: F401
 from tests.support.tiny_run import (  # noqa: F401
+    _version_of_this_session,
     command_cache,
     compiled,
     config_file,

@@ -40,6 +40,7 @@ from dipaco.evaluation import plots
 from dipaco.launch.parent_death import PR_SET_PDEATHSIG
 from dipaco.model import huggingface
 from dipaco.runs import programs
+from dipaco.runs.version import described_version
 from dipaco.serving import dispatch
 from dipaco.serving.decoding import loop
 from dipaco.sweeps import jobs
@@ -129,6 +130,7 @@ def child(request: dict[str, Any], folder: Path) -> None:
 
 
 def main() -> None:
+    described_version()  # once for all: sources that are edited meanwhile are not what runs here
     for line in sys.stdin:
         request = json.loads(line)
         folder = Path(request["folder"])

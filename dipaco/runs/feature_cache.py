@@ -31,7 +31,7 @@ def cached_features(
     folder = run.layout.features
     if not folder.is_dir():
         return compute()
-    from dipaco.runs.programs import machine
+    from dipaco.runs.machine import machine
 
     base = run.plan.base
     (module,) = base.topology.modules

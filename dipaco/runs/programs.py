@@ -5,7 +5,6 @@ arms share them.
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+import xxhash
 from jax.experimental import multihost_utils
 
 from dipaco.config import RunConfig
@@ -27,6 +27,7 @@ from dipaco.model.lm import forward, hidden_states
 from dipaco.model.loss import token_log_likelihoods
 from dipaco.model.sharding import batch_sharding, make_mesh, parts_shardings
 from dipaco.model.spec import initialise
+from dipaco.runs.machine import machine
 
 
 class Programs:
@@ -202,34 +203,11 @@ def _put(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(put, jax.tree.broadcast(shardings, tree), tree)
 
 
-def machine() -> str:
-    """What the bits of a result depend on: the kind of device, how many on how many hosts, how many
-    CPUs, and the compiler.
-    """
-    devices = jax.devices()
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    kind = devices[0].device_kind
-    if devices[0].platform == "cpu":
-        kind = _cpu_model()
-    where = f" on {jax.process_count()} hosts" if jax.process_count() > 1 else ""
-    return f"{len(devices)} x {kind}{where}, {cpus} CPUs, jaxlib {jax.lib.__version__}"
-
-
 def use_compilation_cache(folder: Path) -> None:
     """Keeps compiled programs in a folder per kind of machine; changes no result."""
-    key = "".join(letter if letter.isalnum() else "-" for letter in machine())
-    jax.config.update("jax_compilation_cache_dir", str(folder / key))
+    kind = machine()
+    key = "".join(letter if letter.isalnum() else "-" for letter in kind.partition(", jax ")[0])
+    name = f"{key[:100]}-{xxhash.xxh3_64_hexdigest(kind.encode())}"
+    jax.config.update("jax_compilation_cache_dir", str(folder / name))
     # Small programs too: there are dozens, and each is read in a few milliseconds.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    import platform
-
-    return platform.processor() or platform.machine()

@@ -20,8 +20,8 @@ from dipaco.control.tasks import Kind
 from dipaco.errors import DipacoError
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.folder_lock import folder_lock
+from dipaco.runs.machine import machine
 from dipaco.runs.opening import create_or_open, has_begun, open_run
-from dipaco.runs.programs import machine
 from dipaco.runs.run import Run
 from dipaco.runs.version import check_program
 from dipaco.store.address import Address

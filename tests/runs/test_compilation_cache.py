@@ -1,12 +1,14 @@
 """Compiled programs are cached per kind of machine, and read again."""
 
+import os
+
 import jax
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from dipaco.runs import programs
-from dipaco.runs.programs import machine, use_compilation_cache
+from dipaco.runs.machine import machine
+from dipaco.runs.programs import use_compilation_cache
 
 
 @pytest.fixture
@@ -41,8 +43,7 @@ def test_compiled_programs_are_read_again_with_the_same_bits(cache):
 
 def test_another_machine_has_another_folder(cache, monkeypatch):
     ours = jax.config.jax_compilation_cache_dir
-    monkeypatch.setattr(programs.os, "sched_getaffinity", lambda _: set(range(77)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(77)))
     assert "77 CPUs" in machine()
-    assert jax.lib.__version__ in machine()
     use_compilation_cache(cache)
     assert jax.config.jax_compilation_cache_dir not in (None, ours)

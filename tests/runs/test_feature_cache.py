@@ -5,7 +5,6 @@ import pytest
 
 from dipaco.files import file_digest
 from dipaco.runs import feature_cache as kept
-from dipaco.runs import programs
 
 TOKENS, LENGTHS = np.arange(12, dtype=np.int32).reshape(3, 4), np.full(3, 4, np.int32)
 
@@ -27,7 +26,7 @@ class Stub:
 @pytest.fixture
 def ask(tmp_path, monkeypatch):
     """`ask(tokens, digest=...)` -> (features, whether they were computed)."""
-    monkeypatch.setattr(programs, "machine", lambda: "this one")
+    monkeypatch.setattr("dipaco.runs.machine.machine", lambda: "this one")
 
     def ask(tokens=TOKENS, digest="base"):
         computed = []

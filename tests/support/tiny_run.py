@@ -22,6 +22,7 @@ import pytest
 from support.fault_points import Fault
 
 from dipaco.overrides import load_config
+from dipaco.runs.version import described_version
 
 HOME = Path(__file__).parents[2]
 FORK_SERVER = HOME / "tools" / "fork_server.py"
@@ -86,6 +87,12 @@ class Command(Protocol):
     def call(self, module: str, **settings: Any) -> Started:
         """Starts a program of the tests: `main(folder, **settings)` of a module."""
         ...
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _version_of_this_session():
+    """Looked up once: sources that are edited meanwhile are not what runs here."""
+    described_version()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,7 +21,7 @@ from dipaco.inner.state import PathState
 from dipaco.outer.compress import EncodedContribution, codec, encode_contribution
 from dipaco.outer.gradient import outer_gradient
 from dipaco.receipt import Receipt
-from dipaco.runs.programs import machine
+from dipaco.runs.machine import machine
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import save_snapshot
 from dipaco.store.tensors import save_tree

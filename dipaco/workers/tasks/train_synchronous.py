@@ -23,7 +23,7 @@ from dipaco.errors import Diverged
 from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.synchronous import synchronous_steps
 from dipaco.outer.gradient import path_weights
-from dipaco.runs.programs import machine
+from dipaco.runs.machine import machine
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
 from dipaco.topology import ModuleId
