@@ -159,6 +159,7 @@ def test_the_lock_of_a_host_that_vanished_inside_a_transaction_is_not_waited_for
     def vanishes(database, fact):
         record(database, fact)
         if database is ana.ledger._database and not vanished.is_set():
+            time.sleep(0.3)  # until what the server has sent is acknowledged
             ana.link.swallow()
             vanished.set()
 

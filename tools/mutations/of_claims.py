@@ -9,6 +9,8 @@ COMMIT = "tests/control/test_commit.py"
 TOGETHER = "tests/control/test_at_once.py"
 HEARTBEAT = "tests/workers/test_heartbeat.py"
 LOOP = "tests/workers/test_loop.py"
+LINKS = "tests/control/test_links.py"
+VANISHED = f"{LINKS}::test_the_lock_of_a_host_that_vanished_inside_a_transaction_is_not_waited_for"
 FAILURES = "dipaco/control/failures.py"
 OF_FAILURES = "tests/control/test_failures.py"
 QUERIES = "dipaco/control/queries.sql"
@@ -263,5 +265,22 @@ MUTANTS = (
         new=' if has_failed else "ready"\n',
         breaks="a task that failed waits while others go on",
         tests=(OF_FAILURES,),
+    ),
+    # These two need hosts that are network namespaces (root): elsewhere their tests are skipped.
+    Mutant(
+        name="vanished-clients-waited-for",
+        file="dipaco/control/server_connection.py",
+        old='            **{f"tcp_{name}": value for name, value in KEEPALIVE.items()},\n',
+        new="",
+        breaks="the locks of a host that vanished inside a transaction are free in seconds",
+        tests=(VANISHED,),
+    ),
+    Mutant(
+        name="suspended-transactions-waited-for",
+        file="dipaco/control/server_connection.py",
+        old='"idle_in_transaction_session_timeout": IDLE_MILLISECONDS',
+        new='"idle_in_transaction_session_timeout": 0',
+        breaks="a process that is suspended inside a transaction loses it, and its locks",
+        tests=(f"{LINKS}::test_nor_is_that_of_a_process_that_is_suspended_inside_one",),
     ),
 )
