@@ -111,7 +111,8 @@ def try_all(
     tests = tuple(dict.fromkeys(test for each in mutants for test in each.tests))
     unchanged = run_tests(folder / "as-it-is", tests, seconds * len(mutants))
     if unchanged.code != PASSED or " skipped" in unchanged.said:
-        reason = f"the tests do not pass on the tree as it is:\n{unchanged.tail}"
+        first = f" (first {unchanged.failed})" if unchanged.failed else ""
+        reason = f"the tests do not pass on the tree as it is{first}:\n{unchanged.tail}"
         raise SystemExit(reason)
     print(f"as it is: passed in {unchanged.seconds:.0f} s", flush=True)
     killed, survived, errors = 0, [], {}

@@ -58,10 +58,11 @@ def differences(run: Run, phases: int | None = None) -> list[str]:
     """The modules, and the phases, where the run and Algorithm 1 differ; of a run that has not
     ended, up to a phase that all modules have reached.
     """
+    phases = run.config.phases if phases is None else phases
     replayed = itertools.chain([_first_modules(run)], replay(run))
     return [
         f"{module} at phase {phase}"
-        for phase, modules in zip(range((phases or run.config.phases) + 1), replayed, strict=False)
+        for phase, modules in zip(range(phases + 1), replayed, strict=False)
         for module in modules
         if trees.digest(modules[module]) != trees.digest(run.parameters(MODULAR, module, phase))
     ]

@@ -6,6 +6,7 @@ OBJECTS = "tests/store/test_objects.py"
 CONTRACT = "tests/store/test_objects_contract.py"
 RECOVERY = "tests/workers/test_recovery.py"
 RETENTION = "tests/control/test_retention.py"
+REPRODUCING = "dipaco/control/reproducing.py"
 
 MUTANTS = (
     Mutant(
@@ -85,11 +86,27 @@ MUTANTS = (
     ),
     Mutant(
         name="redo-with-other-bytes",
-        file="dipaco/control/recording.py",
+        file=REPRODUCING,
         old="    if row is not None and known != new:\n",
         new="    if False:\n",
         breaks="a task that is done again comes to the recorded bytes, or is refused",
         tests=("tests/control/test_commit.py",),
+    ),
+    Mutant(
+        name="module-of-two-kinds-of-bytes",
+        file=REPRODUCING,
+        old="    if is_used and to_be_made:\n",
+        new="    if False:\n",
+        breaks="a module that is made again is made of the same contributions",
+        tests=("tests/control/test_reproducing.py",),
+    ),
+    Mutant(
+        name="first-bytes-for-ever",
+        file=REPRODUCING,
+        old="    if is_used or being_made:\n",
+        new="    if True:\n",
+        breaks="a contribution of another kind of machine replaces one that nothing was made of",
+        tests=("tests/control/test_reproducing.py",),
     ),
     Mutant(
         name="snapshots-one-too-few",
