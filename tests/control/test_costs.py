@@ -206,6 +206,6 @@ def cost_of_commit(ledger, claim):
         ledger.commit.finish(PLAN, claim, facts)
         ((read,),) = database._connection.execute(
             "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) "
-            "FROM pg_stat_xact_user_tables WHERE schemaname = current_schema()"
+            "FROM pg_stat_xact_user_tables"  # of this transaction
         )
         return int(read)
