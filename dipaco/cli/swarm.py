@@ -163,8 +163,7 @@ def _start(options: argparse.Namespace) -> int:
     with folder_lock(options.run) as lock:
         opened, is_new = create_or_open(options.run, config, None, options.database)
         try:
-            if lock.is_exclusive:
-                clean_up(opened)
+            clean_up(opened, is_first=lock.is_exclusive)
             lock.share()
             wait_until_name_is_free(opened.ledger.members, name, say)
             others = opened.ledger.swarms.backbones(MODULAR, path)

@@ -29,6 +29,7 @@ from dipaco.files import (
     flush,
     install_file,
     make_folder,
+    now_in,
     rename_durably,
     translate_os_errors,
     write_atomically,
@@ -194,19 +195,24 @@ class Objects:
             with contextlib.suppress(OSError):
                 (self.root / name).parent.rmdir()
 
-    def delete_partial_writes(self) -> None:
-        """Removes partial files of interrupted writes. The caller guarantees that no process of
-        this machine works on the run; readers of one in a bucket may be fetching, so what is fresh
-        stays.
+    def delete_partial_writes(self, *, is_alone: bool) -> None:
+        """Removes partial files of interrupted writes.
+
+        Args:
+          is_alone: no process, on any machine, writes or fetches objects of the run. Else what is
+            fresh stays: it may be in use.
         """
         partial = self.root / "partial"
-        if self.remote is None:
+        if is_alone:
             shutil.rmtree(partial, ignore_errors=True)
-            return
-        for leftover in partial.glob("*"):
-            with contextlib.suppress(FileNotFoundError):
-                if leftover.stat().st_mtime < time.time() - FRESH_SECONDS:
-                    shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        elif partial.is_dir():
+            with translate_os_errors(partial):
+                old_seconds = now_in(partial) - FRESH_SECONDS
+            for leftover in partial.glob("*"):
+                with contextlib.suppress(FileNotFoundError):
+                    times = [each.stat().st_mtime for each in (leftover, *leftover.rglob("*"))]
+                    if max(times) < old_seconds:
+                        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
     def delete_unreferenced(self, live: Container[str]) -> None:
         """Removes contributions and snapshots whose names are not in `live`: superseded ones, and

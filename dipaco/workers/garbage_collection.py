@@ -75,13 +75,15 @@ def _superseded_modules(run: Run, claim: Claim) -> list[str]:
     ]
 
 
-def clean_up(run: Run) -> None:
-    """Removes what dead processes left, when no process works on the run from its folder:
-    half-written files and, with SQLite, whose run no other machine can work on, claims and
-    superseded objects too.
+def clean_up(run: Run, *, is_first: bool) -> None:
+    """Removes what dead processes left: half-written files and, with SQLite, whose run no other
+    machine can work on, claims and superseded objects too.
+
+    Args:
+      is_first: no other process works on the run from its folder on this machine.
     """
-    if run.address.url is not None or not run.database_location.is_server:
-        run.objects.delete_partial_writes()
-    if not run.database_location.is_server:
+    is_alone = is_first and run.address.url is None and not run.database_location.is_server
+    run.objects.delete_partial_writes(is_alone=is_alone)
+    if is_alone:
         run.ledger.queue.give_back_all()
         collect_all(run)

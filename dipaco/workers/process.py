@@ -80,8 +80,7 @@ def begun_run(
         opened, is_new = create_or_open(address, config, given, database)
         try:
             check_origin(opened, init_from, start_from)
-            if lock.is_exclusive:
-                clean_up(opened)
+            clean_up(opened, is_first=lock.is_exclusive)
             lock.share()
             for task in opened.ledger.failures.retry():
                 print(f"{task} had failed and is tried again", flush=True)
@@ -96,8 +95,7 @@ def joined_run(address: Address, database: str | None = None) -> Generator[Run]:
     with folder_lock(address) as lock:
         opened = open_run(address, database)
         try:
-            if lock.is_exclusive:
-                clean_up(opened)
+            clean_up(opened, is_first=lock.is_exclusive)
             lock.share()
             yield opened
         finally:

@@ -52,13 +52,28 @@ def test_a_writer_that_is_interrupted_leaves_nothing(objects, tmp_path):
     assert files(tmp_path) == []
 
 
+def test_beside_other_machines_only_old_partial_files_are_deleted(objects, tmp_path, monkeypatch):
+    """A folder counts by the newest file in it, and ages by the clock of the file server."""
+    objects.delete_partial_writes(is_alone=False)  # there is nothing yet
+    partial = tmp_path / "partial"
+    for name in ("old", "new", "old folder/a", "new folder/a", "new folder/b"):
+        (partial / name).parent.mkdir(parents=True, exist_ok=True)
+        (partial / name).write_bytes(b"ha")
+    for name in ("old", "old folder/a", "new folder/a", "old folder", "new folder"):
+        os.utime(partial / name, (1, 1))
+    monkeypatch.setattr("time.time", lambda: 1.0)  # this machine's clock was set back
+    objects.delete_partial_writes(is_alone=False)
+    assert files(tmp_path) == [partial / "new", partial / "new folder/a", partial / "new folder/b"]
+    assert not (partial / "old folder").exists()
+
+
 def test_partial_files_of_a_killed_writer_are_deleted_and_nothing_else(objects, tmp_path):
     receipt = objects.write_bytes("k", "bin", b"kept")
     (tmp_path / "partial").mkdir(exist_ok=True)
     (tmp_path / "partial" / "half").write_bytes(b"ha")
-    objects.delete_partial_writes()
+    objects.delete_partial_writes(is_alone=True)
     assert files(tmp_path) == [tmp_path / receipt.name]
-    objects.delete_partial_writes()
+    objects.delete_partial_writes(is_alone=True)
 
 
 def fail_with(number):

@@ -215,9 +215,9 @@ def test_partial_fetches_are_deleted_once_they_are_old(store):
     (partial / "folder").mkdir(parents=True)
     for name in ("old", "fresh", "folder/file"):
         (partial / name).write_bytes(b"half")
-    for name in ("old", "folder"):
+    for name in ("old", "folder/file", "folder"):
         os.utime(partial / name, (1, 1))
-    store.here.delete_partial_writes()
+    store.here.delete_partial_writes(is_alone=False)
     assert [file.name for file in partial.iterdir()] == ["fresh"]
 
 

@@ -1,5 +1,7 @@
 """A process that joins a run: it puts the folder in order only if no other is at work in it."""
 
+import os
+
 import pytest
 
 from dipaco.errors import DiskFull
@@ -57,3 +59,21 @@ def test_why_a_worker_ended_is_kept(begin, monkeypatch):
     (member,) = run.ledger.members.list()
     assert member.state == "left"
     assert member.last_words.startswith("DiskFull: No space left on the disk of x.")
+
+
+def test_what_died_in_a_folder_with_a_server_is_removed_by_any_that_joins(
+    tmp_path, postgresql_server
+):
+    run, _ = create_or_open(tmp_path, CONFIG, database=postgresql_server.url)
+    run.ledger.close()
+    partial = tmp_path / "partial"
+    partial.mkdir()
+    for name in ("old", "new"):
+        (partial / name).write_bytes(b"half")
+    os.utime(partial / "old", (1, 1))
+    with folder_lock(tmp_path) as of_first:
+        of_first.share()
+        with joined_run(Address(tmp_path)):
+            assert [file.name for file in partial.iterdir()] == ["new"]
+    with joined_run(Address(tmp_path)):  # alone on this machine; others may be writing
+        assert [file.name for file in partial.iterdir()] == ["new"]
