@@ -1,0 +1,57 @@
+"""Databases: leases without a clock, one connection a process, whose turn it is in a file."""
+
+from mutations.mutant import Mutant
+
+LEASE_CLOCK = "tests/control/test_lease_clock.py"
+ONE_CONNECTION = "tests/control/test_one_connection.py"
+
+MUTANTS = (
+    Mutant(
+        name="renewals-not-counted",
+        file="dipaco/control/queries.sql",
+        old="UPDATE claims SET renewals = renewals + 1,",
+        new="UPDATE claims SET renewals = renewals,",
+        breaks="who looks sees that a claim is renewed: else every live lease ends",
+        tests=(LEASE_CLOCK,),
+    ),
+    Mutant(
+        name="silent-backbones-count",
+        file="dipaco/control/queue.py",
+        old="        silent = self._workers_seen.over(workers)\n",
+        new="        silent: list[str] = []\n",
+        breaks="a path whose backbone is dead is left to the others",
+        tests=(LEASE_CLOCK,),
+    ),
+    Mutant(
+        name="two-connections-a-worker",
+        file="dipaco/control/postgresql.py",
+        old="        return PostgreSQL(self._url, self._schema, beside=self._connection)\n",
+        new="        return PostgreSQL(self._url, self._schema)\n",
+        breaks="a server with 100 connections takes about 90 workers",
+        tests=(f"{ONE_CONNECTION}::test_two_threads_of_a_process_use_one_connection_in_turn",),
+    ),
+    Mutant(
+        name="renewals-wait-for-statements",
+        file="dipaco/control/postgresql.py",
+        old="PATIENCE_SECONDS = 1.0 ",
+        new="PATIENCE_SECONDS = -1.0 ",
+        breaks="a renewal does not wait behind a long statement of its own process",
+        tests=(ONE_CONNECTION,),
+    ),
+    Mutant(
+        name="prepared-on-the-server",
+        file="dipaco/control/server_connection.py",
+        old="prepare_threshold=None",
+        new="prepare_threshold=0",
+        breaks="a pooler may give each transaction to another connection",
+        tests=("tests/control/test_queue.py",),
+    ),
+    Mutant(
+        name="turn-kept-by-who-gave-up",
+        file="dipaco/control/turn.py",
+        old="            if self._has_given_up:\n                self.close()\n",
+        new="            if self._has_given_up:\n                pass\n",
+        breaks="who has waited too long for its turn lets go of it when it comes",
+        tests=("tests/control/test_turns.py",),
+    ),
+)
