@@ -2,10 +2,14 @@
 
 import dataclasses
 import hashlib
+import json
 import os
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from dipaco.errors import BadSetting
+
+END_OF_TEXT = "<|endoftext|>"  # in every tokenizer that is trained here
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,6 +19,9 @@ class DataConfig:
     sources: tuple[str, ...] = ("packages:",)  # read in this order; see `dipaco/data/sources.py`
     tokenizer: str | None = None  # a tokenizer.json; None = train one on the train split
     vocab_size: int = 2048  # of the tokenizer to train; a given one must fit into it
+    end_of_text: bool = True  # texts end with a token of their own, and so models stop
+    end_token: str | None = None  # None = the one of a given tokenizer, else `<|endoftext|>`
+    start_token: str | None = None  # None = a given tokenizer's own, else the end token; "" = none
     tokenizer_sample_bytes: int = 4_000_000  # text the tokenizer is trained on; more gains little
     length: int = 128  # tokens in a training row; also the tokens of a document that are scored
     valid_fraction: float = 0.05  # of the groups; large enough for a corpus of a few megabytes
@@ -31,6 +38,7 @@ class DataConfig:
 
         demand(len(self.sources) > 0, "sources", "at least one source")
         demand(self.vocab_size >= 257, "vocab_size", "257 or more: 256 bytes and one reserved id")
+        demand(self.end_token != "", "end_token", "a token's name, or None")
         demand(self.length >= 2, "length", "at least two tokens a row")
         demand(self.prefix_tokens >= 1, "prefix_tokens", "at least 1")
         demand(0 < self.valid_fraction < 1, "valid_fraction", "between 0 and 1")
@@ -60,7 +68,65 @@ def corpus_settings(config: DataConfig) -> dict[str, object]:
         # By content, not by path.
         content = Path(config.tokenizer).read_bytes()
         settings["tokenizer"] = hashlib.sha256(content).hexdigest()[:32]
+    names = edge_names(config)
+    settings |= {"start_token": names.start, "end_token": names.end}
     return {name: value for name, value in settings.items() if name not in NOT_OF_THE_CORPUS}
+
+
+class EdgeNames(NamedTuple):
+    """How the tokens that start and end a text are spelled; None = there is none."""
+
+    start: str | None = None
+    end: str | None = None
+
+
+def edge_names(config: DataConfig) -> EdgeNames:
+    """The start and end tokens that the settings ask for.
+
+    `data.start_token` and `data.end_token`; else `bos_token` and `eos_token` of the
+    tokenizer_config.json beside a given tokenizer; else the end token, and `<|endoftext|>`.
+    """
+    if not config.end_of_text:
+        return EdgeNames()
+    beside = EdgeNames()
+    if config.tokenizer is not None:
+        beside = edge_names_beside(Path(config.tokenizer))
+    end = config.end_token or beside.end or END_OF_TEXT
+    if config.start_token is not None:
+        return EdgeNames(config.start_token or None, end)
+    return EdgeNames(beside.start or end, end)
+
+
+def edge_names_beside(tokenizer_file: Path) -> EdgeNames:
+    """`bos_token` and `eos_token` of the tokenizer_config.json beside a tokenizer.json."""
+    settings = read_object(tokenizer_file.with_name("tokenizer_config.json"))
+    return EdgeNames(_spelled(settings.get("bos_token")), _spelled(settings.get("eos_token")))
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is no such file, or something else in it."""
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def data_from(config: DataConfig, tokenizer_file: Path, names: EdgeNames) -> DataConfig:
+    """The settings with a tokenizer that another model was trained with, and the edge tokens of
+    that model where the settings name none.
+    """
+    if names.end is not None:
+        end = names.end if config.end_token is None else config.end_token
+        start = (names.start or "") if config.start_token is None else config.start_token
+        config = dataclasses.replace(config, end_token=end, start_token=start)
+    return dataclasses.replace(config, tokenizer=str(tokenizer_file))
+
+
+def _spelled(token: Any) -> str | None:
+    """A token is given as a text, or as an object with the text in `content`."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) and content else None
 
 
 def num_processes(config: DataConfig) -> int:

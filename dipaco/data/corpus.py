@@ -2,7 +2,8 @@
 
     FOLDER/manifest.json        counts and digests; written last, so it means "finished"
     FOLDER/tokenizer.json
-    FOLDER/lengths.npy domains.npy splits.npy       one entry a document, memory-mapped
+    FOLDER/lengths.npy domains.npy splits.npy begins.npy ends.npy
+                                one entry a document, memory-mapped
     FOLDER/tokens_00000.arrayrecord ...             one record a document, about 64 MB a file
 
 A document is known by its number, its index in these arrays. A shard is an array of numbers, so
@@ -21,6 +22,8 @@ from typing import Any, Protocol, Self
 import msgspec
 import numpy as np
 
+from dipaco.data.config import EdgeNames
+from dipaco.data.edge_tokens import Edges, EdgeTokens, edge_names_of
 from dipaco.data.errors import CorpusDamaged, CorpusOfOtherSettings
 from dipaco.data.staging import SPLITS
 from dipaco.data.token_files import TokenFile, open_reader
@@ -29,9 +32,9 @@ from dipaco.errors import CorpusMissing
 from dipaco.files import digest_of, file_digest
 from dipaco.receipt import Receipt
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MOST_OPEN_FILES = 128  # at once: 8 GB of tokens; a process may open about a thousand
-ARRAYS = ("lengths", "domains", "splits")
+ARRAYS = ("lengths", "domains", "splits", "begins", "ends")
 ALWAYS_READ = ("manifest.json", "tokenizer.json", *(f"{name}.npy" for name in ARRAYS))
 
 
@@ -54,6 +57,7 @@ class CorpusManifest:
     settings: dict[str, Any]
     digest: str  # of tokenizer, tokens and arrays: identifies the corpus
     tokenizer_digest: str
+    edge_tokens: EdgeTokens
     token_type: str  # "uint16" or "uint32"
     files: tuple[TokenFile, ...]
     array_digests: dict[str, str]
@@ -96,6 +100,8 @@ class Corpus:
         self.lengths = arrays["lengths"]  # [N] int32 tokens
         self.domains = arrays["domains"]  # [N] uint16, an index in `domain_names`
         self.splits = arrays["splits"]  # [N] uint8, an index in `SPLITS`
+        # Which documents are the beginning, and which the end, of a text: bool.
+        self.edges = Edges(manifest.edge_tokens, arrays["begins"], arrays["ends"])
         self.domain_names = tuple(domain.name for domain in manifest.domains)
         self._file_starts = np.cumsum([0] + [file.documents for file in manifest.files])
         self._readers: OrderedDict[int, Any] = OrderedDict()  # the most recently used last
@@ -149,6 +155,11 @@ class Corpus:
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.tokenizer_file)
+
+    @property
+    def edge_names(self) -> EdgeNames:
+        """How the tokens at the edges of its texts are spelled."""
+        return edge_names_of(self.tokenizer(), self.edges.tokens)
 
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer

@@ -13,6 +13,8 @@ class Document(NamedTuple):
     text: str
     domain: str
     group: str | None = None  # None = the document is its own group; or PIECE
+    begins: bool = True  # it is the beginning of a text, not a later block of one
+    ends: bool = True  # it is the end of one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,10 @@
 
 Documents are concatenated in a shuffled order and cut every `row_length` tokens, so every row but
 the last is full. A row may start and end inside a document; each piece is a segment of its own, and
-attention never crosses segments. The plan is four flat arrays, 16 bytes a piece; no token is read.
-With it, row k is found directly, and a position in the data is one integer (`pipeline.py`).
+attention never crosses segments. The edge tokens of a document (`edge_tokens.py`) count as its
+tokens here: its start token is token -1, and its end token follows its last. The plan is four flat
+arrays, 16 bytes a piece; no token is read. With it, row k is found directly, and a position in the
+data is one integer (`pipeline.py`).
 """
 
 import dataclasses
@@ -11,9 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from dipaco.data.edge_tokens import Edges, EdgeTokens
 from dipaco.data.errors import ShardDamaged
 from dipaco.data.splitmix import splitmix
 from dipaco.files import digest_of, write_arrays
+
+NO_TOKEN = -1  # in a saved plan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,9 +26,10 @@ class RowPlan:
     """Rows of `row_length` tokens; row k is made of pieces row_starts[k] to row_starts[k + 1]."""
 
     row_length: int
+    edge_tokens: EdgeTokens = EdgeTokens()
     row_starts: np.ndarray  # [rows + 1] int64: the first piece of each row
     piece_document: np.ndarray  # [pieces] int64: document number in the corpus
-    piece_start: np.ndarray  # [pieces] int32: first token of the piece in its document
+    piece_start: np.ndarray  # [pieces] int32: first token of the piece in its document, -1 = start
     piece_length: np.ndarray  # [pieces] int32: tokens in the piece
 
     @property
@@ -47,11 +53,15 @@ class RowPlan:
 
     def digest(self) -> str:
         """xxh3 of the whole plan."""
-        return digest_of(self.row_length, *_arrays(self).values())
+        return digest_of(self.row_length, *map(str, self.edge_tokens), *_arrays(self).values())
 
 
 def plan_rows(
-    lengths: np.ndarray, document_numbers: np.ndarray, row_length: int, seed: int
+    lengths: np.ndarray,
+    document_numbers: np.ndarray,
+    row_length: int,
+    seed: int,
+    edges: Edges | None = None,
 ) -> RowPlan:
     """Plans rows over some documents of a corpus.
 
@@ -60,6 +70,7 @@ def plan_rows(
       document_numbers: [N] the documents to use, each once, in any order.
       row_length: tokens in a row.
       seed: of the order of the documents.
+      edges: which documents have edge tokens; None = none.
 
     Returns:
       A plan with every token of every document once; all rows but the last are full.
@@ -68,6 +79,15 @@ def plan_rows(
     documents = documents[np.argsort(splitmix(documents, seed), kind="stable")]
     sizes = np.asarray(lengths[documents], dtype=np.int64)
     documents, sizes = documents[sizes > 0], sizes[sizes > 0]
+    starts = np.zeros(len(documents), dtype=np.int64)  # of each document: its first token's number
+    edge_tokens = EdgeTokens()
+    if edges is not None:
+        edge_tokens = edges.tokens
+        if edge_tokens.start is not None:
+            starts -= edges.begins_N[documents]
+        if edge_tokens.end is not None:
+            sizes = sizes + edges.ends_N[documents]
+        sizes = sizes - starts
     ends = np.cumsum(sizes)
     num_tokens = int(ends[-1]) if len(ends) else 0
 
@@ -77,16 +97,21 @@ def plan_rows(
     owner = np.searchsorted(ends, cuts, side="right")
     return RowPlan(
         row_length=row_length,
+        edge_tokens=edge_tokens,
         row_starts=np.append(np.searchsorted(cuts, row_cuts), len(cuts)).astype(np.int64),
         piece_document=documents[owner],
-        piece_start=(cuts - (ends - sizes)[owner]).astype(np.int32),
+        piece_start=(cuts - (ends - sizes)[owner] + starts[owner]).astype(np.int32),
         piece_length=np.diff(cuts, append=num_tokens).astype(np.int32),
     )
 
 
 def save_plan(plan: RowPlan, file: Path) -> None:
     """Writes a plan as one .npz file with its digest, whole or not at all."""
-    arrays = _arrays(plan) | {"row_length": np.int64(plan.row_length), "digest": plan.digest()}
+    arrays = _arrays(plan) | {
+        "row_length": np.int64(plan.row_length),
+        "edge_tokens": np.array([NO_TOKEN if t is None else t for t in plan.edge_tokens]),
+        "digest": plan.digest(),
+    }
     write_arrays(file, arrays)
 
 
@@ -101,6 +126,9 @@ def load_plan(file: Path) -> RowPlan:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             plan = RowPlan(
                 row_length=int(arrays["row_length"]),
+                edge_tokens=EdgeTokens(
+                    *(None if t == NO_TOKEN else t for t in arrays["edge_tokens"].tolist())
+                ),
                 row_starts=arrays["row_starts"],
                 piece_document=arrays["piece_document"],
                 piece_start=arrays["piece_start"],

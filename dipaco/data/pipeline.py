@@ -42,11 +42,18 @@ class Rows:
             zip(documents, pieces, strict=True)
         ):
             here = slice(place, place + length)
-            tokens[here] = document[start : start + length]
+            tokens[here] = self._piece(document, start, length)
             segments[here] = number + 1
             positions[here] = np.arange(length)
             place += length
         return {"tokens": tokens, "segments": segments, "positions": positions}
+
+    def _piece(self, document: np.ndarray, start: int, length: int) -> np.ndarray:
+        """Some tokens of a document, from its start token, -1, to its end token, len(document)."""
+        edges = self.plan.edge_tokens
+        before = [edges.start] * (start < 0)
+        after = [edges.end] * (start + length > len(document))
+        return np.array([*before, *document[max(start, 0) : start + length], *after], np.int32)
 
 
 class Batches:

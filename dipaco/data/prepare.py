@@ -15,8 +15,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dipaco.data.config import DataConfig, corpus_settings, num_processes
-from dipaco.data.corpus import FORMAT_VERSION, Corpus, CorpusManifest, DomainFacts, read_manifest
+from dipaco.data.config import DataConfig, corpus_settings, edge_names, num_processes
+from dipaco.data.corpus import (
+    ARRAYS,
+    FORMAT_VERSION,
+    Corpus,
+    CorpusManifest,
+    DomainFacts,
+    read_manifest,
+)
+from dipaco.data.edge_tokens import EdgeTokens, edge_tokens
 from dipaco.data.encode import encode_chunks
 from dipaco.data.errors import CorpusOfOtherSettings, EmptySplit
 from dipaco.data.staging import SPLITS, Staged, stage_documents, staging_name
@@ -74,8 +82,9 @@ def prepare(
     )
     _count_splits(config, staged, staged.splits[staged.is_kept])  # before hours of work
     tokenizer = _tokenizer_for(config, staged, progress)
+    edges = edge_tokens(tokenizer, edge_names(config))  # also before hours of work
     files, lengths = _write_tokens(config, folder, staged, tokenizer, progress)
-    _finish(config, folder, staged, tokenizer, files, lengths)
+    _finish(config, folder, staged, tokenizer, edges, files, lengths)
     shutil.rmtree(folder / "staging", ignore_errors=True)
     return Corpus.open(folder)
 
@@ -158,6 +167,7 @@ def _finish(
     folder: Path,
     staged: Staged,
     tokenizer: Tokenizer,
+    edges: EdgeTokens,
     files: list[TokenFile],
     lengths: np.ndarray,
 ) -> None:
@@ -166,7 +176,8 @@ def _finish(
     short = (splits != SPLITS.index("train")) & (lengths <= config.prefix_tokens)
     splits[short] = SPLITS.index("short")
     documents = _count_splits(config, staged, splits)
-    arrays = {"lengths": lengths, "domains": domains, "splits": splits}
+    begins, ends = staged.begins[kept], staged.ends[kept]
+    arrays = dict(zip(ARRAYS, (lengths, domains, splits, begins, ends), strict=True))
     for name, values in arrays.items():
         write_whole(folder / f"{name}.npy", lambda stream, v=values: np.save(stream, v))
     write_whole(folder / "tokenizer.json", lambda stream: stream.write(tokenizer.file.read_bytes()))
@@ -176,8 +187,9 @@ def _finish(
     manifest = CorpusManifest(
         format_version=FORMAT_VERSION,
         settings=corpus_settings(config),
-        digest=digest_of(FORMAT_VERSION, *identity, *staged.domain_names),
+        digest=digest_of(FORMAT_VERSION, *identity, *map(str, edges), *staged.domain_names),
         tokenizer_digest=tokenizer_digest,
+        edge_tokens=edges,
         token_type=_token_type(tokenizer),
         files=tuple(files),
         array_digests=array_digests,

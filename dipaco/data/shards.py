@@ -36,7 +36,7 @@ def build_shard(
     """
     documents = np.unique(np.asarray(document_numbers, dtype=np.int64))
     num_tokens = int(corpus.lengths[documents].sum(dtype=np.int64))
-    plan = plan_rows(corpus.lengths, documents, row_length, seed)
+    plan = plan_rows(corpus.lengths, documents, row_length, seed, corpus.edges)
     if not (plan.piece_length > 1).any():
         raise EmptyShard(path=path, documents=len(documents), tokens=num_tokens)
     return Shard(path=path, documents=documents, plan=plan)

@@ -142,8 +142,14 @@ def _text_documents(source: SourceUrl, files: list[Path]) -> Iterator[Document]:
     for file in files:
         domain = source.options.get("domain") or file.absolute().parent.name or "text"
         group = PIECE if source.options.get("group") == "piece" else str(file)
-        for block in _text_blocks(file):
-            yield Document(block, domain, group)
+        block, begins = None, True
+        for later in _text_blocks(file):
+            if block is not None:
+                yield Document(block, domain, group, begins, ends=False)
+                begins = False
+            block = later
+        if block is not None:
+            yield Document(block, domain, group, begins)
 
 
 def _text_blocks(file: Path) -> Iterator[str]:

@@ -37,6 +37,8 @@ class Staged:
     chunk_starts: np.ndarray  # [chunks + 1] int64
     domains: np.ndarray  # [N] uint16: number in `domain_names`
     splits: np.ndarray  # [N] uint8: number in `SPLITS`
+    begins: np.ndarray  # [N] bool: the beginning of a text
+    ends: np.ndarray  # [N] bool: the end of one
     num_bytes: np.ndarray  # [N] uint32 of UTF-8
     hashes: np.ndarray  # [N] uint64 of the text
     is_kept: np.ndarray  # [N] bool: the first document with its text
@@ -132,6 +134,7 @@ def _read_sources(
     domain_bytes: list[int] = []
     hashes, groups = array.array("Q"), array.array("Q")
     domains, sizes = array.array("H"), array.array("I")
+    begins, ends = array.array("B"), array.array("B")
     chunk: list[str] = []
     chunk_bytes, chunk_starts = 0, [0]
 
@@ -152,16 +155,18 @@ def _read_sources(
             # The split follows from the group, else from the whole text, so pieces stay together.
             group = document.text if document.group is None else document.group
             group_hash = xxhash.xxh3_64_intdigest(group.encode("utf-8", "replace"))
-            for text in cut_text(document.text, config.max_document_bytes):
+            pieces = cut_text(document.text, config.max_document_bytes)
+            texts = [piece for piece in pieces if piece.strip()]
+            for number, text in enumerate(texts):
                 if cap is not None and domain_bytes[domain] >= cap:
                     break
-                if not text.strip():
-                    continue
                 data = text.encode("utf-8", "replace")  # a lone surrogate cannot be written
                 text_hash = xxhash.xxh3_64_intdigest(data)
                 hashes.append(text_hash)
                 groups.append(text_hash if document.group == PIECE else group_hash)
                 domains.append(domain)
+                begins.append(document.begins and number == 0)
+                ends.append(document.ends and number == len(texts) - 1)
                 sizes.append(len(data))
                 domain_bytes[domain] += len(data)
                 chunk.append(data.decode())
@@ -182,6 +187,8 @@ def _read_sources(
     columns = {
         "chunk_starts": np.array(chunk_starts, dtype=np.int64),
         "domains": np.array(domains, dtype=np.uint16),
+        "begins": np.array(begins, dtype=bool),
+        "ends": np.array(ends, dtype=bool),
         "num_bytes": np.array(sizes, dtype=np.uint32),
         "hashes": np.array(hashes, dtype=np.uint64),
         "groups": np.array(groups, dtype=np.uint64),

@@ -1,8 +1,10 @@
 """Text <-> token ids: a byte-level BPE, trained here or given, identified by its file's digest.
 
-Byte-level: any text can be encoded and is decoded exactly. Id 0 is `<|endoftext|>`, reserved for
-padding; it is never part of a document. Special tokens that a given tokenizer would add by itself
-are left out.
+Byte-level: any text can be encoded and is decoded exactly. A special token never comes from text:
+text that spells it is text. Id 0 of a tokenizer trained here is `<|endoftext|>`, the end of a text
+(`edge_tokens.py`). Rows are filled up with id 0 too, which no tokenizer needs to reserve: what
+fills a row is masked by its segment, 0, and never read. Special tokens that a given tokenizer would
+add by itself are left out.
 """
 
 import dataclasses
@@ -12,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from dipaco.data.config import END_OF_TEXT
 from dipaco.data.errors import BadTokenizer
 from dipaco.files import file_digest, write_whole
 
-PADDING = "<|endoftext|>"
 TEXTS_AT_ONCE = 64  # the library's encodings take about 100 bytes a token
 
 
@@ -60,7 +62,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, file: Path) -> Tokeni
     library.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[PADDING],
+        special_tokens=[END_OF_TEXT],
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

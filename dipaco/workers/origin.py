@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dipaco.config import MODULAR, RunConfig
+from dipaco.data.config import DataConfig, EdgeNames, data_from, edge_names
+from dipaco.data.edge_tokens import edge_names_of_checkpoint, edge_tokens
+from dipaco.data.errors import BadTokenizer
+from dipaco.data.tokenizer import load_tokenizer
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import reading
@@ -25,7 +29,7 @@ Given = Mapping[str, Any]
 
 def from_checkpoint(config: RunConfig, where: Path | Address, checkpoint: Path) -> Given:
     """All modules start from a Hugging Face checkpoint after `base.steps` of pre-training; its
-    tokenizer is used.
+    tokenizer is used, and its tokens for the start and the end of a text.
 
     Raises:
       CannotStartFrom: its sizes are not those of `config.model`.
@@ -39,10 +43,12 @@ def from_checkpoint(config: RunConfig, where: Path | Address, checkpoint: Path) 
     tokenizer = checkpoint / "tokenizer.json"
     if not tokenizer.is_file():
         raise CannotStartFrom(source=checkpoint, problem="it has no tokenizer.json")
+    names = edge_names_of_checkpoint(checkpoint, load_tokenizer(tokenizer))
     return {
         "origin": _origin(checkpoint, None),
         "base": receipt,
         "tokenizer": _save_tokenizer(objects, tokenizer),
+        **_edges(config.data, str(checkpoint), tokenizer, names),
     }
 
 
@@ -76,6 +82,7 @@ def from_run(config: RunConfig, where: Path | Address, source: str) -> Given:
             "base": save_tree(objects, "modules", other.base_parts()),
             "base_is_trained": True,
             "tokenizer": _save_tokenizer(objects, other.corpus.tokenizer_file),
+            **_edges(config.data, source, other.corpus.tokenizer_file, other.corpus.edge_names),
             "modules": {
                 str(module): save_tree(objects, "modules", parts)
                 for module, parts in _modules(source, other, there, config.topology).items()
@@ -148,6 +155,33 @@ def _check_model(source: str, found: ModelConfig, wanted: ModelConfig) -> None:
     ]
     if changed:
         raise CannotStartFrom(source=source, problem="; ".join(changed))
+
+
+def _edges(data: DataConfig, source: str, tokenizer_file: Path, there: EdgeNames) -> dict[str, Any]:
+    """The edge tokens to go on with, and a note where texts end here and did not end there.
+
+    Raises:
+      CannotStartFrom: the tokenizer has no such special tokens.
+    """
+    here = edge_names(data_from(data, tokenizer_file, there))
+    try:
+        edge_tokens(load_tokenizer(tokenizer_file), here)
+    except BadTokenizer as error:
+        raise CannotStartFrom(source=source, problem=str(error).rstrip(".")) from error
+    notes = []
+    if here.end and not there.end:
+        notes = [
+            f"The model of {source} never saw the end of a text. Here texts end with "
+            f"`{here.end}`, which it learns from now on."
+        ]
+    elif there.end and not here.end:
+        notes = [
+            f"Texts of {source} ended with `{there.end}`. Here they have no end "
+            "(`data.end_of_text`), so nothing stops the model."
+        ]
+    elif there.end != here.end:
+        notes = [f"Texts of {source} ended with `{there.end}`, and here end with `{here.end}`."]
+    return {"edge_names": list(there), "notes": notes}
 
 
 def _save_tokenizer(objects: Objects, file: Path) -> Receipt:

@@ -91,6 +91,41 @@ def test_all_modules_start_from_an_exported_checkpoint(dipaco, tiny, opened, tmp
     late = trees.digest({part: parts[part] for part in ("block_01", "final_norm", "head")})
     first = first_modules(tmp_path / "new")
     assert first == {m: early if m.startswith("early") else late for m in first}
+    with reading(tmp_path / "new") as new:
+        assert new.corpus.edges.tokens == opened.corpus.edges.tokens
+        assert new.stage("prepare").summary["notes"] == []
+
+
+def test_the_start_says_whether_texts_had_an_end_there(dipaco, tiny, opened, tmp_path):
+    """Without an end, from one with; then with one, from that."""
+    without, again = tmp_path / "without", tmp_path / "again"
+    prepared = Fault("after claim", "route")
+    command = ["train", tiny.config, "--run", without, "--from", f"{tiny.folder}@1"]
+    ended = dipaco(*command, "--set", "data.end_of_text=false", fault=prepared)
+    assert ended.fired, ended.err
+    with reading(without) as new:
+        assert new.corpus.edges.tokens == (None, None)
+        (note,) = new.stage("prepare").summary["notes"]
+        assert note.startswith(f"Texts of {tiny.folder}@1 ended with `<|endoftext|>`. Here they")
+        assert note in ended.err
+    assert dipaco("train", tiny.config, "--run", without).code == 2  # other settings
+    command = ["train", tiny.config, "--run", without, "--from", f"{tiny.folder}@1"]
+    assert dipaco(*command, "--set", "data.end_of_text=false").code == 0
+
+    ended = dipaco(
+        *["train", tiny.config, "--run", again, "--from", f"{without}@1"], fault=prepared
+    )
+    assert ended.fired, ended.err
+    with reading(again) as new:
+        assert new.corpus.edges.tokens == opened.corpus.edges.tokens
+        (note,) = new.stage("prepare").summary["notes"]
+        assert note.startswith(f"The model of {without}@1 never saw the end of a text.")
+    generated = dipaco(
+        *["generate", "--run", without, "--prompt", "x", "--max-tokens", 60, "--temperature", 2]
+    )
+    assert "60 tokens in" in generated.err
+    assert "the model knows no end of a text" in generated.err
+    assert "The prompt has 0 tokens" in dipaco("generate", "--run", without, "--prompt", "").err
 
 
 @pytest.mark.parametrize(

@@ -329,7 +329,7 @@ def test_any_text_is_decoded_exactly(tmp_path):
     for text in ("never seen: ĀבΩ漢😀\t\n  x", "what <|endoftext|> means"):
         (tokens,) = tokenizer.encode([text])
         assert tokenizer.decode(tokens) == text
-        assert (tokens > 0).all()  # the reserved id stands for padding alone
+        assert (tokens > 0).all()  # text that spells the end of a text is text
 
 
 def test_the_tokenizer_is_the_same_each_time(tmp_path):

@@ -59,7 +59,7 @@ def test_json_lines_give_text_domain_and_group_by_column(tmp_path):
     rows = [{"body": "one", "lang": "en", "book": 7}, {"body": "two", "lang": "de", "book": 8}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     found = documents(f"jsonl:{tmp_path}/a.jsonl?text=body&domain=lang&group=book")
-    assert found == [("one", "en", "7"), ("two", "de", "8")]
+    assert found == [Document("one", "en", "7"), Document("two", "de", "8")]
 
 
 def test_compressed_json_lines_are_read_and_a_cut_file_is_refused(tmp_path):
@@ -95,7 +95,7 @@ def test_parquet_is_read_by_column_and_a_cut_file_is_refused(tmp_path):
 
     table = pyarrow.table({"text": ["a", "b"], "domain": ["x", "y"]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    assert documents(f"parquet:{tmp_path}/a.parquet") == [("a", "x", None), ("b", "y", None)]
+    assert documents(f"parquet:{tmp_path}/a.parquet") == [Document("a", "x"), Document("b", "y")]
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-4])
     with pytest.raises(BadSource, match=r"a\.parquet"):
         documents(f"parquet:{tmp_path}/a.parquet")

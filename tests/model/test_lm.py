@@ -106,6 +106,20 @@ def test_saving_memory_changes_no_loss_and_no_gradient(config, tokens_BT, saving
     _assert_close(_loss_and_gradients(parts, config, tokens_BT, **saving), plain)
 
 
+@pytest.mark.parametrize("config", [GROUPED, TIED], ids=["grouped", "tied"])
+def test_what_fills_a_row_changes_no_loss_and_no_gradient(config, tokens_BT):
+    """So the filler may be any token, also the one that ends texts: both are id 0."""
+    parts, filled = lively(config), [tokens_BT.copy(), tokens_BT.copy()]
+    for row, filler in zip(filled, (0, 7), strict=True):
+        row[:, 3] = 0  # in the middle of a segment: a target
+        row[:, -1] = filler
+    one, other = (_loss_and_gradients(parts, config, row) for row in filled)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+    moved = tokens_BT.copy()
+    moved[:, 3] = 7
+    assert _loss_and_gradients(parts, config, moved)[0] != one[0]
+
+
 @pytest.mark.slow
 def test_settings_that_save_memory_save_it():
     """Bytes of scratch memory that XLA plans for the gradient, at 64 times the vocabulary."""

@@ -3,7 +3,6 @@ them.
 """
 
 import contextlib
-import dataclasses
 import fcntl
 import json
 import shutil
@@ -12,7 +11,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from dipaco.control.tasks import Claim, Fact, StageDone
-from dipaco.data.config import DataConfig
+from dipaco.data.config import DataConfig, EdgeNames, data_from
 from dipaco.data.corpus import Corpus
 from dipaco.data.prepare import PrepareProgress, prepare
 from dipaco.data.shards import build_shard
@@ -57,7 +56,7 @@ def prepare_corpus(
                 "bytes": manifest.num_bytes,
                 "domains": {domain.name: domain.documents for domain in manifest.domains},
                 "left_out": manifest.left_out,
-                "notes": list(manifest.notes),
+                "notes": [*(run.given("notes") or ()), *manifest.notes],
             },
             seconds=time.monotonic() - started,
         )
@@ -107,8 +106,9 @@ def _locked(lock: Path) -> Generator[None]:
 
 
 def _data_config(run: Run) -> DataConfig:
-    """The config's data settings, with the tokenizer that the run was given."""
+    """The config's data settings, with the tokenizer that the run was given and its edge tokens."""
+    data = run.config.data
     if (given := run.given("tokenizer")) is None:
-        return run.config.data
-    file = run.objects.file(Receipt(*given))
-    return dataclasses.replace(run.config.data, tokenizer=str(file))
+        return data
+    names = EdgeNames(*run.given("edge_names"))
+    return data_from(data, run.objects.file(Receipt(*given)), names)

@@ -1,0 +1,76 @@
+"""The tokens at the edges of a text: one that starts it, and one that ends it.
+
+A text ends with an end token, which a model learns to predict, so that it can stop; and begins with
+a start token, so that a text can be continued from nothing and its first token has a probability.
+Both are `<|endoftext|>` unless a given tokenizer has its own. They are added where rows are planned
+(`pack.py`): the corpus holds text alone, and so no router reads them and no perplexity counts them.
+A piece of a text that was cut has only the edges that are its own.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dipaco.data.config import EdgeNames, edge_names_beside, read_object
+from dipaco.data.errors import BadTokenizer
+from dipaco.data.tokenizer import Tokenizer
+
+
+class EdgeTokens(NamedTuple):
+    """The ids of the edge tokens; None = there is none."""
+
+    start: int | None = None
+    end: int | None = None
+
+
+class Edges(NamedTuple):
+    """The edge tokens of a corpus, and which of its N documents have them."""
+
+    tokens: EdgeTokens
+    begins_N: np.ndarray  # bool: the document is the beginning of a text
+    ends_N: np.ndarray  # bool: it is the end of one
+
+
+def edge_tokens(tokenizer: Tokenizer, names: EdgeNames) -> EdgeTokens:
+    """Raises `BadTokenizer` if a name is not one of the tokenizer's special tokens."""
+    return EdgeTokens(*(_special_id(tokenizer, name) for name in names))
+
+
+def edge_names_of(tokenizer: Tokenizer, tokens: EdgeTokens) -> EdgeNames:
+    """How a tokenizer spells its edge tokens."""
+    ids = tokens.start, tokens.end
+    return EdgeNames(*(None if i is None else tokenizer.library.id_to_token(i) for i in ids))
+
+
+def edge_names_of_checkpoint(folder: Path, tokenizer: Tokenizer) -> EdgeNames:
+    """The start and end tokens of a Hugging Face checkpoint: of its tokenizer_config.json, else by
+    id of its generation_config.json or config.json, the first where there are several.
+    """
+    names = edge_names_beside(folder / "tokenizer.json")
+    settings = read_object(folder / "config.json") | read_object(folder / "generation_config.json")
+
+    def by_id(key: str) -> str | None:
+        found = settings.get(key)
+        found = found[0] if isinstance(found, list) and found else found
+        return tokenizer.library.id_to_token(found) if isinstance(found, int) else None
+
+    return EdgeNames(names.start or by_id("bos_token_id"), names.end or by_id("eos_token_id"))
+
+
+def _special_id(tokenizer: Tokenizer, name: str | None) -> int | None:
+    if name is None:
+        return None
+    special = {
+        token.content: number
+        for number, token in tokenizer.library.get_added_tokens_decoder().items()
+        if token.special
+    }
+    if name not in special:
+        raise BadTokenizer(
+            file=tokenizer.file,
+            problem=f"`{name}`, which is to end or to begin a text, is none of its special tokens "
+            f"({', '.join(f'`{one}`' for one in sorted(special)[:5]) or 'it has none'})",
+            advice="Name one of them by `data.end_token`, or set `data.end_of_text=false`.",
+        )
+    return special[name]

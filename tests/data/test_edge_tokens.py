@@ -1,0 +1,215 @@
+"""Texts begin with a start token and end with an end token, in training rows and nowhere else."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dipaco.data import sources
+from dipaco.data.config import END_OF_TEXT, DataConfig, EdgeNames, edge_names
+from dipaco.data.edge_tokens import Edges, EdgeTokens, edge_names_of_checkpoint
+from dipaco.data.errors import BadTokenizer
+from dipaco.data.pack import load_plan, plan_rows, save_plan
+from dipaco.data.pipeline import Rows
+from dipaco.data.prepare import prepare
+from dipaco.data.shards import build_shard
+from dipaco.data.tokenizer import load_tokenizer
+from dipaco.errors import BadSetting
+
+TOY = DataConfig(sources=("toy:?documents=60",), vocab_size=300, processes=1)
+ROW = 48
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return prepare(TOY, tmp_path_factory.mktemp("corpus"))
+
+
+def trained_on(corpus, documents) -> dict[int, list[int]]:
+    """document -> its tokens, put together from the rows that are trained on."""
+    plan = build_shard(corpus, 0, documents, ROW, seed=0).plan
+    rows, found = Rows(corpus, plan), {}
+    for k in range(plan.num_rows):
+        row, place = rows[k], 0
+        for document, start, length in plan.row(k):
+            piece = row["tokens"][place : place + length].tolist()
+            found.setdefault(document, []).append((start, piece))
+            place += length
+    return {d: [t for _, piece in sorted(pieces) for t in piece] for d, pieces in found.items()}
+
+
+@given(
+    documents=st.lists(
+        st.tuples(st.integers(0, 20), st.booleans(), st.booleans()), min_size=1, max_size=15
+    ),
+    has_start=st.booleans(),
+    row_length=st.integers(2, 9),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_token_and_every_edge_is_planned_exactly_once(documents, has_start, row_length):
+    lengths, begins, ends = (np.array(column) for column in zip(*documents, strict=True))
+    edges = Edges(EdgeTokens(7 if has_start else None, 8), begins.astype(bool), ends.astype(bool))
+    plan = plan_rows(lengths, np.arange(len(lengths)), row_length, seed=0, edges=edges)
+    seen = {}
+    for k in range(plan.num_rows):
+        for document, start, length in plan.row(k):
+            for token in range(start, start + length):
+                seen[document, token] = seen.get((document, token), 0) + 1
+    wanted = {
+        (document, token)
+        for document, (length, begins, ends) in enumerate(documents)
+        if length
+        for token in range(-int(begins and has_start), length + int(ends))
+    }
+    assert seen.keys() == wanted
+    assert set(seen.values()) <= {1}
+    sizes = [sum(length for _, _, length in plan.row(k)) for k in range(plan.num_rows)]
+    assert all(size == row_length for size in sizes[:-1])
+
+
+def test_a_text_is_trained_on_between_its_edges(corpus):
+    end = corpus.edges.tokens.end
+    assert corpus.edges.tokens == (end, end)
+    assert corpus.edge_names == (END_OF_TEXT, END_OF_TEXT)
+    documents = corpus.documents("train")
+    rows = trained_on(corpus, documents)
+    for document, tokens in zip(documents.tolist(), corpus.tokens(documents), strict=True):
+        assert rows[document] == [end, *tokens.tolist(), end]
+        assert end not in tokens
+
+
+def test_the_corpus_is_the_text_alone_with_and_without_edges(corpus, tmp_path):
+    without = prepare(dataclasses.replace(TOY, end_of_text=False), tmp_path)
+    numbers = np.arange(corpus.num_documents)
+    for one, other in zip(corpus.tokens(numbers), without.tokens(numbers), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert without.edges.tokens == (None, None)
+    assert without.digest != corpus.digest
+    (document,) = without.tokens([0])
+    assert trained_on(without, [0])[0] == document.tolist()
+
+
+def test_without_a_start_token_a_text_begins_with_its_own(tmp_path):
+    corpus = prepare(dataclasses.replace(TOY, start_token=""), tmp_path)
+    (document,) = corpus.tokens([0])
+    assert trained_on(corpus, [0])[0] == [*document.tolist(), corpus.edges.tokens.end]
+
+
+def test_only_the_first_and_the_last_piece_of_a_cut_text_have_edges(tmp_path):
+    cut = dataclasses.replace(TOY, max_document_bytes=200)
+    corpus = prepare(cut, tmp_path)
+    begins, ends = corpus.edges.begins_N, corpus.edges.ends_N
+    assert begins.sum() == ends.sum() == 60
+    assert corpus.num_documents > 120
+    rows = trained_on(corpus, np.arange(corpus.num_documents))
+    end = corpus.edges.tokens.end
+    for document, tokens in rows.items():
+        assert (tokens[0] == end, tokens[-1] == end) == (begins[document], ends[document])
+
+
+def test_a_text_that_a_cap_cut_off_has_no_end(tmp_path):
+    capped = dataclasses.replace(
+        TOY,
+        max_document_bytes=200,
+        max_bytes_per_domain=4700,
+        valid_fraction=0.3,
+        router_fraction=0.3,
+    )
+    corpus = prepare(capped, tmp_path)
+    for domain in range(4):
+        here = corpus.domains == domain
+        assert corpus.edges.begins_N[here].sum() == corpus.edges.ends_N[here].sum() + 1
+
+
+def test_a_file_that_is_read_in_blocks_is_one_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 100)
+    lines = "".join(f"line {number} of the file\n" for number in range(40))
+    (tmp_path / "a.txt").write_text(lines)
+    blocks = list(sources.open_source(f"text:{tmp_path}/a.txt").documents)
+    assert "".join(block.text for block in blocks) == lines
+    assert len(blocks) > 3
+    edges = [(block.begins, block.ends) for block in blocks]
+    assert edges == [(True, False), *[(False, False)] * (len(blocks) - 2), (False, True)]
+
+
+def test_text_that_spells_the_end_is_text(tmp_path):
+    (tmp_path / "spelled.jsonl").write_text(
+        "".join(
+            json.dumps({"text": f"{number} says {END_OF_TEXT} and goes on " + "word " * 60}) + "\n"
+            for number in range(80)
+        )
+    )
+    source = f"jsonl:{tmp_path}/spelled.jsonl"
+    corpus = prepare(
+        dataclasses.replace(TOY, sources=(source,), valid_fraction=0.2, router_fraction=0.2),
+        tmp_path / "corpus",
+    )
+    for tokens in corpus.tokens(np.arange(corpus.num_documents)):
+        assert corpus.edges.tokens.end not in tokens
+        assert END_OF_TEXT in corpus.tokenizer().decode(tokens)
+
+
+def test_a_saved_plan_keeps_its_edges(corpus, tmp_path):
+    plan = build_shard(corpus, 0, corpus.documents("train"), ROW, seed=0).plan
+    save_plan(plan, tmp_path / "plan.npz")
+    again = load_plan(tmp_path / "plan.npz")
+    assert again.edge_tokens == plan.edge_tokens == corpus.edges.tokens
+    other = dataclasses.replace(plan, edge_tokens=EdgeTokens(None, plan.edge_tokens.end))
+    assert other.digest() != plan.digest()
+
+
+# --- which tokens they are --------------------------------------------------------------------
+
+
+@pytest.fixture
+def given_tokenizer(corpus, tmp_path):
+    """A copy of a tokenizer with two more special tokens, and one that is not special."""
+    tokenizer = load_tokenizer(corpus.tokenizer_file).library
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.add_tokens(["plain"])
+    file = tmp_path / "given" / "tokenizer.json"
+    file.parent.mkdir()
+    tokenizer.save(str(file))
+    return file
+
+
+def names(given_tokenizer, **more):
+    return edge_names(DataConfig(tokenizer=str(given_tokenizer), vocab_size=310, **more))
+
+
+def test_a_given_tokenizer_says_its_own_edges(given_tokenizer):
+    assert names(given_tokenizer) == (END_OF_TEXT, END_OF_TEXT)
+    beside = given_tokenizer.with_name("tokenizer_config.json")
+    beside.write_text(json.dumps({"eos_token": {"content": "</s>"}}))
+    assert names(given_tokenizer) == ("</s>", "</s>")
+    beside.write_text(json.dumps({"eos_token": "</s>", "bos_token": "<s>"}))
+    assert names(given_tokenizer) == ("<s>", "</s>")
+    assert names(given_tokenizer, start_token="", end_token=END_OF_TEXT) == (None, END_OF_TEXT)
+    assert names(given_tokenizer, end_of_text=False) == (None, None)
+
+
+def test_the_edges_of_a_checkpoint_are_found_by_name_or_by_id(given_tokenizer):
+    folder, tokenizer = given_tokenizer.parent, load_tokenizer(given_tokenizer)
+    assert edge_names_of_checkpoint(folder, tokenizer) == EdgeNames()
+    id_of = tokenizer.library.token_to_id
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": [id_of("</s>"), 0]}))
+    assert edge_names_of_checkpoint(folder, tokenizer) == EdgeNames(None, "</s>")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
+    assert edge_names_of_checkpoint(folder, tokenizer) == EdgeNames("<s>", "</s>")
+
+
+@pytest.mark.parametrize("name", ["plain", "</end>"])
+def test_an_end_that_is_no_special_token_is_refused(given_tokenizer, tmp_path, name):
+    config = dataclasses.replace(
+        TOY, tokenizer=str(given_tokenizer), vocab_size=310, end_token=name
+    )
+    with pytest.raises(BadTokenizer, match=rf"`{name}`.*`data\.end_token`"):
+        prepare(config, tmp_path / "corpus")
+
+
+def test_an_empty_end_is_refused():
+    with pytest.raises(BadSetting, match=r"`data\.end_token`"):
+        DataConfig(end_token="")
