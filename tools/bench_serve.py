@@ -35,14 +35,12 @@ from typing import NamedTuple
 import numpy as np
 from rivals.transformers_rival import Theirs, seconds
 from support.paired_ratio import median_and_interval
-
-from dipaco.data.tokenizer import PADDING
+from support.serve_process import serving
 
 PROMPT = 16
 PATH = 0
 ROUTED = (128, 512, 1024)  # lengths of prompts
 ROUTED_AT_ONCE = (1, 8)  # of them
-CANDIDATES = 160  # prompts, of which those are taken that go on
 TIE = 1e-4
 HOME = Path(__file__).parents[1]
 CONFIG = '''
@@ -92,27 +90,6 @@ def make_run(folder: Path) -> None:
         subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr)
 
 
-@contextlib.contextmanager
-def serving(folder: Path) -> Generator[tuple[str, int]]:
-    """The address of a server of a run, when it is ready."""
-    command = [sys.executable, "-m", "dipaco.cli.main", "serve", "--run", folder, "--port", "0"]
-    process = subprocess.Popen(
-        [str(word) for word in command], stderr=subprocess.PIPE, text=True, bufsize=1
-    )
-    try:
-        assert process.stderr
-        for line in process.stderr:
-            print(line, end="", file=sys.stderr)
-            if line.startswith("serving "):
-                host, _, port = line.rpartition("http://")[2].strip().rpartition(":")
-                yield host, int(port)
-                return
-        raise SystemExit("the server did not start")
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-
-
 async def complete(address: tuple[str, int], prompt: list[int], options, model: str) -> Answer:
     """One streamed completion, by a client as thin as can be."""
     body = {
@@ -120,6 +97,7 @@ async def complete(address: tuple[str, int], prompt: list[int], options, model: 
         "prompt": [prompt],
         "path": PATH,
         "max_tokens": options.new_tokens,
+        "ignore_eos": True,  # all have equal work
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -143,14 +121,6 @@ async def complete(address: tuple[str, int], prompt: list[int], options, model: 
     if not num_tokens:
         raise SystemExit("the server broke off")
     return Answer(text, num_tokens, first_seconds)
-
-
-def lasting_prompts(theirs: Theirs, vocab_size: int, new_tokens: int, tokenizer) -> np.ndarray:
-    """Random prompts after which the path does not end its text early, so all have equal work."""
-    prompts = np.random.default_rng(0).integers(1, vocab_size, (CANDIDATES, PROMPT), np.int32)
-    end = tokenizer.library.token_to_id(PADDING)
-    made = np.concatenate([theirs.generate(some, new_tokens) for some in np.split(prompts, 4)])
-    return prompts[~np.any(made == end, axis=1)]
 
 
 def check_texts(theirs: Theirs, tokenizer, prompts, told: list[Answer], their_tokens) -> int:
@@ -233,7 +203,6 @@ def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack
         parts = run.path_of(run.ledger.facts.release("modular", None), PATH)
         export_checkpoint(config, parts, run.corpus.tokenizer_file, exported)
     theirs = Theirs(exported)
-    lasting = lasting_prompts(theirs, config.vocab_size, options.new_tokens, tokenizer)
     address = stack.enter_context(serving(folder))
 
     async def ask_all(prompts):
@@ -245,9 +214,7 @@ def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack
     print(head, flush=True)
     for number in options.concurrent:
         rng = np.random.default_rng(number)
-        draw = lambda: rng.choice(lasting, number, replace=False)  # noqa: B023, E731
-        if len(lasting) < number:
-            raise SystemExit(f"only {len(lasting)} prompts go on for {options.new_tokens} tokens")
+        draw = lambda: rng.integers(1, config.vocab_size, (number, PROMPT), np.int32)  # noqa: B023, E731
         threads = theirs.choose_threads(lambda: theirs.generate(draw(), options.new_tokens))  # noqa: B023
         asyncio.run(ask_all(draw()))
         ratios, rates, their_rates, firsts, ties = [], [], [], [], 0

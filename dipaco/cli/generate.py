@@ -4,7 +4,8 @@
   dipaco generate --run runs/quickstart --prompt "def main(" --temperature 0.8 --top-p 0.9
 
 Greedy unless a temperature is given. The text goes to standard output, everything else to standard
-error. A prompt shorter than the routing prefix is routed by its own tokens.
+error. It stops where the model ends the text. A prompt shorter than the routing prefix is routed by
+its own tokens; an empty one is the start of a text.
 """
 
 import argparse
@@ -46,6 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="above 1: tokens that occurred before are less likely; 1 = off",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the sampling")
+    parser.add_argument(
+        "--min-tokens", type=int, default=0, help="tokens before which the text does not end (0)"
+    )
+    parser.add_argument("--ignore-eos", action="store_true", help="go on after the end of the text")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -59,6 +64,8 @@ def run(options: argparse.Namespace) -> int:
         repetition_penalty=options.repetition_penalty,
     )
 
+    import numpy as np
+
     from dipaco.caches import cache_folder
     from dipaco.errors import BadSetting
     from dipaco.runs.opening import reading
@@ -69,6 +76,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.max_tokens < 1:
         raise BadSetting(name="--max-tokens", value=options.max_tokens, expected="1 or more")
+    if not 0 <= options.min_tokens <= options.max_tokens:
+        expected = f"0 to {options.max_tokens} (`--max-tokens`)"
+        raise BadSetting(name="--min-tokens", value=options.min_tokens, expected=expected)
     if not 0 <= options.seed < 2**63:
         raise BadSetting(name="--seed", value=options.seed, expected="0 to 2^63 - 1")
     try:
@@ -82,13 +92,16 @@ def run(options: argparse.Namespace) -> int:
         check_path(options.path, release)
         tokenizer = opened.corpus.tokenizer()
         (prompt,) = tokenizer.encode([options.prompt])
+        edges = opened.corpus.edges.tokens
+        if not len(prompt) and edges.start is not None:
+            prompt = np.array([edges.start], np.int32)
         prompt_ids = prompt.tolist()
         check_fits(opened.config.model, prompt_ids)
         choice = dispatch(opened, release, prompt, options.path)
         print(choice.describe(), file=sys.stderr)
         parts = opened.path_of(release, choice.path)
         started, ids = time.monotonic(), []
-        shown = ""
+        shown, has_ended = "", False
         tokens = generate(
             opened.config.model,
             parts,
@@ -96,9 +109,13 @@ def run(options: argparse.Namespace) -> int:
             max_new_tokens=options.max_tokens,
             sampling=sampling,
             seed=options.seed,
+            stop_ids=frozenset(() if edges.end is None or options.ignore_eos else (edges.end,)),
+            min_new_tokens=options.min_tokens,
         )
         print(options.prompt, end="", flush=True)
         for token in tokens:
+            if has_ended := token == edges.end and not options.ignore_eos:
+                break
             ids.append(token)
             text = tokenizer.decode(ids)
             if not text.endswith("\ufffd"):  # a character that is incomplete so far
@@ -106,5 +123,10 @@ def run(options: argparse.Namespace) -> int:
                 shown = text
         print(tokenizer.decode(ids)[len(shown) :], flush=True)
         seconds = time.monotonic() - started
-        print(f"{len(ids)} tokens in {seconds:.1f} s, compilation included", file=sys.stderr)
+        if edges.end is None:
+            end = "the model knows no end of a text"
+        else:
+            end = "the text ended by itself" if has_ended else "cut there: the text did not end"
+        made = f"{len(ids)} tokens in {seconds:.1f} s, compilation included"
+        print(f"{made}; {end}", file=sys.stderr)
     return 0

@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:  # a bad option fails before anything slow
         find_release(opened, options)
         tokenizer_file = opened.corpus.tokenizer_file
-        configured = opened.config.data.tokenizer
+        configured, edge_names = opened.config.data.tokenizer, opened.corpus.edge_names
 
     from dipaco.caches import cache_folder
     from dipaco.runs.programs import use_compilation_cache
@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.serving.service import Service, ServiceSettings
 
     template = options.chat_template or (find_template(Path(configured)) if configured else None)
-    chat = ChatTemplate(template, tokenizer_file) if template else None
+    chat = ChatTemplate(template, tokenizer_file, edge_names) if template else None
     http = HttpSettings(api_keys=keys, max_body_bytes=max_body_bytes, chat=chat)
     settings = ServiceSettings(
         arm=options.arm,

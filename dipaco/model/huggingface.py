@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -23,8 +23,13 @@ from dipaco.model.spec import Parts, Tree, describe
 from dipaco.trees import flatten, unflatten
 
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
-CHECKPOINT_FILES = (WEIGHTS, "tokenizer.json", "config.json", "tokenizer_config.json")
-PADDING = "<|endoftext|>"
+CHECKPOINT_FILES = (
+    WEIGHTS,
+    "tokenizer.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+)
 
 # Ours -> theirs, and whether theirs is transposed. `attention.query` stands for every block's.
 _OUTSIDE = {
@@ -65,8 +70,21 @@ def is_exported(folder: Path) -> bool:
     return True
 
 
+class EdgeToken(NamedTuple):
+    """A token that starts or ends a text."""
+
+    id: int
+    name: str
+
+
 def export_checkpoint(
-    config: ModelConfig, parts: Parts, tokenizer_file: str | Path, folder: str | Path
+    config: ModelConfig,
+    parts: Parts,
+    tokenizer_file: str | Path,
+    folder: str | Path,
+    *,
+    start: EdgeToken | None = None,
+    end: EdgeToken | None = None,
 ) -> None:
     """Writes a folder for `from_pretrained` of `AutoModelForCausalLM` and `AutoTokenizer`.
 
@@ -77,6 +95,10 @@ def export_checkpoint(
       parts: the parameters of one path.
       tokenizer_file: a `tokenizer.json`; copied byte for byte.
       folder: must not exist yet.
+      start: what texts began with; `bos_token`.
+      end: what they ended with, where generation stops; `eos_token`. It is the tokenizer's
+        `pad_token` too: what fills a batch is masked. config.json names no padding, since training
+        would then leave that row of the embedding as it is.
 
     Raises:
       CheckpointExists: the folder is there already.
@@ -92,9 +114,13 @@ def export_checkpoint(
         save_file(_to_theirs(config, parts), partial / WEIGHTS, metadata={"format": "pt"})
         (partial / WEIGHTS).chmod(0o644)  # safetensors makes files that only their owner can read
         shutil.copyfile(tokenizer_file, partial / "tokenizer.json")
-        has_padding = PADDING in _read_vocabulary(Path(tokenizer_file))
-        _write_json(partial / "config.json", _model_json(config, has_padding))
-        _write_json(partial / "tokenizer_config.json", _tokenizer_json(config, has_padding))
+        # Null rather than absent: the defaults, 1 and 2, are ordinary tokens here.
+        edges = {"bos": start, "eos": end, "pad": end}
+        ids = {f"{name}_token_id": token and token.id for name, token in edges.items()}
+        names = {f"{name}_token": token.name for name, token in edges.items() if token}
+        _write_json(partial / "config.json", _model_json(config) | ids | {"pad_token_id": None})
+        _write_json(partial / "generation_config.json", ids)
+        _write_json(partial / "tokenizer_config.json", _tokenizer_json(config) | names)
         partial.chmod(0o755)  # only their owner can read folders of mkdtemp
         os.rename(partial, folder)
     except BaseException:
@@ -151,7 +177,7 @@ def _to_theirs(config: ModelConfig, parts: Parts) -> dict[str, np.ndarray]:
     return theirs
 
 
-def _model_json(config: ModelConfig, has_padding: bool) -> dict[str, Any]:
+def _model_json(config: ModelConfig) -> dict[str, Any]:
     qwen3 = {"use_sliding_window": False, "sliding_window": None} if config.qk_norm else {}
     return {
         "architectures": ["Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM"],
@@ -172,27 +198,16 @@ def _model_json(config: ModelConfig, has_padding: bool) -> dict[str, Any]:
         "attention_dropout": 0.0,
         "mlp_bias": False,
         "dtype": "float32",
-        # Null rather than absent: the defaults, 1 and 2, are ordinary tokens here.
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": 0 if has_padding else None,
         **qwen3,
     }
 
 
-def _tokenizer_json(config: ModelConfig, has_padding: bool) -> dict[str, Any]:
-    padding = {"pad_token": PADDING} if has_padding else {}
+def _tokenizer_json(config: ModelConfig) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.max_length,
         "clean_up_tokenization_spaces": False,  # decoded text must be the text
-        **padding,
     }
-
-
-def _read_vocabulary(tokenizer_file: Path) -> Mapping[str, int]:
-    tokenizer = json.loads(tokenizer_file.read_text(encoding="utf-8"))
-    return {token["content"]: token["id"] for token in tokenizer.get("added_tokens", [])}
 
 
 def _read_config(folder: Path, theirs: Mapping[str, Any], has_head: bool) -> ModelConfig:

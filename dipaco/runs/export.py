@@ -2,12 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dipaco.control.release import Release
 from dipaco.errors import CheckpointExists
 from dipaco.files import translate_os_errors, write_whole
-from dipaco.model.huggingface import export_checkpoint, is_exported
+from dipaco.model.huggingface import EdgeToken, export_checkpoint, is_exported
 from dipaco.runs.run import Run
+
+if TYPE_CHECKING:
+    from dipaco.data.corpus import Corpus
 
 RELEASE = "release.json"  # in the folder of all paths: the release they are of
 
@@ -16,7 +20,19 @@ def export_path(run: Run, release: Release, path: int, folder: Path) -> None:
     """Writes one path. Raises `CheckpointExists`."""
     parts = run.path_of(release, path)
     with translate_os_errors(folder):
-        export_checkpoint(run.config.model, parts, run.corpus.tokenizer_file, folder)
+        export_checkpoint(
+            run.config.model, parts, run.corpus.tokenizer_file, folder, **_edges(run.corpus)
+        )
+
+
+def _edges(corpus: "Corpus") -> dict[str, EdgeToken | None]:
+    """The tokens that texts of a corpus begin and end with."""
+    return {
+        edge: None if token is None or name is None else EdgeToken(token, name)
+        for edge, token, name in zip(
+            ("start", "end"), corpus.edges.tokens, corpus.edge_names, strict=True
+        )
+    }
 
 
 def export_all(run: Run, release: Release, folder: Path) -> dict[int, Path]:

@@ -77,8 +77,14 @@ class Dispatcher:
         self._routers[release.companions["router"]] = router_of(run, release)
 
     def route(self, prompt: np.ndarray, release: Release) -> tuple[int, np.ndarray]:
-        """The path of a prompt, int32 [tokens], and the score of every path, float32 [P]."""
-        prefix = np.asarray(prompt, np.int32)[: self._run.config.routing.prefix_tokens]
+        """The path of a prompt, int32 [tokens], and the score of every path, float32 [P].
+
+        The router reads text: what follows a start token, if anything does.
+        """
+        text = np.asarray(prompt, np.int32)
+        if len(text) > 1 and text[0] == self._run.corpus.edges.tokens.start:
+            text = text[1:]
+        prefix = text[: self._run.config.routing.prefix_tokens]
         return self._route_cached(prefix.tobytes(), release.companions["router"])
 
     def _route_uncached(self, prefix: bytes, router: str) -> tuple[int, np.ndarray]:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dipaco.config import MODULAR
-from dipaco.data.tokenizer import PADDING
 from dipaco.errors import DipacoError
 from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
@@ -107,7 +106,8 @@ class Service:
         self.tokenizer = run.corpus.tokenizer()
         self.token_bytes = token_bytes(self.tokenizer)
         self.longest_token_bytes = max(map(len, self.token_bytes))
-        self.stop_ids = frozenset({self.tokenizer.library.token_to_id(PADDING)} - {None})
+        self.edges, self.edge_names = run.corpus.edges.tokens, run.corpus.edge_names
+        self.stop_ids = frozenset(() if self.edges.end is None else (self.edges.end,))
         self._dispatcher = Dispatcher(run, release) if len(release.paths) > 1 else None
 
         self.releases, self.health = ServedReleases(release), ReleaseHealth(self._report_module)

@@ -320,5 +320,6 @@ def _remaining(remote: _RemoteRequest) -> GenerationRequest:
         request,
         prompt_ids=(*request.prompt_ids, *new_ids),
         max_new_tokens=request.max_new_tokens - len(new_ids),
+        min_new_tokens=max(0, request.min_new_tokens - len(new_ids)),
         prompt_logprobs=request.prompt_logprobs and remote.stream.prompt_logprobs is None,
     )

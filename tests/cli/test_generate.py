@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from dipaco.config import MODULAR
+from dipaco.data.config import END_OF_TEXT
 from dipaco.data.toy import toy_documents
 from dipaco.model.lm import forward
 
@@ -43,6 +44,26 @@ def test_the_best_score_chooses_the_path_unless_a_path_is_given(dipaco, tiny):
     assert dipaco("generate", "--run", tiny.folder, *arguments).err.startswith(f"path {other} =")
 
 
+def test_a_text_ends_by_itself_unless_that_is_ignored(dipaco, tiny):
+    command = ["generate", "--run", tiny.folder, "--prompt", "", "--temperature", 4, "--path", 0]
+    command += ["--max-tokens", 60, "--seed"]
+    for seed in range(20):
+        ended = dipaco(*command, seed)
+        assert ended.code == 0, ended.err
+        if "ended by itself" in ended.err:
+            break
+        assert "the text did not end" in ended.err
+    assert END_OF_TEXT not in ended.out
+    number = int(ended.err.splitlines()[-1].split()[0])
+    assert number < 60
+    longer = dipaco(*command, seed, "--min-tokens", 60)
+    assert END_OF_TEXT not in longer.out
+    assert "60 tokens in" in longer.err
+    ignored = dipaco(*command, seed, "--ignore-eos")
+    assert ignored.out.startswith(ended.out[:-1] + END_OF_TEXT)
+    assert "60 tokens in" in ignored.err
+
+
 def test_sampled_text_depends_on_the_seed(dipaco, tiny):
     command = ["generate", "--run", tiny.folder, "--prompt", PROMPT, "--max-tokens", 12]
     command += ["--temperature", 1.5, "--seed"]
@@ -54,7 +75,7 @@ def test_sampled_text_depends_on_the_seed(dipaco, tiny):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--prompt", ""], "ContextTooLong: The prompt has 0 tokens"),
+        (["--prompt", "x", "--min-tokens", "65"], "`--min-tokens` is 65. Expected 0 to 64"),
         (["--prompt", "word " * 100], "and the context (`max_length`) holds 64"),
         (["--prompt", "x", "--temperature", "-1"], "BadSetting: `temperature` is -1.0."),
         (["--prompt", "x", "--temperature", "nan"], "BadSetting: `temperature` is nan."),

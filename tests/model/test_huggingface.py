@@ -14,7 +14,7 @@ from dipaco.errors import CheckpointExists
 from dipaco.model import lm
 from dipaco.model.config import ModelConfig
 from dipaco.model.errors import BadCheckpoint
-from dipaco.model.huggingface import export_checkpoint, read_checkpoint
+from dipaco.model.huggingface import EdgeToken, export_checkpoint, read_checkpoint
 from dipaco.model.spec import initialise
 from tests.model.conftest import TINY, lively
 
@@ -108,6 +108,22 @@ def test_the_exported_tokenizer_gives_the_same_tokens(transformers, tokenizer_fi
     text = " a path, so  on\n\u05d0\u05d1 ."
     assert theirs(text)["input_ids"] == ours.encode(text).ids
     assert theirs.decode(theirs(text)["input_ids"]) == text
+
+
+def test_the_export_names_where_texts_begin_and_end(transformers, tokenizer_file, tmp_path):
+    end = EdgeToken(0, "<|endoftext|>")
+    export_checkpoint(TINY, lively(TINY), tokenizer_file, tmp_path / "out", start=end, end=end)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (0, 0, 0)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (0, 0, None)
+    settings = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert (settings.bos_token_id, settings.eos_token_id, settings.pad_token_id) == (0, 0, 0)
+
+    export_checkpoint(TINY, lively(TINY), tokenizer_file, tmp_path / "endless")
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "endless").eos_token is None
+    settings = transformers.GenerationConfig.from_pretrained(tmp_path / "endless")
+    assert (settings.bos_token_id, settings.eos_token_id) == (None, None)
 
 
 def test_an_exported_model_is_read_back(config, parts, tokenizer_file, tmp_path):

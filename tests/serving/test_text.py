@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dipaco.data.tokenizer import PADDING, load_tokenizer, train_tokenizer
+from dipaco.data.config import END_OF_TEXT
+from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
 from dipaco.serving.decoding.stream import Token
 from dipaco.serving.text import Characters, StopStrings, TextWriter, shown, token_bytes
 
@@ -21,7 +22,7 @@ def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(tokenizer):
     pieces = token_bytes(tokenizer)
     (ids,) = tokenizer.encode([TEXT])
     assert b"".join(pieces[i] for i in ids) == TEXT.encode()
-    assert pieces[0] == PADDING.encode()
+    assert pieces[0] == END_OF_TEXT.encode()
     assert len(pieces) == tokenizer.vocab_size
 
 

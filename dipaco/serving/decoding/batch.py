@@ -10,8 +10,8 @@ import numpy as np
 
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.decode import DecodeBlock
-from dipaco.serving.decoding.sampling import SamplingSettings, stack_settings
-from dipaco.serving.decoding.stream import Finish, Stream, Token
+from dipaco.serving.decoding.sampling import EarliestStop, SamplingSettings, stack_settings
+from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
 
 
 @dataclasses.dataclass
@@ -74,10 +74,16 @@ def block_inputs(
         "rows_B": np.array([row.pool_row for row in rows] + [spare] * num_spare, np.int32),
         "history_BS": history_BS,
         "lengths_B": np.array([len(row.tokens) for row in rows] + [1] * num_spare, np.int32),
-        "settings": stack_settings(sampling),
+        "settings": stack_settings(sampling, [_earliest_stop(request) for request in requests]),
         "uniforms_nB": uniforms_nB,
         "wants_logprobs": np.array(any(row.num_logprobs is not None for row in requests)),
     }
+
+
+def _earliest_stop(request: GenerationRequest) -> EarliestStop:
+    if not request.min_new_tokens:
+        return EarliestStop()
+    return EarliestStop(request.stop_ids, len(request.prompt_ids) + request.min_new_tokens)
 
 
 def fetch_tokens(block: DecodeBlock) -> DecodeBlock:

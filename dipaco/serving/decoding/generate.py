@@ -22,10 +22,13 @@ def generate(
     max_new_tokens: int,
     sampling: SamplingSettings,
     seed: int,
+    stop_ids: frozenset[int] = frozenset(),
+    min_new_tokens: int = 0,
 ) -> Iterator[int]:
     """Yields the tokens that follow a prompt, each block as soon as it is made.
 
-    Ends after `max_new_tokens`, or earlier when prompt and continuation fill the context.
+    Ends with one of `stop_ids`, after `max_new_tokens`, or when prompt and continuation fill the
+    context.
 
     Args:
       config: sizes.
@@ -34,6 +37,8 @@ def generate(
       max_new_tokens: the most tokens to make.
       sampling: how they are drawn.
       seed: of the draws.
+      stop_ids: tokens that end the text; the last token that is yielded.
+      min_new_tokens: tokens before which none of them is drawn.
 
     Raises:
       ContextTooLong: the prompt is empty or fills the context. Raised by the call itself, not by
@@ -59,6 +64,8 @@ def generate(
             max_new_tokens=max_new_tokens,
             sampling=sampling,
             seed=seed,
+            stop_ids=stop_ids,
+            min_new_tokens=min_new_tokens,
         )
     )
     return _tokens(loop, stream)

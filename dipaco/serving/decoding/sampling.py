@@ -18,6 +18,8 @@ from jax import lax
 
 from dipaco.errors import BadSetting
 
+MAX_STOP_IDS = 20  # of one row
+NO_ID = 2**31 - 1  # no token has it
 GROUP = 64  # logits that are searched as one group; see `likeliest`
 
 
@@ -52,15 +54,33 @@ class RowSettings(NamedTuple):
     top_p_B: np.ndarray
     min_p_B: np.ndarray
     penalty_B: np.ndarray
+    stop_ids_BM: np.ndarray  # the tokens that end a row, filled up with `NO_ID`
+    shortest_B: np.ndarray  # tokens, prompt included, before which they are not drawn; 0 = none
 
 
-def stack_settings(settings: Sequence[SamplingSettings]) -> RowSettings:
-    """The settings of several rows as arrays."""
+class EarliestStop(NamedTuple):
+    """The tokens that end a row, and the tokens, prompt included, before which none is drawn."""
+
+    ids: frozenset[int] = frozenset()  # at most MAX_STOP_IDS
+    shortest: int = 0
+
+
+def stack_settings(
+    settings: Sequence[SamplingSettings], stops: Sequence[EarliestStop] = ()
+) -> RowSettings:
+    """The settings of several rows as arrays; `stops` is of the first rows."""
 
     def floats(field):
         return np.array([getattr(row, field) for row in settings], np.float32)
 
+    stop_ids_BM = np.full((len(settings), MAX_STOP_IDS), NO_ID, np.int32)
+    shortest_B = np.zeros(len(settings), np.int32)
+    for row, stop in enumerate(stops):
+        stop_ids_BM[row, : len(stop.ids)] = sorted(stop.ids)
+        shortest_B[row] = stop.shortest
     return RowSettings(
+        stop_ids_BM=stop_ids_BM,
+        shortest_B=shortest_B,
         temperature_B=floats("temperature"),
         top_k_B=np.array([row.top_k for row in settings], np.int32),
         top_p_B=floats("top_p"),
@@ -87,8 +107,8 @@ def sample(
 ) -> jax.Array:
     """The next token of each row, int32 [B].
 
-    As in `transformers`: the penalty first, then temperature, top-k, top-p of what top-k left,
-    min-p. Ties with the last token kept are kept.
+    As in `transformers`: a row that is too short to end, then the penalty, temperature, top-k,
+    top-p of what top-k left, min-p. Ties with the last token kept are kept.
 
     Args:
       logits_VB: float32, a column for each row.
@@ -97,6 +117,12 @@ def sample(
       history_BS: int32, the tokens of each row so far, prompt included.
       lengths_B: int32, how many of them are tokens.
     """
+    is_short_B = lengths_B < rows.shortest_B
+    logits_VB = lax.cond(
+        jnp.any(is_short_B),
+        lambda: _without_stops(logits_VB, rows.stop_ids_BM, is_short_B),
+        lambda: logits_VB,
+    )
     logits_VB = lax.cond(
         jnp.any(rows.penalty_B != 1),
         lambda: _penalise(logits_VB, rows.penalty_B, history_BS, lengths_B),
@@ -139,6 +165,12 @@ def log_probabilities(
     chosen_B = jnp.take_along_axis(logits_VB, token_B[None], axis=0)[0] - total_B
     top_BN, tokens_BN = lax.top_k(logits_VB.T, num_top)
     return chosen_B, tokens_BN, top_BN - total_B[:, None]
+
+
+def _without_stops(logits_VB, stop_ids_BM, is_short_B):
+    ids_BM = jnp.where(is_short_B[:, None], stop_ids_BM, NO_ID)
+    rows_B1 = jnp.arange(len(ids_BM))[:, None]
+    return logits_VB.at[ids_BM, rows_B1].set(-jnp.inf, mode="drop")
 
 
 def _penalise(logits_VB, penalty_B, history_BS, lengths_B):

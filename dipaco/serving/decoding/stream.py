@@ -20,6 +20,7 @@ class GenerationRequest:
     sampling: SamplingSettings = SamplingSettings()
     seed: int = 0  # of its draws, 0 or more
     stop_ids: frozenset[int] = frozenset()  # tokens that end it; the last token of the stream
+    min_new_tokens: int = 0  # before it may end by one of them
     num_logprobs: int | None = None  # None = none; k = the chosen token's and the k likeliest
     prompt_logprobs: bool = False  # also of the prompt's own tokens (`echo`)
 

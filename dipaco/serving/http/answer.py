@@ -53,6 +53,7 @@ class GenerationParams:
     seed: int = 0  # of the first choice; each further one adds 1
     stops: tuple[str, ...] = ()  # strings that end a choice
     stop_ids: frozenset[int] = frozenset()  # tokens that end a choice
+    min_new_tokens: int = 0  # before one of them may end it
     num_logprobs: int | None = None
     has_echo: bool = False  # the text begins with the prompt
     is_path_given: bool = False  # by the request: never routed, never re-routed
@@ -210,6 +211,7 @@ class Answer:
                 path=choice.path,
                 release=self.served.digest,
                 max_new_tokens=max(params.max_new_tokens, 1) - len(choice.new_ids),
+                min_new_tokens=max(0, params.min_new_tokens - len(choice.new_ids)),
                 sampling=params.sampling,
                 seed=(params.seed + choice.index % params.n) % 2**63,
                 stop_ids=params.stop_ids,

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from dipaco.data.config import EdgeNames
 from dipaco.data.tokenizer import load_tokenizer
 from dipaco.errors import ExtraMissing
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.errors import ApiError
 
+NO_EDGES = EdgeNames()
 FILES = ("chat_template.jinja", "tokenizer_config.json")  # beside a tokenizer.json, in this order
 
 
@@ -32,11 +34,17 @@ def find_template(tokenizer_file: Path) -> Path | None:
 class ChatTemplate:
     """A template, and a tokenizer that parses special tokens.
 
+    Args:
+      template_file: Jinja, or a tokenizer_config.json with one.
+      tokenizer_file: a tokenizer.json.
+      edge_names: what `bos_token` and `eos_token` are in the template, unless a
+        tokenizer_config.json beside it says so.
+
     Raises:
       BadChatTemplate: the file is missing, or not a template.
     """
 
-    def __init__(self, template_file: Path, tokenizer_file: Path):
+    def __init__(self, template_file: Path, tokenizer_file: Path, edge_names: EdgeNames = NO_EDGES):
         try:
             import jinja2
             import jinja2.sandbox
@@ -49,7 +57,8 @@ class ChatTemplate:
         self._tokenizer.library.encode_special_tokens = False
         self._settings_file = template_file.with_name(FILES[1])
         self._settings = _settings(self._settings_file) if self._settings_file.is_file() else {}
-        for name in ("bos_token", "eos_token"):
+        self._defaults = {"bos_token": edge_names.start, "eos_token": edge_names.end}
+        for name in self._defaults:
             self._special(name)  # raises now if it is bad
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True
@@ -101,7 +110,7 @@ class ChatTemplate:
             raise BadChatTemplate(file=self._file, problem=str(error)) from error
 
     def _special(self, name: str) -> str:
-        token = self._settings.get(name) or ""
+        token = self._settings.get(name) or self._defaults[name] or ""
         if isinstance(token, dict):
             token = token.get("content")
         if not isinstance(token, str):

@@ -2,8 +2,8 @@
 
 The published OpenAPI document is made of these types, so it says what the server does. OpenAI's
 fields that this server does not support are listed too, and accept only their neutral value. Our
-own: `top_k`, `min_p`, `repetition_penalty` and `path` in requests; `path` in choices; `dipaco` in
-the list of models.
+own: `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `min_tokens` and `path` in requests;
+`path` in choices; `dipaco` in the list of models.
 """
 
 from typing import Annotated, Any, Literal
@@ -43,6 +43,8 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     n: Count | None = None  # 1
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None = drawn
     stop: Stop | Stops | None = None
+    ignore_eos: bool | None = None  # go on after the end of the text
+    min_tokens: Index | None = None  # 0; before the text may end by itself
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None  # accepted and ignored

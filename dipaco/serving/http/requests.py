@@ -52,12 +52,12 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
     if len(prompts) * n > MAX_CHOICES:
         problem = f"{len(prompts)} prompts with `n` = {n} are too many: at most {MAX_CHOICES}."
         _refuse("prompt" if n == 1 else "n", problem)
+    max_tokens = DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
     params = GenerationParams(
-        max_new_tokens=DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
+        max_new_tokens=max_tokens,
         num_logprobs=body.logprobs,
         has_echo=bool(body.echo),
-        stop_ids=service.stop_ids,
-        **_common_params(body, n),
+        **_common_params(body, n, max_tokens, service.stop_ids),
     )
     served = service.releases.current
     routed = [_prompt(service, served, prompt, body.path) for prompt in prompts]
@@ -83,18 +83,22 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
     max_tokens = body.max_tokens if newer_name is None else newer_name
     if max_tokens == 0:
         _refuse("max_tokens", "`max_tokens` is 0: nothing would be returned. Ask for 1 or more.")
+    max_tokens = service.model.max_length if max_tokens is None else max_tokens
     params = GenerationParams(
-        max_new_tokens=service.model.max_length if max_tokens is None else max_tokens,
+        max_new_tokens=max_tokens,
         num_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        stop_ids=service.stop_ids | chat.stop_ids,
-        **_common_params(body, n),
+        **_common_params(body, n, max_tokens, service.stop_ids | chat.stop_ids),
     )
     served = service.releases.current
     return ParsedRequest(served, [_routed(service, served, text, ids, body.path)], params)
 
 
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
-    """The token ids of one prompt, int32. Raises `ApiError`, `ContextTooLong`."""
+    """The token ids of one prompt, int32; an empty one is the start of a text, as at OpenAI.
+
+    Raises:
+      ApiError, ContextTooLong.
+    """
     if isinstance(given, str):
         _check_may_fit(service, given)
         (ids,) = service.tokenizer.encode([given])
@@ -102,6 +106,8 @@ def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
         if unknown := [i for i in given if i >= service.model.vocab_size]:
             _refuse("prompt", f"Token {unknown[0]} is not one of {service.model.vocab_size}.")
         ids = np.array(given, np.int32)
+    if not len(ids) and service.edges.start is not None:
+        return np.array([service.edges.start], np.int32)
     if not len(ids):
         _refuse("prompt", "The prompt is empty. Give at least one token.")
     _check_fits(service, len(ids), str)
@@ -122,7 +128,11 @@ def _check_common(service: Service, body: CommonRequest) -> int:
     return body.n or 1
 
 
-def _common_params(body: CommonRequest, n: int) -> dict:
+def _common_params(body: CommonRequest, n: int, max_tokens: int, stop_ids: frozenset[int]) -> dict:
+    min_tokens = body.min_tokens or 0
+    if min_tokens > max_tokens:
+        problem = f"`min_tokens` is {min_tokens}, and at most {max_tokens} tokens are made."
+        _refuse("min_tokens", f"{problem} Lower it, or raise `max_tokens`.")
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return {
         "n": n,
@@ -130,6 +140,8 @@ def _common_params(body: CommonRequest, n: int) -> dict:
         "is_path_given": body.path is not None,
         "seed": secrets.randbits(31) if body.seed is None else body.seed % 2**63,
         "sampling": _sampling(body),
+        "stop_ids": frozenset() if body.ignore_eos else stop_ids,
+        "min_new_tokens": min_tokens,
     }
 
 
