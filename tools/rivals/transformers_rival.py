@@ -54,6 +54,28 @@ class Theirs:
             )
         return out[:, prompts.shape[1] :].numpy()
 
+    def text_of(self, prompt: np.ndarray, new_tokens: int) -> list[int]:
+        """The greedy continuation of one prompt up to the end of its text, which is left out."""
+        ids = self.torch.from_numpy(prompt.astype(np.int64)[None])
+        with self.torch.inference_mode():
+            out = self.model.generate(
+                ids,
+                attention_mask=self.torch.ones_like(ids),
+                max_new_tokens=new_tokens,
+                do_sample=False,
+            )
+        made = out[0, len(prompt) :].tolist()
+        end = self.model.generation_config.eos_token_id
+        return made[: made.index(end)] if end in made else made
+
+    def log_probabilities(self, tokens: np.ndarray) -> np.ndarray:
+        """float32 [tokens - 1]: of each token but the first, given those before it."""
+        ids = self.torch.from_numpy(tokens.astype(np.int64)[None])
+        with self.torch.inference_mode():
+            logits = self.model(ids).logits[0, :-1]
+            logprobs = self.torch.log_softmax(logits, dim=-1)
+        return logprobs.gather(1, ids[0, 1:, None])[:, 0].numpy()
+
     def smallest_gap(self, prompt: np.ndarray, tokens: np.ndarray) -> float:
         """Between the two largest logits, wherever one of the tokens was chosen."""
         row = np.concatenate([prompt, tokens])[None, :-1].astype(np.int64)
