@@ -18,10 +18,10 @@ pytestmark = pytest.mark.process
 
 
 def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 100))
+    return asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
-async def until(condition, seconds=60.0):
+async def until(condition, seconds=120.0):
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)

@@ -15,7 +15,7 @@ NAMES = ("back", "ana", "bo")
 
 
 def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 100))
+    return asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 async def until(condition, seconds=40.0):
