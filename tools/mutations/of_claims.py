@@ -237,8 +237,8 @@ MUTANTS = (
     Mutant(
         name="a-second-worker-takes-all",
         file="dipaco/workers/process.py",
-        old="= open_run(address, database)\n        try:\n            if lock.is_exclusive:\n",
-        new="= open_run(address, database)\n        try:\n            if True:\n",
+        old="n(address, database)\n        try:\n            clean_up(opened, is_first=",
+        new="n(address, database)\n        try:\n            clean_up(opened, is_first=True or ",
         breaks="a worker that joins leaves the claims and files of those at work alone",
         tests=("tests/workers/test_process.py",),
     ),
