@@ -123,6 +123,7 @@ class RunConfig:
             "outer.path_share": self.outer.path_share != 1,
             "outer.codec": self.outer.codec != "none",
             "outer.quorum": self.outer.quorum != 1,
+            "outer.vocabulary_rows": self.outer.vocabulary_rows != "documents",
             "routing.alternations": bool(self.routing.alternations),
             "inner.hold_out": self.inner.hold_out > 0,
         }

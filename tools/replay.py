@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from dipaco import trees
 from dipaco.algorithm import variants
@@ -101,6 +102,9 @@ def replay(run: Run) -> Iterator[variants.Modules]:
     def documents(phase: int) -> list[int]:
         return run.shards_of(run.routing_of(MODULAR, phase)).documents
 
+    def token_counts(phase: int) -> np.ndarray:
+        return run.token_counts(run.routing_of(MODULAR, phase))
+
     yield from variants.train(
         arm.topology,
         _first_modules(run),
@@ -112,6 +116,7 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         take_part=arm.paths_in,
         takes=takes if arm.has_quorum else None,
         alternate=lambda phase, _: documents(phase),
+        token_counts=token_counts if run.config.outer.vocabulary_rows == "holders" else None,
     )
 
 

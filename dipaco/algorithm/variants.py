@@ -11,12 +11,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from dipaco.algorithm.algorithm1 import Modules, TrainPath
-from dipaco.outer.compress import PLAIN, Codec, encode_contribution
+from dipaco.outer.compress import PLAIN, Codec, encode_rows
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
 from dipaco.outer.step import fresh, outer_step
+from dipaco.outer.vocabulary import (
+    effective_fan_in,
+    has_rows,
+    put_rows,
+    row_shares,
+    row_weights_in_step,
+    sent_rows,
+)
 from dipaco.topology import ModuleId, Topology, assemble, dissect
 
 # (phase, modules) -> documents of each path's new shard, or None where the shards stay.
@@ -31,6 +40,8 @@ class WaitingContribution(NamedTuple):
     gradient: Any  # decoded
     weight: float  # alpha_i among the paths of its phase
     fan_in: int  # number of those paths
+    row_share_V: np.ndarray | None = None  # the path's for each row of the vocabulary
+    row_fan_in_V: np.ndarray | None = None  # effective, of each row
 
 
 def train(
@@ -45,6 +56,7 @@ def train(
     take_part: Callable[[int], Sequence[int]] | None = None,
     takes: Takes | None = None,
     alternate: Alternate = lambda phase, modules: None,
+    token_counts: Callable[[int], np.ndarray] | None = None,
 ) -> Iterator[Modules]:
     """Yields every module after each of `phases` outer steps; see `algorithm1.train`.
 
@@ -61,6 +73,9 @@ def train(
         its late contribution.
       alternate: called before each phase but the first (discriminative routing, section 2.4);
         `train_path` uses the new shards from then on.
+      token_counts: phase -> int [P, V], how often each token occurs in the shard of each path:
+        rows of the vocabulary are averaged by those who have their tokens (`outer/vocabulary.py`).
+        None: as all else.
     """
     carried: list[Any] = [None] * topology.num_paths
     momentum = {m: fresh(outer, modules[m]) for m in topology.modules} if outer else {}
@@ -93,12 +108,26 @@ def train(
             weights = path_weights(
                 [documents[path] for path in through], by_documents=outer.weigh_by_documents
             )
-            for path, weight in zip(through, weights, strict=True):
+            counts_PV = shares_PV = fan_in_V = None
+            if token_counts is not None and through and has_rows(modules[module]):
+                counts_PV = token_counts(phase)[through]
+                shares_PV = row_shares(counts_PV, weights)
+                fan_in_V = effective_fan_in(shares_PV)
+            for index, (path, weight) in enumerate(zip(through, weights, strict=True)):
                 gradient = outer_gradient(modules[module], trained[path][module])
-                encoded = encode_contribution(codec, gradient, residual.get((path, module)))
+                sent_V = None if counts_PV is None else sent_rows(counts_PV, index)
+                encoded = encode_rows(codec, gradient, residual.get((path, module)), sent_V)
                 residual[path, module] = encoded.residual
                 decoded = codec.decode(encoded.message)
-                waiting[module][phase, path] = WaitingContribution(decoded, weight, len(through))
+                if sent_V is not None:
+                    decoded = put_rows(decoded, sent_V)
+                waiting[module][phase, path] = WaitingContribution(
+                    decoded,
+                    weight,
+                    len(through),
+                    None if shares_PV is None else shares_PV[index],
+                    fan_in_V,
+                )
             keys = list(waiting[module]) if takes is None else takes(module, phase)
             taken = [waiting[module].pop(key) for key in keys]
             fan_in = len(through) or taken[-1].fan_in
@@ -107,7 +136,15 @@ def train(
                 weight = weight_in_step(
                     each.weight, each.fan_in, fan_in, rescale_by_fan_in=outer.rescale_by_fan_in
                 )
-                mean.add(each.gradient, weight)
+                rows = None
+                if each.row_share_V is not None and each.row_fan_in_V is not None:
+                    rows = row_weights_in_step(
+                        each.row_share_V,
+                        each.row_fan_in_V,
+                        fan_in,
+                        rescale_by_fan_in=outer.rescale_by_fan_in,
+                    )
+                mean.add(each.gradient, weight, rows)
             stepped[module], momentum[module], _ = outer_step(  # line 15
                 outer, dict(modules[module]), mean.take(), momentum[module], fan_in
             )

@@ -65,9 +65,10 @@ class Batches:
         assert plan.num_rows > 0, "the caller raises EmptyShard for an empty plan"
         self.batch_size = batch_size
         self.fingerprint = digest_of(FORMAT_VERSION, corpus.digest, plan.digest(), seed, batch_size)
-        rows: Any = Rows(corpus, plan)  # Grain reads it by index; its protocol asks for more
+        self.rows = Rows(corpus, plan)
+        source: Any = self.rows  # Grain reads it by index; its protocol asks for more
         self._dataset: Any = (
-            grain.MapDataset.source(rows).seed(seed % 2**32).shuffle().repeat().batch(batch_size)
+            grain.MapDataset.source(source).seed(seed % 2**32).shuffle().repeat().batch(batch_size)
         )
 
     def at(self, step: int) -> Batch:

@@ -14,6 +14,7 @@ from dipaco.data.errors import EmptyShard
 from dipaco.data.pack import RowPlan, plan_rows
 from dipaco.data.splitmix import splitmix
 
+DOCUMENTS_AT_ONCE = 4096
 HOLD_OUT_SEED = 0x686F6C64  # independent of the run's seed, so that runs of several seeds compare
 
 
@@ -63,6 +64,22 @@ def hold_out(
     if share > 0 and not is_held.any() and np.isfinite(lot).any():
         is_held[lot.argmin()] = True
     return documents[~is_held], documents[is_held]
+
+
+def token_counts(corpus: Corpus, plan: RowPlan, vocab_size: int) -> np.ndarray:
+    """int64 [vocab_size]: how often each token occurs in what a plan trains on, edges included."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    documents = plan.documents
+    start, end = plan.edge_tokens
+    if start is not None:
+        counts[start] += (plan.piece_start < 0).sum()
+    if end is not None:
+        last = plan.piece_start + plan.piece_length
+        counts[end] += (last > corpus.lengths[plan.piece_document]).sum()
+    for start in range(0, len(documents), DOCUMENTS_AT_ONCE):
+        tokens = corpus.tokens(documents[start : start + DOCUMENTS_AT_ONCE])
+        counts += np.bincount(np.concatenate(tokens), minlength=vocab_size)
+    return counts
 
 
 def domain_table(corpus: Corpus, shards: Sequence[Shard]) -> np.ndarray:

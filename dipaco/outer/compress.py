@@ -21,6 +21,7 @@ import numpy as np
 from dipaco import trees
 from dipaco.outer.errors import BadEncoding, NotFinite
 from dipaco.outer.quantise import BLOCK, dequantise, num_blocks, quantise
+from dipaco.outer.vocabulary import put_rows, take_rows
 
 Tree = Mapping[str, Any]
 VERSION = 1  # of every message format but "none"
@@ -67,6 +68,24 @@ def encode_contribution(codec: Codec, gradient: Tree, residual: Tree | None) -> 
     left = _each(np.subtract, wanted, codec.decode(message))
     _check_finite(left)
     return EncodedContribution(message, left)
+
+
+def encode_rows(
+    codec: Codec, gradient: Tree, residual: Tree | None, sent_V: np.ndarray | None
+) -> EncodedContribution:
+    """As `encode_contribution`, with only some rows of the vocabulary (`vocabulary.sent_rows`);
+    None: all. What an earlier message could not hold of a row waits until the row is sent again.
+    """
+    if sent_V is None:
+        return encode_contribution(codec, gradient, residual)
+    encoded = encode_contribution(
+        codec,
+        take_rows(gradient, sent_V),
+        None if residual is None else take_rows(residual, sent_V),
+    )
+    if encoded.residual is None:
+        return encoded
+    return encoded._replace(residual=put_rows(encoded.residual, sent_V, residual))
 
 
 def codec(name: str) -> Codec:

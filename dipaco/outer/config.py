@@ -5,6 +5,7 @@ import math
 
 from dipaco.errors import BadSetting
 
+VOCABULARY_ROWS = ("documents", "holders")  # vocabulary.py
 CODECS = ("none", "bfloat16", "int8")  # compress.py
 
 
@@ -16,6 +17,9 @@ class OuterSettings:
     momentum: float = 0.9  # Nesterov
     rescale_by_fan_in: bool = True  # times sqrt(fan-in), DiPaCo 2.7; off = plain mean
     weigh_by_documents: bool = True  # alpha_i = |D_i| / sum |D|, DiPaCo 2.7; off = equal weights
+    # How a token's rows of embedding and head are averaged: as all else (the paper's), or by how
+    # often each path's shard has the token.
+    vocabulary_rows: str = "documents"
     codec: str = "none"  # how contributions travel; bfloat16 and int8 with error feedback
     # Path sampling, DiPaCo section 3: the share of paths that take part in a phase, drawn by seed
     # and phase. Weights and fan-in count only these.
@@ -41,6 +45,11 @@ class OuterSettings:
                 name="outer.momentum",
                 value=self.momentum,
                 expected="at least 0 and below 1",
+            )
+        if self.vocabulary_rows not in VOCABULARY_ROWS:
+            expected = f"one of {', '.join(VOCABULARY_ROWS)}"
+            raise BadSetting(
+                name="outer.vocabulary_rows", value=self.vocabulary_rows, expected=expected
             )
         if self.codec not in CODECS:
             expected = f"one of {', '.join(CODECS)}"

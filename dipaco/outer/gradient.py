@@ -18,12 +18,13 @@ reading only one ahead).
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dipaco import trees
 from dipaco.outer.errors import NotFinite, StructureMismatch
+from dipaco.outer.vocabulary import VOCABULARY_AXIS, along_rows
 
 Tree = Mapping[str, Any]
 BLOCK_VALUES = 1 << 16  # 256 KB; two of them fit a core's L2 cache
@@ -86,6 +87,13 @@ def weight_in_step(
     return weight * math.sqrt(fan_in / fan_in_of_step) if rescale_by_fan_in else weight
 
 
+class ContributionNorm(NamedTuple):
+    """The norm of a contribution, before its weight."""
+
+    whole: float
+    by_weight: float  # without the rows of the vocabulary that have weights of their own
+
+
 class WeightedMean:
     """The running sum of `weight * outer_gradient`, one contribution at a time.
 
@@ -100,30 +108,49 @@ class WeightedMean:
         self._sum: dict[str, np.ndarray] = {}
         self._threads = threads
 
-    def add(self, gradient: Tree, weight: float) -> float:
+    def add(
+        self, gradient: Tree, weight: float, row_weight_V: np.ndarray | None = None
+    ) -> ContributionNorm:
         """Adds one contribution; `gradient` is not kept.
 
-        Returns:
-          Its norm, before the weight.
+        Args:
+          gradient: float32.
+          weight: of all its values.
+          row_weight_V: float32, of the rows of the vocabulary instead (`vocabulary.py`). None: as
+            all else.
 
         Raises:
           StructureMismatch: its parts differ from those added before. The sum is unchanged.
         """
         leaves = dict(trees.flatten(gradient))
-        if not self._sum:
-            self._sum = {
+        is_first = not self._sum
+        difference = None if is_first else trees.difference(trees.unflatten(self._sum), gradient)
+        if difference is not None:
+            raise StructureMismatch(what="An outer gradient", difference=difference)
+        of_rows = (
+            {}
+            if row_weight_V is None
+            else {n: leaves.pop(n) for n in VOCABULARY_AXIS if n in leaves}
+        )
+        for name, leaf in of_rows.items():
+            assert row_weight_V is not None
+            product = np.asarray(leaf, np.float32) * along_rows(name, row_weight_V)
+            self._sum[name] = product if is_first else np.add(self._sum[name], product)
+        if is_first:
+            products = {
                 name: np.multiply(leaf, np.float32(weight), out=np.empty(leaf.shape, np.float32))
                 for name, leaf in leaves.items()
             }
-            return _norm(sum(map(_squares, self._sum.values())), leaves, weight)
-        difference = trees.difference(trees.unflatten(self._sum), gradient)
-        if difference is not None:
-            raise StructureMismatch(what="An outer gradient", difference=difference)
-        squares = sum(
-            self._add_leaf(self._sum[name].reshape(-1), np.asarray(leaf).reshape(-1), weight)
-            for name, leaf in leaves.items()
-        )
-        return _norm(squares, leaves, weight)
+            self._sum |= products
+            squares = sum(map(_squares, products.values()))
+        else:
+            squares = sum(
+                self._add_leaf(self._sum[name].reshape(-1), np.asarray(leaf).reshape(-1), weight)
+                for name, leaf in leaves.items()
+            )
+        by_weight = _norm(squares, leaves, weight)
+        rest = sum(_squares(np.asarray(leaf, np.float32)) for leaf in of_rows.values())
+        return ContributionNorm(math.sqrt(by_weight**2 + rest) if of_rows else by_weight, by_weight)
 
     def _add_leaf(self, total: np.ndarray, leaf: np.ndarray, weight: float) -> float:
         """Adds in place; returns the sum of the squares of the added products."""

@@ -61,6 +61,7 @@ class Run:
         self.objects = address.objects()
         self._shard_tokens: dict[str, TokenReader] = {}  # open for reading, the oldest first
         self._routers: dict[str, Router] = {}  # by digest
+        self._token_counts: dict[str, np.ndarray] = {}  # the latest, by digest
 
     def open_ledger(self) -> Ledger:
         """The ledger for another thread of this process."""
@@ -160,6 +161,26 @@ class Run:
         index = json.loads(self.objects.read_bytes(routing.artifacts["shards"]))
         plans = [Receipt(*receipt) for receipt in index["plans"]]
         return ShardIndex(plans, index["documents"])
+
+    def counts_through(self, arm: str, module: ModuleId, phase: int) -> np.ndarray | None:
+        """int64 [P, V]: how often each token occurs in the shard of each path through a module
+        that takes part in a phase. None where its rows of the vocabulary are averaged as all else.
+        """
+        plan = self.plan.arm(arm)
+        has_rows = {"embed", "head"} & set(plan.topology.parts_of(module))
+        if self.config.outer.vocabulary_rows != "holders" or not has_rows:
+            return None
+        through = plan.paths_through(module, phase)
+        return self.token_counts(self.routing_of(arm, phase))[list(through)]
+
+    def token_counts(self, routing: StageDone) -> np.ndarray:
+        """int64 [P, V]: how often each token occurs in the shard of each path. Only with
+        `outer.vocabulary_rows` = "holders".
+        """
+        receipt = routing.artifacts["token_counts"]
+        if receipt.digest not in self._token_counts:
+            self._token_counts = {receipt.digest: load_tree(self.objects, receipt)["token_counts"]}
+        return self._token_counts[receipt.digest]
 
     def parts_at(self, arm: str, path: int, phase: int) -> dict[str, Any]:
         """A path as it is at the start of a phase, assembled."""

@@ -167,7 +167,8 @@ def test_the_mean_cosine_is_that_of_all_pairs(paths):
     gradients = rng.normal(0.3, 1, (paths, 2 * PIECE_VALUES + 7)).astype(np.float32)
     weights = path_weights(list(range(1, paths + 1)))
     mean = WeightedMean()
-    norms = [mean.add({"block": {"w": g}}, w) for g, w in zip(gradients, weights, strict=True)]
+    added = [mean.add({"block": {"w": g}}, w) for g, w in zip(gradients, weights, strict=True)]
+    norms = [norm.whole for norm in added]
     np.testing.assert_allclose(norms, np.linalg.norm(gradients, axis=1), rtol=1e-5)
     got = mean_cosine(weights.tolist(), norms, float(np.linalg.norm(mean.take()["block"]["w"])))
     total = parts = 0.0

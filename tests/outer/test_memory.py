@@ -57,6 +57,7 @@ def step(before, state, messages, fan_in):
         plan=types.SimpleNamespace(arm=lambda name: arm),
         routing_of=lambda arm, phase: None,
         shards_of=lambda routing: shards,
+        counts_through=lambda arm, module, phase: None,
     )
     step_module(run, Claim(Task("outer", "modular", "all/0000", 1), 1, 1, "test"))
 

@@ -74,6 +74,16 @@ def by_algorithm(run):
             return run.routing_of(MODULAR, phase).summary["documents"]
         return None
 
+    def token_counts(phase):
+        """Counted once more, from the rows that the paths train on."""
+        counts = []
+        for path in range(arm.topology.num_paths):
+            batches = batches_for(run, arm, path, phase)
+            rows = [batches.rows[k] for k in range(len(batches.rows))]
+            tokens = np.concatenate([row["tokens"][row["segments"] > 0] for row in rows])
+            counts.append(np.bincount(tokens, minlength=config.model.vocab_size))
+        return np.stack(counts)
+
     first = {
         m: {part: base[part] for part in config.topology.parts_of(m)} for m in arm.topology.modules
     }
@@ -86,6 +96,7 @@ def by_algorithm(run):
         outer=config.outer,
         take_part=arm.paths_in,
         alternate=alternate,
+        token_counts=token_counts if config.outer.vocabulary_rows == "holders" else None,
     )
     return [first, *later]
 
@@ -113,6 +124,10 @@ SETTINGS = {
     "path sampling": changed(outer={"path_share": 0.5}),
     "overlap, plain means": changed(
         routing={"overlap": 2}, outer={"rescale_by_fan_in": False, "weigh_by_documents": False}
+    ),
+    "rows of the vocabulary by holders": changed(outer={"vocabulary_rows": "holders"}),
+    "rows by holders, alternations, sampling": changed(
+        routing={"alternations": (1,)}, outer={"path_share": 0.75, "vocabulary_rows": "holders"}
     ),
     "alternations, sampling and overlap": changed(
         routing={"alternations": (1, 2), "overlap": 2}, outer={"path_share": 0.5}

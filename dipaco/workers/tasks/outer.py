@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -19,8 +19,23 @@ from dipaco import trees
 from dipaco.control.tasks import Claim, Contribution, Fact, GradientStats, ModuleReady, Task
 from dipaco.outer.compress import Codec, codec
 from dipaco.outer.errors import BadEncoding, NotFinite
-from dipaco.outer.gradient import WeightedMean, mean_cosine, path_weights, weight_in_step
+from dipaco.outer.gradient import (
+    ContributionNorm,
+    WeightedMean,
+    mean_cosine,
+    path_weights,
+    weight_in_step,
+)
 from dipaco.outer.step import fresh, outer_step
+from dipaco.outer.vocabulary import (
+    VOCABULARY_AXIS,
+    effective_fan_in,
+    put_rows,
+    row_shares,
+    row_weights_in_step,
+    sent_rows,
+    take_rows,
+)
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_state, map_tree, save_state, save_tree
 from dipaco.workers.errors import ContributionMissing, ContributionRefused, ModuleDiverged
@@ -67,6 +82,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     momentum = fresh(settings, before)
     if stored.outer_state is not None:
         momentum = load_state(run.objects, stored.outer_state, momentum)
+    norm_by_weight = _norm_by_weight(mean, has_rows=weights[0].sent_V is not None)
     after, momentum, norm = outer_step(settings, before, mean, momentum, fan_in)
     for name, leaf in trees.flatten(after):
         if not np.isfinite(leaf).all():
@@ -79,7 +95,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
             parameters=save_tree(run.objects, "modules", after),
             outer_state=save_state(run.objects, momentum),
             gradient_norm=norm,
-            gradient_stats=_gradient_stats(contributions, weights, norms, norm),
+            gradient_stats=_gradient_stats(contributions, weights, norms, norm_by_weight),
         )
     ]
 
@@ -110,30 +126,51 @@ def _contributions(run: Run, task: Task, awaited: list[tuple[int, int]]) -> list
     return [by_phase_and_path[key] for key in awaited]
 
 
-def _weights(run: Run, task: Task, contributions: list[Contribution]) -> tuple[list[float], int]:
-    """The weight of each contribution, and the fan-in of the step."""
+class ContributionWeights(NamedTuple):
+    """How much one contribution counts in a step."""
+
+    weight: float
+    row_weight_V: np.ndarray | None  # of rows of the vocabulary; None: as all else
+    sent_V: np.ndarray | None  # the rows that it holds; None: all
+
+
+def _weights(
+    run: Run, task: Task, contributions: list[Contribution]
+) -> tuple[list[ContributionWeights], int]:
+    """The weights of each contribution, and the fan-in of the step."""
     arm, settings = run.plan.arm(task.arm), run.config.outer
     alphas: dict[tuple[int, int], float] = {}
     fan_ins: dict[int, int] = {}
+    counts: dict[int, np.ndarray | None] = {}
+    shares: dict[int, np.ndarray] = {}  # for rows of the vocabulary
     for phase in sorted({contribution.phase for contribution in contributions}):
         through = arm.paths_through(task.module, phase)
         documents = run.shards_of(run.routing_of(task.arm, phase)).documents
-        shares = path_weights(
+        of_phase = path_weights(
             [documents[path] for path in through], by_documents=settings.weigh_by_documents
         )
         fan_ins[phase] = len(through)
-        alphas |= {(phase, path): a for path, a in zip(through, shares.tolist(), strict=True)}
+        alphas |= {(phase, path): a for path, a in zip(through, of_phase.tolist(), strict=True)}
+        counts[phase] = counts_PV = run.counts_through(task.arm, task.module, phase)
+        if counts_PV is not None:
+            shares[phase] = row_shares(counts_PV, of_phase)
     fan_in = fan_ins[max(fan_ins)]  # of the newest phase among them
-    weights = [
-        weight_in_step(
-            alphas[contribution.phase, contribution.path],
-            fan_ins[contribution.phase],
-            fan_in,
-            rescale_by_fan_in=settings.rescale_by_fan_in,
+
+    def weights_of(phase: int, path: int) -> ContributionWeights:
+        rescale = settings.rescale_by_fan_in
+        weight = weight_in_step(
+            alphas[phase, path], fan_ins[phase], fan_in, rescale_by_fan_in=rescale
         )
-        for contribution in contributions
-    ]
-    return weights, fan_in
+        if (counts_PV := counts[phase]) is None:
+            return ContributionWeights(weight, None, None)
+        place = arm.paths_through(task.module, phase).index(path)
+        fan_in_V = effective_fan_in(shares[phase])
+        row_weight_V = row_weights_in_step(
+            shares[phase][place], fan_in_V, fan_in, rescale_by_fan_in=rescale
+        )
+        return ContributionWeights(weight, row_weight_V, sent_rows(counts_PV, place))
+
+    return [weights_of(each.phase, each.path) for each in contributions], fan_in
 
 
 def _check_bases(run: Run, task: Task, contributions: list[Contribution]) -> None:
@@ -148,15 +185,28 @@ def _check_bases(run: Run, task: Task, contributions: list[Contribution]) -> Non
 
 
 def _gradient_stats(
-    contributions: list[Contribution], weights: list[float], norms: list[float], norm_of_mean: float
+    contributions: list[Contribution],
+    weights: list[ContributionWeights],
+    norms: list[ContributionNorm],
+    norm_of_mean: float,
 ) -> GradientStats:
-    """A path may have two contributions, one of them late: the norm of the newer one is kept."""
-    cosine = mean_cosine(weights, norms, norm_of_mean)
+    """A path may have two contributions, one of them late: the norm of the newer one is kept. The
+    cosine leaves out rows of the vocabulary that have weights of their own.
+    """
+    of_rest = [norm.by_weight for norm in norms]
+    cosine = mean_cosine([each.weight for each in weights], of_rest, norm_of_mean)
     by_path = zip(contributions, norms, strict=True)
     return GradientStats(
-        {contribution.path: norm for contribution, norm in by_path},
+        {contribution.path: norm.whole for contribution, norm in by_path},
         None if math.isnan(cosine) else cosine,
     )
+
+
+def _norm_by_weight(mean: Mapping[str, Any], *, has_rows: bool) -> float:
+    """The norm of a mean, without rows of the vocabulary that have weights of their own."""
+    leaves = trees.flatten(mean)
+    kept = [leaf for name, leaf in leaves if not (has_rows and name in VOCABULARY_AXIS)]
+    return math.sqrt(sum(float(np.vdot(leaf, leaf)) for leaf in kept))
 
 
 def _find_culprit(run: Run, contributions: list[Contribution], codec: Codec) -> None:
@@ -175,25 +225,37 @@ def _refuse(contribution: Contribution, reason: str) -> NoReturn:
 
 
 def _weighted_mean(
-    run: Run, contributions: list[Contribution], weights: list[float], like: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[float]]:
+    run: Run,
+    contributions: list[Contribution],
+    weights: list[ContributionWeights],
+    like: Mapping[str, Any],
+) -> tuple[dict[str, Any], list[ContributionNorm]]:
     """The weighted mean of the contributions in the order given, each read once; and the norm of
     each.
     """
     decode = codec(run.config.outer.codec).decode
 
     # A function, so that a contribution is freed before the one after the next is read.
-    def add(mean: WeightedMean, contribution: Contribution, message: Any, weight: float) -> float:
+    def add(
+        mean: WeightedMean,
+        contribution: Contribution,
+        message: Any,
+        weights: ContributionWeights,
+    ) -> ContributionNorm:
         try:
             gradient = decode(message)
         except BadEncoding as error:
             _refuse(contribution, str(error))
-        difference = trees.difference(like, gradient)
+        sent_V = weights.sent_V
+        difference = trees.difference(like if sent_V is None else take_rows(like, sent_V), gradient)
         if difference is not None:
             _refuse(contribution, f"Its {difference}.")
-        norm = mean.add(gradient, weight)
+        whole = gradient if sent_V is None else put_rows(gradient, sent_V)
+        norm = mean.add(whole, weights.weight, weights.row_weight_V)
         # Finite values whose squares overflow would make the module diverge, whoever steps it.
-        if norm == math.inf and all(np.isfinite(leaf).all() for _, leaf in trees.flatten(gradient)):
+        if norm.whole == math.inf and all(
+            np.isfinite(leaf).all() for _, leaf in trees.flatten(gradient)
+        ):
             _refuse(contribution, "Its norm is infinite: a value is larger than training gives.")
         return norm
 
@@ -205,7 +267,7 @@ def _weighted_mean(
     ):
         mean = WeightedMean(threads)
         norms = [
-            add(mean, contribution, next(messages), weight)
-            for contribution, weight in zip(contributions, weights, strict=True)
+            add(mean, contribution, next(messages), of_contribution)
+            for contribution, of_contribution in zip(contributions, weights, strict=True)
         ]
         return mean.take(), norms

@@ -13,7 +13,7 @@ from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
 from dipaco.data.pack import load_plan
 from dipaco.data.shard_tokens import shard_tokens_digest, write_shard_tokens
-from dipaco.data.shards import Shard, build_shard, domain_table, hold_out
+from dipaco.data.shards import Shard, build_shard, domain_table, hold_out, token_counts
 from dipaco.receipt import Receipt
 from dipaco.routing.calibration import is_near
 from dipaco.routing.discriminative import calibrated, fit_classifier
@@ -56,6 +56,10 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
         "shards": run.objects.write_bytes("shards", "json", json.dumps(index).encode()),
         "valid": save_tree(run.objects, "shards", {"documents": valid, "paths": valid_paths}),
     }
+    if config.outer.vocabulary_rows == "holders":
+        size = config.model.vocab_size
+        counts_PV = np.stack([token_counts(corpus, shard.plan, size) for shard in shards])
+        artifacts["token_counts"] = save_tree(run.objects, "shards", {"token_counts": counts_PV})
     if config.inner.hold_out:
         tree = {f"{path:06d}": documents for path, documents in enumerate(held_out)}
         artifacts["held_out"] = save_tree(run.objects, "shards", tree)

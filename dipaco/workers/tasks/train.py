@@ -18,8 +18,9 @@ from dipaco.inner.phase import run_phase
 from dipaco.inner.phase_runner import PhaseRunner, PhaseWork
 from dipaco.inner.stacked import unstack
 from dipaco.inner.state import PathState
-from dipaco.outer.compress import EncodedContribution, codec, encode_contribution
+from dipaco.outer.compress import EncodedContribution, codec, encode_rows
 from dipaco.outer.gradient import outer_gradient
+from dipaco.outer.vocabulary import sent_rows
 from dipaco.receipt import Receipt
 from dipaco.runs.machine import machine
 from dipaco.runs.run import Run
@@ -284,7 +285,7 @@ def _contribute(
     contributions: list[Fact] = []
     residual: dict[str, Any] = {}
     for module, before in start.modules.items():
-        encoded = _encoded(run, start.residual, before, after[module])
+        encoded = _encoded(run, start, module, before, after[module])
         residual |= encoded.residual or {}
         # One folder per module and phase, which the outer step deletes as a whole.
         kind = f"messages/{arm.name}/{module}/{phase:06d}"
@@ -313,11 +314,16 @@ def module_as_trained(run: Run, claim: Claim, module: ModuleId, parameters: Any)
 
 
 def _encoded(
-    run: Run, residual: Mapping[str, Any] | None, before: Any, after: Any
+    run: Run, start: PhaseStart, module: ModuleId, before: Any, after: Any
 ) -> EncodedContribution:
+    residual, (path, phase) = start.residual, (start.claim.task.path, start.claim.task.phase)
     of_module = None if residual is None else {part: residual[part] for part in before}
-    return encode_contribution(
-        codec(run.config.outer.codec), outer_gradient(before, after), of_module
+    counts_PV = run.counts_through(start.arm.name, module, phase)
+    sent_V = None
+    if counts_PV is not None:
+        sent_V = sent_rows(counts_PV, start.arm.paths_through(module, phase).index(path))
+    return encode_rows(
+        codec(run.config.outer.codec), outer_gradient(before, after), of_module, sent_V
     )
 
 

@@ -1,0 +1,110 @@
+"""Rows of the vocabulary, averaged by the paths that have their tokens. Ours, not the paper's.
+
+A token's *row* is its row of the embedding and its column of the head. A path whose shard has no
+such token learns nothing of it, but the softmax pushes the column down at every step, and AdamW
+makes full steps of that: in a plain mean such paths undo what the others learn. So a row is
+averaged by occurrences: the weight of path i for token v is n_i(v) / sum_j n_j(v), where n_i(v)
+counts the token in the shard of path i. That is exactly 0 for a path without the token, and the
+paper's alpha_i for a token that no path has.
+
+It generalises alpha_i = |D_i| / sum |D| (arXiv 2403.10616, eq. 3) from shards to rows: with counts
+in proportion to documents it is the paper's mean. The rescale by the root of the fan-in (section
+2.7) takes the row's effective fan-in, 1 / sum_i w_i^2: the number of paths where all have equal
+counts, one where only one has the token. Relatives: FedSubAvg (arXiv 2109.07704).
+
+A path does not send rows that would have no weight (`sent_rows`).
+
+Axes: P paths through a module, V tokens of the vocabulary.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dipaco import trees
+
+VOCABULARY_AXIS = {"embed.table": 0, "head.kernel": 1}  # leaf -> its axis of tokens
+
+
+def has_rows(tree: Mapping[str, Any]) -> bool:
+    """Whether a module owns a part of the vocabulary."""
+    return any(name in VOCABULARY_AXIS for name, _ in trees.flatten(tree))
+
+
+def row_shares(counts_PV: np.ndarray, alpha_P: np.ndarray) -> np.ndarray:
+    """float64 [P, V]: the weight of each path for each token's row; the sum over P is one.
+
+    Args:
+      counts_PV: how often each token occurs in the shard of each path through the module.
+      alpha_P: their weights from `gradient.path_weights`, for tokens that no path has.
+    """
+    total_V = counts_PV.sum(axis=0, dtype=np.float64)
+    by_count_PV = counts_PV / np.where(total_V > 0, total_V, 1.0)
+    return np.where(total_V > 0, by_count_PV, np.asarray(alpha_P, np.float64)[:, None])
+
+
+def effective_fan_in(share_PV: np.ndarray) -> np.ndarray:
+    """float64 [V]: how many equal paths each row's mean is as good as, 1 / sum of squares."""
+    return 1.0 / np.square(share_PV).sum(axis=0)
+
+
+def row_weights_in_step(
+    share_V: np.ndarray, fan_in_V: np.ndarray, fan_in_of_step: int, *, rescale_by_fan_in: bool
+) -> np.ndarray:
+    """float32 [V]: the weights of one contribution in a step, as `gradient.weight_in_step`.
+
+    The step multiplies the mean by the root of its fan-in; these weights turn that into the root of
+    each row's effective fan-in, in the phase that the contribution is of.
+    """
+    if rescale_by_fan_in:
+        share_V = share_V * np.sqrt(fan_in_V / fan_in_of_step)
+    return share_V.astype(np.float32)
+
+
+def sent_rows(counts_PV: np.ndarray, path: int) -> np.ndarray:
+    """bool [V]: the rows that a path contributes. The others would have no weight: another path
+    through the module has the token and this one has not.
+
+    Args:
+      counts_PV: of the paths through the module that take part in the phase.
+      path: its place among them.
+    """
+    return (counts_PV[path] > 0) | (counts_PV.sum(axis=0) == 0)
+
+
+def take_rows(tree: Mapping[str, Any], sent_V: np.ndarray) -> dict[str, Any]:
+    """A tree of a module with only some rows of the vocabulary."""
+    return trees.unflatten(
+        {
+            name: np.compress(sent_V, leaf, axis=VOCABULARY_AXIS[name])
+            if name in VOCABULARY_AXIS
+            else leaf
+            for name, leaf in trees.flatten(tree)
+        }
+    )
+
+
+def put_rows(
+    tree: Mapping[str, Any], sent_V: np.ndarray, others: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The inverse: a tree with all rows, those that were not taken from `others`, or 0."""
+    rest = {} if others is None else dict(trees.flatten(others))
+
+    def put(name: str, leaf: np.ndarray) -> np.ndarray:
+        axis = VOCABULARY_AXIS[name]
+        shape = list(leaf.shape)
+        shape[axis] = len(sent_V)
+        whole = np.array(rest[name]) if name in rest else np.zeros(shape, leaf.dtype)
+        whole[(slice(None),) * axis + (sent_V,)] = leaf
+        return whole
+
+    leaves = trees.flatten(tree)
+    return trees.unflatten(
+        {name: put(name, leaf) if name in VOCABULARY_AXIS else leaf for name, leaf in leaves}
+    )
+
+
+def along_rows(name: str, row_weight_V: np.ndarray) -> np.ndarray:
+    """Weights of tokens, shaped to multiply a leaf of the vocabulary."""
+    return row_weight_V[:, None] if VOCABULARY_AXIS[name] == 0 else row_weight_V[None, :]
