@@ -13,8 +13,9 @@ ledger.
 
 `--history N` measures something else instead: what is asked again and again of a run of 256 paths
 that has N phases behind it, while 255 paths are claimed and nothing is ready. *A look* is what an
-idle worker asks until something is due, *late tasks* what it asks once a lease; *launcher* and
-*metrics* are one poll and one scrape.
+idle worker asks until something is due, *silent workers* what every worker asks once a heartbeat,
+*late tasks* what an idle one asks once a lease; *launcher* and *metrics* are one poll and one
+scrape.
 """
 
 import argparse
@@ -210,9 +211,13 @@ def milliseconds(ask: Callable[[Ledger], Any], ledger: Ledger) -> float:
 
 def look(ledger: Ledger) -> None:
     ledger.meta.command()
-    ledger.queue.reap()
     ledger.queue.claim("idle")
+    ledger.failures.end_delays()
     ledger.queue.unfinished_kinds()
+
+
+def look_for_silent_workers(ledger: Ledger) -> None:
+    ledger.queue.reap()
 
 
 def look_for_late_tasks(ledger: Ledger) -> None:
@@ -234,8 +239,12 @@ def scrape(ledger: Ledger) -> None:
 
 
 QUESTIONS = {
-    "a look": look, "late tasks": look_for_late_tasks, "launcher": poll, "metrics": scrape,
-}  # fmt: skip
+    "a look": look,
+    "silent workers": look_for_silent_workers,
+    "late tasks": look_for_late_tasks,
+    "launcher": poll,
+    "metrics": scrape,
+}
 
 
 def fact_of(task: Task) -> Contribution:

@@ -13,6 +13,7 @@ from dipaco.control.plan import BASE, Plan, one_path
 from dipaco.control.tasks import PRIORITY, Task
 from dipaco.topology import ModuleId
 from tests.control.conftest import GRID, arm, facts_of
+from tests.control.test_totals import SUMS
 
 PATHS, MODULES = 16, 8
 NUMBERS = "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {last}) "
@@ -34,15 +35,29 @@ FACTS = {
     "CAST(i % {paths} AS TEXT), i / {paths}, 8, 'done' FROM n",
 }
 
+TOTALS = {
+    "path_totals (arm, path, phases, tokens, seconds, bytes_down, bytes_up, snapshot_bytes)": (
+        "path_totals"
+    ),
+    "path_machines (arm, path, machine, phases)": "path_machines",
+    "module_totals (arm, module, num_bytes, state_bytes)": "module_totals",
+    "settled_tasks (kind, arm, subject, state, number)": "settled_tasks",
+}
+
 
 def fill(ledger, phases):
     """A run that has gone through `phases`; all paths but one are in the next."""
     execute = ledger._database._connection.execute
-    for table, text in FACTS.items():
-        paths = MODULES if table == "modules" else PATHS
-        numbers = NUMBERS.format(last=paths * phases - 1)
-        columns, select = text.format(paths=paths).split(" SELECT", 1)
-        execute(f"INSERT INTO {table} {columns} {numbers} SELECT{select}")
+    with ledger._database.transaction():
+        if ledger._database.is_remote:  # triggers would change the same rows a thousand times
+            execute("SET LOCAL session_replication_role = replica")
+        for table, text in FACTS.items():
+            paths = MODULES if table == "modules" else PATHS
+            numbers = NUMBERS.format(last=paths * phases - 1)
+            columns, select = text.format(paths=paths).split(" SELECT", 1)
+            execute(f"INSERT INTO {table} {columns} {numbers} SELECT{select}")
+        for columns, name in TOTALS.items() if ledger._database.is_remote else ():
+            execute(f"INSERT INTO {columns} {SUMS[name][1]}")
     ledger.queue.give_back_all()
     with ledger._database.transaction():
         ledger._database.change("reopen_tasks")
@@ -52,7 +67,8 @@ def fill(ledger, phases):
     while ledger.queue.claim("somebody") is not None:
         pass
     if ledger._database.is_remote:
-        execute("VACUUM ANALYZE")  # as a server does by itself
+        for table in (*FACTS, *SUMS.keys() - {"scores"}, "claims"):
+            execute(f'ANALYZE "{ledger._database._schema}".{table}')  # as a server does by itself
 
 
 def counted(ledger, ask):
@@ -194,7 +210,7 @@ def test_what_a_commit_costs_does_not_depend_on_the_history(two_to_change):
             claim = ledger.queue.claim("w")
             costs[phases, claim.task] = cost_of_commit(ledger, claim)
     for task in COMMITS:
-        assert costs[LONG, task] <= 1.5 * costs[SHORT, task] + 20, costs
+        assert 0 < costs[LONG, task] <= 1.5 * costs[SHORT, task] + 20, costs
 
 
 def cost_of_commit(ledger, claim):
