@@ -207,8 +207,8 @@ MUTANTS = (
         file="dipaco/workers/loop.py",
         old="                self._give_back_if_possible(claims)\n",
         new="                pass\n",
-        breaks="a worker that ends with an error gives its task back at once",
-        tests=(LOOP,),
+        breaks="a worker that a fault of its machine ends gives its task back at once",
+        tests=("tests/workers/test_failing.py",),
     ),
     Mutant(
         name="dead-workers-keep-their-tasks",
