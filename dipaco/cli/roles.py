@@ -75,10 +75,11 @@ class RoleVerb:
         name = name_of(options.name)
         run = open_run(options.run, options.database)  # raises before a lock file is made
         is_synchronous = run.config.outer.synchronous
+        secret = run.ledger.meta.hosts_secret() if host_options.hosts > 1 else ""
         run.ledger.close()
         if host_options.hosts > 1 and is_synchronous:
             raise BadHosts(problem="`outer.synchronous` steps all paths in one process of one host")
-        hosts = join_hosts(host_options)
+        hosts = join_hosts(host_options, secret)
         use_compilation_cache(cache_folder() / "compiled")
         with joined_run(options.run, options.database) as run, exit_with_other_hosts(hosts):
             if not hosts.is_first:

@@ -58,13 +58,16 @@ class Failures:
         self._database = database
 
     @retried
-    def fail(self, claim: Claim, reason: str, *, is_lasting: bool = False) -> bool:
+    def fail(
+        self, claim: Claim, reason: str, *, is_lasting: bool = False, is_crash: bool = False
+    ) -> bool:
         """Ends a claim whose task raised an error.
 
         Args:
           claim: dropped.
           reason: the error, for `status`.
           is_lasting: trying again would meet it again; the task fails at once.
+          is_crash: it may have been caused by a process that died, and counts as one.
 
         Returns:
           Whether the task has failed now; else it is tried again later.
@@ -78,7 +81,13 @@ class Failures:
             if database.one("drop_claim", **key) is None:
                 raise ClaimLost(task=claim.task)
             state = _count(
-                database, claim.task_id, claim.worker, reason, errors=1, is_lasting=is_lasting
+                database,
+                claim.task_id,
+                claim.worker,
+                reason,
+                errors=int(not is_crash),
+                crashes=int(is_crash),
+                is_lasting=is_lasting,
             )
         return state == "failed"
 

@@ -2,6 +2,7 @@
 that launchers keep, and the program version that it is pinned to.
 """
 
+import secrets
 import uuid
 from typing import NamedTuple
 
@@ -38,6 +39,12 @@ class Meta:
         with self._database.transaction():
             self._database.change("remember_meta", key=key, value=value)
         return self.get(key) or value
+
+    def hosts_secret(self) -> str:
+        """What the hosts of a worker sign with; made the first time. Whoever reads the ledger has
+        it.
+        """
+        return self.remember("hosts_secret", secrets.token_hex(32))
 
     @retried
     def set_command(self, name: str) -> None:

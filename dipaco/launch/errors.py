@@ -11,6 +11,10 @@ class NoCluster(DipacoError):
     """There is no Ray cluster at `{address}`: {problem}. Start one (`ray start --head`), or give `--address HOST:PORT`; `--address local` starts one on this machine."""
 
 
+class ClusterWithoutToken(DipacoError):
+    """This process has no token for the Ray cluster at `{address}`, so whoever reaches a port of that cluster can run programs on it and read the run's credentials. Make a token (`ray get-auth-token --generate`) and start the cluster and this command with RAY_AUTH_MODE=token. On a network that nobody else reaches, RAY_AUTH_MODE=disabled goes without one."""
+
+
 class ClusterNeedsServer(DipacoError):
     """The run {run} has its facts in SQLite, which only processes of one machine can use, and the cluster has {machines} machines. Begin the run with --database postgresql://HOST/NAME, or env:VARIABLE."""
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from dipaco.errors import ExtraMissing
 from dipaco.launch.devices import fake_cpus, memory_limit
 from dipaco.launch.engine import UNSEEN, Engine, ProcessCommand
-from dipaco.launch.errors import ClusterNeedsServer, NoCluster
+from dipaco.launch.errors import ClusterNeedsServer, ClusterWithoutToken, NoCluster
 from dipaco.launch.local import free_port, last_line
 from dipaco.store.address import Address
 from dipaco.store.layout import Layout
@@ -199,7 +199,7 @@ class RayEngine(Engine):
       on_one_machine: the run's name if only one machine can work on it, else None.
 
     Raises:
-      NoCluster, ClusterNeedsServer.
+      NoCluster, ClusterWithoutToken, ClusterNeedsServer.
     """
 
     def __init__(
@@ -274,7 +274,12 @@ def _check_reachable(address: str | None) -> None:
 
 
 def connect(address: str | None) -> None:
-    """Connects to a cluster; `address` as in `RayEngine`. Raises `NoCluster`."""
+    """Connects to a cluster; `address` as in `RayEngine`.
+
+    Raises:
+      NoCluster: there is none, or it refuses.
+      ClusterWithoutToken: it takes everybody, and nobody has said that this is meant.
+    """
     _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -291,3 +296,7 @@ def connect(address: str | None) -> None:
         if is_reachable and os.environ.get("RAY_AUTH_MODE") != "token":
             problem += f" ({TOKEN_ADVICE})"
         raise NoCluster(address=address or "this machine", problem=problem) from error
+    # Ray has set the variable if it found a token. A cluster of its own gets one by itself.
+    if address != "local" and "RAY_AUTH_MODE" not in os.environ:
+        ray.shutdown()
+        raise ClusterWithoutToken(address=address or "this machine")

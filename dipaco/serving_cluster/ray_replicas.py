@@ -283,7 +283,7 @@ def join_cluster(
       address: of the cluster, as `launch.ray.RayEngine` takes it.
 
     Raises:
-      NoCluster.
+      NoCluster, ClusterWithoutToken.
     """
     connect(address)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)

@@ -33,15 +33,22 @@ class FailureCounter:
         self._have_failed = True  # some task of the run, when last looked; not known yet
         self._lasting: dict[Task, Exception] = {}  # errors that no worker can do without a person
 
-    def fail(self, claim: Claim, error: Exception) -> None:
+    def fail(self, claim: Claim, error: Exception, *, is_crash: bool = False) -> None:
         """Counts an error against its task, and gives the task up for now.
+
+        Args:
+          claim: on the task.
+          error: that it raised.
+          is_crash: another host of this worker may have died of it, or been preempted.
 
         Raises:
           ManyTasksFailed: so did other tasks before it, and there are other workers.
         """
         reason, is_lasting = reason_of(error), getattr(error, "is_lasting", False)
         try:
-            is_final = self._run.ledger.failures.fail(claim, reason, is_lasting=is_lasting)
+            is_final = self._run.ledger.failures.fail(
+                claim, reason, is_lasting=is_lasting, is_crash=is_crash
+            )
         except ClaimLost:
             self._callbacks.claim_lost(claim)
             return

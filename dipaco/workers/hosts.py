@@ -10,9 +10,12 @@ The state of a path is gathered at the end of its phase and saved whole by the f
 has one digest, however many hosts computed it.
 """
 
+import hashlib
+import hmac
 import importlib
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -27,6 +30,7 @@ TIMEOUT_SECONDS = 600.0  # another host may read its modules from a slow store
 HEARTBEAT_SECONDS = 30  # without one, JAX ends the others
 SHUTDOWN_SECONDS = 30  # how long the first host to finish waits for the last
 WAIT_SECONDS = 1.0  # per wait for a value; in between, a host looks whether it is to stop
+BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"  # where it listens, if not at its address
 POLL_SECONDS = 1.0  # between two looks of the first host whether another is to stop
 
 
@@ -62,10 +66,13 @@ class HostGroup:
       client: of JAX's coordination service.
       index: of this host; the first is 0.
       count: of all hosts.
+      secret: that only the hosts have. JAX's service lets in whoever reaches its port, so what the
+        hosts tell each other is signed with it: a stranger cannot give them tasks.
     """
 
-    def __init__(self, client: Any, index: int, count: int):
+    def __init__(self, client: Any, index: int, count: int, secret: str):
         self._client, self.index, self.count = client, index, count
+        self._secret = secret.encode()
         self._numbers = itertools.count()
         self._published: list[str] = []  # keys to delete once all hosts have read them
         self._stop_is_requested = False
@@ -142,7 +149,16 @@ class HostGroup:
 
     def _publish(self, key: str, value: str) -> None:
         self._published.append(key)
-        self._client.key_value_set(key, value)
+        self._client.key_value_set(key, f"{self._signature(key, value)} {value}")
+
+    def _signature(self, key: str, value: str) -> str:
+        return hmac.new(self._secret, f"{key} {value}".encode(), hashlib.sha256).hexdigest()
+
+    def _checked(self, key: str, signed: str) -> str:
+        signature, _, value = signed.partition(" ")
+        if not hmac.compare_digest(signature, self._signature(key, value)):
+            raise HostGroupBroken(f"what is at {key} was not written by a host of this worker")
+        return value
 
     def _read(self, key: str, timeout_seconds: float = float("inf")) -> str:
         import jax
@@ -150,7 +166,8 @@ class HostGroup:
         deadline = time.monotonic() + timeout_seconds
         while True:
             try:
-                return self._client.blocking_key_value_get(key, round(WAIT_SECONDS * 1000))
+                found = self._client.blocking_key_value_get(key, round(WAIT_SECONDS * 1000))
+                return self._checked(key, found)
             except jax.errors.JaxRuntimeError as error:
                 if not str(error).startswith("DEADLINE_EXCEEDED"):
                     raise HostGroupBroken(f"{key}: {error}") from error
@@ -193,9 +210,16 @@ class HostOptions(NamedTuple):
             raise BadHosts(problem="`--coordinator` is for several hosts; give `--hosts` as well")
 
 
-def join_hosts(options: HostOptions) -> Hosts:
+def join_hosts(options: HostOptions, secret: str) -> Hosts:
     """Waits for all hosts. JAX then sees the devices of all of them; must be called before JAX
     initialises any.
+
+    The first host listens at the given address only (JAX itself would listen on every interface),
+    or where the environment says (JAX_COORDINATOR_BIND_ADDRESS).
+
+    Args:
+      options: which host this is.
+      secret: that only the hosts have; the run's ledger keeps it.
     """
     if options.hosts == 1:
         return SINGLE_HOST
@@ -206,10 +230,11 @@ def join_hosts(options: HostOptions) -> Hosts:
         options.coordinator,
         options.hosts,
         options.index,
+        coordinator_bind_address=os.environ.get(BIND_VARIABLE, options.coordinator),
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         shutdown_timeout_seconds=SHUTDOWN_SECONDS,
     )
-    return HostGroup(distributed.global_state.client, options.index, options.hosts)
+    return HostGroup(distributed.global_state.client, options.index, options.hosts, secret)
 
 
 def encode_claim(claim: Claim) -> str:

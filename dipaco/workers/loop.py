@@ -237,8 +237,10 @@ class Worker:
         """The worker goes on with other tasks, unless it may be in no state to. Raises `error` if
         it is no `DipacoError`, and what `FailureCounter.fail` raises.
         """
-        self._failures.fail(claim, error)
-        if not isinstance(error, DipacoError):
+        is_defect = not isinstance(error, DipacoError)
+        # A collective fails when another host of this worker is preempted.
+        self._failures.fail(claim, error, is_crash=is_defect and self._hosts.count > 1)
+        if is_defect:
             raise error
 
     def _release(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:

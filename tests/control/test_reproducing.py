@@ -146,3 +146,23 @@ def test_once_that_one_is_done_it_counts_anew(ledger, plan):
         ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     assert ledger.queue.is_finished()
     assert ledger.redos.num_refusals() == MOST_REDOS * 8
+
+
+def test_it_also_counts_anew_when_that_one_is_done_again(ledger, plan):
+    step = do_until(ledger, plan, "outer")
+    path = plan.arm("modular").topology.paths_through(step.task.module)[0]
+    cause = Task("train", "modular", str(path), 0)
+    for _ in range(MOST_REDOS):
+        ledger.redos.redo(step, cause, "objects/one", "damaged")
+        again = do_until(ledger, plan, "outer")
+        assert again.task == step.task
+        step = again
+    ledger.commit.finish(plan, step, facts_of(plan, step.task))
+    claim = do_until(ledger, plan, "train")
+    while claim.task.arm != "modular" or claim.task.phase == 0:
+        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        claim = do_until(ledger, plan, "train")
+    ledger.redos.redo(claim, step.task, "objects/module", "missing")
+    again = do_until(ledger, plan, "outer")
+    assert again.task == step.task
+    ledger.redos.redo(again, cause, "objects/one", "damaged")

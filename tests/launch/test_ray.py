@@ -135,3 +135,39 @@ def test_a_refused_connection_mentions_the_token(monkeypatch, address, mode, men
         with pytest.raises(NoCluster, match="Failed to connect to Ray cluster") as error:
             file.connect(address.format(port=head.getsockname()[1]))
     assert ("RAY_AUTH_MODE=token" in str(error.value)) == mentions_token
+
+
+@pytest.mark.parametrize(
+    ("address", "mode", "found", "is_refused"),
+    [
+        (None, None, None, True),
+        (None, None, "token", False),  # Ray finds one in ~/.ray, and sets the variable
+        (None, "token", None, False),
+        (None, "disabled", None, False),
+        ("local", None, None, False),
+    ],
+)
+def test_a_cluster_without_a_token_is_refused_unless_that_is_meant(
+    monkeypatch, address, mode, found, is_refused
+):
+    from dipaco.launch import ray as file
+    from dipaco.launch.errors import ClusterWithoutToken
+
+    ended = []
+
+    def begin(**_):
+        if found is not None:
+            monkeypatch.setenv("RAY_AUTH_MODE", found)
+
+    monkeypatch.setattr(file.ray, "init", begin)
+    monkeypatch.setattr(file.ray, "shutdown", lambda: ended.append("shut down"))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    if is_refused:
+        with pytest.raises(ClusterWithoutToken, match="RAY_AUTH_MODE=token"):
+            file.connect(address)
+        assert ended == ["shut down"]
+    else:
+        file.connect(address)
+        assert not ended

@@ -3,6 +3,7 @@ matter.
 """
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
@@ -127,6 +128,23 @@ def test_a_crash_of_the_program_is_counted_and_ends_the_worker(begin, poison):
     with pytest.raises(RuntimeError):
         worker_of(run).run_until_finished()
     assert [failure.reason for failure in run.ledger.failures.list()] == ["RuntimeError: a defect"]
+
+
+def test_when_another_host_of_the_worker_dies_the_task_has_not_failed(begin, poison):
+    """A collective raises an error then, as a defect would."""
+    run = begin(CONFIG)
+    work_until(run, 1)
+    poison(
+        RuntimeError("Gloo: peer closed"), *(Task("train", MODULAR, str(n), 1) for n in range(4))
+    )
+    for number in range(MOST_ERRORS + 1):
+        worker = worker_of(
+            run, f"w{number}", hosts=SimpleNamespace(count=2, is_stop_requested=False)
+        )
+        with pytest.raises(RuntimeError):
+            worker.run_once()
+    assert {failure.errors for failure in run.ledger.failures.list()} == {0}
+    assert {failure.state for failure in run.ledger.failures.list()} <= {"ready", "delayed"}
 
 
 def test_a_worker_on_which_everything_fails_leaves_if_there_are_others(begin, poison):

@@ -29,7 +29,14 @@ from dipaco.runs.programs import Programs
 from dipaco.store.errors import ObjectDamaged
 from dipaco.workers import hosts as hosts_file
 from dipaco.workers.errors import BadHosts
-from dipaco.workers.hosts import HostGroup, HostGroupBroken, HostOptions, decode_claim, encode_claim
+from dipaco.workers.hosts import (
+    HostGroup,
+    HostGroupBroken,
+    HostOptions,
+    decode_claim,
+    encode_claim,
+    join_hosts,
+)
 from tests.support.tiny_run import facts
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
@@ -73,7 +80,7 @@ def on_each(service, act, count=3):
 
     def guarded(index):
         try:
-            return act(HostGroup(service, index, count))
+            return act(HostGroup(service, index, count, "secret"))
         except Exception as error:
             return error
 
@@ -117,14 +124,40 @@ def test_hosts_with_different_results_break_the_group(service):
     assert "different results: 0, 1, 2" in str(ends[0])
 
 
+@pytest.mark.parametrize("what", ["task", "signed by another", "replayed at another place"])
+def test_what_a_stranger_writes_is_not_done(service, what):
+    """JAX's coordination service lets in whoever reaches its port."""
+    first, second = HostGroup(service, 0, 2, "secret"), HostGroup(service, 1, 2, "secret")
+    if what == "task":
+        service.key_value_set("dipaco/broadcast/0", '"delete everything"')
+    elif what == "signed by another":
+        HostGroup(service, 0, 2, "guessed").broadcast("delete everything")
+    else:
+        first.broadcast("delete everything")
+        second.broadcast()
+        service.key_value_set("dipaco/broadcast/1", service.values["dipaco/broadcast/0"])
+    with pytest.raises(HostGroupBroken, match="was not written by a host of this worker"):
+        second.broadcast()
+
+
+def test_the_coordinator_listens_at_its_own_address_only(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **more: asked.update(more))
+    join_hosts(HostOptions(2, 0, "10.0.0.7:1234"), "secret")
+    assert asked["coordinator_bind_address"] == "10.0.0.7:1234"
+    monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "0.0.0.0:1234")
+    join_hosts(HostOptions(2, 0, "service.cluster:1234"), "secret")
+    assert asked["coordinator_bind_address"] == "0.0.0.0:1234"
+
+
 def test_a_silent_host_is_waited_for_until_a_timeout(service, monkeypatch):
     monkeypatch.setattr(hosts_file, "TIMEOUT_SECONDS", 0.05)
     with pytest.raises(HostGroupBroken, match="nothing at dipaco/outcome/0/1 for 0 s"):
-        HostGroup(service, 0, 2).run_on_all(lambda: "here")
+        HostGroup(service, 0, 2, "secret").run_on_all(lambda: "here")
 
 
 def test_a_host_that_is_asked_to_stop_lets_the_first_know(service):
-    first, second = HostGroup(service, 0, 2), HostGroup(service, 1, 2)
+    first, second = HostGroup(service, 0, 2, "secret"), HostGroup(service, 1, 2, "secret")
     assert not first.is_stop_requested
     second.request_stop()
     with ThreadPoolExecutor(1) as thread:
