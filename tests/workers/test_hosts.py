@@ -297,17 +297,17 @@ def test_two_hosts_of_four_devices_do_what_one_of_eight_does_whichever_is_killed
 
 def kill_while_training(pair, folder, victim, log_folder):
     """One host is killed while the worker trains a path: the other ends, the lease returns."""
+    with reading(folder) as run:  # one process that watches: it sees for how long a lease is silent
 
-    def held():
-        with reading(folder) as run:
+        def held():
             run.ledger.queue.reap()
             return [h for h in run.ledger.queue.held() if h.task.kind == "train"]
 
-    pair.start(Pair(str(folder)), "pair")
-    processes = pair.processes("pair")
-    wait_for(held, log_folder)
-    os.kill(processes[victim].pid, signal.SIGKILL)
-    (ended,) = wait_for(pair.poll, log_folder)
-    assert (ended.name, ended.how) == ("pair", "signal 9")
-    assert None not in [process.poll() for process in processes]
-    wait_for(lambda: not held(), log_folder)
+        pair.start(Pair(str(folder)), "pair")
+        processes = pair.processes("pair")
+        wait_for(held, log_folder)
+        os.kill(processes[victim].pid, signal.SIGKILL)
+        (ended,) = wait_for(pair.poll, log_folder)
+        assert (ended.name, ended.how) == ("pair", "signal 9")
+        assert None not in [process.poll() for process in processes]
+        wait_for(lambda: not held(), log_folder)
