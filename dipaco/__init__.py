@@ -3,4 +3,4 @@
 Nothing heavy is imported here: `import dipaco` answers at once, and each room loads what it needs.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -2,7 +2,7 @@
 
 Two commits of one version may give other bits, or record facts in another way. So a run is pinned
 to the sources of the rooms that make bits and facts, wherever they are installed; what shows,
-serves or starts things may differ. `0.2.0+3f9a1c2b7d (commit 28b06a0)`: the version, a digest of
+serves or starts things may differ. `0.3.0+3f9a1c2b7d (commit 28b06a0)`: the version, a digest of
 those sources, and for people the commit, where they are a checkout of git.
 """
 
