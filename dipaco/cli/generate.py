@@ -125,6 +125,8 @@ def run(options: argparse.Namespace) -> int:
         seconds = time.monotonic() - started
         if edges.end is None:
             end = "the model knows no end of a text"
+        elif options.ignore_eos:
+            end = "ends of the text were ignored"
         else:
             end = "the text ended by itself" if has_ended else "cut there: the text did not end"
         made = f"{len(ids)} tokens in {seconds:.1f} s, compilation included"

@@ -100,7 +100,7 @@ def edge_names(config: DataConfig) -> EdgeNames:
 def edge_names_beside(tokenizer_file: Path) -> EdgeNames:
     """`bos_token` and `eos_token` of the tokenizer_config.json beside a tokenizer.json."""
     settings = read_object(tokenizer_file.with_name("tokenizer_config.json"))
-    return EdgeNames(_spelled(settings.get("bos_token")), _spelled(settings.get("eos_token")))
+    return EdgeNames(spelled(settings.get("bos_token")), spelled(settings.get("eos_token")))
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -116,14 +116,14 @@ def data_from(config: DataConfig, tokenizer_file: Path, names: EdgeNames) -> Dat
     """The settings with a tokenizer that another model was trained with, and the edge tokens of
     that model where the settings name none.
     """
-    if names.end is not None:
+    if names.end is not None or names.start is not None:
         end = names.end if config.end_token is None else config.end_token
         start = (names.start or "") if config.start_token is None else config.start_token
         config = dataclasses.replace(config, end_token=end, start_token=start)
     return dataclasses.replace(config, tokenizer=str(tokenizer_file))
 
 
-def _spelled(token: Any) -> str | None:
+def spelled(token: Any) -> str | None:
     """A token is given as a text, or as an object with the text in `content`."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) and content else None

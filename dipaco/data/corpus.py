@@ -217,6 +217,10 @@ class Corpus:
         return self.folder / name
 
 
+class _Version(msgspec.Struct):
+    format_version: int
+
+
 def read_manifest(folder: Path) -> CorpusManifest:
     file = folder / "manifest.json"
     try:
@@ -224,13 +228,13 @@ def read_manifest(folder: Path) -> CorpusManifest:
     except FileNotFoundError:
         raise CorpusMissing(folder=folder) from None
     try:
-        manifest = msgspec.json.decode(content, type=CorpusManifest)
+        found = msgspec.json.decode(content, type=_Version).format_version
+        if found != FORMAT_VERSION:
+            difference = f"format {found} where this version writes {FORMAT_VERSION}"
+            raise CorpusOfOtherSettings(folder=folder, difference=difference)
+        return msgspec.json.decode(content, type=CorpusManifest)
     except msgspec.DecodeError as error:
         raise CorpusDamaged(file=file, problem=str(error), folder=folder) from error
-    if manifest.format_version != FORMAT_VERSION:
-        difference = f"format {manifest.format_version} where this version writes {FORMAT_VERSION}"
-        raise CorpusOfOtherSettings(folder=folder, difference=difference)
-    return manifest
 
 
 def _read_array(folder: Path, name: str, manifest: CorpusManifest) -> np.ndarray:

@@ -4,7 +4,8 @@ A text ends with an end token, which a model learns to predict, so that it can s
 a start token, so that a text can be continued from nothing and its first token has a probability.
 Both are `<|endoftext|>` unless a given tokenizer has its own. They are added where rows are planned
 (`pack.py`): the corpus holds text alone, and so no router reads them and no perplexity counts them.
-A piece of a text that was cut has only the edges that are its own.
+A piece of a text that was cut has only the edges that are its own; of equal pieces only the first
+is kept, with its edges.
 """
 
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dipaco.data.config import EdgeNames, edge_names_beside, read_object
+from dipaco.data.config import EdgeNames, read_object, spelled
 from dipaco.data.errors import BadTokenizer
 from dipaco.data.tokenizer import Tokenizer
 
@@ -45,17 +46,23 @@ def edge_names_of(tokenizer: Tokenizer, tokens: EdgeTokens) -> EdgeNames:
 
 def edge_names_of_checkpoint(folder: Path, tokenizer: Tokenizer) -> EdgeNames:
     """The start and end tokens of a Hugging Face checkpoint: of its tokenizer_config.json, else by
-    id of its generation_config.json or config.json, the first where there are several.
+    id of its generation_config.json or config.json, the first where there are several. Without a
+    start token, the end token starts a text, as with any other tokenizer.
     """
-    names = edge_names_beside(folder / "tokenizer.json")
-    settings = read_object(folder / "config.json") | read_object(folder / "generation_config.json")
+    named = read_object(folder / "tokenizer_config.json")
+    by_ids = (read_object(folder / f"{name}.json") for name in ("config", "generation_config"))
+    ids = {key: found for file in by_ids for key, found in file.items() if found is not None}
 
-    def by_id(key: str) -> str | None:
-        found = settings.get(key)
+    def name_of(which: str) -> str | None:
+        if f"{which}_token" in named:  # null says that there is none
+            return spelled(named[f"{which}_token"])
+        found = ids.get(f"{which}_token_id")
         found = found[0] if isinstance(found, list) and found else found
-        return tokenizer.library.id_to_token(found) if isinstance(found, int) else None
+        is_id = isinstance(found, int) and not isinstance(found, bool) and found >= 0
+        return tokenizer.library.id_to_token(found) if is_id else None
 
-    return EdgeNames(names.start or by_id("bos_token_id"), names.end or by_id("eos_token_id"))
+    end = name_of("eos")
+    return EdgeNames(name_of("bos") or end, end)
 
 
 def _special_id(tokenizer: Tokenizer, name: str | None) -> int | None:
@@ -71,6 +78,7 @@ def _special_id(tokenizer: Tokenizer, name: str | None) -> int | None:
             file=tokenizer.file,
             problem=f"`{name}`, which is to end or to begin a text, is none of its special tokens "
             f"({', '.join(f'`{one}`' for one in sorted(special)[:5]) or 'it has none'})",
-            advice="Name one of them by `data.end_token`, or set `data.end_of_text=false`.",
+            advice="Name one of them by `data.end_token` (and `data.start_token`), or set "
+            "`data.end_of_text=false`.",
         )
     return special[name]

@@ -144,6 +144,8 @@ def _text_documents(source: SourceUrl, files: list[Path]) -> Iterator[Document]:
         group = PIECE if source.options.get("group") == "piece" else str(file)
         block, begins = None, True
         for later in _text_blocks(file):
+            if not later.strip():
+                continue  # no document, and so no edge of one
             if block is not None:
                 yield Document(block, domain, group, begins, ends=False)
                 begins = False

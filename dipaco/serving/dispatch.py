@@ -1,7 +1,7 @@
 """Which path takes a prompt, and why. DiPaCo section 2.4: a prompt is routed once, by its prefix.
 
 The router reads the base model's features of the first `routing.prefix_tokens` (32) tokens. A
-shorter prompt is routed by the mean over the tokens it has; an empty one cannot be routed.
+shorter prompt is routed by the mean over the tokens it has. A start token before it is not read.
 """
 
 import functools
@@ -81,9 +81,7 @@ class Dispatcher:
 
         The router reads text: what follows a start token, if anything does.
         """
-        text = np.asarray(prompt, np.int32)
-        if len(text) > 1 and text[0] == self._run.corpus.edges.tokens.start:
-            text = text[1:]
+        text = without_start(prompt, self._run.corpus.edges.tokens.start)
         prefix = text[: self._run.config.routing.prefix_tokens]
         return self._route_cached(prefix.tobytes(), release.companions["router"])
 
@@ -96,6 +94,14 @@ class Dispatcher:
         """Features, float32 [N, D], of N prefixes, int32 [tokens] each."""
         number = smallest_fitting(BATCH_SIZES, len(prefixes))
         return document_features(self._hidden, *prefixes_of(self._run, prefixes), batch_size=number)
+
+
+def without_start(prompt: np.ndarray, start: int | None) -> np.ndarray:
+    """The text of a prompt, int32 [tokens]: without the start token before it. A start token alone
+    stays: something must be read.
+    """
+    text = np.asarray(prompt, np.int32)
+    return text[1:] if len(text) > 1 and text[0] == start else text
 
 
 @functools.partial(jax.jit, static_argnames=("config",))

@@ -18,7 +18,7 @@ from dipaco.errors import DipacoError
 from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.dispatch import Dispatcher, PathChoice, dispatch
+from dipaco.serving.dispatch import Dispatcher, PathChoice, dispatch, without_start
 from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import (
@@ -183,6 +183,7 @@ class Service:
 
     def reroute(self, served: ServedRelease, text: np.ndarray) -> NextPath:
         """The path that continues a text, int32 [tokens]: prompt and generated tokens."""
+        text = without_start(text, self.edges.start)
         if rerouter := self._rerouters.get(served.digest):
             return NextPath(rerouter.next_path(text), len(text))
         latest = text[-self.prefix_tokens :]

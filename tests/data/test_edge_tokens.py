@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dipaco.data import sources
-from dipaco.data.config import END_OF_TEXT, DataConfig, EdgeNames, edge_names
+from dipaco.data.config import END_OF_TEXT, DataConfig, EdgeNames, data_from, edge_names
 from dipaco.data.edge_tokens import Edges, EdgeTokens, edge_names_of_checkpoint
 from dipaco.data.errors import BadTokenizer
 from dipaco.data.pack import load_plan, plan_rows, save_plan
@@ -135,6 +135,15 @@ def test_a_file_that_is_read_in_blocks_is_one_text(tmp_path, monkeypatch):
     assert edges == [(True, False), *[(False, False)] * (len(blocks) - 2), (False, True)]
 
 
+@pytest.mark.parametrize("text", ["one line\n   ", "   \none line", "  \n one line\n\n  "])
+def test_blank_blocks_take_no_edge_away(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 4)
+    (tmp_path / "a.txt").write_text(text)
+    blocks = list(sources.open_source(f"text:{tmp_path}/a.txt").documents)
+    assert all(block.text.strip() for block in blocks)
+    assert (blocks[0].begins, blocks[-1].ends) == (True, True)
+
+
 def test_text_that_spells_the_end_is_text(tmp_path):
     (tmp_path / "spelled.jsonl").write_text(
         "".join(
@@ -196,9 +205,30 @@ def test_the_edges_of_a_checkpoint_are_found_by_name_or_by_id(given_tokenizer):
     assert edge_names_of_checkpoint(folder, tokenizer) == EdgeNames()
     id_of = tokenizer.library.token_to_id
     (folder / "config.json").write_text(json.dumps({"eos_token_id": [id_of("</s>"), 0]}))
-    assert edge_names_of_checkpoint(folder, tokenizer) == EdgeNames(None, "</s>")
+    assert edge_names_of_checkpoint(folder, tokenizer) == EdgeNames("</s>", "</s>")
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": None, "bos_token_id": -1})
+    )
+    assert edge_names_of_checkpoint(folder, tokenizer) == EdgeNames("</s>", "</s>")
+    (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": id_of("<s>")}))
+    assert edge_names_of_checkpoint(folder, tokenizer) == EdgeNames("<s>", "</s>")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": None}))
+    assert edge_names_of_checkpoint(folder, tokenizer) == EdgeNames("</s>", "</s>")
     (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
     assert edge_names_of_checkpoint(folder, tokenizer) == EdgeNames("<s>", "</s>")
+
+
+def test_a_run_goes_on_with_the_edges_of_what_it_starts_from(given_tokenizer):
+    def goes_on(*there, **settings):
+        config = DataConfig(vocab_size=310, **settings)
+        return edge_names(data_from(config, given_tokenizer, EdgeNames(*there)))
+
+    assert goes_on("<s>", "</s>") == ("<s>", "</s>")
+    assert goes_on(None, "</s>") == (None, "</s>")
+    assert goes_on("<s>", None) == ("<s>", END_OF_TEXT)
+    assert goes_on(None, None) == (END_OF_TEXT, END_OF_TEXT)
+    assert goes_on("<s>", "</s>", start_token="") == (None, "</s>")
+    assert goes_on("<s>", "</s>", end_of_text=False) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["plain", "</end>"])

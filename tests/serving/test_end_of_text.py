@@ -62,6 +62,20 @@ def test_only_the_row_that_asks_is_masked(loop):
     assert (len(masked), masked_end) == (24, Finish("length"))
 
 
+def test_more_tokens_than_any_context_holds_end_no_other_row(loop):
+    free = made_by(loop)
+    stop, most = frozenset({free[3]}), 2**31 - 1
+    streams = [
+        loop.submit(request(max_new_tokens=24)),
+        loop.submit(request(max_new_tokens=most, min_new_tokens=most, stop_ids=stop)),
+    ]
+    run_until_idle(loop)
+    (undisturbed, end), (masked, masked_end) = map(read, streams)
+    assert [token.id for token in undisturbed] == free
+    assert (end, masked_end) == (Finish("length"), Finish("length"))
+    assert free[3] not in {token.id for token in masked}
+
+
 # --- over HTTP --------------------------------------------------------------------------------
 
 LIKELY = {"temperature": 2, "max_tokens": 40, "n": 30, "seed": 3}  # some of 1,200 tokens end
@@ -133,6 +147,23 @@ def test_the_router_reads_what_follows_the_start_token(service, prompts):
         np.testing.assert_array_equal(
             service.route(service.releases.current, with_start).scores, alone.scores
         )
+
+
+def test_so_does_the_router_that_was_trained_to_re_route(service, monkeypatch):
+    seen = []
+
+    class Trained:
+        def next_path(self, text):
+            seen.append(text.tolist())
+            return 0
+
+    served = service.releases.current
+    monkeypatch.setattr(service, "_rerouters", {served.digest: Trained()})
+    text = np.array([service.edges.start, 5, 6], np.int32)
+    assert service.reroute(served, text).tokens_read == 2
+    service.reroute(served, text[1:])
+    service.reroute(served, text[:1])
+    assert seen == [[5, 6], [5, 6], [service.edges.start]]
 
 
 @pytest.mark.parametrize("min_tokens", [41, -1, "3", 1.5])

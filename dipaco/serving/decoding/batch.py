@@ -10,7 +10,7 @@ import numpy as np
 
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.decode import DecodeBlock
-from dipaco.serving.decoding.sampling import EarliestStop, SamplingSettings, stack_settings
+from dipaco.serving.decoding.sampling import NO_ID, EarliestStop, SamplingSettings, stack_settings
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
 
 
@@ -83,7 +83,9 @@ def block_inputs(
 def _earliest_stop(request: GenerationRequest) -> EarliestStop:
     if not request.min_new_tokens:
         return EarliestStop()
-    return EarliestStop(request.stop_ids, len(request.prompt_ids) + request.min_new_tokens)
+    # As an int32: a request may ask for more tokens than any context holds.
+    shortest = min(len(request.prompt_ids) + request.min_new_tokens, NO_ID)
+    return EarliestStop(request.stop_ids, shortest)
 
 
 def fetch_tokens(block: DecodeBlock) -> DecodeBlock:

@@ -107,8 +107,9 @@ def sample(
 ) -> jax.Array:
     """The next token of each row, int32 [B].
 
-    As in `transformers`: a row that is too short to end, then the penalty, temperature, top-k,
-    top-p of what top-k left, min-p. Ties with the last token kept are kept.
+    As in `transformers`: the penalty first, then temperature, top-k, top-p of what top-k left,
+    min-p; a row that is too short to end loses its stop tokens before all that. Ties with the last
+    token kept are kept.
 
     Args:
       logits_VB: float32, a column for each row.

@@ -173,7 +173,8 @@ def _prompt(
     service: Service, served: ServedRelease, given: str | list[int], path: int | None
 ) -> Prompt:
     ids = encode(service, given)
-    text = given if isinstance(given, str) else service.tokenizer.decode(given)
+    # An empty prompt is shown as the start token that it is.
+    text = given if isinstance(given, str) and given else service.tokenizer.decode(ids)
     return _routed(service, served, text, ids, path)
 
 
