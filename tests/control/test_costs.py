@@ -218,10 +218,16 @@ def cost_of_commit(ledger, claim):
     database, facts = ledger._database, facts_of(PLAN, claim.task)
     if not database.is_remote:
         return counted(ledger, lambda at: at.commit.finish(PLAN, claim, facts))[0]
-    with database.transaction():
-        ledger.commit.finish(PLAN, claim, facts)
+
+    def rows_read() -> int:
+        """Of this transaction, and of earlier ones that the server has not added up yet."""
         ((read,),) = database._connection.execute(
             "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) "
-            "FROM pg_stat_xact_user_tables"  # of this transaction
+            "FROM pg_stat_xact_user_tables"
         )
         return int(read)
+
+    with database.transaction():
+        before = rows_read()
+        ledger.commit.finish(PLAN, claim, facts)
+        return rows_read() - before

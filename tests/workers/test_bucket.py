@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.data.corpus import Corpus
+from dipaco.data.corpus import ALWAYS_READ, Corpus
 from dipaco.data.shard_tokens import ShardTokens, shard_tokens_digest
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import create_or_open, open_run
@@ -108,7 +108,7 @@ def test_every_file_of_the_corpus_is_in_the_bucket_under_its_digest(other_machin
     listed = json.loads(run.objects.read_bytes(run.stage("prepare").artifacts["corpus_files"]))
     there = set(run.objects.remote.names("corpus"))
     assert {remote_name(Receipt(*file)) for file in listed} == there
-    assert len(there) == len(run.corpus.manifest.files) + 5
+    assert len(there) == len(run.corpus.manifest.files) + len(ALWAYS_READ)
 
 
 def test_objects_lost_from_the_bucket_are_made_again(other_machine, undisturbed):  # noqa: F811

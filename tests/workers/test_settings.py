@@ -240,7 +240,7 @@ def test_a_release_with_the_router_of_another_version_is_refused(alternated):
 
 
 def test_a_server_uses_the_router_of_the_release_that_it_serves(alternated):
-    run, prompt = alternated, np.arange(40, dtype=np.int32)
+    run, prompt = alternated, np.arange(1, 41, dtype=np.int32)
     releases = [run.ledger.facts.release(MODULAR, phase) for phase in (1, 3)]
     dispatcher = Dispatcher(run, releases[0])
     dispatcher.add_release(run, releases[1])

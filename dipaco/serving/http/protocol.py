@@ -44,9 +44,7 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None = drawn
     stop: Stop | Stops | None = None
     ignore_eos: bool | None = None  # go on after the end of the text
-    min_tokens: Index | None = (
-        None  # 0; before the text may end by itself; a stop string still ends it
-    )
+    min_tokens: Index | None = None  # 0; made before a text may end, unless by a stop string
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None  # accepted and ignored
