@@ -10,6 +10,8 @@ Functions of `dipaco` are wrapped here; the product has no hooks for any of it.
   `"marker": FILE`.
 - A sign of life of a monitor: `"looked": FILE` is there once it has looked at the run.
 - Another version of the program: `"version": "0.0.0"`.
+- No patience: with `"is_eager": true` an idle worker looks for tasks all the time, so that it finds
+  one before busy workers take them.
 - A machine of a certain speed: with `"task_seconds": 10`, training a path through a phase takes
   10 s from the claim to the record, on any machine that can do it in less, until there is a file
   `"hurry": FILE`. Half of it are the steps, so that a worker may be stopped in the middle.
@@ -34,6 +36,7 @@ from dipaco.control.queue import Queue
 from dipaco.control.tasks import Contribution
 from dipaco.errors import ClaimLost
 from dipaco.store.tensors import load_tree, save_tree
+from dipaco.workers import loop
 from dipaco.workers.monitor import Monitor
 from dipaco.workers.tasks import train
 
@@ -170,6 +173,8 @@ def main() -> int:
         wrap(Monitor, "look", after=lambda _: Path(request["looked"]).touch())
     if "task_seconds" in request:
         Pace(request["task_seconds"], Path(request["hurry"])).install()
+    if request.get("is_eager"):
+        vars(loop)["MAX_WAIT_SECONDS"] = loop.MIN_WAIT_SECONDS
     if "fault" in request:
         install(Fault(**request["fault"]), marker=Path(request["marker"]))
     return dipaco.cli.main.main(sys.argv[2:])

@@ -137,8 +137,11 @@ class _Victim:
 
 
 def _dies_in_a_step(marker: Path) -> dict[str, object]:
-    """Of an executor: all contributions are read, and nothing is saved."""
-    return {"fault": Fault("before save", "outer")._asdict(), "marker": str(marker)}
+    """Of an executor: all contributions are read, and nothing is saved. It looks all the time; else
+    the worker that makes the last contribution to a module would take its step first.
+    """
+    fault = Fault("before save", "outer")
+    return {"fault": fault._asdict(), "marker": str(marker), "is_eager": True}
 
 
 def _says_that_it_looks(marker: Path) -> dict[str, object]:
