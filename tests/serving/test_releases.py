@@ -193,7 +193,7 @@ def test_a_release_is_known_while_something_refers_to_it(service):
 
 
 def test_a_prefix_is_routed_once(service, monkeypatch):
-    served, prompt = service.releases.current, np.arange(5, dtype=np.int32)
+    served, prompt = service.releases.current, np.arange(1, 6, dtype=np.int32)
     first = service.route(served, prompt)
     monkeypatch.setattr("dipaco.serving.dispatch.document_features", None)
     again = service.route(served, prompt)

@@ -114,7 +114,7 @@ def test_texts_of_any_length_compile_nothing_after_the_warm_up(rerouted, setting
 def test_an_earlier_release_is_re_routed_by_the_document_router(rerouted, settings):
     notices = []
     older = dataclasses.replace(settings, phase=1)
-    text = np.arange(50, dtype=np.int32)
+    text = np.arange(1, 51, dtype=np.int32)
     with Service(rerouted, older, say=notices.append) as service:
         service.start()
         served = service.releases.current
@@ -137,7 +137,7 @@ def test_a_router_that_appears_after_its_release_is_loaded(rerouted, settings, t
 
     (row,) = in_ledger("SELECT * FROM stages WHERE stage = 'reroute'")
     in_ledger("DELETE FROM stages WHERE stage = 'reroute'")
-    text = np.arange(50, dtype=np.int32)
+    text = np.arange(1, 51, dtype=np.int32)
     with Service(folder, settings, say=lambda _: None) as service:
         served = service.releases.current
         assert service.reroute(served, text).tokens_read == 32
