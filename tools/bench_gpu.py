@@ -1,7 +1,7 @@
 """What an accelerator gives: training against its arithmetic, decoding against its memory, stacks.
 
     python tools/bench_gpu.py                        # all of it; needs jax, flax and optax only
-    python tools/bench_gpu.py --only train --profile /tmp/profile
+    python tools/bench_gpu.py --only train --profile profile
     python tools/bench_gpu.py --anyway --tiny        # where there is none: that it runs, no more
 
 Four measurements, each with a table and a line of JSON; the last line has the ratio of each.

@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
             max_new_tokens=options.max_tokens,
             sampling=sampling,
             seed=options.seed,
-            stop_ids=frozenset(() if edges.end is None or options.ignore_eos else (edges.end,)),
+            stop_ids=frozenset() if options.ignore_eos else edges.stop_ids,
             min_new_tokens=options.min_tokens,
         )
         print(options.prompt, end="", flush=True)

@@ -41,8 +41,8 @@ class Meta:
         return self.get(key) or value
 
     def hosts_secret(self) -> str:
-        """What the hosts of a worker sign with; made the first time. Whoever reads the ledger has
-        it.
+        """What the hosts of a worker sign with; made the first time. Each process that
+        reads the ledger has it.
         """
         return self.remember("hosts_secret", secrets.token_hex(32))
 

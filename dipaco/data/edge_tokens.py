@@ -24,6 +24,11 @@ class EdgeTokens(NamedTuple):
     start: int | None = None
     end: int | None = None
 
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The tokens at which generation stops."""
+        return frozenset() if self.end is None else frozenset({self.end})
+
 
 class Edges(NamedTuple):
     """The edge tokens of a corpus, and which of its N documents have them."""

@@ -51,9 +51,9 @@ class Rows:
     def _piece(self, document: np.ndarray, start: int, length: int) -> np.ndarray:
         """Some tokens of a document, from its start token, -1, to its end token, len(document)."""
         edges = self.plan.edge_tokens
-        before = [edges.start] * (start < 0)
-        after = [edges.end] * (start + length > len(document))
-        return np.array([*before, *document[max(start, 0) : start + length], *after], np.int32)
+        before = np.full(int(start < 0), edges.start or 0, np.int32)
+        after = np.full(int(start + length > len(document)), edges.end or 0, np.int32)
+        return np.concatenate([before, document[max(start, 0) : start + length], after])
 
 
 class Batches:

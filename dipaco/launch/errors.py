@@ -12,7 +12,7 @@ class NoCluster(DipacoError):
 
 
 class ClusterWithoutToken(DipacoError):
-    """This process has no token for the Ray cluster at `{address}`, so whoever reaches a port of that cluster can run programs on it and read the run's credentials. Make a token (`ray get-auth-token --generate`) and start the cluster and this command with RAY_AUTH_MODE=token. On a network that nobody else reaches, RAY_AUTH_MODE=disabled goes without one."""
+    """This process has no token for the Ray cluster at `{address}`, so any program that reaches a port of that cluster can run others on it and read the run's credentials. Make a token (`ray get-auth-token --generate`) and start the cluster and this command with RAY_AUTH_MODE=token. On a network that nobody else reaches, RAY_AUTH_MODE=disabled goes without one."""
 
 
 class ClusterNeedsServer(DipacoError):

@@ -107,7 +107,7 @@ class Service:
         self.token_bytes = token_bytes(self.tokenizer)
         self.longest_token_bytes = max(map(len, self.token_bytes))
         self.edges, self.edge_names = run.corpus.edges.tokens, run.corpus.edge_names
-        self.stop_ids = frozenset(() if self.edges.end is None else (self.edges.end,))
+        self.stop_ids = self.edges.stop_ids
         self._dispatcher = Dispatcher(run, release) if len(release.paths) > 1 else None
 
         self.releases, self.health = ServedReleases(release), ReleaseHealth(self._report_module)

@@ -160,7 +160,7 @@ _LEAST_PARTS = {"objects": 3, "snapshots": 4, "tokens": 2, "corpus": 2}
 
 def is_object(name: str) -> bool:
     """Whether this can be the name of an object: of one of these folders, and within it. Names come
-    from rows of a ledger and from lists of files, which somebody else may have written.
+    from rows of a ledger and from lists of files, which another program may have written.
     """
     first, *rest = parts = name.split("/")
     is_within = all(part not in ("", ".", "..") and "\0" not in part for part in rest)

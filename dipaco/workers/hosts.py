@@ -66,8 +66,8 @@ class HostGroup:
       client: of JAX's coordination service.
       index: of this host; the first is 0.
       count: of all hosts.
-      secret: that only the hosts have. JAX's service lets in whoever reaches its port, so what the
-        hosts tell each other is signed with it: a stranger cannot give them tasks.
+      secret: that only the hosts have. JAX's service lets in any program that reaches its port, so
+        what the hosts tell each other is signed with it: a stranger cannot give them tasks.
     """
 
     def __init__(self, client: Any, index: int, count: int, secret: str):

@@ -13,7 +13,7 @@ from dipaco.config import MODULAR, RunConfig
 from dipaco.data.config import DataConfig, EdgeNames, data_from, edge_names
 from dipaco.data.edge_tokens import edge_names_of_checkpoint, edge_tokens
 from dipaco.data.errors import BadTokenizer
-from dipaco.data.tokenizer import load_tokenizer
+from dipaco.data.tokenizer import Tokenizer, load_tokenizer
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import reading
@@ -40,14 +40,15 @@ def from_checkpoint(config: RunConfig, where: Path | Address, checkpoint: Path) 
     _check_model(str(checkpoint), found, config.model)
     objects = Address.of(where).objects()
     receipt = save_tree(objects, "modules", parts)
-    tokenizer = checkpoint / "tokenizer.json"
-    if not tokenizer.is_file():
+    tokenizer_file = checkpoint / "tokenizer.json"
+    if not tokenizer_file.is_file():
         raise CannotStartFrom(source=checkpoint, problem="it has no tokenizer.json")
-    names = edge_names_of_checkpoint(checkpoint, load_tokenizer(tokenizer))
+    tokenizer = load_tokenizer(tokenizer_file)
+    names = edge_names_of_checkpoint(checkpoint, tokenizer)
     return {
         "origin": _origin(checkpoint, None),
         "base": receipt,
-        "tokenizer": _save_tokenizer(objects, tokenizer),
+        "tokenizer": _save_tokenizer(objects, tokenizer_file),
         **_edges(config.data, str(checkpoint), tokenizer, names),
     }
 
@@ -82,7 +83,7 @@ def from_run(config: RunConfig, where: Path | Address, source: str) -> Given:
             "base": save_tree(objects, "modules", other.base_parts()),
             "base_is_trained": True,
             "tokenizer": _save_tokenizer(objects, other.corpus.tokenizer_file),
-            **_edges(config.data, source, other.corpus.tokenizer_file, other.corpus.edge_names),
+            **_edges(config.data, source, other.corpus.tokenizer(), other.corpus.edge_names),
             "modules": {
                 str(module): save_tree(objects, "modules", parts)
                 for module, parts in _modules(source, other, there, config.topology).items()
@@ -157,15 +158,15 @@ def _check_model(source: str, found: ModelConfig, wanted: ModelConfig) -> None:
         raise CannotStartFrom(source=source, problem="; ".join(changed))
 
 
-def _edges(data: DataConfig, source: str, tokenizer_file: Path, there: EdgeNames) -> dict[str, Any]:
+def _edges(data: DataConfig, source: str, tokenizer: Tokenizer, there: EdgeNames) -> dict[str, Any]:
     """The edge tokens to go on with, and a note where texts end here and did not end there.
 
     Raises:
       CannotStartFrom: the tokenizer has no such special tokens.
     """
-    here = edge_names(data_from(data, tokenizer_file, there))
+    here = edge_names(data_from(data, tokenizer.file, there))
     try:
-        edge_tokens(load_tokenizer(tokenizer_file), here)
+        edge_tokens(tokenizer, here)
     except BadTokenizer as error:
         raise CannotStartFrom(source=source, problem=str(error).rstrip(".")) from error
     notes = []

@@ -54,7 +54,7 @@ def begun_run(
     start_from: str | None = None,
 ) -> Generator[tuple[Run, bool]]:
     """Begins a run or opens the one that is there, and holds its folder's lock meanwhile. Tasks
-    that failed are tried again: whoever gives the command has put their cause right.
+    that failed are tried again: the command means that their cause was put right.
 
     Args:
       address: the run's folder or URL.

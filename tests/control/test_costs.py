@@ -64,7 +64,7 @@ def fill(ledger, phases):
         for path in range(PATHS - 1):
             task = Task("train", "modular", str(path), phases)
             ledger._database.change("add_task", **task._asdict(), priority=PRIORITY["train"])
-    while ledger.queue.claim("somebody") is not None:
+    while ledger.queue.claim("another") is not None:
         pass
     if ledger._database.is_remote:
         for table in (*FACTS, *SUMS.keys() - {"scores"}, "claims"):

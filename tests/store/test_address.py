@@ -44,7 +44,7 @@ def test_every_run_has_a_folder_of_its_own():
     [
         ("", "empty"),
         ("http://host/run", "`http` is not a known store"),
-        ("file:///tmp/run", "`file` is not a known store"),
+        ("file:///data/run", "`file` is not a known store"),
         ("s3://", "not a valid name of a bucket"),
         ("s3:///run", "not a valid name of a bucket"),
         ("s3://Bucket/run", "not a valid name of a bucket"),

@@ -126,7 +126,7 @@ def test_hosts_with_different_results_break_the_group(service):
 
 @pytest.mark.parametrize("what", ["task", "signed by another", "replayed at another place"])
 def test_what_a_stranger_writes_is_not_done(service, what):
-    """JAX's coordination service lets in whoever reaches its port."""
+    """JAX's coordination service lets in any program that reaches its port."""
     first, second = HostGroup(service, 0, 2, "secret"), HostGroup(service, 1, 2, "secret")
     if what == "task":
         service.key_value_set("dipaco/broadcast/0", '"delete everything"')

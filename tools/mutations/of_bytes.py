@@ -121,7 +121,7 @@ MUTANTS = (
         file="dipaco/control/failures.py",
         old='    database.change("forget_recoveries", task_id=task_id)\n',
         new="",
-        breaks="once a task is done, how often its inputs were made again counts anew",
+        breaks="once a task is done, how often its inputs were made again counts from zero",
         tests=("tests/control/test_reproducing.py",),
     ),
     Mutant(

@@ -82,8 +82,11 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     momentum = fresh(settings, before)
     if stored.outer_state is not None:
         momentum = load_state(run.objects, stored.outer_state, momentum)
-    norm_by_weight = _norm_by_weight(mean, has_rows=weights[0].sent_V is not None)
+    has_rows = weights[0].row_weight_V is not None
+    norm_by_weight = _norm_without_rows(mean) if has_rows else None  # the step overwrites the mean
     after, momentum, norm = outer_step(settings, before, mean, momentum, fan_in)
+    if norm_by_weight is None:
+        norm_by_weight = norm
     for name, leaf in trees.flatten(after):
         if not np.isfinite(leaf).all():
             raise ModuleDiverged(module=module, phase=task.phase, name=name)
@@ -142,7 +145,8 @@ def _weights(
     alphas: dict[tuple[int, int], float] = {}
     fan_ins: dict[int, int] = {}
     counts: dict[int, np.ndarray | None] = {}
-    shares: dict[int, np.ndarray] = {}  # for rows of the vocabulary
+    shares: dict[int, np.ndarray] = {}  # for rows of the vocabulary, and their fan-ins
+    row_fan_ins: dict[int, np.ndarray] = {}
     for phase in sorted({contribution.phase for contribution in contributions}):
         through = arm.paths_through(task.module, phase)
         documents = run.shards_of(run.routing_of(task.arm, phase)).documents
@@ -154,6 +158,7 @@ def _weights(
         counts[phase] = counts_PV = run.counts_through(task.arm, task.module, phase)
         if counts_PV is not None:
             shares[phase] = row_shares(counts_PV, of_phase)
+            row_fan_ins[phase] = effective_fan_in(shares[phase])
     fan_in = fan_ins[max(fan_ins)]  # of the newest phase among them
 
     def weights_of(phase: int, path: int) -> ContributionWeights:
@@ -164,9 +169,8 @@ def _weights(
         if (counts_PV := counts[phase]) is None:
             return ContributionWeights(weight, None, None)
         place = arm.paths_through(task.module, phase).index(path)
-        fan_in_V = effective_fan_in(shares[phase])
         row_weight_V = row_weights_in_step(
-            shares[phase][place], fan_in_V, fan_in, rescale_by_fan_in=rescale
+            shares[phase][place], row_fan_ins[phase], fan_in, rescale_by_fan_in=rescale
         )
         return ContributionWeights(weight, row_weight_V, sent_rows(counts_PV, place))
 
@@ -202,10 +206,9 @@ def _gradient_stats(
     )
 
 
-def _norm_by_weight(mean: Mapping[str, Any], *, has_rows: bool) -> float:
-    """The norm of a mean, without rows of the vocabulary that have weights of their own."""
-    leaves = trees.flatten(mean)
-    kept = [leaf for name, leaf in leaves if not (has_rows and name in VOCABULARY_AXIS)]
+def _norm_without_rows(mean: Mapping[str, Any]) -> float:
+    """The norm of a mean, without the rows of the vocabulary."""
+    kept = [leaf for name, leaf in trees.flatten(mean) if name not in VOCABULARY_AXIS]
     return math.sqrt(sum(float(np.vdot(leaf, leaf)) for leaf in kept))
 
 
@@ -252,7 +255,7 @@ def _weighted_mean(
             _refuse(contribution, f"Its {difference}.")
         whole = gradient if sent_V is None else put_rows(gradient, sent_V)
         norm = mean.add(whole, weights.weight, weights.row_weight_V)
-        # Finite values whose squares overflow would make the module diverge, whoever steps it.
+        # Finite values whose squares overflow would make the module diverge on any worker.
         if norm.whole == math.inf and all(
             np.isfinite(leaf).all() for _, leaf in trees.flatten(gradient)
         ):
