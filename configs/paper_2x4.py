@@ -37,7 +37,6 @@ def run() -> RunConfig:
             vocab_size=32_000,
             tokenizer_sample_bytes=500_000_000,
             length=1024,
-            max_bytes_per_domain=None,
             max_document_bytes=65_536,
             valid_fraction=0.0005,
             router_fraction=0.005,

@@ -1,13 +1,16 @@
 """2x2 paths of 0.84 M parameters on the demo corpus. CPU, about five minutes on two cores.
 
-Reaches a perplexity about a fifth below a dense model of a path's size after the same number of
-steps. Tried on the way (`configs/README.md`, "What was tried"): plain k-means, other capacities,
-smaller batches, fewer phases."""
+Reaches a perplexity over a quarter below a dense model of a path's size after the same number of
+steps, at the rate that is best for that model too. Not the published settings, which are
+`published.py`: modules become the plain mean of their paths, rows of the vocabulary the mean of
+those who hold the token, and a document goes to the path that finds its first tokens likeliest
+(`configs/ablations/first_table.py` has both)."""
 
-from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
+from dipaco.config import BASELINES, BaseSettings, EvaluationSettings, RunConfig
 from dipaco.data.config import DataConfig
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import ModelConfig
+from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RoutingConfig
 from dipaco.topology import Level, Topology, blocks
 
@@ -26,8 +29,10 @@ def run() -> RunConfig:
         ),
         data=DataConfig(vocab_size=2048, length=128, max_document_bytes=2048),
         base=BaseSettings(steps=150, steps_per_phase=50),
-        routing=RoutingConfig(kind="product_kmeans"),
+        routing=RoutingConfig(kind="product_kmeans", rule="likelihood"),
         phases=5,
-        inner=InnerSettings(steps=20, batch_size=16, learning_rate=3e-3, warmup_steps=20),
+        inner=InnerSettings(steps=20, batch_size=16, learning_rate=6e-3, warmup_steps=20),
+        outer=OuterSettings(learning_rate=1.0, momentum=0.0, vocabulary_rows="holders"),
         evaluation=EvaluationSettings(max_documents=500),
+        baselines=BASELINES,
     )

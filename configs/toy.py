@@ -6,6 +6,7 @@ from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
 from dipaco.data.config import DataConfig
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import ModelConfig
+from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology
 
 
@@ -33,4 +34,6 @@ def run() -> RunConfig:
         phases=2,
         inner=InnerSettings(steps=3, batch_size=4, learning_rate=3e-3, warmup_steps=1),
         evaluation=EvaluationSettings(batch_size=16),
+        # Finished, it can go back by one phase, and tests read its contributions.
+        retention=RetentionSettings(snapshots=3, contributions=None),
     )

@@ -9,39 +9,71 @@ import dataclasses
 import functools
 import json
 import math
+from typing import Literal, get_args
 
-from dipaco.control.plan import BASE, Arm, Plan, one_path
+from dipaco.control.plan import BASE, Arm, Plan, one_model, one_path
 from dipaco.data.config import DataConfig
 from dipaco.errors import BadSetting, SettingsDisagree
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import MeshConfig, ModelConfig, part_names
 from dipaco.outer.config import OuterSettings
-from dipaco.routing.config import RerouteConfig, RoutingConfig
+from dipaco.routing.config import LIKELIHOOD, RerouteConfig, RoutingConfig, SmallModelSettings
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Topology
 
 MODULAR = "modular"
-DENSE = "dense"
-DENSE_EQUAL_TOKENS = "dense_equal_tokens"
-BASELINES = (DENSE, DENSE_EQUAL_TOKENS)
+Baseline = Literal["dense", "data_parallel", "dense_equal_tokens"]
+DENSE, DATA_PARALLEL, DENSE_EQUAL_TOKENS = BASELINES = get_args(Baseline)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseSettings:
     """The dense model that all modules start from, and that the router's features come from."""
 
-    steps: int = 24_000  # DiPaCo section 4; 0 = start from scratch, with features of a random model
-    steps_per_phase: int = 1000  # saved after every so many steps
+    steps: int = 24_000
+    """Optimiser steps (DiPaCo section 4); 0 = modules start from scratch, and the features are
+    those of a random model."""
+    steps_per_phase: int = 1000
+    """Optimiser steps between two saves of it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
     """How releases are evaluated."""
 
-    every_phases: int = 1  # the last phase is always evaluated
-    max_documents: int | None = None  # of the validation split; None = all
-    batch_size: int = 64  # documents scored at once; changes results by rounding only
-    best_path: bool = True  # the last release is scored under every path, for the oracle row
+    every_phases: int = 1
+    """Phases between two evaluations; the last phase is always evaluated."""
+    max_documents: int | None = None
+    """Documents of the validation split that are scored, the same for every seed; None = all."""
+    batch_size: int = 64
+    """Documents scored at once; changes results by rounding only."""
+    best_path: bool = True
+    """Whether the last release is scored under every path: for the row of the best path of each
+    document, and for the perplexity of a document under the other paths."""
+    ensembles: bool = True
+    """Whether the report also has rows that mix the predictions of several paths; they need
+    `evaluation.best_path`."""
+    ensemble_temperature: float = 2.0
+    """What the logarithms of the paths' posterior are divided by in those rows, a plain number:
+    above 1, paths that are less likely count for more."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportSettings:
+    """What the report reckons with; nothing that is trained depends on it."""
+
+    link_megabits: tuple[float, ...] = (20.0,)
+    """Megabits a second of every machine's link, up and down together; 20 is a home's. One rate or
+    several: each is a column of the report."""
+
+    def __post_init__(self):
+        links = self.link_megabits
+        if not (links and all(0 < link < math.inf for link in links)):
+            raise BadSetting(
+                name="report.link_megabits",
+                value=links,
+                expected="one rate or several, each above 0 and finite, as in 20,100",
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,20 +83,33 @@ class RunConfig:
     """
 
     name: str
+    """The run's name, and that of the model that is served."""
     model: ModelConfig
     topology: Topology
-    phases: int  # T, outer steps
-    seed: int = 0  # of parameters, row order and k-means; not of the corpus
+    """What is shared: levels of the model's parts, and the modules of each (DiPaCo section 2.3).
+    `--set topology=2x3` makes a grid: two levels, of 2 and of 3 modules, over which the model's
+    blocks are spread in order, the embedding with the first level, final norm and head with the
+    last. Other patterns are written in a config file."""
+    phases: int
+    """Phases of the run, each of which ends with an outer step (DiPaCo's T)."""
+    seed: int = 0
+    """Number that parameters, row order and k-means are drawn from; the corpus does not depend on
+    it."""
     data: DataConfig = DataConfig()
     base: BaseSettings = BaseSettings()
     routing: RoutingConfig = RoutingConfig()
+    small_models: SmallModelSettings = SmallModelSettings()
     inner: InnerSettings = InnerSettings()
     outer: OuterSettings = OuterSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     reroute: RerouteConfig = RerouteConfig()
     mesh: MeshConfig = MeshConfig()
     retention: RetentionSettings = RetentionSettings()
-    baselines: tuple[str, ...] = BASELINES  # dense arms to train beside the modular one
+    report: ReportSettings = ReportSettings()
+    baselines: tuple[Baseline, ...] = (DENSE, DENSE_EQUAL_TOKENS)
+    """Dense models of a path's size that are trained beside the modular one, from the same base
+    model: `dense` takes the steps of one path, `dense_equal_tokens` those of all paths together,
+    `data_parallel` is trained in lock-step by as many machines as there are paths. `()` = none."""
 
     def __post_init__(self):
         self.topology.check_owns(part_names(self.model))
@@ -75,6 +120,12 @@ class RunConfig:
         _at_least("base.steps_per_phase", self.base.steps_per_phase, 1)
         _at_least("evaluation.every_phases", self.evaluation.every_phases, 1)
         _at_least("evaluation.batch_size", self.evaluation.batch_size, 1)
+        if not 0 < self.evaluation.ensemble_temperature < math.inf:
+            raise BadSetting(
+                name="evaluation.ensemble_temperature",
+                value=self.evaluation.ensemble_temperature,
+                expected="above 0, and finite",
+            )
         if self.evaluation.max_documents is not None:
             _at_least("evaluation.max_documents", self.evaluation.max_documents, 1)
         if unknown := set(self.baselines) - set(BASELINES):
@@ -124,8 +175,10 @@ class RunConfig:
             "outer.codec": self.outer.codec != "none",
             "outer.quorum": self.outer.quorum != 1,
             "outer.vocabulary_rows": self.outer.vocabulary_rows != "documents",
+            "outer.isotropic": self.outer.isotropic,
             "routing.alternations": bool(self.routing.alternations),
             "inner.hold_out": self.inner.hold_out > 0,
+            "inner.absent_tokens": self.inner.absent_tokens != "plain",
         }
         for name, is_set in without_meaning.items():
             if self.outer.synchronous and is_set:
@@ -141,6 +194,23 @@ class RunConfig:
             raise SettingsDisagree(
                 problem=f"`routing.overlap` is {routing.overlap}, and there are {num_paths} paths"
             )
+        if routing.shortlist is not None and routing.shortlist > num_paths:
+            raise SettingsDisagree(
+                problem=f"`routing.shortlist` is {routing.shortlist}, and there are {num_paths} "
+                "paths; None compares them all"
+            )
+        if routing.rule == LIKELIHOOD and routing.alternations:
+            if routing.shortlist is not None and routing.overlap > routing.shortlist:
+                raise SettingsDisagree(
+                    problem=f"`routing.overlap` is {routing.overlap}, and `routing.shortlist` "
+                    f"{routing.shortlist}: documents train paths of their shortlists"
+                )
+            if routing.target_share is not None:
+                raise SettingsDisagree(
+                    problem="`routing.target_share` is set, and `routing.rule` is likelihood: it "
+                    "is what the discriminative router keeps to; use `routing.capacity` and "
+                    "`routing.floor`"
+                )
         if any(phase > self.phases for phase in routing.alternations):
             raise SettingsDisagree(
                 problem=f"`routing.alternations` are {routing.alternations}, and there are "
@@ -172,12 +242,19 @@ class RunConfig:
     def num_paths(self) -> int:
         return self.topology.num_paths
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether training asks how often each token occurs in each shard."""
+        by_holders = self.outer.vocabulary_rows == "holders"
+        return by_holders or self.inner.absent_tokens != "plain"
+
     @functools.cached_property
     def plan(self) -> Plan:
         """The arms of the run: base model, modular model, baselines.
 
-        The dense baselines take the same inner steps as a path, or as all paths together; they are
-        plain AdamW, no outer step.
+        The dense baselines take the same inner steps as a path, or as all paths together, or are
+        trained by as many machines as paths train in a phase, which average gradients at every
+        step; they are plain AdamW, no outer step.
         """
         dense = one_path(part_names(self.model))
         every = self.evaluation.every_phases
@@ -219,6 +296,16 @@ class RunConfig:
         path_phases = sum(len(modular.paths_in(phase)) for phase in range(self.phases))
         dense_arms = {
             DENSE: plain(DENSE, self.phases, every),
+            DATA_PARALLEL: Arm(
+                name=DATA_PARALLEL,
+                topology=one_model(part_names(self.model), len(modular.paths_in(0))),
+                phases=self.phases,
+                total_steps=self.phases * self.inner.steps,
+                is_averaged=False,
+                is_synchronous=True,
+                is_dealt=True,
+                evaluate_every=every,
+            ),
             DENSE_EQUAL_TOKENS: plain(
                 DENSE_EQUAL_TOKENS, path_phases, every * max(1, path_phases // self.phases)
             ),

@@ -26,6 +26,12 @@ FILE_ERRNOS = frozenset(
 )
 
 
+# Names under which packages are imported that are not in `serving/requirements.txt`.
+NOT_FOR_SERVING = frozenset(
+    {"array_record", "grain", "matplotlib", "orbax", "pyarrow", "scipy", "yaml"}
+)
+
+
 class DipacoError(Exception):
     """An error that a person can correct."""
 
@@ -77,6 +83,18 @@ class NothingToScore(DipacoError):
 
 class ExtraMissing(MachineFault):
     """{feature} needs the package `{package}`. Install it with `pip install 'dipaco[{extra}]'`."""
+
+
+class PackageMissing(MachineFault):
+    """The Python package `{package}` is not installed. A machine that only serves does without what trains and draws; for this, install dipaco with its dependencies: `pip install dipaco`."""
+
+
+def missing_package(error: BaseException) -> PackageMissing | None:
+    """The sentence for an import that fails on a machine that only serves; None for any other."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    package = (error.name or "").partition(".")[0]
+    return PackageMissing(package=package) if package in NOT_FOR_SERVING else None
 
 
 class BadSetting(DipacoError):

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Generator, Mapping
@@ -119,6 +120,36 @@ def make_folder(folder: Path) -> None:
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         flush(folder.parent)
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """Links all files into another folder; a corpus's manifest last, since it means "finished".
+
+    Files here are replaced, never written into, so a change under one name leaves the other as it
+    was. On a file system without links they are copied.
+    """
+    files = sorted(
+        (file for file in source.rglob("*") if file.is_file()),
+        key=lambda file: (file.name == "manifest.json", file),
+    )
+    for file in files:
+        place_at = target / file.relative_to(source)
+        make_folder(place_at.parent)
+        with contextlib.suppress(FileExistsError):
+            _link(file, place_at)
+    for folder in {target / file.relative_to(source).parent for file in files}:
+        flush(folder)
+
+
+def _link(file: Path, name: Path) -> None:
+    try:
+        os.link(file, name)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        temporary = name.with_name(f".{name.name}.{uuid.uuid4().hex}")
+        shutil.copyfile(file, temporary)
+        install_file(temporary, name)
 
 
 def flush(place: Path) -> None:

@@ -5,7 +5,6 @@
 import ast
 import contextlib
 import dataclasses
-import difflib
 import json
 import re
 import runpy
@@ -16,6 +15,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from dipaco import shipped
 from dipaco.config import RunConfig
 from dipaco.errors import (
     BadConfigFile,
@@ -25,15 +25,33 @@ from dipaco.errors import (
     DipacoError,
     UnknownSetting,
 )
+from dipaco.model.config import ModelConfig, part_names
+from dipaco.settings import hint_for, kind_in_words
+from dipaco.topology import Topology, grid
+from dipaco.topology.grids import MOST_PATHS, experts_of, num_blocks
+
+GRID_EXPECTED = (
+    "a grid of levels and their modules, as in topology=2x3 (two levels, of 2 and of 3 modules), "
+    f"2x2x2 or 4, with at most {MOST_PATHS:,} paths"
+)
+GRID_HINT = (
+    " Private parts, replicas and other levels are written in a config file: "
+    "`dipaco config copy quickstart my.py`."
+)
 
 
-def load_config(file: Path, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(file: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
     """Runs a config file's `run()` and applies `NAME=VALUE` overrides.
+
+    Args:
+      file: a file, or the name of a shipped config (`quickstart`).
+      overrides: settings to change, as `--set` has them.
 
     Raises:
       BadConfigFile: no such file, it does not run, or it has no `run() -> RunConfig`.
       UnknownSetting, BadSetting, BadOverride: an override does not fit.
     """
+    file = _found(Path(file))
     config = _call(file, "run", "RunConfig")
     if not isinstance(config, RunConfig):
         raise BadConfigFile(
@@ -43,13 +61,15 @@ def load_config(file: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def load_sweep(file: Path, overrides: Sequence[str] = ()) -> dict[str, RunConfig]:
-    """Runs a file's `sweep()` and applies `NAME=VALUE` overrides to each of its rows.
+    """Runs the `sweep()` of a file, or of a shipped one by name, and applies `NAME=VALUE` overrides
+    to each of its rows.
 
     Raises:
       BadConfigFile: no such file, it does not run, or it has no `sweep()`.
       BadSweep: it has no rows, one of them is no config or does not fit an override, a name cannot
         name a folder, or two are equal.
     """
+    file = _found(file)
     rows = _call(file, "sweep", "dict[str, RunConfig]")
     if not isinstance(rows, dict) or not rows:
         what = "no rows" if isinstance(rows, dict) else type(rows).__name__
@@ -68,11 +88,11 @@ def load_sweep(file: Path, overrides: Sequence[str] = ()) -> dict[str, RunConfig
                 problem=f"`{name}` cannot name a row: use letters, digits, spaces and _ . + -, "
                 "a letter or digit first",
             )
-        if re.search(r"_best_path$|_every_\d+$", name):
+        if re.search(r"_(best_path|every_\d+|by_\w+|ensemble(_2|_renewed)?)$", name):
             raise BadSweep(
                 file=file,
                 problem=f"its row `{name}` has a name that the table gives to results of a row "
-                "(NAME_best_path, NAME_every_16). Rename it",
+                "(NAME_best_path, NAME_every_16, NAME_by_likelihood, NAME_ensemble). Rename it",
             )
         other = folders.setdefault(row_folder(name), name)
         if other != name:
@@ -115,10 +135,19 @@ def _keys_written_twice(file: Path) -> list[str]:
     return twice
 
 
+def _found(file: Path) -> Path:
+    """The file, or the shipped one of that name."""
+    found = shipped.find_file(file)
+    if found is None:
+        problem = (
+            f"there is no such file, and no shipped config of this name: {shipped.names_like(file)}"
+        )
+        raise BadConfigFile(file=file, problem=problem)
+    return found
+
+
 def _call(file: Path, function: str, kind: str) -> Any:
     """Runs the config file; returns what `function()` returns."""
-    if not file.is_file():
-        raise BadConfigFile(file=file, problem="there is no such file")
     try:
         with _importing_from(*_folders_of(file)):  # a variant imports the config that it edits
             called = runpy.run_path(str(file)).get(function)
@@ -133,9 +162,12 @@ def _call(file: Path, function: str, kind: str) -> Any:
 
 
 def _folders_of(file: Path) -> tuple[Path, ...]:
-    """Where a config file imports others from: its folder and, in `ablations`, the one above."""
+    """Where a config file imports others from: its folder, in `ablations` the one above, and what
+    is shipped.
+    """
     folder = file.resolve().parent
-    return (folder, folder.parent) if folder.name == "ablations" else (folder,)
+    above = (folder.parent,) if folder.name == "ablations" else ()
+    return tuple(dict.fromkeys((folder, *above, *shipped.folders())))
 
 
 @contextlib.contextmanager
@@ -155,14 +187,36 @@ def _importing_from(*folders: Path) -> Generator[None]:
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """The config with `NAME=VALUE` settings changed, all at once: some must change together."""
+    """The config with `NAME=VALUE` settings changed, all at once: some must change together.
+
+    `topology=2x3` makes a grid of the model's blocks, after all that is set of the model.
+    """
     tree = dataclasses.asdict(config)
+    grids: list[str] = []
     for text in overrides:
-        name, equals, value = text.partition("=")
+        name, equals, value = (word.strip() for word in text.partition("="))
         if not equals or not name:
             raise BadOverride(text=text)
-        _put(tree, RunConfig, name.strip(), value.strip())
+        if name == "topology":
+            grids.append(value)
+        elif name.startswith("topology.") and not value.startswith("["):
+            raise BadSetting(name=name, value=value, expected=GRID_EXPECTED, hint=GRID_HINT)
+        else:
+            _put(tree, RunConfig, name, value)
+    if grids:
+        tree["topology"] = dataclasses.asdict(_grid(tree["model"], grids[-1]))
     return from_tree(tree)
+
+
+def _grid(model: dict[str, Any], text: str) -> Topology:
+    parts = part_names(msgspec.convert(model, ModelConfig))
+    experts, most = experts_of(text), num_blocks(parts)
+    if experts is None:
+        raise BadSetting(name="topology", value=text, expected=GRID_EXPECTED, hint=GRID_HINT)
+    if len(experts) > most:
+        expected = f"at most {most} levels, since the model has {most} blocks (`model.num_layers`)"
+        raise BadSetting(name="topology", value=text, expected=expected)
+    return grid(parts, experts)
 
 
 def from_tree(tree: dict[str, Any]) -> RunConfig:
@@ -189,11 +243,11 @@ def _put(tree: dict[str, Any], kind: Any, full_name: str, text: str) -> None:
     for group in groups:
         kind = get_type_hints(kind).get(group) if dataclasses.is_dataclass(kind) else None
         if not dataclasses.is_dataclass(kind):
-            raise UnknownSetting(name=full_name, hint=_hint(full_name))
+            raise UnknownSetting(name=full_name, hint=hint_for(RunConfig, full_name))
         node = node[group]
     hints = get_type_hints(kind)
     if last not in hints:
-        raise UnknownSetting(name=full_name, hint=_hint(full_name))
+        raise UnknownSetting(name=full_name, hint=hint_for(RunConfig, full_name))
     if dataclasses.is_dataclass(hints[last]):
         fields = ", ".join(f"{full_name}.{f.name}" for f in dataclasses.fields(hints[last]))
         raise UnknownSetting(name=full_name, hint=f" It is a group; set one of {fields}.")
@@ -202,7 +256,7 @@ def _put(tree: dict[str, Any], kind: Any, full_name: str, text: str) -> None:
 
 def _read(name: str, text: str, kind: Any) -> Any:
     """The value that `text` stands for, of the field's type, as plain JSON values."""
-    candidates: list[Any] = [text]
+    candidates: list[Any] = [[] if text == "()" else text]
     if text in ("None", "null"):
         candidates.insert(0, None)
     try:
@@ -219,32 +273,8 @@ def _read(name: str, text: str, kind: Any) -> Any:
             problem = problem or error
     if isinstance(problem, DipacoError):
         raise problem
-    raise BadSetting(name=name, value=text, expected=_name_of(kind)) from problem
+    raise BadSetting(name=name, value=text, expected=kind_in_words(kind)) from problem
 
 
 def _refuse_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is not a value for a setting")
-
-
-def _name_of(kind: Any) -> str:
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    return words.get(kind, str(kind).replace("NoneType", "None"))
-
-
-def _hint(name: str) -> str:
-    known = list(_names(RunConfig))
-    last = name.rpartition(".")[2]
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) or [
-        other for other in known if other.rpartition(".")[2] == last
-    ]
-    return (
-        f" Did you mean `{close[0]}`?" if close else " `dipaco config show CONFIG` lists them all."
-    )
-
-
-def _names(kind: type, prefix: str = ""):
-    for name, hint in get_type_hints(kind).items():
-        if dataclasses.is_dataclass(hint) and name != "topology":
-            yield from _names(hint, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}"

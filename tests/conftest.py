@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import hypothesis
 import pytest
 from support.fault_proxy import FaultProxy
 from support.hosts import Hosts, why_not
@@ -37,6 +38,12 @@ os.environ["XLA_FLAGS"] = (
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 
+# No test is timed: on a machine with other work an example may take any time.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_disks():
@@ -44,6 +51,20 @@ def _no_waiting_for_disks():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of the test
+def pytest_runtest_setup(item):
+    """Laws are about values, and most of their time is XLA's, which compiles each program for one
+    call: they are compiled without optimisation, and their programs are for laws alone. JAX keeps
+    programs in memory without regard to the setting, and the two kinds differ in the last bits.
+    """
+    import jax
+
+    is_law = item.get_closest_marker("law") is not None
+    if is_law != jax.config.read("jax_disable_most_optimizations"):
+        jax.clear_caches()
+        jax.config.update("jax_disable_most_optimizations", is_law)
 
 
 @pytest.fixture(scope="session")

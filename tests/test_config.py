@@ -24,7 +24,7 @@ from dipaco.routing.config import RoutingConfig
 from dipaco.topology import Level, Topology, blocks
 from dipaco.topology.errors import BadTopology, PartUnowned, UnknownPart
 
-QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
+PUBLISHED = Path(__file__).parents[1] / "configs" / "published.py"
 CONFIG = RunConfig(
     name="small",
     model=ModelConfig(
@@ -132,18 +132,31 @@ def test_a_run_may_start_from_scratch():
 
 
 def test_the_plan_is_the_base_model_the_modular_one_and_the_baselines():
-    plan = CONFIG.plan
+    plan = changed(baselines=BASELINES).plan
     assert [arm.name for arm in (plan.base, *plan.arms)] == ["base", "modular", *BASELINES]
-    assert [arm.is_averaged for arm in (plan.base, *plan.arms)] == [False, True, False, False]
+    assert [arm.name for arm in plan.arms if arm.is_averaged] == ["modular"]
+    assert [arm.name for arm in plan.arms if arm.is_routed] == ["modular"]
     assert plan.arm("modular").topology == CONFIG.topology
 
 
 def test_the_dense_arms_take_the_steps_of_a_path_and_of_all_paths_together():
-    steps = {arm.name: arm.total_steps for arm in CONFIG.plan.arms}
-    assert steps == {"modular": 50, "dense": 50, "dense_equal_tokens": 50 * 6}
-    assert {arm.name: arm.topology.num_paths for arm in CONFIG.plan.arms} == {
-        "modular": 6, "dense": 1, "dense_equal_tokens": 1,
+    arms = changed(baselines=BASELINES).plan.arms
+    steps = {arm.name: arm.total_steps for arm in arms}
+    assert steps == {
+        "modular": 50, "dense": 50, "data_parallel": 50, "dense_equal_tokens": 50 * 6,
     }  # fmt: skip
+    assert {arm.name: (arm.topology.num_paths, len(arm.topology.modules)) for arm in arms} == {
+        "modular": (6, 5), "dense": (1, 1), "data_parallel": (6, 1), "dense_equal_tokens": (1, 1),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("share", "machines"), [(1.0, 6), (0.5, 3), (0.1, 1)])
+def test_as_many_machines_are_in_lock_step_as_paths_take_part_in_a_phase(share, machines):
+    outer = OuterSettings(path_share=share)
+    plan = changed(outer=outer, baselines=("data_parallel",)).plan
+    modular, lock_step = plan.arm("modular"), plan.arm("data_parallel")
+    assert lock_step.topology.num_paths == machines
+    assert lock_step.path_steps == modular.path_steps
 
 
 def test_arms_are_compared_at_the_same_number_of_points():
@@ -234,6 +247,50 @@ def test_a_topology_can_be_given_whole():
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [("quickstart", "2x2"), ("toy", "2x2"), ("paper_2x4", "2x4"), ("paper_8x8", "8x8")],
+)
+def test_a_grid_from_the_command_line_is_cut_as_those_that_are_shipped(name, text):
+    shipped = load_config(name)
+    other = override(shipped, ["topology=3x1"])
+    assert other.topology != shipped.topology
+    assert override(other, [f"topology={text}"]) == shipped
+
+
+def test_a_grid_is_of_the_model_that_is_set_beside_it():
+    for texts in (
+        ["topology=2x3x2", "model.num_layers=6"],
+        ["model.num_layers=6", "topology=2x3x2"],
+    ):
+        config = override(CONFIG, texts)
+        assert (config.num_paths, len(config.topology.modules)) == (12, 7)
+        assert config.topology.levels[1].parts == ("block_02", "block_03")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("topology=2*3", r"`topology` is '2\*3'\. Expected a grid .* as in topology=2x3 "),
+        ("topology=0x2", "Expected a grid"),
+        ("topology=", "Expected a grid"),
+        ("topology=1000x1000", "at most 100,000 paths"),
+        ("topology=2x2x2", r"at most 2 levels, since the model has 2 blocks \(`model\.num_layers`"),
+        ("topology.levels=3", "`topology.levels` is '3'. Expected a grid .* as in topology=2x3 "),
+        ("topology.levels=2x3", "written in a config file: `dipaco config copy quickstart my.py`"),
+        ("topology.levels.experts=3", "as in topology=2x3 "),
+    ],
+)
+def test_what_is_no_grid_is_answered_with_what_can_be_written(text, problem):
+    with pytest.raises(BadSetting, match=problem):
+        override(CONFIG, [text])
+
+
+def test_an_empty_list_is_written_with_parentheses():
+    assert override(CONFIG, ["baselines=()"]).baselines == ()
+    assert override(changed(baselines=()), ["baselines=dense"]).baselines == ("dense",)
+
+
+@pytest.mark.parametrize(
     ("text", "hint"),
     [
         ("inner.step=50", r"`inner\.step` is not a setting\. Did you mean `inner\.steps`\?"),
@@ -263,7 +320,7 @@ def test_a_wrong_name_is_answered_with_the_right_one(text, hint):
         ("inner.learning_rate=-Infinity", "Expected a number"),
         ("outer.rescale_by_fan_in=maybe", "Expected true or false"),
         ("outer.rescale_by_fan_in=1", "Expected true or false"),
-        ("evaluation.max_documents=few", r"Expected int \| None"),
+        ("evaluation.max_documents=few", "Expected a whole number, or None"),
     ],
 )
 def test_a_wrong_type_is_answered_with_the_right_one(text, expected):
@@ -283,7 +340,7 @@ def test_what_is_no_assignment_is_refused(text):
     [
         ("model.num_heads=3", BadSetting),
         ("data.vocab_size=10", BadSetting),
-        ("routing.kind=random", BadSetting),
+        ("routing.kind=nearest", BadSetting),
         ("topology.levels=[]", BadTopology),
         ('topology.levels=[{"name": "A", "parts": ["embed"]}]', BadTopology),
         ('topology.levels=[{"parts": ["embed"]}]', BadSetting),
@@ -403,26 +460,34 @@ def test_outer_and_inner_defaults_are_the_papers():
 )
 def test_settings_of_the_published_algorithm_are_refused_with_a_sentence(setting, problem):
     with pytest.raises(DipacoError, match=problem):
-        load_config(QUICKSTART, [setting])
+        load_config(PUBLISHED, [setting])
 
 
 def test_a_target_share_is_of_as_many_paths_as_there_are():
     with pytest.raises(SettingsDisagree, match="has 2 shares, and there are 4 paths"):
-        load_config(QUICKSTART, ["routing.alternations=1", "routing.target_share=0.5,0.5"])
+        load_config(PUBLISHED, ["routing.alternations=1", "routing.target_share=0.5,0.5"])
 
 
 @pytest.mark.parametrize(
-    "setting", ["outer.quorum=0.5", "outer.path_share=0.5", "outer.codec=int8"]
+    "setting",
+    [
+        "outer.quorum=0.5",
+        "outer.path_share=0.5",
+        "outer.codec=int8",
+        "outer.vocabulary_rows=holders",
+        "inner.absent_tokens=masked",
+        "outer.isotropic=true",
+    ],
 )
 def test_synchronous_training_refuses_settings_of_contributions(setting):
     name = setting.partition("=")[0]
     with pytest.raises(SettingsDisagree, match=f"`outer.synchronous` is on, and so is `{name}`"):
-        load_config(QUICKSTART, [setting, "outer.synchronous=true"])
+        load_config(PUBLISHED, [setting, "outer.synchronous=true"])
 
 
 def test_settings_of_the_published_algorithm_are_set_by_name():
     config = load_config(
-        QUICKSTART,
+        PUBLISHED,
         [
             *("routing.alternations=1,3", "routing.overlap=2", "outer.path_share=0.5"),
             *("routing.target_share=0.4,0.3,0.2,0.1", "inner.hold_out=0.05"),
@@ -439,9 +504,9 @@ def test_settings_of_the_published_algorithm_are_set_by_name():
 
 
 def test_a_single_alternation_is_a_list_of_one():
-    assert load_config(QUICKSTART, ["routing.alternations=2"]).routing.alternations == (2,)
+    assert load_config(PUBLISHED, ["routing.alternations=2"]).routing.alternations == (2,)
 
 
 def test_one_path_has_nothing_to_alternate():
     with pytest.raises(SettingsDisagree, match="one path"):
-        load_config(QUICKSTART.with_name("baseline_dense.py"), ["routing.alternations=1"])
+        load_config(PUBLISHED.with_name("baseline_dense.py"), ["routing.alternations=1"])

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from dipaco.cli.main import parser
-from dipaco.overrides import load_config, load_sweep, settings
+from dipaco.config import RunConfig
+from dipaco.overrides import load_sweep
+from dipaco.settings import groups_of
 
 ROOT = Path(__file__).parent.parent
 FRONT_PAGE = ROOT / "README.md"
@@ -171,11 +173,14 @@ def bad_options(page: Path, text: str) -> Iterator[str]:
 
 def bad_settings(page: Path, text: str) -> Iterator[str]:
     """Settings by their whole name, and rows that a sweep is asked to run."""
-    known = settings(load_config(ROOT / "configs" / "toy.py"))
+    groups = list(groups_of(RunConfig))
+    known = {named.name for group in groups for named in (group, *group.settings)}
     rooms = {name.partition(".")[0] for name in known if "." in name}
     rows = {row for file in SWEEPS for row in load_sweep(file)}
     for line in (*block_lines(text), *inline_code(text)):
         for name in re.findall(r"(?<![\w/.-])[a-z]+\.[a-z_.0-9]+(?==|$)", line):
+            if name.endswith((".md", ".json", ".png")):
+                continue  # the report's files
             if name.partition(".")[0] in rooms and name not in known and "/" not in line:
                 yield f"`{name}` is not a setting"
         for row in re.findall(r'"([^"]+)"', line.partition("--only ")[2]):
@@ -336,12 +341,6 @@ def test_what_describes_a_verb_is_a_heading_or_a_row():
         "# `dipaco swarm join A`\n| `dipaco drain` | x |\n`dipaco scale`\n```\n# `dipaco x`\n```\n"
     )
     assert described(text) == ["swarm join", "drain"]
-
-
-def test_every_setting_is_on_the_page_of_settings():
-    page = (ROOT / "configs" / "README.md").read_text()
-    named = {name for span in inline_code(page) for name in re.findall(r"^[\w.]+$", span)}
-    assert settings(load_config(ROOT / "configs" / "toy.py")).keys() - named == {"topology.levels"}
 
 
 def test_every_tool_is_in_the_table_of_tools():

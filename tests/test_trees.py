@@ -5,7 +5,7 @@ import copy
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco import trees
@@ -36,7 +36,6 @@ def listed(tree):
 
 
 @given(st.dictionaries(names, nested, max_size=3))
-@settings(deadline=None)
 def test_unflatten_is_the_inverse_of_flatten(tree):
     assert listed(trees.unflatten(dict(trees.flatten(tree)))) == listed(tree)
 

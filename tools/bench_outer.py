@@ -122,6 +122,8 @@ def task(objects: Objects, stored: Stored, messages: list[Receipt]) -> Callable[
         config=types.SimpleNamespace(outer=OuterSettings()),
         routing_of=lambda arm, phase: None,
         shards_of=lambda routing: types.SimpleNamespace(documents=[1] * len(messages)),
+        counts_through=lambda *key: None,
+        rule=lambda kind: None,
     )
     claim = Claim(Task("outer", "modular", str(module), 1), 1, 1, "bench")
     return functools.partial(step_module, run, claim)  # ty: ignore[invalid-argument-type]

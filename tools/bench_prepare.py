@@ -21,7 +21,7 @@ import sys
 from dipaco.data.config import DataConfig
 from dipaco.data.prepare import prepare
 config = DataConfig(
-    sources=(f"jsonl:{sys.argv[1]}",), max_bytes_per_domain=None, processes=int(sys.argv[3])
+    sources=(f"jsonl:{sys.argv[1]}",), processes=int(sys.argv[3])
 )
 corpus = prepare(config, sys.argv[2])
 print(corpus.manifest.tokens, corpus.num_documents, corpus.digest)

@@ -149,12 +149,13 @@ def routing_seconds(folder: Path) -> Generator[tuple[int, dict[int, float], floa
     from dipaco.runs.opening import reading
     from dipaco.serving.decoding.decode import make_pool, prefill
     from dipaco.serving.dispatch import Dispatcher
+    from dipaco.serving.warm_up import WarmUp
 
     with reading(folder) as run, ThreadPoolExecutor(max(ROUTED_AT_ONCE)) as threads:
         release = run.ledger.facts.release("modular", None)
         config = dataclasses.replace(run.config.model, max_length=max(ROUTED))
         dispatcher = Dispatcher(run, release)
-        dispatcher.warm_up()
+        WarmUp().run(dispatcher.programs())
         prepared = prepare(config, run.path_of(release, PATH))
         pool = make_pool(config, 1)
 

@@ -54,7 +54,7 @@ RIVALS = ("eager", "compiled")
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-3}
 
 
-def config_of(dtype: str) -> Any:
+def config_of(dtype: Any) -> Any:
     """The quickstart with the model of this comparison, all of it on one path."""
     from dipaco.model.config import ModelConfig, part_names
     from dipaco.overrides import load_config

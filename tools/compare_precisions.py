@@ -52,19 +52,23 @@ def losses_in(precision: str, corpus_folder: Path, steps: int) -> np.ndarray:
 
 def plot(losses: dict[str, np.ndarray], file: Path) -> None:
     """Both curves, as means of fifty steps."""
-    import matplotlib
+    from dipaco.config import DENSE
+    from dipaco.evaluation.direct_labels import End, arrange, label_ends
+    from dipaco.evaluation.style import nth_look, styled, tidy
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
-    for precision, values in losses.items():
-        means = np.convolve(values, np.full(50, 1 / 50), mode="valid")
-        style = "-" if precision == "float32" else "--"
-        axes.plot(np.arange(len(means)) + 50, means, style, label=precision)
-    axes.set(xlabel="inner step", ylabel="loss, nats per token (mean of 50)")
-    axes.legend()
-    figure.savefig(file, dpi=120)
+    with styled(8, 3.5) as figure:
+        axes, ends = figure.subplots(), []
+        for number, (precision, values) in enumerate(losses.items()):
+            look = nth_look(DENSE, number)._replace(mark="")
+            means = np.convolve(values, np.full(50, 1 / 50), mode="valid")
+            steps = np.arange(len(means)) + 50
+            axes.plot(steps, means, color=look.colour, linestyle=look.dashes, label=precision)
+            end = (float(steps[-1]), float(means[-1]))
+            ends.append(End(f"{precision}  {end[1]:.3f}", end, look))
+        axes.set(xlabel="inner step", ylabel="loss, nats per token (mean of 50)")
+        tidy(axes)
+        arrange(figure, [(axes, label_ends(axes, ends))])
+        figure.savefig(file)
 
 
 def main() -> None:

@@ -31,8 +31,8 @@ import orbax.checkpoint
 from support.fault_points import Fault, install, wrap
 from support.hosts import enter
 
-import dipaco.cli.console
 import dipaco.cli.main
+import dipaco.library.console
 import dipaco.workers.loop
 from dipaco.data import prepare
 from dipaco.data.packages import source
@@ -117,6 +117,7 @@ def child(request: dict[str, Any], folder: Path) -> None:
     if network := request.get("network"):  # of a host of support/hosts.py
         enter(network)
     os.environ.update(request.get("environment", {}))
+    sys.path[:0] = request.get("path", [])  # as PYTHONPATH does when a process starts
     if limit := request.get("file_bytes"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     if fault := request.get("fault"):

@@ -55,6 +55,10 @@ class OrderFile:
         self._order.unlink()
         return wanted
 
+    def again(self, corruption: str) -> None:
+        """It was not recorded, and is wanted still."""
+        self._order.write_text(corruption)
+
     def done(self, corruption: str) -> None:
         with self._done.open("a") as file:
             print(corruption, file=file)
@@ -79,7 +83,8 @@ def corrupt_on_order(orders: OrderFile) -> None:
         try:
             due = finish(commit, plan, claim, facts)
         except ClaimLost:
-            sent.clear()
+            while sent:
+                orders.again(sent.pop())
             raise
         while sent:
             orders.done(sent.pop())

@@ -10,18 +10,18 @@ comes with the rate that was best for it.
 
 import argparse
 import itertools
-import re
-import statistics
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from support.curves import looks_of, tries
 
-from dipaco.sweeps.table import BEST_PATH, SweepRow, SweepTable
+from dipaco.evaluation.direct_labels import End, arrange, label_ends
+from dipaco.evaluation.style import styled, tidy
+from dipaco.sweeps.notes import BEST_PATH
+from dipaco.sweeps.table import SweepRow, SweepTable
 
-ROW = re.compile(r"(?P<name>.+?)( rate (?P<rate>[\d.e-]+))?( phases (?P<phases>\d+))?")
 PATHS = ("2x2", "flat 4", "2x2 private plain")
 SIZES = ("dense 1x", "dense size 2x", "dense size 4x")  # each twice the one before
 EQUAL_COMPUTE = "dense 4x"  # the steps of four paths
@@ -43,28 +43,14 @@ def best(rows: Iterable[SweepRow], rate: float, phases: int) -> Curves:
     """The best rate of everybody at every budget, in the mean over the seeds that all have. `rate`
     and `phases` are those of a row whose name says nothing of them.
     """
-    curves: Curves = {}
     racing = [row for row in rows if not row.name.endswith(BEST_PATH)]
-    seeds = set.intersection(*(set(row.seeds) for row in racing)) if racing else set()
-    if not seeds:
-        sys.exit("These rows have no seed in common: there is nothing to compare.")
-    for row in racing:
-        match = ROW.fullmatch(row.name)
-        if match is None:
-            continue
-        budget = int(match["phases"] or phases)
-        entry = Entry(_mean(row, seeds), float(match["rate"] or rate), 1)
-        of_name = curves.setdefault(match["name"], {})
-        before = of_name.get(budget)
-        if before is not None:
-            entry = min(before, entry)._replace(rates=before.rates + 1)
-        of_name[budget] = entry
-    return curves
-
-
-def _mean(row: SweepRow, seeds: set[int]) -> float:
-    of_seed = dict(zip(row.seeds, row.perplexities, strict=True))
-    return statistics.mean(of_seed[seed] for seed in seeds)
+    return {
+        name: {
+            budget: Entry(tried[0].perplexity, tried[0].rate, len(tried))
+            for budget, tried in of_name.items()
+        }
+        for name, of_name in tries(racing, rate, phases).items()
+    }
 
 
 def race(title: str, curves: Curves, names: Sequence[str]) -> list[str]:
@@ -120,25 +106,32 @@ def crossings(curves: Curves, one: str, other: str) -> str:
 
 def draw(curves: Curves, panels: Mapping[str, Sequence[str]], file: Path) -> None:
     """The curves; the file's ending chooses the format."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    both = figure.subplots(1, len(panels), sharey=True)
-    for axes, (title, names) in zip(both, panels.items(), strict=True):
-        for name in names:
-            budgets = sorted(curves.get(name, {}))
-            style = "--" if name.startswith("dense") else "-"
-            values = [curves[name][budget].perplexity for budget in budgets]
-            axes.plot(budgets, values, style, marker="o", label=name)
-        axes.set_title(title)
-        axes.set_xlabel("phases of a path")
-        axes.set_xscale("log")
-        budgets = sorted({budget for name in names for budget in curves.get(name, {})})
-        axes.set_xticks(budgets, [str(budget) for budget in budgets])
-        axes.minorticks_off()
-        axes.legend()
-    both[0].set_ylabel("validation perplexity")
-    figure.savefig(file, dpi=120)
+    looks = looks_of(name for name in curves if any(name in names for names in panels.values()))
+    with styled(13, 4.4) as figure:
+        both = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        columns = []
+        for axes, (title, names) in zip(both, panels.items(), strict=True):
+            ends = []
+            for name in (name for name in names if curves.get(name)):
+                look = looks[name]
+                points = [(budget, at.perplexity) for budget, at in sorted(curves[name].items())]
+                axes.plot(
+                    *zip(*points, strict=True),
+                    color=look.colour,
+                    linestyle=look.dashes,
+                    marker=look.mark,
+                    label=name,
+                )
+                ends.append(End(f"{name}  {points[-1][1]:.1f}", points[-1], look))
+            tidy(axes, title)
+            axes.set(xlabel="phases of a path", xscale="log")
+            budgets = sorted({budget for name in names for budget in curves.get(name, {})})
+            axes.set_xticks(budgets, [str(budget) for budget in budgets])
+            axes.minorticks_off()
+            columns.append((axes, label_ends(axes, ends)))
+        both[0].set_ylabel("validation perplexity")
+        arrange(figure, columns)
+        figure.savefig(file)
 
 
 def main() -> None:

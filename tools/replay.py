@@ -24,6 +24,7 @@ import numpy as np
 from dipaco import trees
 from dipaco.algorithm import variants
 from dipaco.config import MODULAR
+from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.compress import codec
 from dipaco.runs.opening import reading
@@ -70,7 +71,10 @@ def differences(run: Run, phases: int | None = None) -> list[str]:
 
 
 def _first_modules(run: Run) -> variants.Modules:
-    topology, base = run.plan.arm(MODULAR).topology, run.base_parts()
+    topology = run.plan.arm(MODULAR).topology
+    if run.given("modules") is not None:  # a run that began from the modules of another
+        return {module: run.parameters(MODULAR, module, 0) for module in topology.modules}
+    base = run.base_parts()
     return {m: {part: base[part] for part in topology.parts_of(m)} for m in topology.modules}
 
 
@@ -89,8 +93,12 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         since = carried.position if inner.rewarm_steps and has_had_others else None
         state = run.programs.place(parts, carried.optimizer, start)
         rates = learning_rates(inner, arm.total_steps, start, end - start, since)
+        present_V = run.present_tokens(MODULAR, path, phase)
         for number, rate in enumerate(rates):
-            batch = run.programs.place_batch(batches.at(carried.position + number))
+            batch = dict(batches.at(carried.position + number))
+            if present_V is not None:
+                batch[PRESENT] = present_V
+            batch = run.programs.place_batch(batch)
             state, _ = run.programs.step(state, batch, rate)
         after, optimizer = jax.device_get((state.parts, state.optimizer))
         position, count = carried.position + len(rates), carried.taken + len(rates)
@@ -117,6 +125,7 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         takes=takes if arm.has_quorum else None,
         alternate=lambda phase, _: documents(phase),
         token_counts=token_counts if run.config.outer.vocabulary_rows == "holders" else None,
+        outer_rule=run.rule("outer_step"),
     )
 
 

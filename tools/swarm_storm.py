@@ -454,19 +454,23 @@ def report(storm: Storm) -> str:
 
 def plot(ours: list[float], plain: list[float], file: Path) -> None:
     """Draws both loss curves; that of the swarm should cover the other."""
-    import matplotlib
+    from dipaco.config import MODULAR
+    from dipaco.evaluation.direct_labels import End, arrange, label_ends
+    from dipaco.evaluation.style import LOOKS, SOFT, Look, styled, tidy
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    axes.plot(plain, linewidth=5, alpha=0.35, label="one machine, undisturbed")
-    axes.plot(ours, linewidth=1, label="the swarm, in a storm")
-    axes.set_xlabel("group step")
-    axes.set_ylabel("training loss (nats)")
-    axes.legend()
-    figure.savefig(file, dpi=120, bbox_inches="tight")
-    pyplot.close(figure)
+    with styled(8.5, 4) as figure:
+        axes, ends = figure.subplots(), []
+        swarm = LOOKS[MODULAR]._replace(mark="")
+        for name, losses, look, width in (
+            ("one machine, undisturbed", plain, Look(SOFT, mark=""), 5),
+            ("the swarm, in a storm", ours, swarm, 1),
+        ):
+            axes.plot(losses, color=look.colour, linewidth=width, alpha=0.4 if width > 1 else 1)
+            ends.append(End(name, (len(losses) - 1, losses[-1]) if losses else None, look))
+        axes.set(xlabel="group step", ylabel="training loss (nats)")
+        tidy(axes)
+        arrange(figure, [(axes, label_ends(axes, ends))])
+        figure.savefig(file)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ minute more for each alternation. With three seeds 70 minutes of work one after 
 
 import dataclasses
 
-import baseline_diloco
-import baseline_flat_moe
-import quickstart
+import published
 
 from dipaco.config import RunConfig
 
@@ -24,9 +22,9 @@ AFTER = (2, 3, 4)  # phases
 
 
 def sweep() -> dict[str, RunConfig]:
-    flat = baseline_flat_moe.run()
-    grid = dataclasses.replace(quickstart.run(), baselines=())
-    rows = {"diloco": baseline_diloco.run()}
+    flat = published.flat()
+    grid = published.grid()
+    rows = {"diloco": published.diloco()}
     for count in range(len(AFTER) + 1):
         rows[f"flat {count}"] = alternating(flat, count)
     for count in range(len(AFTER) + 1):

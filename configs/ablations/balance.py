@@ -15,18 +15,17 @@ seeds 45 minutes of work one after another.
 import dataclasses
 from typing import Any
 
-import baseline_diloco
-import quickstart
+import published
 
 from dipaco.config import RunConfig
 
 
 def sweep() -> dict[str, RunConfig]:
-    grid = dataclasses.replace(quickstart.run(), baselines=())
+    grid = published.grid()
     unbound = {"capacity": None, "floor": 0.0}
     return {
         "product": grid,
-        "diloco": baseline_diloco.run(),
+        "diloco": published.diloco(),
         "product tight": routed(grid, capacity=1.05, floor=0.9),
         "product unbound": routed(grid, **unbound),
         "product unbound raw": routed(grid, **unbound, normalise="none", interleave_pca=False),

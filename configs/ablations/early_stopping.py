@@ -13,18 +13,16 @@ With three seeds 55 minutes of work one after another.
 
 import dataclasses
 
-import baseline_diloco
-import baseline_flat_moe
-import quickstart
+import published
 
 from dipaco.config import RunConfig
 
 
 def sweep() -> dict[str, RunConfig]:
-    flat = with_little_text(baseline_flat_moe.run())
-    grid = with_little_text(dataclasses.replace(quickstart.run(), baselines=()))
+    flat = with_little_text(published.flat())
+    grid = with_little_text(published.grid())
     return {
-        "diloco": with_little_text(baseline_diloco.run()),
+        "diloco": with_little_text(published.diloco()),
         "flat": flat,
         "flat stopped": stopping(flat),
         "2x2": grid,

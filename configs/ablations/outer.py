@@ -14,8 +14,7 @@ seeds 45 minutes of work one after another.
 import dataclasses
 from typing import Any
 
-import baseline_diloco
-import quickstart
+import published
 
 from dipaco.config import RunConfig
 
@@ -23,7 +22,7 @@ from dipaco.config import RunConfig
 def sweep() -> dict[str, RunConfig]:
     return {
         "published": outer(),
-        "diloco": baseline_diloco.run(),
+        "diloco": published.diloco(),
         "no sqrt of fan-in": outer(rescale_by_fan_in=False),
         "equal weights": outer(weigh_by_documents=False),
         "neither": outer(rescale_by_fan_in=False, weigh_by_documents=False),
@@ -34,7 +33,7 @@ def sweep() -> dict[str, RunConfig]:
 
 
 def outer(**changes: Any) -> RunConfig:
-    """The quickstart's 2x2 with another outer step."""
-    config = quickstart.run()
+    """The published 2x2 with another outer step."""
+    config = published.grid()
     changed = dataclasses.replace(config.outer, **changes)
-    return dataclasses.replace(config, outer=changed, baselines=())
+    return dataclasses.replace(config, outer=changed)

@@ -13,21 +13,19 @@ text 3.5 minutes, others 1.8. With three seeds 80 minutes of work one after anot
 
 import dataclasses
 
-import baseline_diloco
-import baseline_flat_moe
 import early_stopping
-import quickstart
+import published
 
 from dipaco.config import RunConfig
 
 
 def sweep() -> dict[str, RunConfig]:
-    grid = dataclasses.replace(quickstart.run(), baselines=())
+    grid = published.grid()
     rows = {}
-    for name, config in (("2x2", grid), ("flat", baseline_flat_moe.run())):
+    for name, config in (("2x2", grid), ("flat", published.flat())):
         rows[name] = config
         rows[f"{name} overlap 2"] = overlapping(config)
-    rows["diloco"] = baseline_diloco.run()
+    rows["diloco"] = published.diloco()
     little = {
         f"{name} little text": early_stopping.with_little_text(config)
         for name, config in rows.items()

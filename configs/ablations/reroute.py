@@ -16,19 +16,17 @@ more. With three seeds 40 minutes of work one after another.
 
 import dataclasses
 
-import baseline_diloco
-import baseline_flat_moe
-import quickstart
+import published
 
 from dipaco.config import RunConfig
 from dipaco.routing.config import RerouteConfig
 
 
 def sweep() -> dict[str, RunConfig]:
-    grid = dataclasses.replace(quickstart.run(), baselines=())
-    flat = baseline_flat_moe.run()
+    grid = published.grid()
+    flat = published.flat()
     return {
-        "diloco": baseline_diloco.run(),
+        "diloco": published.diloco(),
         "2x2": rerouted(grid),
         "flat": rerouted(flat),
         "flat window 32": rerouted(flat, window=32),

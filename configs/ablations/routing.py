@@ -14,15 +14,14 @@ half a minute more. With three seeds 31 minutes of work one after another.
 import dataclasses
 from typing import Any
 
-import baseline_diloco
-import quickstart
+import published
 
 from dipaco.config import RunConfig
 
 
 def sweep() -> dict[str, RunConfig]:
     return {
-        "diloco": baseline_diloco.run(),
+        "diloco": published.diloco(),
         "k-means": routed(kind="kmeans"),
         "product k-means": routed(),
         "discriminative from k-means": routed(kind="kmeans", alternations=(2,)),
@@ -31,7 +30,7 @@ def sweep() -> dict[str, RunConfig]:
 
 
 def routed(**changes: Any) -> RunConfig:
-    """The quickstart's 2x2 with another router."""
-    config = quickstart.run()
+    """The published 2x2 with another router."""
+    config = published.grid()
     routing = dataclasses.replace(config.routing, **changes)
-    return dataclasses.replace(config, routing=routing, baselines=())
+    return dataclasses.replace(config, routing=routing)

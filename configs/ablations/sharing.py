@@ -14,10 +14,7 @@ minutes of work one after another.
 
 import dataclasses
 
-import baseline_dense
-import baseline_diloco
-import baseline_flat_moe
-import quickstart
+import published
 
 from dipaco.config import RunConfig
 from dipaco.topology import PER_PATH, Level, Topology, blocks
@@ -25,11 +22,11 @@ from dipaco.topology import PER_PATH, Level, Topology, blocks
 
 def sweep() -> dict[str, RunConfig]:
     return {
-        "dense": baseline_dense.run(),
-        "diloco": baseline_diloco.run(),
-        "2x2": dataclasses.replace(quickstart.run(), baselines=()),
-        "2x2 private": dataclasses.replace(quickstart.run(), topology=private(), baselines=()),
-        "flat": baseline_flat_moe.run(),
+        "dense": published.dense(),
+        "diloco": published.diloco(),
+        "2x2": published.grid(),
+        "2x2 private": dataclasses.replace(published.grid(), topology=private()),
+        "flat": published.flat(),
     }
 
 

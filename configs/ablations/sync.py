@@ -15,17 +15,15 @@ seeds 34 minutes of work one after another.
 
 import dataclasses
 
-import baseline_diloco
-import baseline_flat_moe
-import quickstart
+import published
 
 from dipaco.config import RunConfig
 from dipaco.outer.config import OuterSettings
 
 
 def sweep() -> dict[str, RunConfig]:
-    grid = dataclasses.replace(quickstart.run(), baselines=())
-    diloco, flat = baseline_diloco.run(), baseline_flat_moe.run()
+    grid = published.grid()
+    diloco, flat = published.diloco(), published.flat()
     return {
         "diloco": diloco,
         "diloco synchronous": synchronous(diloco),

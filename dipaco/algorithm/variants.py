@@ -1,8 +1,9 @@
 """Algorithm 1 with everything that a run may switch on, in one process and in memory.
 
-Path sampling, codecs with error feedback, late contributions (quorum), alternations, plain AdamW
-without an outer step, early stopping. With everything off it gives the bits of `algorithm1.train`;
-runs are compared with it bit for bit, since the order of its sums is theirs.
+Path sampling, codecs with error feedback, late contributions (quorum), alternations, isotropic
+merging, an outer step of one's own, plain AdamW without one, early stopping. With everything off it
+gives the bits of `algorithm1.train`; runs are compared with it bit for bit, since the order of its
+sums is theirs.
 
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
 """
@@ -17,6 +18,8 @@ from dipaco.algorithm.algorithm1 import Modules, TrainPath
 from dipaco.outer.compress import PLAIN, Codec, encode_rows
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
+from dipaco.outer.own_step import OuterRule
+from dipaco.outer.spectrum import flatten_spectrum
 from dipaco.outer.step import fresh, outer_step
 from dipaco.outer.vocabulary import (
     effective_fan_in,
@@ -57,6 +60,7 @@ def train(
     takes: Takes | None = None,
     alternate: Alternate = lambda phase, modules: None,
     token_counts: Callable[[int], np.ndarray] | None = None,
+    outer_rule: OuterRule | None = None,
 ) -> Iterator[Modules]:
     """Yields every module after each of `phases` outer steps; see `algorithm1.train`.
 
@@ -76,9 +80,10 @@ def train(
       token_counts: phase -> int [P, V], how often each token occurs in the shard of each path:
         rows of the vocabulary are averaged by those who have their tokens (`outer/vocabulary.py`).
         None: as all else.
+      outer_rule: steps modules in the place of Nesterov (`outer/own_step.py`).
     """
     carried: list[Any] = [None] * topology.num_paths
-    momentum = {m: fresh(outer, modules[m]) for m in topology.modules} if outer else {}
+    momentum = {m: fresh(outer, modules[m], outer_rule) for m in topology.modules} if outer else {}
     residual: dict[tuple[int, ModuleId], Any] = {}
     # By module, then by (phase, path).
     waiting: dict[ModuleId, dict[tuple[int, int], WaitingContribution]] = {
@@ -145,8 +150,11 @@ def train(
                         rescale_by_fan_in=outer.rescale_by_fan_in,
                     )
                 mean.add(each.gradient, weight, rows)
+            merged = mean.take()
+            if outer.isotropic:
+                flatten_spectrum(merged)
             stepped[module], momentum[module], _ = outer_step(  # line 15
-                outer, dict(modules[module]), mean.take(), momentum[module], fan_in
+                outer, dict(modules[module]), merged, momentum[module], fan_in, outer_rule
             )
         modules = stepped
         yield modules

@@ -33,7 +33,10 @@ NOT_FOR_SET = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "sweep", type=Path, metavar="SWEEP", help="a file with a function `sweep()`"
+        "sweep",
+        type=Path,
+        metavar="SWEEP",
+        help="a file with a function `sweep()`, or a shipped one by name",
     )
     add_run(parser)
     parser.add_argument(
@@ -93,12 +96,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print(table: "SweepTable", layout: "SweepLayout") -> None:
+    from dipaco.observe.terminal import bullets, terminal_width
     from dipaco.sweeps.text import render_sweep_text
 
+    width = terminal_width()
     if table.rows:
-        print(f"\n{render_sweep_text(table)}\n")
-        for note in table.notes:
-            print(f"- {note}")
+        print(f"\n{render_sweep_text(table, width)}\n")
+        print(bullets(table.notes, width))
     if table.missing:
         print(f"Not finished: {'; '.join(table.missing)}.")
     if table.rows:

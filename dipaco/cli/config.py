@@ -1,25 +1,76 @@
-"""Show the settings of a config, by the names that `--set` takes, and the sizes that follow.
+"""Show a config's settings, by the names that `--set` takes, and the sizes that follow; say what a
+setting is; copy a config that is shipped.
 
-dipaco config show configs/quickstart.py --set inner.steps=50
+  dipaco config list                             what is shipped
+  dipaco config copy quickstart my.py            a file of one's own, to be edited
+  dipaco config show my.py --set inner.steps=50
+  dipaco config show my.py --explain inner       what the settings of `inner` are; no name: all
 """
 
 import argparse
+import ast
+import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dipaco.cli.options import add_set
+from dipaco.cli.errors import ConfigExists
+from dipaco.cli.options import CONFIG_HELP, add_set
+from dipaco.shipped import names_like, shipped_files
 
-HELP = "show a config's settings"
+if TYPE_CHECKING:
+    from dipaco.config import RunConfig
+    from dipaco.topology import Level
+
+HELP = "show a config's settings and what they are, or copy a shipped one"
+INDENT = "    "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="print every setting and the sizes that follow")
-    show.add_argument("config", type=Path, metavar="CONFIG", help="a file with a function `run()`")
-    show.add_argument("--json", action="store_true", help="the settings as JSON")
+    show.add_argument("config", type=Path, metavar="CONFIG", help=CONFIG_HELP)
+    how = show.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="the settings as JSON")
+    how.add_argument(
+        "--explain",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="what a setting, a group (`inner`) or everything is: type, default, a sentence",
+    )
     add_set(show)
+    actions.add_parser("list", help="print the configs that are shipped, and what each is")
+    copy = actions.add_parser("copy", help="write a shipped config into a file of your own")
+    copy.add_argument("name", metavar="NAME", help="as `dipaco config list` has it")
+    copy.add_argument("file", type=Path, metavar="FILE", help="a new file")
 
 
 def run(options: argparse.Namespace) -> int:
+    return {"show": _show, "list": _list, "copy": _copy}[options.action](options)
+
+
+def _list(options: argparse.Namespace) -> int:
+    for name, file in shipped_files().items():
+        doc = ast.get_docstring(ast.parse(file.read_text())) or ""
+        print(f"{name:<20} {doc.partition(chr(10))[0]}")
+    return 0
+
+
+def _copy(options: argparse.Namespace) -> int:
+    from dipaco.errors import BadConfigFile
+    from dipaco.files import write_new
+
+    found = shipped_files().get(options.name)
+    if found is None:
+        problem = f"no shipped config has this name: {names_like(Path(options.name))}"
+        raise BadConfigFile(file=options.name, problem=problem)
+    if not write_new(options.file, found.read_bytes()):
+        raise ConfigExists(file=options.file)
+    print(f"Written: {options.file}. Edit it, then: dipaco train {options.file} --run DIR")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
     from dipaco.model.config import num_parameters, part_parameters
     from dipaco.overrides import load_config, settings
 
@@ -27,14 +78,16 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(config.to_json())
         return 0
+    if options.explain is not None:
+        _explain(config, options.explain)
+        return 0
     values = settings(config)
     for name, value in values.items():
         if name != "topology.levels":
             print(f"{name} = {value}")
     topology, in_part = config.topology, part_parameters(config.model)
     for level in topology.levels:
-        experts = {0: "one per path", 1: "shared"}.get(level.experts, f"{level.experts} experts")
-        print(f"level {level.name}: {experts}, owns {', '.join(level.parts) or 'no part'}")
+        print(_in_words(level))
     total = sum(in_part[part] for m in topology.modules for part in topology.parts_of(m))
     print(
         f"{topology.num_paths} paths of {num_parameters(config.model):,} parameters, "
@@ -47,4 +100,39 @@ def run(options: argparse.Namespace) -> int:
             f"arm {arm.name}: {arm.total_steps:,} steps a path in {arm.phases} phases, "
             f"{tokens:,} tokens"
         )
+    print("What a setting is: the same command with `--explain NAME`.")
     return 0
+
+
+def _in_words(level: "Level") -> str:
+    experts = {0: "one per path", 1: "shared"}.get(level.experts, f"{level.experts} experts")
+    return f"level {level.name}: {experts}, owns {', '.join(level.parts) or 'no part'}"
+
+
+def _explain(config: "RunConfig", name: str) -> None:
+    """Prints what `name` is, a setting or a group, and its value in the config."""
+    from dipaco.config import RunConfig
+    from dipaco.observe.terminal import terminal_width
+    from dipaco.overrides import settings
+    from dipaco.settings import describe_kind, find, value_in_words
+
+    values, width = settings(config), terminal_width()
+
+    def say(text: str, indent: str) -> None:
+        print(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent))
+
+    for group in find(RunConfig, name):
+        if group.name:
+            print(f"[{group.name}]")
+            say(group.sentence, "")
+            print()
+        for setting in group.settings:
+            has_value = setting.name in values and setting.name != "topology.levels"
+            value = f" = {value_in_words(values[setting.name])}" if has_value else ""
+            print(f"{setting.name}{value}")
+            if setting.name == "topology":
+                for level in config.topology.levels:
+                    say(_in_words(level), INDENT)
+            say(describe_kind(setting), INDENT)
+            say(setting.sentence, INDENT)
+            print()

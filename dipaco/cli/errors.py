@@ -7,6 +7,10 @@ class FileRefused(DipacoError):
     """{file}: {problem}. Check the name and the permissions."""
 
 
+class ConfigExists(DipacoError):
+    """{file} is there already; a copy never overwrites. Give another name, or remove it."""
+
+
 class OptionMissing(DipacoError):
     """`{option}` is left out. Expected {expected}."""
 
@@ -25,10 +29,6 @@ class TransportMismatch(DipacoError):
 
 class PathNeeded(DipacoError):
     """This run has {paths} paths, and a swarm trains one of them. Choose it with --path 0 to {last}."""
-
-
-class NoSuchArm(DipacoError):
-    """This run has no arm `{arm}`. It has: {known}."""
 
 
 class UnknownImageFormat(DipacoError):

@@ -1,58 +1,69 @@
-"""Perplexity of your own documents, each cut to the context, without the routing prefix.
+"""Perplexity of your own text: every token after the first 32 of a document, in windows.
 
   dipaco evaluate --run runs/quickstart --documents notes.txt
-  dipaco evaluate --run runs/quickstart --documents docs.jsonl --path 2 --json
+  dipaco evaluate --run runs/quickstart --documents 'notes/**/*.md'
+  dipaco evaluate --run runs/quickstart --documents 'jsonl:posts.jsonl?text=body' --path 2 --json
 
-FILE is .jsonl, .jsonl.gz or .parquet with a column `text`, or a text file, which is one document
-(or one for each megabyte). The router picks the path of each document; with `--path` all go to one.
+PLACE is a file, a glob (in quotes), a folder with .txt, .jsonl and .parquet files in it, or one
+of `data.sources`. JSON lines and Parquet have their text in the column `text`; any other
+file is a text. A text is cut into documents as for training (`data.max_document_bytes`), the router
+picks the path of each by its first tokens (`data.prefix_tokens`), which are not counted, and all
+others are predicted in windows of `data.length`. With `--path` all documents go to one path. With
+`--beginnings` only the first window of each text counts, as in the report of a run.
 """
 
 import argparse
 import json
-from pathlib import Path
 
-from dipaco.cli.options import add_release, check_path, find_release
+from dipaco.cli.options import add_release, add_rule, check_path, find_release
 
-HELP = "perplexity of your own documents"
+HELP = "perplexity of your own text"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_release(parser)
     parser.add_argument(
-        "--documents", type=Path, required=True, metavar="FILE", help="the documents to evaluate"
+        "--documents",
+        required=True,
+        metavar="PLACE",
+        help="the text to evaluate: a file, a glob, a folder, or a source",
     )
     parser.add_argument("--path", type=int, default=None, help="use this path for all documents")
+    add_rule(parser)
+    parser.add_argument(
+        "--beginnings", action="store_true", help="only the first window of each text, as a report"
+    )
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
-    from dipaco.data.sources import open_source, source_of_file
-    from dipaco.errors import BadSource
+    from dipaco.data.source_url import sources_of
+    from dipaco.data.sources import open_source
+    from dipaco.plural import counted
     from dipaco.runs.evaluate_texts import evaluate_texts
     from dipaco.runs.opening import reading
     from dipaco.runs.programs import use_compilation_cache
 
-    if not options.documents.is_file():
-        raise BadSource(
-            source=options.documents, problem="there is no such file.", advice="Check the name."
-        )
+    urls = sources_of(options.documents)
     use_compilation_cache(cache_folder() / "compiled")
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)
-        source = open_source(source_of_file(options.documents))
-        texts = (document.text for document in source.documents)
-        result = evaluate_texts(opened, release, texts, options.path)
+        texts = (document.text for url in urls for document in open_source(url).documents)
+        result = evaluate_texts(
+            opened, release, texts, options.path, options.rule, beginnings=options.beginnings
+        )
     if options.json:
         print(json.dumps({"arm": release.arm, "phase": release.phase, **result}))
     else:
         skipped = result["too_short"]
         print(
-            f"perplexity {result['perplexity']:.3f} over {result['tokens']:,} tokens of "
-            f"{result['documents']:,} documents"
-            + (f" ({skipped} too short to evaluate)" if skipped else "")
+            f"perplexity {result['perplexity']:.3f} over {result['tokens']:,} of "
+            f"{result['of_tokens']:,} tokens, in {counted(result['windows'], 'window')} of "
+            f"{counted(result['documents'], 'document')}"
+            + (f" ({skipped:,} too short to evaluate)" if skipped else "")
         )
         for path, count in sorted(result["paths"].items(), key=lambda item: -item[1]):
-            print(f"  path {path}: {count:,} documents")
+            print(f"  path {path}: {counted(count, 'document')}")
     return 0

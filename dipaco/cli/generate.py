@@ -2,29 +2,43 @@
 
   dipaco generate --run runs/quickstart --prompt "And God said"
   dipaco generate --run runs/quickstart --prompt "def main(" --temperature 0.8 --top-p 0.9
+  cat letter.txt | dipaco generate --run runs/quickstart --prompt - --truncate
 
-Greedy unless a temperature is given. The text goes to standard output, everything else to standard
-error. It stops where the model ends the text. A prompt shorter than the routing prefix is routed by
-its own tokens; an empty one is the start of a text.
+Drawn at temperature 1, as by `dipaco serve`; greedy at 0. The text goes to standard output, the
+seed and everything else to standard error. It stops where the model ends the text. A prompt shorter
+than the routing prefix is routed by its own tokens; an empty one is the start of a text.
 """
 
 import argparse
+import secrets
 import sys
 import time
 
-from dipaco.cli.options import add_release, check_path, find_release
+from dipaco.cli.options import add_release, add_rule, check_path, find_release
 
 HELP = "continue a prompt"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_release(parser)
-    parser.add_argument("--prompt", required=True, help="the text to continue")
+    parser.add_argument(
+        "--prompt",
+        required=True,
+        metavar="TEXT",
+        help="the text to continue; - reads it from standard input, without a last line end",
+    )
+    parser.add_argument(
+        "--truncate",
+        action="store_true",
+        help="of a prompt that leaves no room for --max-tokens read the end only, at least half of "
+        "the context; its beginning still chooses the path",
+    )
     parser.add_argument(
         "--path", type=int, default=None, help="use this path instead of the router's choice"
     )
+    add_rule(parser)
     parser.add_argument("--max-tokens", type=int, default=64, help="most tokens to generate (64)")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 = greedy (the default)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0 = greedy (default: 1)")
     parser.add_argument(
         "--top-k", type=int, default=0, help="sample from the k likeliest tokens; 0 = all"
     )
@@ -46,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         help="above 1: tokens that occurred before are less likely; 1 = off",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
+    parser.add_argument("--seed", type=int, help="of the sampling (default: another each time)")
     parser.add_argument(
         "--min-tokens", type=int, default=0, help="tokens before which the text does not end (0)"
     )
@@ -64,63 +78,62 @@ def run(options: argparse.Namespace) -> int:
         repetition_penalty=options.repetition_penalty,
     )
 
-    import numpy as np
-
     from dipaco.caches import cache_folder
     from dipaco.errors import BadSetting
     from dipaco.runs.opening import reading
     from dipaco.runs.programs import use_compilation_cache
-    from dipaco.serving.decoding.generate import generate
-    from dipaco.serving.decoding.loop import check_fits
-    from dipaco.serving.dispatch import dispatch
+    from dipaco.serving.continuation import begin_text, prompt_tokens
 
     if options.max_tokens < 1:
         raise BadSetting(name="--max-tokens", value=options.max_tokens, expected="1 or more")
     if not 0 <= options.min_tokens <= options.max_tokens:
         expected = f"0 to {options.max_tokens} (`--max-tokens`)"
         raise BadSetting(name="--min-tokens", value=options.min_tokens, expected=expected)
-    if not 0 <= options.seed < 2**63:
-        raise BadSetting(name="--seed", value=options.seed, expected="0 to 2^63 - 1")
-    try:
-        options.prompt.encode()
-    except UnicodeEncodeError as error:
-        shown = ascii(options.prompt)
-        raise BadSetting(name="--prompt", value=shown, expected="UTF-8") from error
+    seed = secrets.randbits(31) if options.seed is None else options.seed
+    if not 0 <= seed < 2**63:
+        raise BadSetting(name="--seed", value=seed, expected="0 to 2^63 - 1")
+    text = _prompt_of(options)
     use_compilation_cache(cache_folder() / "compiled")
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)
         tokenizer = opened.corpus.tokenizer()
-        (prompt,) = tokenizer.encode([options.prompt])
         edges = opened.corpus.edges.tokens
-        if not len(prompt) and edges.start is not None:
-            prompt = np.array([edges.start], np.int32)
+        prompt = prompt_tokens(opened, text)
         prompt_ids = prompt.tolist()
-        check_fits(opened.config.model, prompt_ids)
-        choice = dispatch(opened, release, prompt, options.path)
+        if options.truncate:
+            context = opened.config.model.max_length
+            prompt_ids = prompt_ids[-max(context - options.max_tokens, context // 2) :]
+        choice, tokens = begin_text(
+            opened,
+            release,
+            prompt,
+            prompt_ids,
+            max_tokens=options.max_tokens,
+            sampling=sampling,
+            seed=seed,
+            path=options.path,
+            rule=options.rule,
+            min_tokens=options.min_tokens,
+            ignore_eos=options.ignore_eos,
+        )
         print(choice.describe(), file=sys.stderr)
-        parts = opened.path_of(release, choice.path)
+        if len(prompt_ids) < len(prompt):
+            cut = f"its last {len(prompt_ids):,} of {len(prompt):,} tokens are read (--truncate)"
+            print(f"prompt: {cut}", file=sys.stderr)
+        how = f"temperature {options.temperature:g}, --seed {seed} gives it again"
+        print(how if options.temperature else "greedy", file=sys.stderr)
         started, ids = time.monotonic(), []
         shown, has_ended = "", False
-        tokens = generate(
-            opened.config.model,
-            parts,
-            prompt_ids,
-            max_new_tokens=options.max_tokens,
-            sampling=sampling,
-            seed=options.seed,
-            stop_ids=frozenset() if options.ignore_eos else edges.stop_ids,
-            min_new_tokens=options.min_tokens,
-        )
-        print(options.prompt, end="", flush=True)
+        print(text, end="", flush=True)
         for token in tokens:
             if has_ended := token == edges.end and not options.ignore_eos:
                 break
             ids.append(token)
-            text = tokenizer.decode(ids)
-            if not text.endswith("\ufffd"):  # a character that is incomplete so far
-                print(text[len(shown) :], end="", flush=True)
-                shown = text
+            made = tokenizer.decode(ids)
+            if not made.endswith("\ufffd"):  # a character that is incomplete so far
+                print(made[len(shown) :], end="", flush=True)
+                shown = made
         print(tokenizer.decode(ids)[len(shown) :], flush=True)
         seconds = time.monotonic() - started
         if edges.end is None:
@@ -129,6 +142,20 @@ def run(options: argparse.Namespace) -> int:
             end = "ends of the text were ignored"
         else:
             end = "the text ended by itself" if has_ended else "cut there: the text did not end"
-        made = f"{len(ids)} tokens in {seconds:.1f} s, compilation included"
-        print(f"{made}; {end}", file=sys.stderr)
+        took = f"{len(ids)} tokens in {seconds:.1f} s, compilation included"
+        print(f"{took}; {end}", file=sys.stderr)
     return 0
+
+
+def _prompt_of(options: argparse.Namespace) -> str:
+    """The prompt, from standard input if it is `-`. Raises `BadSetting`: it is not UTF-8."""
+    from dipaco.errors import BadSetting
+
+    if options.prompt == "-":
+        given = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
+    else:
+        given = options.prompt.encode("utf-8", "surrogateescape")
+    try:
+        return given.decode()
+    except UnicodeDecodeError as error:
+        raise BadSetting(name="--prompt", value=ascii(given), expected="UTF-8") from error

@@ -9,7 +9,8 @@ how many of the router's documents each path gets without and with calibration, 
 agrees with the scores of the paths, and how many documents it sends to the same path as the router
 before. For every module and phase: the norm of its mean outer gradient, that of each path through
 it, and the mean cosine between two of these: 1 if the paths agree, 0 if they are unrelated, below 0
-if they undo each other's work.
+if they undo each other's work. And the lag, the cosine between the mean and that of the phase
+before: below or near 0, outer momentum has nothing to go on with.
 """
 
 import argparse
@@ -22,6 +23,10 @@ from dipaco.cli.options import add_run
 
 HELP = "show what each path was given, and how modules moved"
 MOST_SHOWN_PHASES = 8
+MEANING = """\
+norm: how far a phase moved the module (the length of its mean outer gradient)
+cosine: between the outer gradients of two of its paths: 1 agree, 0 unrelated, -1 opposed
+lag: cosine to its mean outer gradient of the phase before: 1 goes on, 0 unrelated, -1 back"""
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -66,25 +71,33 @@ def _print(inspection: dict[str, Any]) -> None:
         domains = ", ".join(f"{name} {number / total:.0%}" for name, number in largest)
         print(
             f"path {at['path']:>3}  {at['documents']:,} documents ({at['share']:.1%}), "
-            f"{at['validation_documents']:,} of validation: {domains}"
+            f"{at['validation_documents']:,} of validation: {domains}\n"
+            f"          modules {' '.join(at['modules'])}"
         )
+    bounds = {name: value for name, value in inspection["bounds"].items() if value is not None}
+    print(
+        f"shards: {', '.join(f'{name} {value:,.0f}' for name, value in bounds.items())} documents"
+    )
     for routing in inspection["routings"]:
         print(f"\nrouted at phase {routing['phase']}: router {routing['router']}")
         print(f"  shard sizes: {_sizes(routing['documents'])}")
         for name, value in routing.items():
             if name in ("phase", "router", "documents", "valid"):
                 continue
-            shown = _sizes(value) if isinstance(value, list) else f"{value:.1%}"
+            shown = value
+            if not isinstance(value, str):
+                shown = _sizes(value) if isinstance(value, list) else f"{value:.1%}"
             print(f"  {name.replace('_', ' ')}: {shown}")
-    print()
+    print(f"\n{MEANING}")
     for module, at in inspection["modules"].items():
         steps = at["steps"][-MOST_SHOWN_PHASES:]
         if any(step["norm"] is not None for step in steps):
             norms = " ".join(_number(step["norm"]) for step in steps)
             cosines = " ".join(_number(step["cosine"]) for step in steps)
+            lags = " ".join(_number(step["lag_cosine"]) for step in steps)
             print(
                 f"module {module}  fan-in {len(at['paths'])}, phases {steps[0]['phase']} to "
-                f"{steps[-1]['phase']}\n  norm    {norms}\n  cosine  {cosines}"
+                f"{steps[-1]['phase']}\n  norm    {norms}\n  cosine  {cosines}\n  lag     {lags}"
             )
         else:
             print(f"module {module}  fan-in {len(at['paths'])}: no outer step so far")

@@ -69,8 +69,8 @@ def run(options: argparse.Namespace) -> int:
 
     use_cpu_only()
 
-    from dipaco.cli.console import print_results, title_of
     from dipaco.launch.supervisor import supervise
+    from dipaco.library.console import print_results, title_of
     from dipaco.workers.process import begun_run
 
     name = name_of(options.name)
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
             return 0
         engine = _engine(opened, options)
         if is_new:
-            print(title_of(opened.config), flush=True)
+            print(title_of(opened), flush=True)
         print(f"launcher {name}: {options.workers} workers on {options.engine}", flush=True)
         groups = _worker_groups(opened, options, name)
         if not supervise(opened, engine, groups, name, tensorboard=options.tensorboard):

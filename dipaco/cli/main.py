@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from dipaco.cli import (
     ablate,
+    clean,
     config,
     evaluate,
     export,
@@ -27,7 +28,8 @@ from dipaco.cli import (
     upgrade,
 )
 from dipaco.cli.errors import FileRefused
-from dipaco.errors import FILE_ERRNOS, DipacoError, DiskFull
+from dipaco.cli.parser import Parser
+from dipaco.errors import FILE_ERRNOS, DipacoError, DiskFull, missing_package
 
 VERBS = {
     "train": train,
@@ -52,6 +54,7 @@ VERBS = {
     "drain": run_commands.DRAIN,
     "swarm": swarm,
     "rollback": rollback,
+    "clean": clean,
     "upgrade": upgrade,
 }
 
@@ -78,7 +81,7 @@ class _PrintVersion(argparse.Action):
 
 def parser() -> argparse.ArgumentParser:
     """Every verb with its arguments."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="dipaco",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -109,6 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except DipacoError as error:
         return _refuse(error)
+    except ModuleNotFoundError as error:
+        if (missing := missing_package(error)) is None:
+            raise
+        return _refuse(missing)
     except KeyboardInterrupt:
         print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -5,15 +5,14 @@ Nothing here loads JAX or NumPy: `--help` and a typing error answer at once.
 
 import argparse
 import contextlib
-import os
-import secrets
-import socket
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dipaco.control.names import check_name
+from dipaco.control.names import name_of as name_of
 from dipaco.errors import BadSetting
+from dipaco.runs import releases
+from dipaco.runs.releases import check_path as check_path
 from dipaco.store.address import Address
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 DAY_SECONDS = 86400.0
 MAX_PROCESSES = 10_000  # a larger number is a typing error
 LAST_PORT = 65535
+CONFIG_HELP = "a file with a function `run()`, or the name of a shipped config: `quickstart`"
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +40,7 @@ def add_run_start(parser: argparse.ArgumentParser) -> None:
     """What `train` and `launch` share: CONFIG, `--run`, the model to start from, `--database`,
     `--tensorboard`, `--set`.
     """
-    parser.add_argument(
-        "config", type=Path, metavar="CONFIG", help="a file with a function `run()`"
-    )
+    parser.add_argument("config", type=Path, metavar="CONFIG", help=CONFIG_HELP)
     add_run(parser)
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
@@ -55,7 +53,8 @@ def add_run_start(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="start_from",
         metavar="DIR@PHASE",
-        help="another run to start from: its modules, base model, router and tokenizer",
+        help="another run to start from: its modules, base model, router and tokenizer; DIR@base: "
+        "its text, tokenizer, base model and router, under any topology",
     )
     parser.add_argument(
         "--tensorboard", action="store_true", help="also write TensorBoard event files"
@@ -133,7 +132,7 @@ def add_release(parser: argparse.ArgumentParser, phase: str = "--phase") -> None
     parser.add_argument(
         "--arm",
         default="modular",
-        help="modular (the default), dense, dense_equal_tokens or base",
+        help="modular (the default), dense, data_parallel, dense_equal_tokens or base",
     )
     parser.add_argument(
         phase,
@@ -145,31 +144,19 @@ def add_release(parser: argparse.ArgumentParser, phase: str = "--phase") -> None
     )
 
 
+def add_rule(parser: argparse._ActionsContainer) -> None:
+    """`--rule`."""
+    parser.add_argument(
+        "--rule",
+        choices=("features", "likelihood"),
+        default=None,
+        help="how a path is chosen (default: the run's `routing.rule`)",
+    )
+
+
 def find_release(opened: "Run", options: argparse.Namespace) -> "Release":
     """The release that the options name. Raises `NoSuchArm`, `NotAvailable`."""
-    from dipaco.cli.errors import NoSuchArm
-
-    known = [arm.name for arm in (opened.plan.base, *opened.plan.arms)]
-    if options.arm not in known:
-        raise NoSuchArm(arm=options.arm, known=", ".join(known))
-    return opened.ledger.facts.release(options.arm, options.phase)
-
-
-def check_path(path: int | None, release: "Release") -> None:
-    """Raises `NoSuchPath`."""
-    from dipaco.errors import NoSuchPath
-
-    if path is not None and not 0 <= path < len(release.paths):
-        raise NoSuchPath(path=path, last=len(release.paths) - 1)
-
-
-def name_of(given: str | None) -> str:
-    """The value of `--name`, else host and process number, with something made up: two containers
-    may have both in common. Raises `BadName`.
-    """
-    if given is not None:
-        return check_name(given)
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    return releases.find_release(opened, options.arm, options.phase)
 
 
 def option_of(name: str) -> str:

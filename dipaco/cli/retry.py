@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         if wanted and wanted not in known:
             raise NoSuchFailure(task=wanted, known="; ".join(known) or "none")
         again = failures.retry(known[wanted] if wanted else None)
-        workers = [member for member in run.ledger.members.list() if member.state == "here"]
+        workers = run.ledger.members.here()
     for task in again:
         print(f"Tried again: {task}")
     print(f"Tasks that are tried again: {len(again)}. Workers here: {len(workers)}.")

@@ -59,7 +59,7 @@ class RoleVerb:
         keep_freed_memory()
 
         from dipaco.caches import cache_folder
-        from dipaco.cli.console import ConsoleReporter
+        from dipaco.library.console import ConsoleReporter
         from dipaco.runs.opening import open_run
         from dipaco.runs.programs import use_compilation_cache
         from dipaco.workers.execution import follow
@@ -74,11 +74,14 @@ class RoleVerb:
         check_lease(options.lease_seconds)
         name = name_of(options.name)
         run = open_run(options.run, options.database)  # raises before a lock file is made
-        is_synchronous = run.config.outer.synchronous
+        is_synchronous = any(arm.is_synchronous for arm in run.plan.arms)
         secret = run.ledger.meta.hosts_secret() if host_options.hosts > 1 else ""
         run.ledger.close()
         if host_options.hosts > 1 and is_synchronous:
-            raise BadHosts(problem="`outer.synchronous` steps all paths in one process of one host")
+            raise BadHosts(
+                problem="`outer.synchronous` and the baseline data_parallel step all paths in one "
+                "process of one host"
+            )
         hosts = join_hosts(host_options, secret)
         use_compilation_cache(cache_folder() / "compiled")
         with joined_run(options.run, options.database) as run, exit_with_other_hosts(hosts):

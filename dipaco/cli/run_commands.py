@@ -28,7 +28,7 @@ class CommandVerb:
 
         with reading(options.run) as run:
             run.ledger.meta.set_command(self._command)
-            workers = [member for member in run.ledger.members.list() if member.state == "here"]
+            workers = run.ledger.members.here()
         print(f"Recorded. Workers here: {len(workers)}. Each will {self._does}.")
         return 0
 

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     check_count("--workers", options.workers, 0)
     with reading(options.run) as run:
         run.ledger.meta.want_workers(options.workers, options.launcher)
-        here = [m.name for m in run.ledger.members.list() if m.state == "here"]
+        here = [member.name for member in run.ledger.members.here()]
     whom = f"launcher {options.launcher}" if options.launcher else "each launcher of the run"
     print(f"Recorded. Workers wanted of {whom}: {options.workers}.")
     if options.launcher and not any(name.startswith(f"{options.launcher}-") for name in here):

@@ -25,6 +25,7 @@ from dipaco.cli.options import (
     DAY_SECONDS,
     LAST_PORT,
     add_release,
+    add_rule,
     check_between,
     check_memory_fraction,
     find_release,
@@ -52,13 +53,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--body-bytes", default="4M", metavar="SIZE", help="largest body of a request (4M)"
     )
+    where.add_argument(
+        "--connections",
+        type=int,
+        metavar="N",
+        help="connections open at once (as many as the limit of open files allows)",
+    )
     how = parser.add_argument_group("how")
     how.add_argument(
         "--path-bytes",
         metavar="SIZE",
-        help="memory for all paths, as 500M or 8G (half of the free memory)",
+        help="memory for all paths, as 500M or 8G (what the rows leave free)",
     )
     how.add_argument("--rows", type=int, default=64, help="requests decoded at once (64)")
+    how.add_argument(
+        "--rows-per-path", type=int, metavar="N", help="of one path at once (all; at most 64)"
+    )
+    how.add_argument("--rows-per-client", type=int, metavar="N", help="of one client at once (all)")
     how.add_argument("--waiting", type=int, default=256, help="requests that may wait (256)")
     how.add_argument(
         "--chat-template",
@@ -66,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="Jinja template (the tokenizer's own)",
     )
+    add_rule(how)
     how.add_argument(
         "--reroute-every",
         type=int,
@@ -107,9 +119,14 @@ def run(options: argparse.Namespace) -> int:
         package = error.name or "starlette"
         raise ExtraMissing(feature="`dipaco serve`", package=package, extra="serve") from error
 
-    _at_least_one(options, "rows", "waiting", "reroute_every", "cpus_per_replica")
+    from dipaco.serving.http.connection_limit import max_connections, raise_file_limit
+
+    counts = ("rows", "rows_per_path", "rows_per_client", "waiting", "connections")
+    _at_least_one(options, *counts, "reroute_every", "cpus_per_replica")
     check_between("--port", options.port, 0, LAST_PORT)
     check_between("--drain-seconds", options.drain_seconds, 0, DAY_SECONDS)
+    raise_file_limit()
+    max_connections(options.connections)  # raises if it is too many
     keys = _keys(options.api_key_file)
     max_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
@@ -119,6 +136,7 @@ def run(options: argparse.Namespace) -> int:
         configured, edge_names = opened.config.data.tokenizer, opened.corpus.edge_names
 
     from dipaco.caches import cache_folder
+    from dipaco.observe.compiling import CompileProgress
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.decoding.limits import LoopLimits
     from dipaco.serving.http.app import HttpSettings, make_app
@@ -126,6 +144,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.serving.http.metrics import Metrics
     from dipaco.serving.http.server import listen, serve
     from dipaco.serving.service import Service, ServiceSettings
+    from dipaco.serving.warm_up import WarmUp
 
     template = options.chat_template or (find_template(Path(configured)) if configured else None)
     chat = ChatTemplate(template, tokenizer_file, edge_names) if template else None
@@ -134,8 +153,14 @@ def run(options: argparse.Namespace) -> int:
         arm=options.arm,
         phase=options.phase,
         path_bytes=path_bytes,
+        rule=options.rule,
         reroute_every=options.reroute_every,
-        limits=LoopLimits(rows=options.rows, waiting=options.waiting),
+        limits=LoopLimits(
+            rows=options.rows,
+            rows_per_path=min(options.rows, options.rows_per_path or LoopLimits.rows_per_path),
+            rows_per_client=options.rows_per_client,
+            waiting=options.waiting,
+        ),
     )
     engine = _engine(options)
     use_compilation_cache(cache_folder() / "compiled")
@@ -145,7 +170,8 @@ def run(options: argparse.Namespace) -> int:
         listening,
         Service(options.run, settings, on_cold=metrics.cold_path.observe, engine=engine) as service,
     ):
-        service.start()
+        with CompileProgress() as progress:
+            service.start(WarmUp(progress.show))
         release = service.releases.current.release
         host, port = listening.getsockname()[:2]
         service.say(
@@ -154,7 +180,7 @@ def run(options: argparse.Namespace) -> int:
         )
         app = make_app(service, metrics, http)
         cut_off = functools.partial(service.loop.stop, drain_seconds=0.0)
-        serve(app, listening, options.drain_seconds, service.say, cut_off)
+        serve(app, listening, options.drain_seconds, service.say, cut_off, options.connections)
         service.say("stopped")
     return 0
 

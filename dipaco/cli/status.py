@@ -1,8 +1,9 @@
-"""Show the progress of a run: in its second line what it does or why it does nothing; then stages,
+"""Show the progress of a run: first how far it is, how long is left and who works on it; then what
+it does or why it does nothing, its workers, and each arm with a character for every path; then
 modules with phase and digest, paths with step, loss and tokens, evaluations, tasks to do.
 
   dipaco status --run runs/quickstart
-  dipaco status --run runs/quickstart --watch       again every two seconds, until it is finished
+  dipaco status --run runs/quickstart --watch       its overview, again and again
   dipaco status --run runs/quickstart --json
 
 Also the workers: what each does, for how long, and its participation (the share of its time in
@@ -13,6 +14,7 @@ contributions that each module's newest step took, and every late one.
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from typing import Any
@@ -40,111 +42,25 @@ def run(options: argparse.Namespace) -> int:
     with patience(PATIENCE_SECONDS), reading(options.run) as opened:
         while True:
             with opened.ledger.at_one_moment():
-                status = status_of(opened)
-            if options.watch and sys.stdout.isatty():
-                print("\x1b[H\x1b[2J", end="")
+                status = status_of(opened, with_sizes=not options.watch)
             if options.json:
                 print(json.dumps(status, indent=None if options.watch else 1), flush=True)
             else:
-                _print(status)
+                _print(status, is_watched=options.watch)
             if not options.watch or status["finished"]:
                 return 0
             time.sleep(WATCH_SECONDS)
 
 
-def _print(status: dict[str, Any]) -> None:
-    state = (
-        "finished" if status["finished"] else f"{len(status['unfinished'])} tasks ready or claimed"
-    )
-    print(f"{status['name']}, seed {status['seed']}: {state}")
-    print(f"now: {status['why']['sentence']}")
-    print(f"stages done: {', '.join(status['stages_done']) or 'none'}")
-    for name, arm in status["arms"].items():
-        print(f"\n{name}: {arm['phases']} phases, {arm['steps']} steps a path")
-        for module, at in arm["modules"].items():
-            print(f"  module {module}  phase {at['phase']:4d}  {at['digest']}")
-        for path, at in arm["paths"].items():
-            loss = "" if at["loss"] is None else f"  loss {at['loss']:.3f}"
-            print(f"  path {path:>4}  step {at['step']:6d}{loss}  {at['tokens']:,} tokens")
-        for evaluation in arm["evaluations"]:
-            print(f"  perplexity {evaluation['perplexity']:.2f} at phase {evaluation['phase']}")
-    _print_work(status)
-    for swarm in status["swarms"]:
-        _print_swarm(swarm)
-    for failure in status["failures"][:10]:
-        times = failure["errors"] + failure["crashes"] + failure["losses"]
-        state = f"{failure['state']}, {times} times"
-        print(f"went wrong: {failure['task']} ({state}): {failure['reason']}")
-    for task in status["unfinished"][:10]:
-        subject = f" {task['arm']} {task['subject']}".rstrip()
-        print(f"to do: {task['kind']}{subject} phase {task['phase']} ({task['state']})")
+def _print(status: dict[str, Any], *, is_watched: bool) -> None:
+    from dipaco.observe.details import details
+    from dipaco.observe.overview import fit, overview
 
-
-def _print_work(status: dict[str, Any]) -> None:
-    from rich.filesize import decimal
-
-    if status["command"] != "run":
-        print(f"\ncommand: {status['command']}")
-    here = {name: at for name, at in status["workers"].items() if at["state"] == "here"}
-    gone = len(status["workers"]) - len(here)
-    if status["workers"]:
-        print(f"\nworkers: {len(here)} here, {gone} gone; bits: {status['bits']}")
-    for name, at in here.items():
-        doing = f"{at['task']}, {at['task_seconds']:.0f} s" if at["task"] else "waits"
-        silent = f"  SILENT for {at['silent_seconds']:.0f} s" if at["silent_seconds"] > 60 else ""
-        print(
-            f"  {name}  {doing}  participation {at['participation']:.0%}, "
-            f"{at['committed_tasks']} tasks, {at['lost_tasks']} lost{silent}"
-        )
-    if any(status["bytes"].values()):
-        kinds = ", ".join(
-            f"{decimal(num)} {kind.replace('_', ' ')}" for kind, num in status["bytes"].items()
-        )
-        print(f"bytes: {kinds}")
-    at = status["goodput"]
-    if at["worker_seconds"]:
-        print(
-            f"goodput: {at['tokens']:,} tokens, {at['tokens_per_worker_second']:,.0f} a second of "
-            f"a worker; participation {at['participation']:.0%}"
-        )
-    if status["quorum"] is not None:
-        _print_quorum(status["quorum"])
-    for number, rollback in enumerate(status["rollbacks"], start=1):
-        aside = ", ".join(f"{n} {kind}" for kind, n in rollback["set_aside"].items())
-        print(f"rollback {number}: to phase {rollback['phase']}, set aside: {aside}")
-    for refusal in status["refusals"][:5]:
-        print(f"refused: {refusal['what']}: {refusal['reason']} Again: {refusal['task']}")
-
-
-def _print_quorum(quorum: dict[str, Any]) -> None:
-    print(
-        f"quorum {quorum['share']:.0%} and {quorum['grace_seconds']:g} s of grace: "
-        f"{len(quorum['late'])} of {quorum['taken']} contributions were late"
-    )
-    for at in quorum["in_grace"]:
-        left = max(0.0, at["seconds_left"])
-        print(f"  {at['module']} phase {at['phase']}: steps without the rest in {left:.0f} s")
-    for module, at in quorum["newest_steps"].items():
-        late = f", late: {', '.join(map(str, at['late_paths']))}" if at["late_paths"] else ""
-        paths = ", ".join(map(str, at["paths"]))
-        print(f"  {module} step {at['step']} took paths {paths or 'none'}{late}")
-
-
-def _print_swarm(swarm: dict[str, Any]) -> None:
-    loss = "" if swarm["loss"] is None else f", loss {swarm['loss']:.3f}"
-    state = "" if swarm["is_open"] else " (between two phases)"
-    print(
-        f"\nswarm of {swarm['arm']} path {swarm['path']}{state}: step {swarm['step']:,}, "
-        f"{swarm['samples']} of {swarm['target']} samples, "
-        f"{swarm['samples_per_second']:.1f} samples/s{loss}; {len(swarm['peers'])} peers"
-    )
-    for name, peer in swarm["peers"].items():
-        print(
-            f"  {name}  {peer['kind']}  {peer['samples']:,} samples, "
-            f"{peer['samples_per_second']:.1f}/s, {peer['bytes_up'] / 1e6:.1f} MB up, "
-            f"{peer['bytes_down'] / 1e6:.1f} MB down, {peer['seconds'] / 60:.1f} min"
-        )
-    for name, reason in list(swarm["gone"].items())[-5:]:
-        print(f"  gone: {name}: {reason}")
-    for refusal in swarm["refused"][-5:]:
-        print(f"  refused: {refusal['who']}: {refusal['why']}")
+    width, height = shutil.get_terminal_size()
+    lines = overview(status, width)
+    if not is_watched:
+        lines += ["", *details(status)]
+    elif sys.stdout.isatty():
+        print("\x1b[H\x1b[2J", end="")
+        lines = fit(lines, width, height - 1)
+    print("\n".join(lines), flush=True)

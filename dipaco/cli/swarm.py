@@ -32,7 +32,7 @@ from dipaco.cli.options import (
 )
 from dipaco.cli.run_commands import stop_message
 from dipaco.control.queue import LEASE_SECONDS
-from dipaco.errors import BadSetting, ExtraMissing, NoSuchPath
+from dipaco.errors import BadSetting, ExtraMissing, NoSuchPath, SettingsDisagree
 
 if TYPE_CHECKING:
     from dipaco.runs.run import Run
@@ -147,10 +147,16 @@ def _start(options: argparse.Namespace) -> int:
     check_between("--save-seconds", options.save_seconds, 0, DAY_SECONDS)
     config = load_config(options.config, options.overrides)
     path = _path_of(options.path, config.num_paths)
+    if config.inner.absent_tokens != "plain":
+        raise SettingsDisagree(
+            problem=f"`inner.absent_tokens` is {config.inner.absent_tokens}, and volunteers inside "
+            "a path are not told which tokens its shard has; expected plain. Train such a run with "
+            "`dipaco worker`"
+        )
 
     from dipaco.caches import cache_folder
-    from dipaco.cli.console import ConsoleReporter, print_results
     from dipaco.config import MODULAR
+    from dipaco.library.console import ConsoleReporter, print_results
     from dipaco.runs.folder_lock import folder_lock
     from dipaco.runs.opening import create_or_open
     from dipaco.runs.programs import use_compilation_cache
@@ -233,6 +239,10 @@ def _check_transport(others: dict[str, str], listen: str) -> None:
 def _settings(opened: "Run", options: argparse.Namespace) -> Any:
     from dipaco.swarm.training.compute import GroupSettings
 
+    opened.import_rules()
+    if "path_loss" in opened.rules:
+        problem = f"the path loss is `{opened.rules['path_loss'].name}`, and peers have only ours"
+        raise SettingsDisagree(problem=problem)
     config = opened.config
     batch = config.inner.batch_size
     rows = options.block_rows or max(1, batch // 32)

@@ -5,6 +5,8 @@ baselines, evaluate, report.
   dipaco train configs/quickstart.py --run runs/seed1 --set seed=1
   dipaco train CONFIG --run DIR2 --from DIR@12
       start from the modules of another run after 12 phases; nothing is pre-trained
+  dipaco train CONFIG --run DIR2 --from DIR@base
+      start from its text, tokenizer, base model and router, under any topology
   dipaco train CONFIG --run DIR3 --init-from CHECKPOINT --set base.steps=0
       all modules start from a Hugging Face checkpoint; without `base.steps=0` the base model does,
       and is trained further first
@@ -55,8 +57,8 @@ def run(options: argparse.Namespace) -> int:
     config = load_config(options.config, options.overrides)
 
     from dipaco.caches import cache_folder
-    from dipaco.cli.console import print_results
     from dipaco.launch.devices import use_cpu_only
+    from dipaco.library.console import print_results
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.workers.process import begun_run
 
@@ -83,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
     """Works in this process; False if it was asked to stop."""
-    from dipaco.cli.console import ConsoleReporter
+    from dipaco.library.console import ConsoleReporter
     from dipaco.workers.process import work
 
     with ConsoleReporter(opened, tensorboard=options.tensorboard) as console:
@@ -94,13 +96,13 @@ def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
 
 def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
     """Works in processes that this one starts and restarts; False if it was asked to stop."""
-    from dipaco.cli.console import title_of
     from dipaco.launch.local import LocalEngine
     from dipaco.launch.process_spec import ProcessSpec
     from dipaco.launch.supervisor import WorkerGroup, supervise
+    from dipaco.library.console import title_of
 
     if is_new:
-        print(title_of(opened.config), flush=True)
+        print(title_of(opened), flush=True)
     launcher = name_of(None)
     group = WorkerGroup(ProcessSpec("worker", str(options.run)), launcher, options.workers)
     engine = LocalEngine(opened.layout.log)

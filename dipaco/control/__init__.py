@@ -15,10 +15,12 @@ they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section
     quorums.py     outer steps that need not wait for every path
     failures.py    attempts at tasks that went wrong: counted, waited for, given up
     redos.py       tasks done again because their result is lost (reproducing.py: what stands);
-                   rollback.py: earlier phases
+                   rollback.py: earlier phases; cleaning.py: no way back
     progress.py    how far a run is; retention.py: which objects may be deleted
     meta.py        the run as a whole: its values, command, desired workers, version
-    members.py     which workers take part; names.py: how they may be called; swarms.py: volunteers
+    members.py     which workers take part (presence.py: as this machine sees them); names.py:
+                   how they may be called; life.py: a process, told from any other; swarms.py:
+                   volunteers
     release.py     a consistent set that goes out
     opening.py     a database by where it is (database_location.py)
     database.py    the contract of sqlite.py and postgresql.py; schema/ has the tables

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dipaco.control.database import Database, KeyTaken
 from dipaco.control.facts import Facts, PartialSnapshot
 from dipaco.control.plan import Plan
-from dipaco.control.queue import Queue, add_outer_task, add_tasks, held_seconds, key_of
+from dipaco.control.queue import Queue, add_outer_task, add_tasks, held_seconds, key_of, reopen
 from dipaco.control.quorums import Quorums
 from dipaco.control.recording import (
     lock_subjects,
@@ -75,7 +75,7 @@ class Commit:
                 raise ClaimLost(task=claim.task)
             self._put_partial_snapshot(claim.task, partial_snapshot)
             self._database.change("forget_deaths", task_id=claim.task_id)
-            self._database.change("reopen_tasks")
+            reopen(self._database)
             self._database.change("credit_worker", name=claim.worker, seconds=held_seconds(claim))
 
     @retried

@@ -91,9 +91,9 @@ class Facts:
         for module, phase, norm, text in self._database.rows("outer_steps", arm=arm):
             gradient_stats = None
             if text is not None:
-                norms, cosine = json.loads(text)
+                norms, *cosines = json.loads(text)
                 gradient_stats = GradientStats(
-                    {int(path): value for path, value in norms.items()}, cosine
+                    {int(path): value for path, value in norms.items()}, *cosines
                 )
             steps.setdefault(ModuleId.parse(module), []).append(
                 OuterStep(phase, norm, gradient_stats)
@@ -164,18 +164,15 @@ class Facts:
 
     def evaluations(self) -> list[Evaluated]:
         names = (
-            "arm",
-            "phase",
-            "perplexity",
-            "best_path_perplexity",
-            "documents",
-            "tokens",
-            "seconds",
+            *("arm", "phase", "perplexity", "best_path_perplexity", "other_rows"),
+            *("documents", "tokens", "seconds"),
         )
-        return [
-            Evaluated(**dict(zip(names, row, strict=True)))
-            for row in self._database.rows("list_evaluations")
-        ]
+        evaluations = []
+        for row in self._database.rows("list_evaluations"):
+            fields = dict(zip(names, row, strict=True))
+            fields["other_rows"] = json.loads(fields["other_rows"])
+            evaluations.append(Evaluated(**fields))
+        return evaluations
 
     # The frontier, as the scheduler asks for it.
 

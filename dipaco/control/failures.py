@@ -7,7 +7,9 @@ Three kinds are counted. An *error* was raised by the task; after `MOST_ERRORS` 
 make a task fail, however many there are.
 
 In between the task is `delayed`: it waits longer each time, and other tasks go first. The first
-`FREE_DEATHS` crashes and losses delay nothing, so that preempted work goes on at once.
+`FREE_DEATHS` crashes and losses delay nothing, so that preempted work goes on at once. After a loss
+it waits for a lease at most: where all machines are so busy that they lose their leases, it is the
+same few tasks that are lost again and again, and the run must go on when the machines do.
 
 Finishing the task forgets everything; a partial snapshot forgets crashes and losses, since the task
 got on.
@@ -138,9 +140,10 @@ def count_crash(database: Database, task_id: int, worker: str, reason: str) -> N
     _count(database, task_id, worker, reason, crashes=1)
 
 
-def count_loss(database: Database, task_id: int, worker: str) -> None:
-    """Inside a transaction, after the claim was dropped: its worker fell silent."""
-    _count(database, task_id, worker, "its worker fell silent", losses=1)
+def count_loss(database: Database, task_id: int, worker: str, lease_seconds: float) -> None:
+    """Inside a transaction, after the claim was dropped: its worker fell silent for its lease."""
+    reason = "its worker fell silent"
+    _count(database, task_id, worker, reason, losses=1, most_seconds=lease_seconds)
 
 
 def forget(database: Database, task_id: int) -> None:
@@ -165,6 +168,7 @@ def _count(
     crashes: int = 0,
     losses: int = 0,
     is_lasting: bool = False,
+    most_seconds: float = LONGEST_WAIT_SECONDS,
 ) -> str:
     """Counts an attempt whose claim was dropped; returns the state that the task is to have. While
     a backup of it lives, it stays claimed.
@@ -181,9 +185,9 @@ def _count(
     )
     assert row is not None
     errors, crashes, losses = row
-    seconds = wait_seconds(errors, crashes + losses)
+    seconds = min(wait_seconds(errors, crashes + losses), most_seconds)
     has_failed = is_lasting or errors >= MOST_ERRORS or crashes >= MOST_CRASHES
-    state = "failed" if has_failed else "delayed" if seconds else "ready"
+    state = "failed" if has_failed else "delayed" if seconds > 0 else "ready"
     database.change("put_delay", task_id=task_id, wait_seconds=seconds)
     database.change("end_attempt", task_id=task_id, state=state)
     return state

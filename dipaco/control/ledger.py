@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Generator
 from pathlib import Path
 
+from dipaco.control.cleaning import Cleanings
 from dipaco.control.commit import Commit
 from dipaco.control.database import Database
 from dipaco.control.facts import Facts
@@ -47,6 +48,7 @@ class Ledger:
         self.retention = Retention(self._database)
         self.redos = Redos(self._database, self.queue)
         self.rollbacks = Rollbacks(self._database, self.queue)
+        self.cleanings = Cleanings(self._database)
         self.members = Members(self._database)
         self.swarms = Swarms(self._database)
 

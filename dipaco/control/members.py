@@ -1,6 +1,6 @@
 """Members: which workers take part in a run, and how much of their time counted."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from dipaco.control.database import Database
@@ -27,6 +27,13 @@ class Member(NamedTuple):
     life: str  # its process, told from any other's on any machine
     kinds: tuple[str, ...]  # of the tasks that it does; none: not recorded
     last_words: str  # why it ended, if not in order
+
+    @property
+    def presence(self) -> str:
+        """here, left, lost; or silent: it may have been preempted with its machine, and never says
+        that it leaves.
+        """
+        return "silent" if self.state == "here" and self.is_silent else self.state
 
     @property
     def participation(self) -> float:
@@ -102,5 +109,11 @@ class Members:
         """All workers that ever took part, by name."""
         return [
             Member(*row, bool(is_silent), life, tuple(kinds.split(",")) if kinds else (), words)
-            for *row, is_silent, life, kinds, words in self._database.rows("list_workers")
+            for *row, is_silent, life, kinds, words in self._database.rows(
+                "list_workers", epoch=self._database.epoch
+            )
         ]
+
+    def here(self) -> Sequence[Member]:
+        """Those that take part now, by name."""
+        return [member for member in self.list() if member.presence == "here"]

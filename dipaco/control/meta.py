@@ -34,6 +34,7 @@ class Meta:
         row = self._database.one("get_meta", key=key)
         return None if row is None else row[0]
 
+    @retried
     def remember(self, key: str, value: str) -> str:
         """Stores a value unless there is one already; returns the one that is stored."""
         with self._database.transaction():

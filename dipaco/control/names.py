@@ -1,6 +1,9 @@
 """Names that users give to workers, launchers and volunteers; files are named after them."""
 
+import os
 import re
+import secrets
+import socket
 
 from dipaco.control.errors import BadName
 
@@ -13,3 +16,12 @@ def check_name(name: str) -> str:
     if not _NAME.fullmatch(name) or len(name.encode()) > MOST_BYTES:
         raise BadName(name=name)
     return name
+
+
+def name_of(given: str | None) -> str:
+    """The name that was given, else host and process number, with something made up: two containers
+    may have both in common. Raises `BadName`.
+    """
+    if given is not None:
+        return check_name(given)
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"

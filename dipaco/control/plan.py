@@ -1,8 +1,8 @@
 """What a run consists of: its arms, and how many phases each takes. Values only.
 
 An *arm* is one model that a run trains, as in an arm of a trial: `base`, `modular`, `dense`,
-`dense_equal_tokens`. All arms are trained by the same tasks, so a baseline differs from the modular
-model in its topology and in nothing else.
+`data_parallel`, `dense_equal_tokens`. All arms are trained by the same tasks, so a baseline differs
+from the modular model in its topology, in who steps together, and in nothing else.
 """
 
 import dataclasses
@@ -32,11 +32,12 @@ class Arm:
     grace_seconds: float = 0.0  # once they are in
     stops_early: bool = False  # each path is released as it was at its best
     is_synchronous: bool = False  # all paths step together, as one task a phase; not `is_averaged`
+    is_dealt: bool = False  # its paths, all alike, take batches of everything in turn
 
     @property
     def is_routed(self) -> bool:
-        """Whether its paths have shards of their own; else its only path trains on everything."""
-        return self.is_averaged or self.is_synchronous
+        """Whether its paths have shards of their own; else they train on everything."""
+        return (self.is_averaged or self.is_synchronous) and not self.is_dealt
 
     def is_evaluated(self, phase: int) -> bool:
         """Whether the modules of `phase` (1..phases) are released and scored."""
@@ -123,3 +124,9 @@ class Plan:
 def one_path(part_names: tuple[str, ...]) -> Topology:
     """The topology of a dense model: one shared level that owns everything."""
     return Topology(levels=(Level(name="all", parts=part_names),))
+
+
+def one_model(part_names: tuple[str, ...], num_machines: int) -> Topology:
+    """The topology of a dense model that several machines train: as many paths, all of it."""
+    machines = Level(name="machines", experts=num_machines)
+    return Topology(levels=(*one_path(part_names).levels, machines))

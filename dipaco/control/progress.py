@@ -64,8 +64,12 @@ class RunProgress:
             losses.setdefault(path, []).extend(json.loads(values))
         return losses
 
-    def training_totals(self, arm: str) -> TrainingTotals:
-        row = self._database.one("training_totals", arm=arm)
+    def training_totals(self, arm: str, before: int | None = None) -> TrainingTotals:
+        """Of all phases, or of those before one."""
+        if before is None:
+            row = self._database.one("training_totals", arm=arm)
+        else:
+            row = self._database.one("training_totals_before", arm=arm, phase=before)
         assert row is not None
         return TrainingTotals(*row)
 

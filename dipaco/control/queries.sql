@@ -84,10 +84,10 @@ SELECT module, phase, path, step FROM taken WHERE arm = :arm AND step > phase
 ORDER BY step, module, phase, path;
 
 -- newest_taken: those of the newest step of every module
-SELECT t.module, t.phase, t.path, t.step FROM taken t
-JOIN (SELECT arm, module, max(step) AS step FROM taken GROUP BY arm, module) s
-  ON (t.arm, t.module, t.step) = (s.arm, s.module, s.step)
-WHERE t.arm = :arm ORDER BY t.module, t.phase, t.path;
+SELECT t.module, t.phase, t.path, t.step FROM module_totals s CROSS JOIN taken t
+WHERE s.arm = :arm AND t.arm = s.arm AND t.module = s.module AND t.step =
+  (SELECT max(n.step) FROM taken n WHERE n.arm = s.arm AND n.module = s.module)
+ORDER BY t.module, t.phase, t.path;
 
 -- num_taken: by arm
 SELECT count(*) FROM taken WHERE arm = :arm;
@@ -99,9 +99,14 @@ UPDATE tasks SET state = 'waiting' WHERE id = :task_id AND state = 'claimed';
 UPDATE tasks SET state = 'ready', redo = redo + 1
 WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase AND state = 'done';
 
--- get_task: its number and its state
+-- get_task: its number and its state; SQLite has one writer at a time
 SELECT id, state FROM tasks
 WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase;
+
+-- get_task@postgresql: as above; it is not finished meanwhile, or a task that begins to wait for it
+-- would not be woken
+SELECT id, state FROM tasks
+WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase FOR UPDATE;
 
 -- count_recovery: a task has another done again; returns how often since it was last done itself
 INSERT INTO recoveries (task_id, cause_id, times) VALUES (:task_id, :cause_id, 1)
@@ -318,6 +323,15 @@ SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 ORDE
 -- mark_silent: a worker that was silent for a whole lease; until its next heartbeat
 UPDATE workers SET is_silent = 1 WHERE name = :name AND heartbeats = :heartbeats;
 
+-- lock_given_up: before `reopen_tasks`; SQLite has one writer at a time
+SELECT 1 WHERE FALSE;
+
+-- lock_given_up@postgresql: as above. A backup that is being claimed is waited for; the statement
+-- that reopens would not see it
+SELECT 1 FROM tasks WHERE state = 'claimed'
+  AND NOT EXISTS (SELECT 1 FROM claims WHERE task_id = tasks.id)
+ORDER BY id FOR UPDATE OF tasks;
+
 -- reopen_tasks: claimed tasks without a claim are ready again
 UPDATE tasks SET state = 'ready'
 WHERE state = 'claimed' AND NOT EXISTS (SELECT 1 FROM claims WHERE task_id = tasks.id);
@@ -438,10 +452,13 @@ UPDATE workers SET committed_seconds = committed_seconds
 -- debit_worker: it lost its task
 UPDATE workers SET lost_tasks = lost_tasks + 1 WHERE name = :name;
 
--- list_workers: every worker, and how much of its time counted
-SELECT name, host, pid, machine, state, :now - heartbeat, earlier_seconds + heartbeat - joined,
-       committed_seconds, committed_tasks, lost_tasks, epoch, joined, heartbeats, is_silent, life,
-       kinds, last_words
+-- list_workers: every worker, and how much of its time counted. One of before a reboot has been
+-- silent since then, at least
+SELECT name, host, pid, machine, state,
+       CASE WHEN epoch = :epoch THEN :now - heartbeat ELSE :now END,
+       earlier_seconds + heartbeat - joined,
+       committed_seconds, committed_tasks, lost_tasks, epoch, joined, heartbeats,
+       CASE WHEN epoch = :epoch THEN is_silent ELSE 1 END, life, kinds, last_words
 FROM workers ORDER BY name;
 
 -- put_partial_snapshot: a path stopped inside a phase
@@ -585,6 +602,11 @@ SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(seconds), 0),
        CAST(coalesce(sum(phases), 0) AS BIGINT)
 FROM path_totals WHERE arm = :arm;
 
+-- training_totals_before: what it took until a phase
+SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(seconds), 0),
+       CAST(coalesce(sum(bytes_down + bytes_up), 0) AS BIGINT), count(*)
+FROM trained WHERE arm = :arm AND phase < :phase;
+
 -- newest_trained: where every path is
 SELECT t.arm, t.path, t.phase, t.step, t.losses, s.tokens FROM path_totals s CROSS JOIN trained t
 WHERE t.arm = s.arm AND t.path = s.path AND t.phase =
@@ -646,15 +668,17 @@ SELECT digest, body FROM releases WHERE arm = :arm AND phase = :phase;
 SELECT arm, phase, digest FROM releases ORDER BY arm, phase;
 
 -- add_evaluation: perplexity of a release
-INSERT INTO evaluations (arm, phase, perplexity, best_path_perplexity, documents, tokens, seconds)
-VALUES (:arm, :phase, :perplexity, :best_path_perplexity, :documents, :tokens, :seconds);
+INSERT INTO evaluations
+  (arm, phase, perplexity, best_path_perplexity, other_rows, documents, tokens, seconds)
+VALUES
+  (:arm, :phase, :perplexity, :best_path_perplexity, :other_rows, :documents, :tokens, :seconds);
 
 -- get_evaluation: whether a release was evaluated
 SELECT perplexity FROM evaluations WHERE arm = :arm AND phase = :phase;
 
 -- list_evaluations: learning curves
-SELECT arm, phase, perplexity, best_path_perplexity, documents, tokens, seconds FROM evaluations
-ORDER BY arm, phase;
+SELECT arm, phase, perplexity, best_path_perplexity, other_rows, documents, tokens, seconds
+FROM evaluations ORDER BY arm, phase;
 
 -- superseded_contributions: contributions of a phase, when the newest `keep` phases have them
 SELECT c.name FROM contributions c JOIN modules m
@@ -688,10 +712,11 @@ SELECT machine, CAST(sum(phases) AS BIGINT) FROM path_machines
 GROUP BY machine HAVING sum(phases) > 0 ORDER BY machine;
 
 -- live_names: objects that will be read again, or are needed to redo a damaged one: the newest
--- snapshots of every path, the newest contributions to every module, and partial snapshots
+-- snapshots of every path but those of one arm, the newest contributions to every module, and
+-- partial snapshots
 SELECT name FROM
-  (SELECT name, row_number() OVER (PARTITION BY arm, path ORDER BY phase DESC) AS age FROM trained)
-  AS aged
+  (SELECT name, row_number() OVER (PARTITION BY arm, path ORDER BY phase DESC) AS age FROM trained
+   WHERE arm <> :but) AS aged
 WHERE age <= :snapshots
 UNION
 SELECT c.name FROM contributions c
@@ -702,6 +727,25 @@ LEFT JOIN modules m
 WHERE m.module IS NULL
 UNION
 SELECT name FROM partial_snapshots;
+
+-- module_objects: parameters and outer states of every module at every phase
+SELECT arm, phase, name, state_name FROM modules;
+
+-- release_bodies: all of them
+SELECT arm, phase, body FROM releases;
+
+-- drop_older_releases: all but the newest of every arm
+DELETE FROM releases
+WHERE phase < (SELECT max(n.phase) FROM releases n WHERE n.arm = releases.arm);
+
+-- object_bytes: what training has written, by name
+SELECT name, num_bytes FROM modules
+UNION SELECT state_name, state_bytes FROM modules WHERE state_name IS NOT NULL
+UNION SELECT name, num_bytes FROM contributions
+UNION SELECT name, num_bytes FROM trained
+UNION SELECT name, num_bytes FROM partial_snapshots
+UNION SELECT name, num_bytes FROM labels
+UNION SELECT name, num_bytes FROM scores;
 
 -- put_swarm_credential: its holder may take part
 INSERT INTO swarm_credentials (serial, name, role, not_after)

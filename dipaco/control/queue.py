@@ -180,14 +180,14 @@ class Queue:
         """The task is ready again; nothing happens if the claim is lost."""
         with self._database.transaction():
             self._database.rows("drop_claim", **key_of(claim))
-            self._database.change("reopen_tasks")
+            reopen(self._database)
 
     @retried
     def give_back_all(self) -> int:
         """Every claimed task is ready again; only for a run without workers."""
         with self._database.transaction():
             self._database.change("drop_all_claims")
-            return self._database.change("reopen_tasks")
+            return reopen(self._database)
 
     @retried
     def give_back_of(self, worker: str, *, crash: str = "", last_words: str = "") -> int:
@@ -213,7 +213,7 @@ class Queue:
         for (task_id,) in dropped:
             if crash:
                 count_crash(self._database, task_id, worker, crash)
-        self._database.change("reopen_tasks")
+        reopen(self._database)
         return len(dropped)
 
     @retried
@@ -236,14 +236,15 @@ class Queue:
         with self._database.transaction():
             expired: list[tuple] = []
             for task_id, attempt in over:
-                renewals = claims[task_id, attempt].count
+                renewals, lease_seconds = claims[task_id, attempt]
                 of = {"task_id": task_id, "attempt": attempt, "renewals": renewals}
-                expired += self._database.rows("drop_silent_claim", **of)
-            for task_id, worker in expired:
-                count_loss(self._database, task_id, worker)
+                dropped = self._database.rows("drop_silent_claim", **of)
+                expired += [(*row, lease_seconds) for row in dropped]
+            for task_id, worker, lease_seconds in expired:
+                count_loss(self._database, task_id, worker, lease_seconds)
                 self._database.change("debit_worker", name=worker)
-            self._database.change("reopen_tasks")
-        return sorted({worker for _, worker in expired})
+            reopen(self._database)
+        return sorted({worker for _, worker, _ in expired})
 
     def _mark_silent_workers(self) -> None:
         workers = {
@@ -288,6 +289,12 @@ class Queue:
         claim = _claim_of(worker, row)
         self._database.change("add_claim", **key_of(claim), lease_seconds=lease_seconds)
         return claim
+
+
+def reopen(database: Database) -> int:
+    """Inside a transaction: claimed tasks whose last claim was dropped are ready again."""
+    database.rows("lock_given_up")
+    return database.change("reopen_tasks")
 
 
 def add_tasks(database: Database, tasks: Iterable[Task]) -> None:

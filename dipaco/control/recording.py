@@ -75,6 +75,7 @@ def record(database: Database, fact: Fact) -> None:
                 phase=fact.phase,
                 perplexity=fact.perplexity,
                 best_path_perplexity=fact.best_path_perplexity,
+                other_rows=json.dumps(fact.other_rows),
                 documents=fact.documents,
                 tokens=fact.tokens,
                 seconds=fact.seconds,

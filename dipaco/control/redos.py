@@ -57,13 +57,14 @@ class Redos:
             found = self._database.one("get_task", **key)
             assert found is not None, cause
             cause_id, state = found
-            pair = {"task_id": claim.task_id, "cause_id": cause_id}
-            ((times,),) = self._database.rows("count_recovery", **pair)
-            if times > MOST_REDOS:
-                raise RecoveryFailed(task=cause, what=what, reason=reason, times=MOST_REDOS)
-            self._database.change("wait_task", task_id=claim.task_id)
+            # If not, it is being done again already: every task that is wakes all that wait.
             if state == "done":
+                pair = {"task_id": claim.task_id, "cause_id": cause_id}
+                ((times,),) = self._database.rows("count_recovery", **pair)
+                if times > MOST_REDOS:
+                    raise RecoveryFailed(task=cause, what=what, reason=reason, times=MOST_REDOS)
                 self._database.change("redo_task", **key)
+            self._database.change("wait_task", task_id=claim.task_id)
             if refused is not None:
                 self._database.change(
                     "drop_contribution",

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from dipaco import stopping
 from dipaco.control.errors import DatabaseUnreachable
 from dipaco.errors import MachineFault
 
@@ -44,7 +45,8 @@ def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
     """What `ask` returns, retried on a new connection while the old one is lost.
 
     Raises:
-      DatabaseUnreachable: it has failed for `RETRY_SECONDS`, or as long as `patience` says.
+      DatabaseUnreachable: it has failed for `RETRY_SECONDS`, or as long as `patience` says, or
+        this process is to end.
     """
     began = time.monotonic()
     wait_seconds = FIRST_WAIT_SECONDS
@@ -58,7 +60,7 @@ def with_retry(ask: Callable[[], R], reconnect: Callable[[], None]) -> R:
         except ConnectionLost as lost:
             is_connected = False
             silent_seconds = time.monotonic() - began
-            if silent_seconds > (_patience.get() or RETRY_SECONDS):
+            if stopping.is_over() or silent_seconds > (_patience.get() or RETRY_SECONDS):
                 raise DatabaseUnreachable(seconds=silent_seconds, **lost.values) from lost
             if wait_seconds == FIRST_WAIT_SECONDS:
                 logging.getLogger("dipaco").warning("%s Waiting for it.", lost)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dipaco.control.cleaning import lock_whole_run, refuse_cleaned
 from dipaco.control.database import Database
 from dipaco.control.queue import Queue, add_tasks
 from dipaco.control.retry import retried
@@ -46,10 +47,13 @@ class Rollbacks:
 
         Raises:
           WorkersActive: a worker holds a lease. Nothing was changed.
+          RunCleaned: `dipaco clean` has removed what training would go on from. As above.
         """
         self._queue.reap()
         database, of = self._database, {"arm": arm, "phase": phase}
         with database.transaction():
+            lock_whole_run(database)
+            refuse_cleaned(database)
             # First: from here on a claim of these tasks waits for this transaction and then finds
             # none; a claim made before is seen below.
             database.change("aside_tasks", **of)

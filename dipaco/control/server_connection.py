@@ -18,7 +18,7 @@ from typing import Any
 from dipaco.control.database import KeyTaken, migrations
 from dipaco.control.errors import DatabaseRefuses, PasswordOnCommandLine
 from dipaco.control.retry import ConnectionLost
-from dipaco.errors import DiskFull, ExtraMissing
+from dipaco.errors import DiskFull, ExtraMissing, LedgerDamaged
 
 CONNECT_SECONDS = 10
 # A host that vanished is noticed in seconds, not in the systems' two hours: the server, or by the
@@ -159,6 +159,12 @@ class ServerConnection:
             errors.InvalidCatalogName,
         ) as error:
             raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
+        except (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedFunction) as error:
+            raise LedgerDamaged(file=self.place, problem=_line(error)) from error
+        except errors.ReadOnlySqlTransaction as error:  # a standby; the next may be the primary
+            if self._held is not None:
+                self._held.close()
+            raise ConnectionLost(place=self.place, problem=_line(error)) from error
         except errors.UniqueViolation as error:
             raise KeyTaken(_line(error)) from error
         except (
@@ -173,6 +179,10 @@ class ServerConnection:
                 text += " (it has no connection left: start fewer workers, raise its "
                 text += "`max_connections`, or put PgBouncer before it)"
             raise ConnectionLost(place=self.place, problem=text) from error
+        except self._psycopg.ProgrammingError as error:
+            if is_connecting:  # the URL
+                raise DatabaseRefuses(place=self.place, problem=_line(error)) from error
+            raise
 
 
 class _Turn:

@@ -76,6 +76,8 @@ class GradientStats(NamedTuple):
 
     norms: dict[int, float]  # path -> norm of its outer gradient
     cosine: float | None  # mean over pairs of paths; None where a single path goes through
+    # Between their mean and that of the phase before; None where that did not move the module.
+    lag_cosine: float | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -180,6 +182,9 @@ class Evaluated:
     phase: int
     perplexity: float  # routed once per document
     best_path_perplexity: float | None  # each document under its best path
+    # Perplexity by what follows the arm's name in the report: by another rule, of an ensemble; and
+    # of a wrong path, which is no row there.
+    other_rows: dict[str, float] = dataclasses.field(default_factory=dict)
     documents: int
     tokens: int
     seconds: float

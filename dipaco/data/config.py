@@ -16,20 +16,42 @@ END_OF_TEXT = "<|endoftext|>"  # in every tokenizer that is trained here
 class DataConfig:
     """Where documents come from, and how they are split, tokenised and packed."""
 
-    sources: tuple[str, ...] = ("packages:",)  # read in this order; see `dipaco/data/sources.py`
-    tokenizer: str | None = None  # a tokenizer.json; None = train one on the train split
-    vocab_size: int = 2048  # of the tokenizer to train; a given one must fit into it
-    end_of_text: bool = True  # texts end with a token of their own, and so models stop
-    end_token: str | None = None  # None = the one of a given tokenizer, else `<|endoftext|>`
-    start_token: str | None = None  # None = a given tokenizer's own, else the end token; "" = none
-    tokenizer_sample_bytes: int = 4_000_000  # text the tokenizer is trained on; more gains little
-    length: int = 128  # tokens in a training row; also the tokens of a document that are scored
-    valid_fraction: float = 0.05  # of the groups; large enough for a corpus of a few megabytes
-    router_fraction: float = 0.05  # DiPaCo: 0.005 of C4; a small corpus needs 50 documents a path
-    prefix_tokens: int = 32  # the router reads these; only longer documents are evaluated
-    max_bytes_per_domain: int | None = 1_500_000  # the rest is not read; None = all
-    max_document_bytes: int = 8192  # longer documents become several of the same group
-    processes: int = 0  # that tokenise; 0 = one for each CPU; the result does not depend on it
+    sources: tuple[str, ...] = ("packages:",)
+    """Where the text comes from, read in this order: `packages:`, `text:GLOB`, `jsonl:GLOB`,
+    `parquet:GLOB`, `hf:NAME#CONFIG` or `toy:`."""
+    tokenizer: str | None = None
+    """A tokenizer.json; None = one is trained on the training split."""
+    vocab_size: int = 2048
+    """Tokens of the tokenizer to train; a given one must fit into it. Equals `model.vocab_size`."""
+    end_of_text: bool = True
+    """Whether texts end with a token of their own, so that models learn to stop."""
+    end_token: str | None = None
+    """Name of the token that ends a text; None = that of a given tokenizer, else
+    `<|endoftext|>`."""
+    start_token: str | None = None
+    """Name of the token that begins a text; None = that of a given tokenizer, else the end token;
+    an empty name = texts begin with their first word."""
+    tokenizer_sample_bytes: int = 4_000_000
+    """Bytes of text that the tokenizer is trained on; more gains little."""
+    length: int = 128
+    """Tokens in a training row; also the tokens of a document that are scored."""
+    valid_fraction: float = 0.05
+    """Share of the groups of documents that is for validation; large enough for a corpus of a few
+    megabytes."""
+    router_fraction: float = 0.05
+    """Share of the groups of documents that fits the router alone and trains nothing; DiPaCo: 0.005
+    of C4. A small corpus needs 50 documents a path."""
+    prefix_tokens: int = 32
+    """Tokens at the head of an evaluated document that are given, and not counted in perplexity;
+    only longer documents are evaluated. The same number as `routing.prefix_tokens`, since these are
+    the tokens that the router has seen (DiPaCo section 2.4)."""
+    max_bytes_per_domain: int | None = None
+    """Bytes of text that are taken of each domain; the rest is left out. None = 1,500,000 of
+    `packages:`, all of every other source."""
+    max_document_bytes: int = 8192
+    """Bytes of text of the longest document; longer ones become several of the same group."""
+    processes: int = 0
+    """Processes that tokenise; 0 = one for each CPU. The result does not depend on it."""
 
     def __post_init__(self):
         def demand(holds: bool, name: str, expected: str) -> None:
@@ -53,7 +75,7 @@ class DataConfig:
         demand(
             self.max_bytes_per_domain is None or self.max_bytes_per_domain > 0,
             "max_bytes_per_domain",
-            "more than 0, or None for no limit",
+            "more than 0, or None",
         )
         demand(self.tokenizer_sample_bytes > 0, "tokenizer_sample_bytes", "more than 0")
 

@@ -21,10 +21,13 @@ class Document(NamedTuple):
 class Source:
     """A stream of documents, and facts about it.
 
-    `left_out` and `notes` may grow while `documents` is read.
+    `left_out`, `bytes_over` and `notes` may grow while `documents` is read.
     """
 
     documents: Iterator[Document]
     licences: Mapping[str, str] = dataclasses.field(default_factory=dict)  # domain -> licence
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # domain -> why
+    max_bytes_per_domain: int | None = None  # the corpus uses no more
+    # Domain -> bytes beyond that, of documents that do not come.
+    bytes_over: dict[str, int] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)  # what a reader should know

@@ -16,7 +16,7 @@ class BadRecord(DipacoError):
 
 
 class MissingColumn(DipacoError):
-    """{file} has no column `{column}`; it has {found}. Choose one with `?{option}=NAME`."""
+    """{file}, {place}: no column `{column}`; it has {found}. Repair it, or choose one with `?{option}=NAME`."""
 
     is_lasting = True
 
@@ -34,7 +34,7 @@ class EmptyCorpus(DipacoError):
 
 
 class EmptySplit(DipacoError):
-    """No document of more than {prefix_tokens} tokens fell into the split `{split}`, out of {documents} documents in {groups} groups ({short} are too short). Add text, raise `data.{setting}`, or split by piece with `?group=piece`."""
+    """No document of more than {prefix_tokens} tokens fell into the split `{split}`, out of {documents} documents in {groups} groups ({short} are too short). {advice}"""
 
     is_lasting = True
 

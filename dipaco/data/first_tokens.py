@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from dipaco.data.corpus import TokenReader
-from dipaco.data.tokenizer import Tokenizer
 
 CHUNK = 4096  # whole documents in memory at once
 
@@ -25,13 +24,6 @@ def first_tokens(
     ]
     tokens, lengths = zip(*chunks, strict=True)
     return np.concatenate(tokens), np.concatenate(lengths)
-
-
-def encode_first_tokens(
-    tokenizer: Tokenizer, texts: Sequence[str], length: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same for texts outside a corpus, such as a file given to `dipaco evaluate`."""
-    return _cut(tokenizer.encode(texts), length)
 
 
 def _cut(documents: Sequence[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:

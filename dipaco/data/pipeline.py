@@ -57,19 +57,40 @@ class Rows:
 
 
 class Batches:
-    """The endless batches of one row plan."""
+    """The endless batches of one row plan; or those of one machine, where several take them in
+    turn.
 
-    def __init__(self, corpus: TokenReader, plan: RowPlan, batch_size: int, seed: int):
+    Args:
+      corpus: of the plan.
+      plan: which tokens are in which row.
+      batch_size: rows.
+      seed: of the order of the rows.
+      turn: (k, n): batches k, k + n, k + 2 n, ... of them all.
+    """
+
+    def __init__(
+        self,
+        corpus: TokenReader,
+        plan: RowPlan,
+        batch_size: int,
+        seed: int,
+        turn: tuple[int, int] = (0, 1),
+    ):
         import grain
 
         assert plan.num_rows > 0, "the caller raises EmptyShard for an empty plan"
         self.batch_size = batch_size
-        self.fingerprint = digest_of(FORMAT_VERSION, corpus.digest, plan.digest(), seed, batch_size)
+        own = () if turn == (0, 1) else turn
+        self.fingerprint = digest_of(
+            FORMAT_VERSION, corpus.digest, plan.digest(), seed, batch_size, *own
+        )
         self.rows = Rows(corpus, plan)
         source: Any = self.rows  # Grain reads it by index; its protocol asks for more
         self._dataset: Any = (
             grain.MapDataset.source(source).seed(seed % 2**32).shuffle().repeat().batch(batch_size)
         )
+        if own:
+            self._dataset = self._dataset[turn[0] :: turn[1]]
 
     def at(self, step: int) -> Batch:
         """Batch number `step`: tokens, segments and positions, int32 [B, T] each."""

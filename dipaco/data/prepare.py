@@ -27,6 +27,7 @@ from dipaco.data.corpus import (
 from dipaco.data.edge_tokens import EdgeTokens, edge_tokens
 from dipaco.data.encode import encode_chunks
 from dipaco.data.errors import CorpusOfOtherSettings, EmptySplit
+from dipaco.data.left_out import advice_for_empty_split, notes_of_left_out
 from dipaco.data.staging import SPLITS, Staged, stage_documents, staging_name
 from dipaco.data.token_files import TokenFile, TokenWriter
 from dipaco.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
@@ -209,7 +210,7 @@ def _finish(
             for number, name in enumerate(staged.domain_names)
         ),
         left_out=staged.left_out,
-        notes=staged.notes,
+        notes=(*staged.notes, *notes_of_left_out(config, staged, documents["short"])),
     )
     for left_over in folder.glob("tokens_*"):
         if left_over.name not in {file.name for file in files}:
@@ -221,15 +222,11 @@ def _finish(
 def _count_splits(config: DataConfig, staged: Staged, splits: np.ndarray) -> dict[str, int]:
     """Documents by split. Raises `EmptySplit`; only `short` may be empty."""
     documents = {name: int((splits == code).sum()) for code, name in enumerate(SPLITS)}
-    for split, setting in (
-        ("train", "max_bytes_per_domain"),
-        ("valid", "valid_fraction"),
-        ("router", "router_fraction"),
-    ):
+    for split in ("train", "valid", "router"):
         if not documents[split]:
             raise EmptySplit(
                 split=split,
-                setting=setting,
+                advice=advice_for_empty_split(config, split, staged.num_groups),
                 prefix_tokens=config.prefix_tokens,
                 documents=len(splits),
                 groups=staged.num_groups,

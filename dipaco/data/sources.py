@@ -1,7 +1,8 @@
 """Where documents come from: one URL-like string for each source, read as a stream.
 
   packages:                  the text that published packages carry (`packages/`)
-  text:GLOB                  text files; the domain is the folder's name, or `?domain=NAME`
+  text:GLOB                  text files; the domain is the folder's name, or `?domain=NAME`;
+                             text:FOLDER is FOLDER/**/*.txt
   jsonl:GLOB                 JSON lines, also .gz; `?text=COLUMN&domain=COLUMN&group=COLUMN`
   parquet:GLOB               the same for Parquet
   hf:NAME[#CONFIG]           a data set of the Hugging Face hub, streamed; also `?split=train`
@@ -14,30 +15,20 @@ refused, naming the first bad byte, since replaced characters would silently be 
 """
 
 import contextlib
-import glob
 import gzip
 import json
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
-from urllib.parse import parse_qsl
 
 from dipaco.data.document import PIECE, Document, Source
 from dipaco.data.errors import BadRecord, BinaryText, MissingColumn
+from dipaco.data.source_url import SourceUrl, files_of, parse_url
 from dipaco.errors import BadSource, ExtraMissing
 
 BLOCK_BYTES = 1 << 20
 ROWS_AT_ONCE = 256
-
-
-class SourceUrl(NamedTuple):
-    """`kind:place#fragment?option=value`, parsed."""
-
-    url: str
-    kind: str
-    place: str
-    options: dict[str, str]
 
 
 def open_source(
@@ -50,7 +41,8 @@ def open_source(
 
     Args:
       url: as at the top of this file.
-      max_bytes_per_domain: a hint: the caller uses no more, so a source may stop there.
+      max_bytes_per_domain: the caller uses no more, so a source may stop there; None = the
+        source's own bound, which only `packages:` has.
       say: called with a sentence before what takes time, such as a download.
 
     Raises:
@@ -71,13 +63,13 @@ def open_source(
             documents = toy_documents(**{k: _whole(source, k) for k in source.options})
         case "text":
             _allow(source, ("domain", "group"))
-            documents = _text_documents(source, _files(source))
+            documents = _text_documents(source, files_of(source))
         case "jsonl":
             _allow(source, ("text", "domain", "group"))
-            documents = _column_documents(source, _json_rows(_files(source)))
+            documents = _column_documents(source, _json_rows(files_of(source)))
         case "parquet":
             _allow(source, ("text", "domain", "group"))
-            documents = _column_documents(source, _parquet_rows(_files(source)))
+            documents = _column_documents(source, _parquet_rows(files_of(source)))
         case "hf":
             _allow(source, ("text", "domain", "group", "split"))
             documents = _column_documents(source, _hub_rows(source))
@@ -87,26 +79,7 @@ def open_source(
                 problem=f"`{kind}` is not a kind of source.",
                 advice="Kinds: packages, text, jsonl, parquet, hf, toy.",
             )
-    return Source(documents=documents)
-
-
-def parse_url(url: str) -> SourceUrl:
-    """`jsonl:data/*.jsonl?text=body` -> kind, place and options.
-
-    A `?` begins the options only if `name=` follows: in a glob it matches any character.
-    """
-    kind, _, rest = url.partition(":")
-    place, mark, query = rest.rpartition("?")
-    if not mark or "=" not in query:
-        place, query = rest.removesuffix("?"), ""
-    return SourceUrl(url, kind, place, dict(parse_qsl(query, keep_blank_values=True)))
-
-
-def source_of_file(file: Path) -> str:
-    """The URL of a file, its kind from its suffix: .jsonl, .parquet, else text."""
-    kinds = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-    kind = kinds.get(Path(file.name.removesuffix(".gz")).suffix, "text")
-    return f"{kind}:{glob.escape(str(file))}"
+    return Source(documents=documents, max_bytes_per_domain=max_bytes_per_domain)
 
 
 def cut_text(text: str, max_bytes: int) -> Iterator[str]:
@@ -214,8 +187,10 @@ def _column_documents(source: SourceUrl, rows: Iterator[SourceRow]) -> Iterator[
 
 def _column(row: SourceRow, column: str, option: str) -> Any:
     if column not in row.values:
-        found = ", ".join(f"`{name}`" for name in row.values)
-        raise MissingColumn(file=row.file, column=column, found=found or "none", option=option)
+        found = ", ".join(f"`{name}`" for name in row.values) or "none"
+        raise MissingColumn(
+            file=row.file, place=row.place, column=column, found=found, option=option
+        )
     return row.values[column]
 
 
@@ -277,18 +252,6 @@ def _hub_rows(source: SourceUrl) -> Iterator[SourceRow]:
 
 
 # --- files and options ------------------------------------------------------------------------
-
-
-def _files(source: SourceUrl) -> list[Path]:
-    files = [Path(name) for name in sorted(glob.glob(source.place, recursive=True))]
-    files = [file for file in files if file.is_file()]
-    if not files:
-        raise BadSource(
-            source=source.url,
-            problem=f"no file matches `{source.place}` (seen from {Path.cwd()}).",
-            advice="Check the path.",
-        )
-    return files
 
 
 @contextlib.contextmanager

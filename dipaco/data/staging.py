@@ -10,6 +10,7 @@ is written last.
 import array
 import dataclasses
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,7 +46,8 @@ class Staged:
     num_groups: int
     domain_names: tuple[str, ...]
     licences: dict[str, str]
-    left_out: dict[str, str]
+    left_out: dict[str, str]  # domain -> why it is missing
+    bytes_over: dict[str, int]  # domain -> what it has beyond the bound of its source
     notes: tuple[str, ...]
 
     @property
@@ -112,6 +114,7 @@ def stage_documents(
         domain_names=tuple(facts.domain_names),
         licences=facts.licences,
         left_out=facts.left_out,
+        bytes_over=facts.bytes_over,
         notes=tuple(facts.notes),
         **columns,
     )
@@ -121,6 +124,7 @@ class _Facts(msgspec.Struct):
     domain_names: list[str]
     licences: dict[str, str]
     left_out: dict[str, str]
+    bytes_over: dict[str, int]
     notes: list[str]
 
 
@@ -128,8 +132,7 @@ def _read_sources(
     config: DataConfig, folder: Path, say: Callable[[str], None], count: Callable[[int], None]
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    cap = config.max_bytes_per_domain
-    facts = _Facts(domain_names=[], licences={}, left_out={}, notes=[])
+    facts = _Facts(domain_names=[], licences={}, left_out={}, bytes_over={}, notes=[])
     domain_numbers: dict[str, int] = {}
     domain_bytes: list[int] = []
     hashes, groups = array.array("Q"), array.array("Q")
@@ -146,7 +149,8 @@ def _read_sources(
         chunk, chunk_bytes = [], 0
 
     for url in config.sources:
-        source = open_source(url, max_bytes_per_domain=cap, say=say)
+        source = open_source(url, max_bytes_per_domain=config.max_bytes_per_domain, say=say)
+        cap, bytes_over = source.max_bytes_per_domain, Counter[str]()
         for document in source.documents:
             if document.domain not in domain_numbers:
                 domain_numbers[document.domain] = len(domain_bytes)
@@ -159,6 +163,8 @@ def _read_sources(
             texts = [piece for piece in pieces if piece.strip()]
             for number, text in enumerate(texts):
                 if cap is not None and domain_bytes[domain] >= cap:
+                    rest = "".join(texts[number:])
+                    bytes_over[document.domain] += len(rest.encode("utf-8", "replace"))
                     break
                 data = text.encode("utf-8", "replace")  # a lone surrogate cannot be written
                 text_hash = xxhash.xxh3_64_intdigest(data)
@@ -176,6 +182,7 @@ def _read_sources(
                     count(sum(domain_bytes))
         facts.licences |= source.licences
         facts.left_out |= source.left_out
+        facts.bytes_over = dict(Counter(facts.bytes_over) + bytes_over + Counter(source.bytes_over))
         facts.notes += source.notes
     if chunk:
         close_chunk()

@@ -1,17 +1,39 @@
-"""The picture of an inspection: shard sizes, and how each module moved from phase to phase.
+"""The picture of an inspection: shard sizes, and how each module moved from phase to phase."""
 
-Colours as in `plots.py`.
-"""
-
+import collections
+import itertools
+import math
+import statistics
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dipaco.evaluation.plots import COLOURS, DASHES, FAINT, INK
+from dipaco.evaluation.direct_labels import End, arrange, height_of, label_ends
+from dipaco.evaluation.path_strip import MOST_PATHS, draw_strip, fit_strip, strip_height
+from dipaco.evaluation.style import COLOURS, DASHES, INK, MARKS, Look, styled, tidy
+from dipaco.evaluation.tables import PathShare
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-MOST_NAMED_MODULES = 12  # a longer legend would cover the lines
+    from dipaco.evaluation.direct_labels import Label
+
+WIDTH = 14.0  # inches
+MOST_NAMED_MODULES = 32  # names of more would be too small; then levels are named
+MOVES = {  # of a step: its title, and what its values mean
+    "norm": ("Norm", "how far a phase moved the module: the length of its mean outer gradient"),
+    "cosine": (
+        "Cosine",
+        "between the outer gradients of two of its paths: 1 agree, 0 unrelated, -1 opposed",
+    ),
+    "lag_cosine": (
+        "Lag",
+        "cosine to its mean outer gradient of the phase before: 1 goes on, 0 unrelated, -1 back",
+    ),
+}
+GREYS = ("#BBBBBB", "#777777", "#444444")  # of routings, one after another
+BOUNDS = {"capacity": "--", "mean": "-", "floor": "-."}
 
 
 def draw_inspection(inspection: dict[str, Any], file: Path | str) -> None:
@@ -21,63 +43,143 @@ def draw_inspection(inspection: dict[str, Any], file: Path | str) -> None:
       inspection: as `dipaco inspect --json` prints it.
       file: the picture.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context({"font.size": 9, "text.color": INK, "axes.labelcolor": INK}):
-        figure = Figure(figsize=(14, 4.4), layout="constrained")
-        sizes, norms, cosines = figure.subplots(1, 3)
-        _draw_sizes(sizes, inspection["routings"])
-        _draw_lines(norms, inspection["modules"], "norm", "norm of the mean outer gradient")
-        _draw_lines(cosines, inspection["modules"], "cosine", "mean cosine between its paths")
-        cosines.axhline(0, color=INK, linewidth=0.8)
-        lines, _ = norms.get_legend_handles_labels()  # modules of one path have no cosine
-        if 0 < len(lines) <= MOST_NAMED_MODULES:
-            cosines.legend(handles=lines, frameon=False)
-        figure.savefig(file, dpi=150)
+    inspection_figure(inspection).savefig(file)
 
 
-def _draw_sizes(axes: "Axes", routings: list[dict[str, Any]]) -> None:
-    """A group of bars for each path, with a bar for each routing of the documents."""
-    from matplotlib.ticker import MaxNLocator
+def inspection_figure(inspection: dict[str, Any]) -> "Figure":
+    """The picture, before it is written."""
+    paths, modules = _shares(inspection), inspection["modules"]
+    has_strip = len(paths) <= MOST_PATHS
+    under = strip_height(paths) if has_strip else 0.0
+    height = max(3.0, height_of(min(len(modules), MOST_NAMED_MODULES)) + 0.2)
+    with styled(WIDTH, 2 * height + under + 1.6) as figure:
+        above, below = figure.subfigures(
+            2, 1, squeeze=False, height_ratios=(height + under + 0.8, height + 0.8), hspace=0.03
+        )[:, 0]
+        left, right = above.subfigures(1, 2, squeeze=False, wspace=0.03)[0]
+        strip = None
+        if has_strip:
+            sizes, bottom = left.subplots(2, 1, height_ratios=(height, under))
+            strip = draw_strip(bottom, paths)
+        else:
+            sizes = left.subplots()
+        panels = [right.subplots(), *below.subplots(1, 2)]
+        columns = [(sizes, _draw_sizes(sizes, inspection, has_strip=has_strip))]
+        for axes, what in zip(panels, MOVES, strict=True):
+            columns.append((axes, _draw_moves(axes, modules, what)))
+        arrange(figure, columns)
+        if strip is not None:
+            fit_strip(strip)
+    return figure
 
-    width = 0.8 / len(routings)
-    for number, routing in enumerate(routings):
-        places = [path + width * number for path in range(len(routing["documents"]))]
-        label = f"routed at phase {routing['phase']}"
-        colour = COLOURS[number % len(COLOURS)]
-        axes.bar(places, routing["documents"], width, color=colour, label=label)
-    axes.set(xlabel="path", ylabel="documents of its shard")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title("Shards", loc="left", fontweight="bold")
-    axes.grid(color=FAINT, linewidth=0.6, axis="y")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    if len(routings) > 1:
-        axes.legend(frameon=False)
 
-
-def _draw_lines(axes: "Axes", modules: dict[str, Any], what: str, label: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    levels = list(dict.fromkeys(name.partition("/")[0] for name in modules))
-    for name, module in modules.items():
-        points = [(s["phase"], s[what]) for s in module["steps"] if s[what] is not None]
-        if not points:
-            continue
-        level, _, expert = name.partition("/")
-        phases, values = zip(*points, strict=True)
-        axes.plot(
-            phases,
-            values,
-            color=COLOURS[levels.index(level) % len(COLOURS)],
-            linestyle=DASHES[int(expert) % len(DASHES)],
-            marker="o",
-            markersize=3,
-            label=name,
+def _shares(inspection: Mapping[str, Any]) -> list[PathShare]:
+    return [
+        PathShare(
+            path=path["path"],
+            documents=path["documents"],
+            domains=path["domains"],
+            modules=path["modules"],
         )
-    axes.set(xlabel="phase", ylabel=label)
+        for path in inspection["paths"]
+    ]
+
+
+def _draw_sizes(axes: "Axes", inspection: Mapping[str, Any], *, has_strip: bool) -> "list[Label]":
+    """A group of bars for each path, with a bar for each routing of the documents, and lines where
+    the mean and the bounds are.
+    """
+    from matplotlib.ticker import FuncFormatter
+
+    routings = inspection["routings"]
+    num_paths = len(inspection["paths"])
+    width, ends = 0.8 / len(routings), []
+    for number, routing in enumerate(routings):
+        look = Look(GREYS[number % len(GREYS)], mark="s")
+        places = [path - 0.4 + width * (number + 0.5) for path in range(num_paths)]
+        name = f"routed at phase {routing['phase']}"
+        axes.bar(places, routing["documents"], width, color=look.colour, label=name)
+        if len(routings) > 1:
+            end = (places[-1], float(routing["documents"][-1]))
+            ends.append(End(name, end, look, has_line=False))
+    for name, value in inspection["bounds"].items():
+        if value is not None:
+            look = Look(INK, BOUNDS[name], "")
+            axes.axhline(value, color=INK, linewidth=1, linestyle=BOUNDS[name], label=name)
+            ends.append(End(f"{name}  {value:,.0f}", (num_paths - 0.5, value), look))
+    axes.set(xlim=(-0.5, num_paths - 0.5))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    tidy(axes, "Shards", "documents that train each path; lines: the mean, and its bounds", "y")
+    if has_strip:
+        axes.set_xticks([])
+    else:
+        axes.set_xlabel("path")
+    return label_ends(axes, ends)
+
+
+def _draw_moves(axes: "Axes", modules: Mapping[str, Any], what: str) -> "list[Label]":
+    """A line for each module, over phases: its colour says the level, its mark the module."""
+    from matplotlib.ticker import MaxNLocator
+
+    title, explained = MOVES[what]
+    lasts: dict[str, tuple[int, float]] = {}
+    is_dense = len(modules) > MOST_NAMED_MODULES
+    of_level = collections.Counter(name.partition("/")[0] for name in modules)
+    for name, look in _looks(modules):
+        points = [
+            (step["phase"], step[what])
+            for step in modules[name]["steps"]
+            if step[what] is not None and math.isfinite(step[what])
+        ]
+        if points:
+            lasts[name] = points[-1]
+            axes.plot(
+                *zip(*points, strict=True),
+                color=look.colour,
+                linestyle=look.dashes,
+                linewidth=0.6 if is_dense else 1.5,
+                alpha=0.5 if is_dense else 1.0,
+                marker="" if is_dense else look.mark,
+                markersize=4,
+                zorder=2 + 1 / of_level[name.partition("/")[0]],  # a level of few lies above others
+                label=name,
+            )
+    tidy(axes, title, explained)
+    if not lasts:
+        axes.text(0.5, 0.5, _nothing(modules, what), ha="center", transform=axes.transAxes)
+        axes.set(xticks=[], yticks=[])
+        return []
+    if what != "norm":
+        axes.axhline(0, color=INK, linewidth=0.8)
+    axes.set_xlabel("phase")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title(what.capitalize(), loc="left", fontweight="bold")
-    axes.grid(color=FAINT, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    looks = dict(_looks(modules))
+    if is_dense:
+        return label_ends(axes, list(_level_ends(lasts, looks)))
+    return label_ends(axes, [End(name, last, looks[name]) for name, last in lasts.items()])
+
+
+def _nothing(modules: Mapping[str, Any], what: str) -> str:
+    if not any(module["steps"] for module in modules.values()):
+        return "no outer step so far"
+    if what == "cosine":
+        return "no module has two paths"
+    return "needs two phases" if what == "lag_cosine" else "nothing was recorded"
+
+
+def _looks(modules: Mapping[str, Any]) -> Iterator[tuple[str, Look]]:
+    levels = list(dict.fromkeys(name.partition("/")[0] for name in modules))
+    for level, names in itertools.groupby(modules, key=lambda name: name.partition("/")[0]):
+        colour = COLOURS[levels.index(level) % len(COLOURS)]
+        for number, name in enumerate(names):
+            yield name, Look(colour, DASHES[number % len(DASHES)], MARKS[number % len(MARKS)])
+
+
+def _level_ends(lasts: Mapping[str, tuple[int, float]], looks: Mapping[str, Look]) -> Iterator[End]:
+    """One name for all modules of a level, in the middle of where they end."""
+    for level, names in itertools.groupby(lasts, key=lambda name: name.partition("/")[0]):
+        own = list(names)
+        middle = statistics.median(lasts[name][1] for name in own)
+        phase = max(lasts[name][0] for name in own)
+        count = f"{len(own)} modules" if len(own) > 1 else "1 module"
+        yield End(f"{level}  ({count})", (phase, middle), Look(looks[own[0]].colour, mark=""))

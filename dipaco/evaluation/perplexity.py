@@ -8,7 +8,7 @@ Axes: N documents, T tokens of context, P paths.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,15 @@ from dipaco.errors import NothingToScore
 
 # (tokens int32 [B, T], segments int32 [B, T]) -> [B, T]: log p(token t | tokens before it)
 LogLikelihoodFunction = Callable[[np.ndarray, np.ndarray], Any]
+
+
+class TokenScores(NamedTuple):
+    """Log-likelihoods of documents under one path, in nats."""
+
+    sums: np.ndarray  # float64 [N], of the tokens that are predicted
+    counts: np.ndarray  # int64 [N], how many those are
+    values: np.ndarray  # float32 [N, T], of each of them; 0 for the others
+    prefixes: np.ndarray  # float64 [N], of the prefix: the first token has nothing before it
 
 
 def score_documents(
@@ -44,7 +53,7 @@ def score_documents(
     """
     sum_N = np.zeros(len(tokens_NT))
     scored = _scored(log_likelihood_fn, tokens_NT, lengths_N, prefix_tokens, batch_size)
-    for rows, values_BT in scored:
+    for rows, values_BT, _ in scored:
         sum_N[rows] = values_BT.sum(axis=1)
     return sum_N, _counts(lengths_N, prefix_tokens)
 
@@ -56,16 +65,21 @@ def score_tokens(
     *,
     prefix_tokens: int = 32,
     batch_size: int = 32,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As `score_documents`, with the summed values as a third result: float32 [N, T], 0 for tokens
-    that are not predicted.
-    """
+) -> TokenScores:
+    """As `score_documents`, with the values that are summed, and what is said of the prefix."""
     sum_N, value_NT = np.zeros(len(tokens_NT)), np.zeros(tokens_NT.shape, np.float32)
+    prefix_N = np.zeros(len(tokens_NT))
     scored = _scored(log_likelihood_fn, tokens_NT, lengths_N, prefix_tokens, batch_size)
-    for rows, values_BT in scored:
+    for rows, values_BT, prefix_B in scored:
         sum_N[rows] = values_BT.sum(axis=1)
-        value_NT[rows] = values_BT
-    return sum_N, _counts(lengths_N, prefix_tokens), value_NT
+        value_NT[rows], prefix_N[rows] = values_BT, prefix_B
+    return TokenScores(sum_N, _counts(lengths_N, prefix_tokens), value_NT, prefix_N)
+
+
+def is_scored(counts_N: np.ndarray, num_tokens: int, prefix_tokens: int) -> np.ndarray:
+    """The tokens that are predicted, by how many each document has of them: bool [N, T]."""
+    index_T = np.arange(num_tokens) - prefix_tokens
+    return (index_T >= 0) & (index_T < counts_N[:, None])
 
 
 def _counts(lengths_N: np.ndarray, prefix_tokens: int) -> np.ndarray:
@@ -78,16 +92,21 @@ def _scored(
     lengths_N: np.ndarray,
     prefix_tokens: int,
     batch_size: int,
-) -> Iterator[tuple[slice, np.ndarray]]:
-    """Batch by batch: the documents, and float64 [documents, T] values of their tokens."""
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Batch by batch: the documents, float64 [documents, T] values of their tokens, and the sums
+    [documents] of what they say of the prefix.
+    """
     assert prefix_tokens >= 1
     num_documents, num_tokens = tokens_NT.shape
     index_T = np.arange(num_tokens)
 
-    def fetched(rows: slice, log_likelihood_BT: Any) -> tuple[slice, np.ndarray]:
+    def fetched(rows: slice, log_likelihood_BT: Any) -> tuple[slice, np.ndarray, np.ndarray]:
         values_BT = np.asarray(log_likelihood_BT, np.float64)[: rows.stop - rows.start]
-        is_scored_BT = (index_T >= prefix_tokens) & (index_T < lengths_N[rows, None])
-        return rows, np.where(is_scored_BT, values_BT, 0.0)
+        is_token_BT = index_T < lengths_N[rows, None]
+        is_scored_BT = (index_T >= prefix_tokens) & is_token_BT
+        is_prefix_BT = (index_T > 0) & (index_T < prefix_tokens) & is_token_BT
+        prefix_B = np.where(is_prefix_BT, values_BT, 0.0).sum(axis=1)
+        return rows, np.where(is_scored_BT, values_BT, 0.0), prefix_B
 
     waiting = None
     for start in range(0, num_documents, batch_size):
@@ -126,6 +145,15 @@ def routed(sum_PN: np.ndarray, count_N: np.ndarray, path_N: np.ndarray) -> float
       path_N: [N] the path of each document, from its prefix alone.
     """
     return perplexity(sum_PN[path_N, np.arange(len(path_N))], count_N)
+
+
+def wrong_path(sum_PN: np.ndarray, count_N: np.ndarray, path_N: np.ndarray) -> float:
+    """Perplexity of each document under the paths that it was not routed to, the mean of their
+    log-likelihoods: what a wrong path costs. There are two paths or more.
+    """
+    num_paths = len(sum_PN)
+    right_N = sum_PN[path_N, np.arange(len(path_N))]
+    return perplexity((sum_PN.sum(axis=0) - right_N) / (num_paths - 1), count_N)
 
 
 def best_path(sum_PN: np.ndarray, count_N: np.ndarray) -> float:

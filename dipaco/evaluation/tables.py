@@ -5,7 +5,8 @@ Markdown are made from the same cells.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -22,10 +23,20 @@ class ReportRow:
     parameters_per_path: int  # read for one prediction
     parameters_total: int  # of all modules together
     steps: int  # inner steps of one path, the base model's included
+    steps_elsewhere: int = 0  # of these, as modules of another run (`--from DIR@PHASE`)
     tokens: int  # trained on by all paths together, the base model's included
     flops: float  # of training, estimated from the model's shape
     bytes_sent: int  # contributions up and modules down, had paths been separate machines
+    bytes_per_machine: int  # what each of those sends and receives in all
+    # Not among them: rows of the vocabulary that no contribution had to hold.
+    bytes_left_out: int = 0
     seconds: float  # of training, had one machine done it all
+    machine_seconds: float  # of each machine's training, the base model's included
+    # Megabits a second of every machine's link -> `machine_seconds` and the transfers, in turn.
+    link_seconds: dict[str, float]
+    # Each document under the paths that it was not routed to, their log-likelihoods averaged; None
+    # where not every path has scored it.
+    wrong_path_perplexity: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,8 +46,18 @@ class PathShare:
     path: int
     documents: int  # of the training split
     domains: dict[str, int]  # documents by domain
+    modules: list[str] = dataclasses.field(default_factory=list)  # of each level: "early/0003"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaseModel:
+    """The model that the rows start from, but for modules of another run."""
+
+    steps: int  # inner steps that it was trained
+    perplexity: float  # validation, as in a row
+
+
+PLAIN_WIDTH = 100  # of text that no terminal shows
 Curve = list[tuple[int, float]]  # (steps, value), steps ascending
 
 
@@ -45,6 +66,7 @@ class Report:
     """The results of a run."""
 
     rows: list[ReportRow]
+    base: BaseModel | None = None  # None: rows start from something else, or it was not evaluated
     shards: list[PathShare] = dataclasses.field(default_factory=list)
     curves: dict[str, Curve] = dataclasses.field(default_factory=dict)  # validation perplexity
     losses: dict[str, dict[str, Curve]] = dataclasses.field(default_factory=dict)  # row, path
@@ -68,19 +90,66 @@ class Report:
             raise BadReport(problem=error) from error
 
 
-def render_text(rows: Sequence[ReportRow]) -> str:
-    """The rows as aligned columns for a terminal, each compared with the first."""
-    return columns_as_text(_HEADINGS, _cells(rows))
+def link_name(megabits: float) -> str:
+    """A rate as `link_seconds` names it: 20.0 -> "20"."""
+    return f"{megabits:g}"
+
+
+def seconds_over_link(seconds: float, num_bytes: float, megabits: float) -> float:
+    """How long a machine computes, and then transfers over a link of so many megabits a second."""
+    return seconds + 8 * num_bytes / (1e6 * megabits)
+
+
+def render_text(rows: Sequence[ReportRow], width: int = PLAIN_WIDTH) -> str:
+    """The rows for a terminal of `width` columns, each compared with the first. Left out is what is
+    equal in all rows of a run or follows from the rest, the times over all links but the first, and
+    what the width has no room for; the last line says which of these.
+    """
+    columns = _columns(rows)
+    links = [link_heading(link) for link in rows[0].link_seconds][:1]
+    shown = {heading: columns[heading] for heading in (*_ON_TERMINAL, *links)}
+    return columns_within(shown, width, [*links, *_FIRST_TO_GO], "report.md")
 
 
 def render_markdown(rows: Sequence[ReportRow]) -> str:
-    """The same columns as a Markdown table."""
-    return columns_as_markdown(_HEADINGS, _cells(rows))
+    """All columns as a Markdown table."""
+    columns = _columns(rows)
+    return columns_as_markdown(list(columns), _lines(columns))
+
+
+def columns_within(
+    columns: Mapping[str, Sequence[str]], width: int, first_to_go: Sequence[str], elsewhere: str
+) -> str:
+    """As many columns as a width has room for, aligned, and a line that names the others.
+
+    Args:
+      columns: heading -> a cell for each row; the first column names the rows.
+      width: in characters.
+      first_to_go: headings of columns that may be left out, the least important first.
+      elsewhere: the file that has all columns.
+    """
+    shown, left_out = dict(columns), []
+    text = columns_as_text(list(shown), _lines(shown))
+    for heading in first_to_go:
+        if max(map(len, text.splitlines())) <= width:
+            break
+        if shown.pop(heading, None) is not None:
+            left_out.append(heading)
+            text = columns_as_text(list(shown), _lines(shown))
+    if not left_out:
+        return text
+    said = f"In {elsewhere}, not in {width} columns: {', '.join(left_out)}."
+    return f"{text}\n{textwrap.fill(said, width)}"
 
 
 def columns_as_text(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Aligned columns, the first to the left and the others to the right."""
-    table = [headings, *lines]
+    """Aligned columns, the first to the left and the others to the right; long headings in several
+    lines.
+    """
+    wrapped = [textwrap.wrap(heading, 9, break_long_words=False) for heading in headings]
+    height = max(map(len, wrapped))
+    heads = zip(*([""] * (height - len(words)) + words for words in wrapped), strict=True)
+    table = [*heads, *lines]
     widths = [max(len(line[column]) for line in table) for column in range(len(headings))]
     text = [
         "  ".join(
@@ -89,7 +158,7 @@ def columns_as_text(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> 
         ).rstrip()
         for line in table
     ]
-    return "\n".join([text[0], "-" * max(map(len, text)), *text[1:]])
+    return "\n".join([*text[:height], "-" * max(map(len, text)), *text[height:]])
 
 
 def columns_as_markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -117,35 +186,52 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-_HEADINGS = [
+def num_bytes(count: int) -> str:
+    """A count of bytes: 0, 33.5 MB."""
+    return f"{quantity(count)}B" if count else "0"
+
+
+def link_heading(link: str) -> str:
+    return f"time at {link} Mbit/s"
+
+
+_FIRST_TO_GO = ("tokens", "bytes per machine", "total size", "time", "change")
+_ON_TERMINAL = (
     "row",
-    "seed",
     "perplexity",
     "change",
-    "path size",
     "total size",
-    "steps",
     "tokens",
-    "flops",
-    "bytes sent",
+    "bytes per machine",
     "time",
-]
+)
 
 
-def _cells(rows: Sequence[ReportRow]) -> list[list[str]]:
-    return [
-        [
-            row.name,
-            str(row.seed),
-            f"{row.perplexity:.2f}",
-            f"{100 * (row.perplexity / rows[0].perplexity - 1):+.1f} %" if index else "",
-            quantity(row.parameters_per_path),
-            quantity(row.parameters_total),
-            f"{row.steps:,}",
-            quantity(row.tokens),
-            quantity(row.flops),
-            f"{quantity(row.bytes_sent)}B" if row.bytes_sent else "0",
-            duration(row.seconds),
-        ]
-        for index, row in enumerate(rows)
-    ]
+def _columns(rows: Sequence[ReportRow]) -> dict[str, list[str]]:
+    """Heading -> a cell for each row."""
+    first = rows[0]
+    columns = {
+        "row": [row.name for row in rows],
+        "seed": [str(row.seed) for row in rows],
+        "perplexity": [f"{row.perplexity:.2f}" for row in rows],
+        "change": [_change(row, first) for row in rows],
+        "path size": [quantity(row.parameters_per_path) for row in rows],
+        "total size": [quantity(row.parameters_total) for row in rows],
+        "steps": [f"{row.steps:,}" for row in rows],
+        "tokens": [quantity(row.tokens) for row in rows],
+        "flops": [quantity(row.flops) for row in rows],
+        "bytes sent": [num_bytes(row.bytes_sent) for row in rows],
+        "bytes per machine": [num_bytes(row.bytes_per_machine) for row in rows],
+        "time": [duration(row.seconds) for row in rows],
+    }
+    for link in first.link_seconds:
+        columns[link_heading(link)] = [duration(row.link_seconds[link]) for row in rows]
+    return columns
+
+
+def _change(row: ReportRow, first: ReportRow) -> str:
+    return "" if row is first else f"{100 * (row.perplexity / first.perplexity - 1):+.1f} %"
+
+
+def _lines(columns: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    return list(zip(*columns.values(), strict=True))

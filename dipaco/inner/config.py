@@ -2,36 +2,61 @@
 
 import dataclasses
 import math
+from typing import Literal, get_args
 
 from dipaco.errors import BadSetting
 
-STACKINGS = ("map", "vmap")
+Stacking = Literal["map", "vmap"]
+AbsentTokens = Literal["plain", "masked", "damped", "frozen"]  # absent.py
+STACKINGS, ABSENT_TOKENS = get_args(Stacking), get_args(AbsentTokens)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InnerSettings:
     """How a path trains between two outer steps. Defaults: the paper's 150 M path."""
 
-    steps: int = 150  # tau, optimiser steps in a phase; DiPaCo section 4
-    batch_size: int = 512  # rows per optimiser step
-    accumulation_steps: int = 1  # equal pieces that a batch is split into, to save memory
-    rematerialise: bool = False  # recompute activations in the backward pass, to save memory
-    loss_chunks: int = 1  # equal pieces that rows are cut into for the logits, to save memory
-    stacked_paths: int = 1  # how many small paths train in one program
-    stacking: str = "map"  # "map" = same bits as one by one; "vmap" = faster on accelerators
-    learning_rate: float = 4e-4  # peak
-    warmup_steps: int = 1000  # linear, from zero
-    # Linear warm-up after an alternation gave a path other documents; 0 = its schedule goes on.
+    steps: int = 150
+    """Optimiser steps of a path in a phase (DiPaCo's tau, section 4)."""
+    batch_size: int = 512
+    """Rows in one optimiser step (DiPaCo section 4)."""
+    accumulation_steps: int = 1
+    """Equal pieces that a batch is split into, one after another, to save memory."""
+    rematerialise: bool = False
+    """Whether activations are computed again in the backward pass, to save memory."""
+    loss_chunks: int = 1
+    """Equal pieces that rows are cut into for the logits, to save memory."""
+    stacked_paths: int = 1
+    """Small paths of one phase that a worker trains in one program."""
+    stacking: Stacking = "map"
+    """How those are trained: `map` = in turn, the same bits as one by one; `vmap` = batched, faster
+    on accelerators, equal within rounding."""
+    learning_rate: float = 4e-4
+    """Peak learning rate of AdamW (DiPaCo section 4)."""
+    warmup_steps: int = 1000
+    """Steps in which the rate rises from zero to its peak, in a line (DiPaCo section 4)."""
     rewarm_steps: int = 0
-    end_fraction: float = 0.1  # the cosine ends at this fraction of the peak
-    weight_decay: float = 0.1  # on matrices; not on norms
-    beta1: float = 0.9  # not stated in the paper
-    beta2: float = 0.95  # not stated in the paper
+    """Steps of linear warm-up after an alternation gave a path other documents; 0 = its schedule
+    goes on."""
+    end_fraction: float = 0.1
+    """Share of the peak rate at which the cosine ends."""
+    weight_decay: float = 0.1
+    """AdamW's decay, times the learning rate, of matrices and not of norms (DiPaCo section 4)."""
+    beta1: float = 0.9
+    """Share of AdamW's mean of gradients that a step keeps; not stated in the paper."""
+    beta2: float = 0.95
+    """Share of AdamW's mean of squared gradients that a step keeps; not stated in the paper."""
     epsilon: float = 1e-8
-    clip_norm: float = 1.0  # of the whole gradient; not stated in the paper
-    # Early stopping, DiPaCo 2.7: the share of each shard held out from training; a path is released
-    # as it was at the phase with the lowest loss on it. 0 = off.
+    """Number added to AdamW's denominator, against division by zero; not stated in the paper."""
+    clip_norm: float = 1.0
+    """Largest norm of the whole gradient of a step; longer ones are scaled down to it. Not stated
+    in the paper."""
     hold_out: float = 0.0
+    """Early stopping (DiPaCo section 2.7): share of each shard held out from training; a path is
+    released as it was at the phase with the lowest loss on it. 0 = off."""
+    absent_tokens: AbsentTokens = "plain"
+    """What training does about tokens that the path's shard does not have: `plain` = nothing, as in
+    the paper; `masked` = they leave the softmax; `damped` = their logits count by half; `frozen` =
+    their rows of embedding and head do not move."""
 
     def __post_init__(self):
         for name in (
@@ -72,9 +97,10 @@ class InnerSettings:
                 value=self.accumulation_steps,
                 expected=f"a divisor of inner.batch_size ({self.batch_size})",
             )
-        if self.stacking not in STACKINGS:
-            raise BadSetting(
-                name="inner.stacking",
-                value=self.stacking,
-                expected=f"one of {', '.join(STACKINGS)}",
-            )
+        for name, known in (("stacking", STACKINGS), ("absent_tokens", ABSENT_TOKENS)):
+            if getattr(self, name) not in known:
+                raise BadSetting(
+                    name=f"inner.{name}",
+                    value=getattr(self, name),
+                    expected=f"one of {', '.join(known)}",
+                )

@@ -4,6 +4,7 @@ The same code runs on one device and on many: where the state and the batch were
 XLA follows.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,13 +12,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dipaco.inner.absent import DAMPING, PRESENT, freeze_absent, rows_of
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw
 from dipaco.inner.state import PathState
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
+from dipaco.model.loss import LogitsLoss, next_token_loss
 
-Batch = Mapping[str, Any]  # `tokens`, `segments`, `positions`, each int32 [B, T]
+# `tokens`, `segments`, `positions`, each int32 [B, T]; and `PRESENT`, where tokens may be absent.
+Batch = Mapping[str, Any]
 LossFn = Callable[
     [Any, Batch], tuple[jax.Array, jax.Array]
 ]  # parts, batch -> (summed loss, targets)
@@ -35,8 +39,12 @@ def path_loss(
     model: ModelConfig,
     settings: InnerSettings,
     rows_sharding: jax.sharding.NamedSharding | None = None,
+    rule: LogitsLoss | None = None,
 ) -> LossFn:
-    """What every path is trained to make small; arguments as `training_loss`."""
+    """What every path is trained to make small; arguments as `training_loss`. A `rule` of one's own
+    takes the place of the negative log-likelihood.
+    """
+    absent_factor = {"masked": None, "damped": DAMPING}.get(settings.absent_tokens, 1.0)
 
     def loss(parts: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
         return training_loss(
@@ -48,6 +56,9 @@ def path_loss(
             rematerialise=settings.rematerialise,
             loss_chunks=settings.loss_chunks,
             rows_sharding=rows_sharding,
+            present_V=None if absent_factor == 1.0 else batch.get(PRESENT),
+            absent_factor=absent_factor,
+            rule=rule or next_token_loss,
         )
 
     return loss
@@ -67,7 +78,8 @@ def make_step(
 
     def step(state: PathState, batch: Batch, learning_rate: jax.Array):
         gradient, metrics = mean_gradient(state.parts, batch)
-        return _descend(optimizer, state, gradient, learning_rate), metrics
+        freeze = functools.partial(freeze_absent, settings.absent_tokens, batch=batch)
+        return _descend(optimizer, state, gradient, learning_rate, freeze), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=(state_shardings, None))
 
@@ -88,11 +100,12 @@ def gradient_function(
         # Rows are dealt out in turn, so that each piece stays spread over all devices of the data
         # axis.
         dealt = jax.tree.map(
-            lambda leaf: jnp.swapaxes(leaf.reshape(-1, pieces, *leaf.shape[1:]), 0, 1), batch
+            lambda leaf: jnp.swapaxes(leaf.reshape(-1, pieces, *leaf.shape[1:]), 0, 1),
+            rows_of(batch),
         )
 
         def add(total, piece):
-            return jax.tree.map(jnp.add, total, summed_gradient(parts, piece)), None
+            return jax.tree.map(jnp.add, total, summed_gradient(parts, {**batch, **piece})), None
 
         zero = jax.tree.map(jnp.zeros_like, parts), jnp.zeros(()), jnp.zeros(())
         return jax.lax.scan(add, zero, dealt)[0]
@@ -102,6 +115,7 @@ def gradient_function(
         # A batch without any target (rows of one token) must not divide by zero.
         scale = 1.0 / jnp.maximum(targets, 1.0)
         gradient = jax.tree.map(lambda leaf: leaf * scale, gradient)
+        gradient = freeze_absent(settings.absent_tokens, gradient, batch)
         return gradient, StepMetrics(loss_sum * scale, optax.tree.norm(gradient), targets)
 
     return mean_gradient
@@ -132,9 +146,13 @@ def make_update(
 
 
 def _descend(
-    optimizer: optax.GradientTransformation, state: PathState, gradient: Any, rate: jax.Array
+    optimizer: optax.GradientTransformation,
+    state: PathState,
+    gradient: Any,
+    rate: jax.Array,
+    freeze: Callable[[Any], Any] = lambda updates: updates,
 ) -> PathState:
     direction, optimizer_state = optimizer.update(gradient, state.optimizer, state.parts)
-    updates = jax.tree.map(lambda leaf: -rate * leaf, direction)
+    updates = freeze(jax.tree.map(lambda leaf: -rate * leaf, direction))
     parts = optax.apply_updates(state.parts, updates)
     return PathState(parts, optimizer_state, state.step + 1)

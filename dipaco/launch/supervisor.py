@@ -15,12 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dipaco.control.ledger import Ledger
+from dipaco.control.retry import patience
 from dipaco.errors import DipacoError, MachineFault
 from dipaco.launch.engine import UNSEEN, EndedWorker, Engine, ProcessCommand
 from dipaco.launch.errors import WorkersEnded
 from dipaco.launch.event_tailer import EventTailer
 from dipaco.observe.events import Event
 from dipaco.runs.run import Run
+from dipaco.stopping import STOPPING_SECONDS
 from dipaco.workers.errors import NameTaken, TaskFailed
 from dipaco.workers.failing import refuse_stuck
 from dipaco.workers.signals import on_sigterm
@@ -217,4 +219,5 @@ def supervise(
             try:
                 return supervisor.keep_until_finished(tailer.look)
             finally:
-                supervisor.stop()
+                with patience(STOPPING_SECONDS):  # also after Ctrl-C
+                    supervisor.stop()

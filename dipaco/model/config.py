@@ -2,12 +2,16 @@
 
 import dataclasses
 import math
+from typing import Literal, get_args
 
 from dipaco.errors import BadSetting
 from dipaco.model.errors import BadMesh
 
-COMPUTE_DTYPES = ("float32", "bfloat16")
-ATTENTION_KERNELS = ("auto", "plain", "cudnn")
+ComputeDtype = Literal["float32", "bfloat16"]
+AttentionKernel = Literal["auto", "plain", "cudnn"]
+COMPUTE_DTYPES, ATTENTION_KERNELS = get_args(ComputeDtype), get_args(AttentionKernel)
+# Parameters with a row or column for each token -> their axis of tokens.
+VOCABULARY_AXIS = {"embed.table": 0, "head.kernel": 1}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,19 +19,35 @@ class ModelConfig:
     """A Llama-family decoder without biases. Parameters are always float32."""
 
     vocab_size: int
-    d_model: int  # width of the residual stream
+    """Tokens of the vocabulary, rows of embedding and head. Equals `data.vocab_size`."""
+    d_model: int
+    """Width of the residual stream, in values."""
     num_layers: int
-    num_heads: int  # query heads
-    d_ff: int  # hidden width of the gated feed-forward
-    max_length: int  # tokens of context
-    num_kv_heads: int | None = None  # key/value heads; None = as many as query heads
-    head_dim: int | None = None  # size of a head, even; None = d_model / num_heads
-    rope_theta: float = 10_000.0  # base of the rotary wavelengths; Llama's
-    norm_epsilon: float = 1e-6  # inside the square root of every RMSNorm
-    qk_norm: bool = False  # RMSNorm on each query and key head, before rotary (as Qwen3)
-    tied_head: bool = False  # the head is the embedding's table, and there is no part `head`
-    compute_dtype: str = "float32"  # "bfloat16" = dots on bfloat16 inputs, summed in float32
-    attention_kernel: str = "auto"  # in training; "auto" = "cudnn" if it can, else "plain"
+    """Blocks of a path, one above another."""
+    num_heads: int
+    """Query heads of a block."""
+    d_ff: int
+    """Width of the gated feed-forward, in values."""
+    max_length: int
+    """Tokens of context, at most."""
+    num_kv_heads: int | None = None
+    """Key/value heads of a block; None = as many as query heads."""
+    head_dim: int | None = None
+    """Values in a head, an even number; None = `model.d_model` / `model.num_heads`."""
+    rope_theta: float = 10_000.0
+    """Base of the rotary wavelengths, a plain number; Llama's."""
+    norm_epsilon: float = 1e-6
+    """Number added inside the square root of every RMSNorm."""
+    qk_norm: bool = False
+    """Whether each query and key head has an RMSNorm, before rotary, as in Qwen3."""
+    tied_head: bool = False
+    """Whether the head is the embedding's table; there is then no part `head`."""
+    compute_dtype: ComputeDtype = "float32"
+    """Type of what products multiply: `float32`, or `bfloat16` with sums in float32. Parameters are
+    always float32."""
+    attention_kernel: AttentionKernel = "auto"
+    """In training: `cudnn` = cuDNN's, in bfloat16 on NVIDIA Ampere or later; `plain` = the one
+    written here; `auto` = cuDNN's where it runs, else the plain one."""
 
     def __post_init__(self):
         sizes = ("vocab_size", "d_model", "num_layers", "num_heads", "d_ff", "max_length")
@@ -124,19 +144,26 @@ def _block_norms(config: ModelConfig) -> int:
     return 2 * config.d_model + (2 * config.head_size if config.qk_norm else 0)
 
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MeshAxis = Literal["data", "fsdp", "tensor"]
+MESH_AXES = get_args(MeshAxis)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardingRules:
     """The mesh axes along which each logical axis is divided; none = whole on every device."""
 
-    batch: tuple[str, ...] = ("data", "fsdp")  # rows
-    vocab: tuple[str, ...] = ("tensor",)
-    embed: tuple[str, ...] = ("fsdp",)  # d_model of the parameters: fully sharded
-    heads: tuple[str, ...] = ("tensor",)
-    kv_heads: tuple[str, ...] = ("tensor",)
-    feed_forward: tuple[str, ...] = ("tensor",)
+    batch: tuple[MeshAxis, ...] = ("data", "fsdp")
+    """Mesh axes along which the rows of a batch are divided."""
+    vocab: tuple[MeshAxis, ...] = ("tensor",)
+    """Mesh axes along which embedding and head are divided by token."""
+    embed: tuple[MeshAxis, ...] = ("fsdp",)
+    """Mesh axes along which parameters are divided by `model.d_model`."""
+    heads: tuple[MeshAxis, ...] = ("tensor",)
+    """Mesh axes along which query heads are divided."""
+    kv_heads: tuple[MeshAxis, ...] = ("tensor",)
+    """Mesh axes along which key/value heads are divided."""
+    feed_forward: tuple[MeshAxis, ...] = ("tensor",)
+    """Mesh axes along which the feed-forward is divided by `model.d_ff`."""
 
     def __post_init__(self):
         for axis, mesh_axes in dataclasses.asdict(self).items():
@@ -152,9 +179,13 @@ class MeshConfig:
     Without a -1 the mesh uses the first data x fsdp x tensor devices only.
     """
 
-    data: int = 1  # divides the rows of the batch; parameters are copied
-    fsdp: int = 1  # divides the rows of the batch, and the parameters along d_model
-    tensor: int = 1  # divides heads, feed-forward and vocabulary
+    data: int = 1
+    """Devices that share the rows of a batch, each with all parameters."""
+    fsdp: int = 1
+    """Devices that share the rows of a batch and the parameters, which are cut along
+    `model.d_model`."""
+    tensor: int = 1
+    """Devices that share heads, feed-forward and vocabulary."""
     rules: ShardingRules = ShardingRules()
 
     def __post_init__(self):

@@ -16,7 +16,14 @@ from dipaco.model.attention import Attention
 from dipaco.model.cache import Cache, num_slots
 from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.layers import FeedForward, declare, dense, rms_norm, rotary_table
-from dipaco.model.loss import chunked_loss, next_is_target, next_token_loss, next_tokens
+from dipaco.model.loss import (
+    LogitsLoss,
+    chunked_loss,
+    next_is_target,
+    next_token_loss,
+    next_tokens,
+    restricted,
+)
 from dipaco.model.spec import Parts, Tree, describe
 
 
@@ -60,8 +67,12 @@ def training_loss(
     rematerialise: bool = False,
     loss_chunks: int = 1,
     rows_sharding: jax.sharding.NamedSharding | None = None,
+    present_V: jax.Array | None = None,
+    absent_factor: float | None = None,
+    rule: LogitsLoss = next_token_loss,
 ) -> tuple[jax.Array, jax.Array]:
-    """`loss.next_token_loss` of the logits, with ways to save memory in its gradient.
+    """`loss.next_token_loss` of the logits, with ways to save memory in its gradient; or another
+    rule.
 
     Args:
       config, parts, tokens_BT, segments, positions: as `forward`.
@@ -69,18 +80,26 @@ def training_loss(
         pass: a third more work.
       loss_chunks: how many equal lengths rows are cut into for the logits; the same work.
       rows_sharding: of the rows of hidden states on a mesh; None = XLA chooses.
+      present_V, absent_factor: which logits are restricted, as in `loss.restricted`; None: none.
+      rule: of whole rows of logits; another than `next_token_loss` has them in one chunk.
 
     Returns:
-      Summed negative log-likelihood in nats and the number of targets; float32 scalars.
+      Summed negative log-likelihood in nats (or what the rule says) and the number of targets;
+      float32 scalars.
     """
     x_BTD, _ = _through_blocks(
         config, parts, tokens_BT, segments, positions, None, rematerialise, rows_sharding
     )
     x_BTD, head = _normed(config, parts, x_BTD), _head(config, parts)
+
+    def logits_of(head, x_BTD):
+        logits_BTV = _logits(config, head, x_BTD)
+        return logits_BTV if present_V is None else restricted(logits_BTV, present_V, absent_factor)
+
     if loss_chunks == 1:
-        return next_token_loss(_logits(config, head, x_BTD), tokens_BT, segments)
+        return rule(logits_of(head, x_BTD), tokens_BT, segments)
+    assert rule is next_token_loss, "a chunk is no row, and the rule may ask for one"
     is_target_BT = next_is_target(segments)
-    logits_of = functools.partial(_logits, config)
     targets = next_tokens(tokens_BT), is_target_BT
     total = chunked_loss(logits_of, head, x_BTD, *targets, loss_chunks)
     return total, jnp.sum(is_target_BT, dtype=jnp.float32)

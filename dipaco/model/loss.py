@@ -12,6 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+# logits [B, T, V], tokens [B, T], segments [B, T] -> (summed loss, number of targets), float32
+# scalars, as `next_token_loss`: what a path is trained to make small.
+LogitsLoss = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+
 
 def next_token_loss(
     logits_BTV: jax.Array, tokens_BT: jax.Array, segments_BT: jax.Array
@@ -20,6 +24,18 @@ def next_token_loss(
     is_target_BT = next_is_target(segments_BT)
     total = summed_loss(logits_BTV, next_tokens(tokens_BT), is_target_BT)
     return total, jnp.sum(is_target_BT, dtype=jnp.float32)
+
+
+def restricted(
+    logits_BTV: jax.Array, present_V: jax.Array, absent_factor: float | None
+) -> jax.Array:
+    """Logits with those of absent tokens times a factor; None takes them out of the softmax.
+
+    `present_V` is bool [V]; a target is always present. Source: the restricted softmax of FedRS
+    (KDD 2021).
+    """
+    absent_BTV = -jnp.inf if absent_factor is None else absent_factor * logits_BTV
+    return jnp.where(present_V, logits_BTV, absent_BTV)
 
 
 @jax.custom_vjp

@@ -19,6 +19,7 @@ SENTENCES = {
     "{domains} domains, {seconds:.1f} s",
     "domain_left_out": "domain {domain} left out: {reason}",
     "shard_built": "path {path}: {documents:,} documents ({share:.1%}), mostly {domains}",
+    "shards_outside_bounds": "shards outside their bounds: {how}",
     "path_trained": "{arm} phase {phase} of {phases}, path {path}: loss {loss:.3f}, "
     "{tokens_per_second:,.0f} tokens/s, {megabytes_exchanged:.1f} MB exchanged, {seconds:.1f} s",
     "module_updated": "phase {phase} {module} updated: {arrived} of {fan_in} paths, "

@@ -25,7 +25,7 @@ def fact_events(fact: Fact, claim: Claim, config: RunConfig, seconds: float) -> 
             yield from _shards(fact)
         case StageDone(stage="reroute"):
             yield from _rerouting(fact, config)
-        case PathTrained():
+        case PathTrained() if fact.losses:  # a base model that comes trained takes no step
             yield _path(fact, config)
         case ModuleReady() if claim.task.kind == "outer":
             yield _module(fact, config, seconds)
@@ -65,6 +65,9 @@ def _shards(fact: StageDone) -> Iterator[Event]:
             "domains": shares,
         }
         yield Event("shard_built", fields)
+    if "outside_bounds" in fact.summary:
+        fields = {"how": fact.summary["outside_bounds"]}
+        yield Event("shards_outside_bounds", fields, "warning")
 
 
 def _rerouting(fact: StageDone, config: RunConfig) -> Iterator[Event]:
@@ -85,8 +88,8 @@ def _path(fact: PathTrained, config: RunConfig) -> Event:
         "step": fact.step,
         "steps": len(fact.losses),
         "tokens": fact.tokens,
-        "loss": fact.losses[-1] if fact.losses else float("nan"),
-        "mean_loss": sum(fact.losses) / max(len(fact.losses), 1),
+        "loss": fact.losses[-1],
+        "mean_loss": sum(fact.losses) / len(fact.losses),
         "tokens_per_second": fact.tokens / max(fact.seconds, 1e-9),
         "megabytes_exchanged": (fact.bytes_down + fact.bytes_up) / 1e6,
         "seconds": fact.seconds,
@@ -98,8 +101,11 @@ def _module(fact: ModuleReady, config: RunConfig, seconds: float) -> Event:
     if fact.gradient_norm is None:
         return Event("module_unchanged", {"phase": fact.phase, "module": str(fact.module)})
     arm = config.plan.arm(fact.arm)
+    cosines: dict[str, Value] = {}
     if fact.gradient_stats is not None:
         num_contributions = len(fact.gradient_stats.norms)
+        cosines["cosine"] = fact.gradient_stats.cosine
+        cosines["lag_cosine"] = fact.gradient_stats.lag_cosine
     else:
         num_contributions = len(arm.paths_through(fact.module, fact.phase - 1))
     fields: dict[str, Value] = {
@@ -109,6 +115,7 @@ def _module(fact: ModuleReady, config: RunConfig, seconds: float) -> Event:
         "arrived": num_contributions,
         "fan_in": arm.topology.fan_in(fact.module),
         "norm": fact.gradient_norm,
+        **cosines,
         "seconds": seconds,
     }
     return Event("module_updated", fields)

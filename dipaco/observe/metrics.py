@@ -13,7 +13,7 @@ name, counters end in `_total`, dimensions are labels (`kind`, `outcome`, `state
     dipaco_run_bytes_total{kind}                   exchanged and written, recorded
     dipaco_run_refusals_total                      objects that were refused or found damaged
     dipaco_run_phase{arm,module}                   of every module
-    dipaco_run_workers{state}                      here, left, lost
+    dipaco_run_workers{state}                      here, silent, left, lost: as `status` says
     dipaco_run_participation_ratio                 share of all workers' time in recorded tasks
 
 `dipaco_run_*` is read from the ledger, at most every five seconds however many scrape, and is the
@@ -29,6 +29,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from dipaco.control.ledger import Ledger
+from dipaco.control.presence import members_of
 from dipaco.control.tasks import Claim, Fact, ModuleReady, PathTrained
 from dipaco.errors import CannotListen, DipacoError, ExtraMissing
 
@@ -147,8 +148,8 @@ class RunMetrics:
                 ((kind,), number) for kind, number in ledger.progress.bytes_by_kind().items()
             ]
             phases = [((arm, m), phase) for arm, m, phase, _ in ledger.progress.newest_modules()]
-            refusals, members = ledger.redos.num_refusals(), ledger.members.list()
-        states = Counts(member.state for member in members)
+            refusals, members = ledger.redos.num_refusals(), members_of(ledger)
+        states = Counts(member.presence for member in members)
         live = sum(member.live_seconds for member in members)
         share = sum(member.committed_seconds for member in members) / max(live, 1e-9)
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
@@ -158,7 +159,7 @@ class RunMetrics:
         yield family(counter, "bytes", "Exchanged and written.", ("kind",), num_bytes)
         yield family(counter, "refusals", "Objects refused or damaged.", (), [((), refusals)])
         yield family(gauge, "phase", "Of every module.", ("arm", "module"), phases)
-        workers = [((state,), states[state]) for state in ("here", "left", "lost")]
+        workers = [((state,), states[state]) for state in ("here", "silent", "left", "lost")]
         yield family(gauge, "workers", "Workers that ever took part.", ("state",), workers)
         help_text = "Share of all workers' time in tasks that were recorded."
         yield family(gauge, "participation_ratio", help_text, (), [((), min(1.0, share))])

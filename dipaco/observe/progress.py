@@ -115,7 +115,7 @@ class Progress:
         if self._bytes_sent:
             facts.append(f"{decimal(self._bytes_sent)} sent")
         if steps and left > 0 and elapsed > 0:
-            facts.append(f"{_time_left(left * elapsed / steps)} left")
+            facts.append(f"{time_left(left * elapsed / steps)} left")
         return facts
 
 
@@ -151,7 +151,8 @@ class _Bar:
         self._rich.stop()
 
 
-def _time_left(seconds: float) -> str:
+def time_left(seconds: float) -> str:
+    """As people say it: 8 s, 3 min 05 s, 2 h 10 min."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"

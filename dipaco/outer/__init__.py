@@ -2,6 +2,9 @@
 
 DiPaCo (arXiv 2403.10616) Algorithm 1 lines 11-15 and section 2.7. `gradient` measures how far a
 path moved a module, weighs contributions (`path_weights`) and averages them; `compress` and
-`quantise` encode contributions in fewer bits; `optimizer` is Nesterov momentum per module; `step`
-joins them. Imports `trees` and `errors`; knows nothing of models, stores or tasks.
+`quantise` encode contributions in fewer bits; `vocabulary` averages a token's rows by who has the
+token; `spectrum` merges matrices isotropically; `optimizer` is Nesterov momentum per module, and
+`own_step` what a user may pass in its place; `step` joins them; `correlation` compares a step with
+the one before. Imports `trees`, `errors` and the
+names of `model.config`; knows nothing of stores or tasks.
 """

@@ -2,36 +2,54 @@
 
 import dataclasses
 import math
+from typing import Literal, get_args
 
 from dipaco.errors import BadSetting
 
-VOCABULARY_ROWS = ("documents", "holders")  # vocabulary.py
-CODECS = ("none", "bfloat16", "int8")  # compress.py
+VocabularyRows = Literal["documents", "holders"]  # vocabulary.py
+CodecName = Literal["none", "bfloat16", "int8"]  # compress.py
+VOCABULARY_ROWS = get_args(VocabularyRows)
+CODECS = get_args(CodecName)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OuterSettings:
     """How modules are updated between phases."""
 
-    learning_rate: float = 0.7  # DiPaCo section 4, as DiLoCo; constant
-    momentum: float = 0.9  # Nesterov
-    rescale_by_fan_in: bool = True  # times sqrt(fan-in), DiPaCo 2.7; off = plain mean
-    weigh_by_documents: bool = True  # alpha_i = |D_i| / sum |D|, DiPaCo 2.7; off = equal weights
-    # How a token's rows of embedding and head are averaged: as all else (the paper's), or by how
-    # often each path's shard has the token.
-    vocabulary_rows: str = "documents"
-    codec: str = "none"  # how contributions travel; bfloat16 and int8 with error feedback
-    # Path sampling, DiPaCo section 3: the share of paths that take part in a phase, drawn by seed
-    # and phase. Weights and fan-in count only these.
+    learning_rate: float = 0.7
+    """Rate of the outer step, times the mean outer gradient; constant (DiPaCo section 4, as
+    DiLoCo)."""
+    momentum: float = 0.9
+    """Share of its velocity that a module keeps from phase to phase, Nesterov's (DiPaCo section 4,
+    as DiLoCo); 0 = none."""
+    rescale_by_fan_in: bool = True
+    """Whether the mean is multiplied by the root of the module's fan-in, the number of paths
+    through it (DiPaCo section 2.7)."""
+    weigh_by_documents: bool = True
+    """Whether paths count by the documents of their shards (DiPaCo section 2.7); false = all the
+    same."""
+    vocabulary_rows: VocabularyRows = "documents"
+    """How a token's rows of embedding and head are averaged: `documents` = as all else, the
+    paper's; `holders` = by how often each path's shard has the token."""
+    isotropic: bool = False
+    """Whether all directions of a matrix's mean outer gradient move it as far (Iso-C, arXiv
+    2502.04959; not in the paper)."""
+    codec: CodecName = "none"
+    """How contributions travel: `none` = as float32; `bfloat16` and `int8` take a half and a
+    quarter of the bytes, with error feedback."""
     path_share: float = 1.0
-    # Quorum mode: a module may step once this share of a phase's contributions is in and the grace
-    # is over; late ones join its next step, see gradient.py. Which paths are late depends on
-    # timing, so digests differ between runs. 1 = wait for all.
+    """Path sampling (DiPaCo section 3): share of the paths that take part in a phase, drawn by seed
+    and phase; weights and fan-in count only these."""
     quorum: float = 1.0
-    grace_seconds: float = 60.0  # counted from when the quorum is reached
-    # Gradients are averaged per module at every inner step, with one AdamW per module and no outer
-    # step: rate, momentum and rescale are ignored. DiPaCo 4.5, for comparison.
+    """Share of a phase's contributions after which a module may step, once the grace is over; late
+    ones join its next step. Which are late depends on timing, so digests differ between runs. 1 =
+    all are waited for."""
+    grace_seconds: float = 60.0
+    """Seconds for which the others are still waited for when the quorum is reached."""
     synchronous: bool = False
+    """Whether gradients are averaged per module at every inner step, with one AdamW per module and
+    no outer step; rate, momentum and rescaling are then ignored (DiPaCo section 4.5, for
+    comparison)."""
 
     def __post_init__(self):
         if not 0 < self.learning_rate < math.inf:

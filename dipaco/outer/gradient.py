@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dipaco import trees
+from dipaco.model.config import VOCABULARY_AXIS
 from dipaco.outer.errors import NotFinite, StructureMismatch
-from dipaco.outer.vocabulary import VOCABULARY_AXIS, along_rows
+from dipaco.outer.vocabulary import along_rows
 
 Tree = Mapping[str, Any]
 BLOCK_VALUES = 1 << 16  # 256 KB; two of them fit a core's L2 cache

@@ -2,9 +2,10 @@
 
 Works in place, a block of values at a time: a step holds three module sizes (before, mean,
 momentum) and a block, even where one leaf is the whole module (the head of the paper's largest
-model). `optimizer.py` may hold any optimiser that treats every value by itself. optax computes on
-NumPy arrays here: compiled by XLA:CPU it took three times as long (0.3 GB/s of a module against
-0.9, mostly calls and copies), and its bits depended on the machine.
+model). `optimizer.py` may hold any optimiser that treats every value by itself; one that does not
+is a rule of one's own (`own_step.py`). optax computes on NumPy arrays here: compiled by XLA:CPU it
+took three times as long (0.3 GB/s of a module against 0.9, mostly calls and copies), and its bits
+depended on the machine.
 """
 
 import math
@@ -17,6 +18,7 @@ import numpy as np
 from dipaco import trees
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.optimizer import nesterov
+from dipaco.outer.own_step import OuterRule, fresh_by, step_by
 
 Module = dict[str, Any]  # part name -> tree of arrays
 BLOCK_VALUES = 1 << 15
@@ -30,8 +32,12 @@ class OuterResult(NamedTuple):
     gradient_norm: float  # of the mean outer gradient, before the rescale
 
 
-def fresh(settings: OuterSettings, module: Module) -> dict[str, Any]:
-    """The outer state before the first step: per part an optax state of float32 zeros."""
+def fresh(settings: OuterSettings, module: Module, rule: OuterRule | None = None) -> dict[str, Any]:
+    """The outer state before the first step: per part an optax state of float32 zeros; or what a
+    rule of one's own begins with.
+    """
+    if rule is not None:
+        return fresh_by(rule, settings, module)
 
     def zeros(part):
         like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), part)
@@ -42,7 +48,12 @@ def fresh(settings: OuterSettings, module: Module) -> dict[str, Any]:
 
 
 def outer_step(
-    settings: OuterSettings, before: Module, mean: Module, momentum: dict[str, Any], fan_in: int
+    settings: OuterSettings,
+    before: Module,
+    mean: Module,
+    momentum: dict[str, Any],
+    fan_in: int,
+    rule: OuterRule | None = None,
 ) -> OuterResult:
     """Steps one module.
 
@@ -53,11 +64,18 @@ def outer_step(
       momentum: outer state of the module, from `fresh` or the step before; overwritten.
       fan_in: paths through the module; the mean is multiplied by its square root if
         `settings.rescale_by_fan_in`.
+      rule: steps in the place of Nesterov, with the rescaled mean; `before` is not emptied then.
+
+    Raises:
+      StructureMismatch: the rule returned other parts than it was given.
 
     Source: DiPaCo Algorithm 1 lines 13-15; the rescale is section 2.7.
     """
     norm = math.sqrt(sum(float(np.vdot(leaf, leaf)) for _, leaf in trees.flatten(mean)))
     scale = np.float32(math.sqrt(fan_in) if settings.rescale_by_fan_in else 1.0)
+    if rule is not None:
+        rescaled = jax.tree.map(lambda leaf: np.multiply(leaf, scale, out=leaf), mean)
+        return OuterResult(*step_by(rule, settings, before, rescaled, momentum), norm)
     after, new_momentum = {}, {}
     for name in sorted(before):
         after[name], new_momentum[name] = _step_part(

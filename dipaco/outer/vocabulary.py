@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from dipaco import trees
-
-VOCABULARY_AXIS = {"embed.table": 0, "head.kernel": 1}  # leaf -> its axis of tokens
+from dipaco.model.config import VOCABULARY_AXIS
 
 
 def has_rows(tree: Mapping[str, Any]) -> bool:

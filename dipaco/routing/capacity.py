@@ -13,6 +13,7 @@ little as needed to make every document's choice strict.
 """
 
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,20 @@ ROUNDS_PER_TEMPERATURE = 6
 
 
 Bound = int | np.ndarray  # documents of a path: the same for all, or int64 [P]
+
+
+def bounds(documents: int, num_paths: int, floor: float, capacity: float | None) -> tuple[int, int]:
+    """The least and the most documents of a path.
+
+    Args:
+      documents: of all paths together.
+      num_paths: P.
+      floor, capacity: over the mean, as in `RoutingConfig`.
+    """
+    mean_documents = documents / num_paths
+    least = math.floor(floor * mean_documents + 1e-9)
+    most = documents if capacity is None else math.ceil(capacity * mean_documents - 1e-9)
+    return least, most
 
 
 def balancing_prices(cost_NP: np.ndarray, least: Bound, most: Bound) -> np.ndarray:

@@ -2,36 +2,73 @@
 
 import dataclasses
 import math
+from typing import Literal, get_args
 
 from dipaco.errors import BadSetting
 
-KINDS = ("kmeans", "product_kmeans")
-NORMALISATIONS = ("standardise", "l2", "standardise_l2", "none")
+RoutingRule = Literal["features", "likelihood"]
+RouterKind = Literal["kmeans", "product_kmeans", "random", "small_models"]
+Normalisation = Literal["standardise", "l2", "standardise_l2", "none"]
+FEATURES, LIKELIHOOD = RULES = get_args(RoutingRule)
+*_, SMALL_MODELS = KINDS = get_args(RouterKind)
+NORMALISATIONS = get_args(Normalisation)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoutingConfig:
     """The router that is fitted to the base model's features, and bounds on the size of shards."""
 
-    kind: str = "kmeans"  # "kmeans": one centre per path; "product_kmeans": one per module
-    prefix_tokens: int = 32  # a feature is the mean over these; DiPaCo 2.4
-    normalise: str = "standardise"  # "none" sends 4 in 5 documents to one path in small runs
-    # Bounds on the documents of a path, as multiples of the mean. Exact for the router's own
-    # documents, about right for others.
-    capacity: float | None = 1.25  # at most; None = no bound
-    floor: float = 0.5  # at least; 0 = a path may get none
-    restarts: int = 4  # seedings of k-means; the lowest objective is kept
-    iterations: int = 50  # at most, of each restart
-    interleave_pca: bool = True  # give each part of a product every n-th principal axis
-    overlap: int = 1  # a document trains its n best paths; it is evaluated by the best; DiPaCo 2.4
-    # Discriminative routing, DiPaCo 2.4: at the start of these phases every path is scored on the
-    # router's documents, the router is fitted to the best path of each, and all documents are
-    # routed by it. `()` = never.
+    kind: RouterKind = "kmeans"
+    """What makes the shards (DiPaCo section 2.4): `kmeans` = a centre for each path;
+    `product_kmeans` = a centre for each module; `random` = documents are dealt out, as many to each
+    path, whatever the bounds say; `small_models` = a small language model for each path (SmallTalk
+    LM)."""
+    prefix_tokens: int = 32
+    """Tokens at the head of a document or prompt that the router reads: its feature is their mean
+    (DiPaCo section 2.4). The same number as `data.prefix_tokens`, which leaves them out of
+    perplexity."""
+    normalise: Normalisation = "standardise"
+    """How features are put on a common footing: `standardise` = each to mean 0 and variance 1; `l2`
+    = each document's to length 1; `standardise_l2` = both; `none` sends 4 in 5 documents to one
+    path in small runs. Not stated in the paper."""
+    capacity: float | None = 1.25
+    """Most documents of a path, over the mean's; None = no bound, as published. Exact for the
+    router's own documents, about right for others."""
+    floor: float = 0.5
+    """Least documents of a path, over the mean's; 0 = a path may get none, as published. As exact
+    as `routing.capacity`."""
+    restarts: int = 4
+    """Times that k-means is begun from other centres; the lowest objective is kept."""
+    iterations: int = 50
+    """Iterations of each restart, at most."""
+    interleave_pca: bool = True
+    """Whether principal axes are dealt out to the parts of a product in turn; false = each part has
+    neighbours."""
+    overlap: int = 1
+    """Paths that a document trains, the best ones (DiPaCo section 2.4); it is evaluated by the
+    best."""
     alternations: tuple[int, ...] = ()
-    # The share of the documents that the discriminative router gives each path; sums to one.
-    # None = the share of the labels, within `floor` and `capacity`.
+    """Phases before which documents are routed again, discriminatively (DiPaCo section 2.4): every
+    path is scored on the router's documents, the router is fitted to the best path of each, and all
+    documents are routed by it. `()` = never."""
     target_share: tuple[float, ...] | None = None
-    regularisation: float = 1e-2  # L2 on the weights of its logistic regression
+    """Share of the documents that the discriminative router gives each path (DiPaCo section 2.4);
+    they sum to one. None = what the labels say, within `routing.floor` and `routing.capacity`."""
+    regularisation: float = 1e-2
+    """Weight of L2 on the weights of its logistic regression, times their squares; not stated in
+    the paper."""
+    rule: RoutingRule = "features"
+    """Which path evaluates a document and continues a prompt: `features` = the best by the router
+    (DiPaCo section 2.4); `likelihood` = the one under which its first tokens are likeliest
+    (SmallTalk LM)."""
+    shortlist: int | None = None
+    """Paths that are compared by likelihood, the best by features; None = all."""
+    prior: float = 2.0
+    """Nats that the first of them starts ahead."""
+
+    def num_compared(self, num_paths: int) -> int:
+        """How many of P paths are compared by likelihood."""
+        return self.shortlist or num_paths
 
     def __post_init__(self):
         def expect(setting: str, is_good: bool, expected: str) -> None:
@@ -41,6 +78,13 @@ class RoutingConfig:
                 )
 
         expect("kind", self.kind in KINDS, f"one of {', '.join(KINDS)}")
+        expect("rule", self.rule in RULES, f"one of {', '.join(RULES)}")
+        expect(
+            "shortlist",
+            self.shortlist is None or self.shortlist >= 1,
+            "None (all paths), or 1 path or more",
+        )
+        expect("prior", 0 <= self.prior < math.inf, "0 or more nats, and finite")
         expect("normalise", self.normalise in NORMALISATIONS, f"one of {', '.join(NORMALISATIONS)}")
         expect("prefix_tokens", self.prefix_tokens >= 1, "at least one token")
         expect("restarts", self.restarts >= 1, "at least 1")
@@ -69,20 +113,61 @@ class RoutingConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SmallModelSettings:
+    """The small models of `routing.kind` = "small_models", one for each path; SmallTalk LM."""
+
+    rounds: int = 4
+    """Rounds of balanced EM, after each of which documents are shared out again."""
+    steps: int = 100
+    """Optimiser steps of each model in a round."""
+    batch_size: int = 32
+    """Documents in one step."""
+    learning_rate: float = 1e-2
+    """Peak learning rate of AdamW; a cosine over all rounds."""
+    d_model: int = 32
+    """Width of a small model's residual stream, in values; its vocabulary is a path's."""
+    num_layers: int = 1
+    """Blocks of a small model."""
+    num_heads: int = 2
+    """Attention heads of a small model."""
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name == "learning_rate":
+                is_good, expected = 0 < value < math.inf, "above 0, and finite"
+            else:
+                is_good, expected = value >= 1, "1 or more"
+            if not is_good:
+                name = f"small_models.{field.name}"
+                raise BadSetting(name=name, value=value, expected=expected)
+        if self.d_model % (2 * self.num_heads):
+            raise BadSetting(
+                name="small_models.d_model",
+                value=self.d_model,
+                expected=f"a multiple of {2 * self.num_heads}, twice `small_models.num_heads`",
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RerouteConfig:
     """Re-routing within a document, at test time. DiPaCo section 2.4 and Table 3."""
 
-    # The path is chosen again every so many tokens; one row of the report for each number. In the
-    # paper: 16, 32, 64 and 128. `()` = never.
     every: tuple[int, ...] = ()
-    # The target is the best path over this many next tokens; None = to the document's end.
+    """Tokens after which the path is chosen again; a row of the report for each number. In the
+    paper 16, 32, 64 and 128 (DiPaCo section 2.4, Table 3). `()` = never."""
     window: int | None = None
-    steps: int = 2000  # of fine-tuning the base model into a router; DiPaCo section 2.4
-    batch_size: int = 64  # documents a step
-    learning_rate: float = 1e-4  # peak; not stated in the paper
-    # This share of the router's documents is held out; the router with the lowest loss on it is
-    # kept, since a few hundred documents are soon over-fitted. 0 = keep the last router.
+    """Next tokens over which the router's target is the best path; None = to the document's end."""
+    steps: int = 2000
+    """Optimiser steps in which the base model is fine-tuned into a router (DiPaCo section 2.4)."""
+    batch_size: int = 64
+    """Documents in one step."""
+    learning_rate: float = 1e-4
+    """Peak learning rate of AdamW; not stated in the paper."""
     hold_out: float = 0.1
+    """Share of the router's documents that is held out; the router with the lowest loss on it is
+    kept, since a few hundred documents are soon over-fitted (not in the paper). 0 = the last router
+    is kept."""
 
     def __post_init__(self):
         def expect(setting: str, is_good: bool, expected: str) -> None:

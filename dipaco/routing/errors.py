@@ -19,3 +19,9 @@ class BadFeatures(DipacoError):
 
 class DamagedRouter(DipacoError):
     """The router is damaged: {problem}. Fetch it again, or fit it again from the base model."""
+
+
+class BadRouterRule(DipacoError):
+    """The own router of this run cannot be used: {problem}. See `RouterFunctions` in dipaco/routing/own_router.py."""
+
+    is_lasting = True

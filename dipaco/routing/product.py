@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dipaco.routing.blocks import in_blocks
-from dipaco.routing.capacity import balancing_prices
+from dipaco.routing.capacity import balancing_prices, bounds
 from dipaco.routing.kmeans import kmeans
 
 Centres = tuple[np.ndarray, ...]  # one float32 [K, D of the part] for each part of the vector
@@ -84,9 +84,7 @@ def fit_centres(
       (centres, float64 [P] prices); P is the product of the choices.
     """
     parts = np.array_split(x_ND, len(choices), axis=1)
-    mean_documents = len(x_ND) / math.prod(choices)
-    least = math.floor(floor * mean_documents + 1e-9)
-    most = len(x_ND) if capacity is None else math.ceil(capacity * mean_documents - 1e-9)
+    least, most = bounds(len(x_ND), math.prod(choices), floor, capacity)
     fits = []
     for restart in range(restarts):
         seeds = np.random.SeedSequence([seed, restart]).generate_state(len(choices))

@@ -1,7 +1,8 @@
 """The router: a value that ranks the paths of a document.
 
 Scores are negative distances to centres (k-means) or linear (a classifier, fitted in
-`discriminative`), minus a price per path.
+`discriminative`), minus a price per path; or drawn at random (`drawn`); or what a rule of one's own
+says (`own_router`).
 
 The contract of every router (`tests/routing/test_router.py`): scores are higher for better paths; a
 document is assigned alone as it is among others; the version is a digest of the values, so equal
@@ -21,23 +22,31 @@ import xxhash
 
 from dipaco.errors import BadSetting
 from dipaco.routing.blocks import in_blocks
-from dipaco.routing.config import RoutingConfig
+from dipaco.routing.config import SMALL_MODELS, RoutingConfig
+from dipaco.routing.drawn import drawn_costs
 from dipaco.routing.errors import BadFeatures, DamagedRouter, TooFewRouterDocuments
 from dipaco.routing.normalise import Normaliser, fit_normaliser
+from dipaco.routing.own_router import OwnCosts, RouterFunctions, fit_own
 from dipaco.routing.product import Centres, fit_centres, nearest_paths, path_costs
+
+OWN = "own"
+OWN_VALUES = "own."  # begins the names of its values in a file
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Router:
     """Nearest centre under prices: score of a path = -(squared distance + price). With weights,
-    likeliest class: score of a path = features @ weights - price, where -price is its bias.
+    likeliest class: score of a path = features @ weights - price, where -price is its bias. With a
+    seed: any path, drawn by the features' bytes. With `own`: as that says.
     """
 
-    kind: str  # how it was fitted: as in RoutingConfig, or "discriminative"
+    kind: str  # how it was fitted: as in RoutingConfig, or "discriminative", or "own"
     normaliser: Normaliser
     centres: Centres  # float32 [K, D of the part] for each part of the vector; () with weights
     price_P: np.ndarray  # float64; zeros when there was no capacity bound
     weight_DP: np.ndarray | None = None  # float32
+    seed: int | None = None  # 64 bits
+    own: OwnCosts | None = None
 
     @property
     def num_paths(self) -> int:
@@ -55,6 +64,20 @@ class Router:
         for name, values in sorted(_tensors(self).items()):
             digest.update(f"{name} {values.dtype.str} {values.shape};".encode() + values.tobytes())
         return digest.hexdigest()
+
+    @property
+    def score_meaning(self) -> str:
+        """What a score is, in words."""
+        if self.seed is not None:
+            return "drawn at random from the text"
+        if self.own is not None:
+            return "minus what a path costs, by this run's own router"
+        if self.kind == SMALL_MODELS:
+            return "the log-likelihood of the text under a path's small model, in nats"
+        if self.weight_DP is not None:
+            return "the logit of a path, by a classifier that learned which path predicts best"
+        distance = "minus the squared distance to a path's centre"
+        return f"{distance}, and the path's price" if self.price_P.any() else distance
 
     def scores(self, features_ND: np.ndarray) -> np.ndarray:
         """Raw features [N, D] -> float32 [N, P], higher is better."""
@@ -75,7 +98,7 @@ class Router:
                 expected=f"1 to {self.num_paths} paths",
             )
         # Float64; ties go to the first path.
-        if num_choices == 1 and self.weight_DP is None and not self.price_P.any():
+        if num_choices == 1 and self.centres and not self.price_P.any():
             check_features(features_ND, self.num_dims)
             path_N = nearest_paths(self.normaliser.apply(features_ND), self.centres)
             return path_N[:, None].astype(np.int32)
@@ -88,6 +111,10 @@ class Router:
     def costs(self, features_ND: np.ndarray) -> np.ndarray:
         """Raw features [N, D] -> float64 [N, P], lower is better; prices included."""
         check_features(features_ND, self.num_dims)
+        if self.seed is not None:
+            return drawn_costs(features_ND, self.num_paths, self.seed)
+        if self.own is not None:
+            return self.own.of(features_ND, self.num_paths)
         x_ND = self.normaliser.apply(features_ND)
         if self.weight_DP is None:
             return path_costs(x_ND, self.centres) + self.price_P
@@ -96,7 +123,12 @@ class Router:
 
 
 def fit_router(
-    config: RoutingConfig, features_ND: np.ndarray, choices: Sequence[int], seed: int
+    config: RoutingConfig,
+    features_ND: np.ndarray,
+    choices: Sequence[int],
+    seed: int,
+    rule: RouterFunctions | None = None,
+    label_N: np.ndarray | None = None,
 ) -> Router:
     """Fits a router to its documents.
 
@@ -106,11 +138,14 @@ def fit_router(
       choices: the number of experts of each choice level; paths are their product, in row-major
         order. Empty: one path.
       seed: of every random draw.
+      rule: fits in the place of the kinds here; it has its own use for `config`.
+      label_N: for the rule, the best path of each document, where that is known.
 
     Raises:
       TooFewRouterDocuments: fewer documents than paths.
       BadFeatures: values that are not finite, or a vector too short to be cut in as many parts as
         there are levels.
+      BadRouterRule: the rule returned no arrays, or costs of other documents or paths.
 
     Source: DiPaCo section 2.4.
     """
@@ -118,6 +153,16 @@ def fit_router(
     check_features(features_ND, features_ND.shape[1])
     if len(features_ND) < num_paths:
         raise TooFewRouterDocuments(documents=len(features_ND), paths=num_paths)
+    if rule is not None:
+        router = Router(
+            kind=OWN,
+            normaliser=fit_normaliser(np.zeros((1, features_ND.shape[1]), np.float32), "none"),
+            centres=(),
+            price_P=np.zeros(num_paths),
+            own=fit_own(rule, features_ND, choices, seed, label_N),
+        )
+        router.costs(features_ND)  # what it says is looked at before the run keeps it
+        return router
     parts = tuple(choices) if config.kind == "product_kmeans" and choices else (num_paths,)
     if len(parts) > features_ND.shape[1]:
         raise BadFeatures(
@@ -128,6 +173,11 @@ def fit_router(
     normaliser = fit_normaliser(
         features_ND, config.normalise, len(parts) if config.interleave_pca else 1
     )
+    if config.kind == "random":
+        price_P = np.zeros(num_paths)
+        return Router(
+            kind=config.kind, normaliser=normaliser, centres=(), price_P=price_P, seed=seed
+        )
     centres, price_P = fit_centres(
         normaliser.apply(features_ND),
         parts,
@@ -140,6 +190,19 @@ def fit_router(
     return Router(kind=config.kind, normaliser=normaliser, centres=centres, price_P=price_P)
 
 
+def linear_router(kind: str, weight_DP: np.ndarray) -> Router:
+    """A router whose scores are features @ weights, float32 [D, P], as they are."""
+    num_dims, num_paths = weight_DP.shape
+    as_they_are = fit_normaliser(np.zeros((1, num_dims), np.float32), "none")
+    return Router(
+        kind=kind,
+        normaliser=as_they_are,
+        centres=(),
+        price_P=np.zeros(num_paths),
+        weight_DP=weight_DP,
+    )
+
+
 def save(router: Router) -> bytes:
     """The router as one safetensors object; equal routers give equal bytes."""
     # One metadata key: safetensors writes several in an order that differs from process to process.
@@ -147,8 +210,8 @@ def save(router: Router) -> bytes:
     return safetensors.numpy.save(_tensors(router), {"router": json.dumps(metadata)})
 
 
-def load(data: bytes) -> Router:
-    """The router that `save` made these bytes from.
+def load(data: bytes, rule: RouterFunctions | None = None) -> Router:
+    """The router that `save` made these bytes from; the rule reads the values of one's own.
 
     Raises:
       DamagedRouter: the bytes are no router, or were changed.
@@ -157,7 +220,7 @@ def load(data: bytes) -> Router:
         tensors = safetensors.numpy.load(data)
         header_bytes = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + header_bytes])
-        router = _from_tensors(json.loads(header["__metadata__"]["router"])["kind"], tensors)
+        router = _from_tensors(json.loads(header["__metadata__"]["router"])["kind"], tensors, rule)
         is_whole = save(router) == data  # the version is in there, so a flipped value shows too
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise DamagedRouter(problem=f"it cannot be read ({error})") from error
@@ -178,12 +241,21 @@ def _tensors(router: Router) -> dict[str, np.ndarray]:
         tensors["rotation"] = np.ascontiguousarray(normaliser.rotation_DE)
     if router.weight_DP is not None:
         tensors["weight"] = np.ascontiguousarray(router.weight_DP)
+    if router.seed is not None:
+        tensors["seed"] = np.array([router.seed], np.uint64)
+    if router.own is not None:
+        for name, values in router.own.values.items():
+            tensors[f"{OWN_VALUES}{name}"] = values
     for part, centre_KD in enumerate(router.centres):
         tensors[f"centre_{part:02d}"] = np.ascontiguousarray(centre_KD)
     return tensors
 
 
-def _from_tensors(kind: str, tensors: dict[str, np.ndarray]) -> Router:
+def _from_tensors(
+    kind: str, tensors: dict[str, np.ndarray], rule: RouterFunctions | None
+) -> Router:
+    if (kind == OWN) != (rule is not None):
+        raise ValueError("it was fitted by another rule than it is read by")
     normaliser = Normaliser(
         mean_D=tensors["mean"],
         scale_D=tensors["scale"],
@@ -197,6 +269,17 @@ def _from_tensors(kind: str, tensors: dict[str, np.ndarray]) -> Router:
         centres=centres,
         price_P=tensors["price"],
         weight_DP=tensors.get("weight"),
+        seed=int(tensors["seed"][0]) if "seed" in tensors else None,
+        own=None
+        if rule is None
+        else OwnCosts(
+            rule,
+            {
+                name.removeprefix(OWN_VALUES): values
+                for name, values in tensors.items()
+                if name.startswith(OWN_VALUES)
+            },
+        ),
     )
 
 

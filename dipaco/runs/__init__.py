@@ -3,7 +3,8 @@
 `opening` begins, finds and opens runs, `folder_lock` keeps their folders to one setup at a time,
 and `run` is a `Run`: what every task reads through. `programs` holds what is compiled, for a kind
 of `machine`; `routing` sends documents to paths, `feature_cache` shares their features between
-runs, and `evaluate_texts` scores any text. `status`, `inspection` and `progress` describe a run;
+runs, and `evaluate_texts` scores any text. `rules` are what a user may pass in the place of the
+built-in outer step, router or path loss. `status`, `inspection` and `progress` describe a run;
 `version` tells programs apart, and `upgrade` moves a run to another.
 
 Workers do tasks on a `Run`; serving, evaluation and export read a release out of it. May import

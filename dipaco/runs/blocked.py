@@ -12,7 +12,9 @@ from typing import NamedTuple
 from dipaco.control.failures import Failure
 from dipaco.control.ledger import Ledger
 from dipaco.control.members import Member
+from dipaco.control.presence import members_of
 from dipaco.control.queue import LEASE_SECONDS, HeldClaim, UnfinishedTask
+from dipaco.plural import counted
 
 QUIET_SHARE = 0.5  # of a lease without a heartbeat, after which a worker may be dead
 FULL_BYTES = 1 << 20  # a disk with less is full
@@ -61,7 +63,7 @@ def situation_of(ledger: Ledger, folder: Path, graces: Sequence[Grace]) -> Situa
         command=ledger.meta.command().name,
         tasks=ledger.queue.unfinished(),
         claims=ledger.queue.held(),
-        members=ledger.members.list(),
+        members=members_of(ledger),
         failures=ledger.failures.list(),
         is_stuck=bool(ledger.failures.stuck()),
         graces=graces,
@@ -75,7 +77,7 @@ def why(at: Situation) -> Reason:
         return Reason("finished", "finished: every task is done")
     if at.command != "run":
         state = "draining" if at.command == "drain" else "paused"
-        left = f", with {_count(len(at.alive), 'worker')} still here"
+        left = f", with {counted(len(at.alive), 'worker')} still here"
         return Reason(state, f"{state}{left}; `dipaco resume` goes on")
     if at.is_stuck:
         return Reason("failed", f"cannot go on: {_failed(at)}")
@@ -97,13 +99,13 @@ def _of_live_workers(at: Situation) -> Reason:
     ready = [each for each in at.tasks if each.state == "ready"]
     failed = f"; {_failed(at)}" if any(f.state == "failed" for f in at.failures) else ""
     if live:
-        workers = _count(len({claim.worker for claim in live}), "worker")
-        held = f"{_count(len(live), 'task')} {_are(len(live))} held by {workers}"
+        workers = counted(len({claim.worker for claim in live}), "worker")
+        held = f"{counted(len(live), 'task')} {_are(len(live))} held by {workers}"
         return Reason("working", f"{held}, {len(ready)} are ready{failed}")
     if ready:
         return _of_ready(at, ready, failed)
     if at.claims:
-        return _of_dead(at.claims, quiet)
+        return _of_dead(at, quiet)
     if at.graces:
         first = min(at.graces, key=lambda grace: grace.seconds_left)
         step = f"{first.module} phase {first.phase} has its quorum"
@@ -113,7 +115,7 @@ def _of_live_workers(at: Situation) -> Reason:
     if delayed:
         first = min(delayed, key=lambda failure: failure.seconds_left)
         again = f"is tried again in {max(0.0, first.seconds_left):.0f} s"
-        times = f"went wrong {_count(first.attempts, 'time')}"
+        times = f"went wrong {counted(first.attempts, 'time')}"
         return Reason("delayed", f"`{first.task}` {times} and {again}: {first.reason}")
     return Reason("unknown", "no task can be done, and none is waited for: this is a defect")
 
@@ -122,19 +124,23 @@ def _of_ready(at: Situation, ready: Sequence[UnfinishedTask], failed: str) -> Re
     kinds = {each.task.kind for each in ready}
     able = [m for m in at.alive if not m.kinds or kinds & set(m.kinds)]
     if able:
-        number = f"{_count(len(ready), 'task')} {_are(len(ready))} ready"
-        return Reason("working", f"{number} for {_count(len(able), 'worker')}{failed}")
+        number = f"{counted(len(ready), 'task')} {_are(len(ready))} ready"
+        return Reason("working", f"{number} for {counted(len(able), 'worker')}{failed}")
     what = ", ".join(sorted(kinds))
-    none = f"none of {_count(len(at.alive), 'worker')} here does {what}"
+    none = f"none of {counted(len(at.alive), 'worker')} here does {what}"
     return Reason("no_such_worker", f"{none}, and {len(ready)} are ready: start `dipaco worker`")
 
 
-def _of_dead(claims: Sequence[HeldClaim], quiet: dict[str, Member]) -> Reason:
+def _of_dead(at: Situation, quiet: dict[str, Member]) -> Reason:
+    # Who ends a lease must have seen for as long that it is not renewed.
+    looked_seconds = max(member.live_seconds + member.silent_seconds for member in at.alive)
+
     def left(claim: HeldClaim) -> float:
         member = quiet.get(claim.worker)
-        return claim.lease_seconds - (0.0 if member is None else member.silent_seconds)
+        silent_seconds = 0.0 if member is None else member.silent_seconds
+        return claim.lease_seconds - min(silent_seconds, looked_seconds)
 
-    first = min(claims, key=left)
+    first = min(at.claims, key=left)
     member = quiet.get(first.worker)
     silent = "is gone" if member is None else f"is silent for {member.silent_seconds:.0f} s"
     seconds = f"about {max(0.0, left(first)):.0f} s"
@@ -153,18 +159,14 @@ def _failed(at: Situation) -> str:
 def _ready(at: Situation) -> str:
     ready = sum(each.state == "ready" for each in at.tasks)
     if ready:
-        return f"{_count(ready, 'task')} {_are(ready)} ready"
-    return f"{_count(len(at.tasks), 'task')} {_are(len(at.tasks))} left"
+        return f"{counted(ready, 'task')} {_are(ready)} ready"
+    return f"{counted(len(at.tasks), 'task')} {_are(len(at.tasks))} left"
 
 
 def _last_words(at: Situation) -> str:
     """Of the worker that left last, if it did not leave in order."""
     last = min(at.members, key=lambda member: member.silent_seconds, default=None)
     return f" {last.name} left with {last.last_words}" if last and last.last_words else ""
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _are(number: int) -> str:

@@ -11,9 +11,19 @@ class NoSuchRun(DipacoError):
     """{folder} holds no run. Begin one: dipaco train CONFIG --run {folder}"""
 
 
+class NoSuchArm(DipacoError):
+    """This run has no arm `{arm}`. It has: {known}."""
+
+
 class ReleaseOfOtherRouter(DipacoError):
     """The release of `{arm}` at phase {phase} belongs to another router than its paths were trained with.
     Restore the run folder from one copy, or name a path with --path.
+    """
+
+
+class NotAllPaths(DipacoError):
+    """Routing by likelihood compares the paths of a release, and that of `{arm}` at phase {phase} lacks some: {problem}.
+    Restore them, name a path with --path, or route by features: --rule features.
     """
 
 
@@ -25,6 +35,28 @@ class RunOfOtherConfig(DipacoError):
     """{folder} holds a run of another config: {difference}. Nothing was changed.
     Give the same config to continue it, or another folder for a new run.
     """
+
+
+class RunOfOtherRules(DipacoError):
+    """{folder} holds a run of other rules: {there}; given were: {given}. Nothing was changed.
+    Give the same rules to continue it, or none (it keeps its own), or another folder for a new run.
+    """
+
+
+class RuleUnnamed(DipacoError):
+    """The {kind} cannot be used: {problem}. Workers import it by its name: write it as a function at the top level of a file of its own, put the file's folder on PYTHONPATH, import it from there, and pass that: rules=dipaco.Rules({field}=my_file.my_function)."""
+
+
+class RuleNotImportable(DipacoError):
+    """The {kind} of this run is `{name}`, and it cannot be imported here: {problem}. Put the folder of `{module}` on PYTHONPATH, or install it, on every machine that works on the run."""
+
+
+class RuleDiffers(DipacoError):
+    """The {kind} of this run is `{name}`, and {file} has another source than when the run began. Put that source back, or begin another run; start_from="DIR@base" takes over text and base model."""
+
+
+class RuleStale(DipacoError):
+    """{file} was edited after it was imported, and this process still runs the {kind} `{name}` of before. Start it again (a notebook: restart the kernel)."""
 
 
 class RunOfOtherDatabase(DipacoError):

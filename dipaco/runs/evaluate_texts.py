@@ -1,4 +1,4 @@
-"""Perplexity of any documents under a release: `dipaco evaluate --documents`."""
+"""Perplexity of any texts under a release: `dipaco evaluate --documents`."""
 
 import itertools
 from collections import Counter
@@ -8,54 +8,73 @@ from typing import Any
 import numpy as np
 
 from dipaco.control.release import Release
-from dipaco.data.first_tokens import encode_first_tokens
+from dipaco.data.sources import cut_text
+from dipaco.data.windows import cut_windows
 from dipaco.errors import NothingToScore
 from dipaco.evaluation.perplexity import perplexity, score_documents
-from dipaco.runs.routing import features, router_of
+from dipaco.runs.routing import paths_of_prefixes, routing_by
 from dipaco.runs.run import Run
 
-CHUNK_DOCUMENTS = 4096  # in memory at once
+CHUNK_DOCUMENTS = 1024  # in memory at once
 
 
 def evaluate_texts(
-    run: Run, release: Release, texts: Iterable[str], path: int | None = None
+    run: Run,
+    release: Release,
+    texts: Iterable[str],
+    path: int | None = None,
+    rule: str | None = None,
+    *,
+    beginnings: bool = False,
 ) -> dict[str, Any]:
-    """Perplexity of any documents under a release.
+    """Perplexity of any texts under a release.
+
+    A text is cut into documents as for training (`data.max_document_bytes`). Each is routed by its
+    first `data.prefix_tokens`, and all tokens after these are predicted, in windows of
+    `data.length`.
 
     Args:
       run: of the release.
       release: to evaluate.
-      texts: documents; read in chunks, so a large file is never all in memory.
+      texts: read in chunks, so a large file is never all in memory.
       path: scores all documents; None = each is routed.
+      rule: by which they are routed; None = by `routing.rule`.
+      beginnings: only the first window of a text counts, as in the report of a run.
 
     Returns:
-      JSON values: perplexity, tokens and documents that count, documents too short to evaluate,
-      documents per path.
+      JSON values: perplexity; tokens that were predicted, of how many there are; documents and
+      windows that count; documents too short to evaluate; documents per path.
 
     Raises:
       NothingToScore: no document is longer than the routing prefix.
+      NotAllPaths: documents are routed by likelihood, and a path is missing.
     """
     data = run.config.data
     likelihoods: dict[int, Any] = {}
     sums, counts = [np.zeros(0)], [np.zeros(0, np.int64)]
     documents_by_path: Counter[int] = Counter()
-    too_short = 0
+    too_short = tokens_read = 0
     tokenizer = run.corpus.tokenizer()
-    for chunk in _chunks(texts, CHUNK_DOCUMENTS):
-        tokens, lengths = encode_first_tokens(tokenizer, chunk, data.length)
-        is_scored = lengths > data.prefix_tokens
-        too_short += int((~is_scored).sum())
-        tokens, lengths = tokens[is_scored], lengths[is_scored]
-        paths = _paths_of(run, release, tokens[:, : data.prefix_tokens], path)
+    documents = texts if beginnings else _documents(texts, data.max_document_bytes)
+    for chunk in _chunks(documents, CHUNK_DOCUMENTS):
+        encoded = tokenizer.encode(chunk)
+        tokens_read += sum(map(len, encoded))
+        long = [tokens for tokens in encoded if len(tokens) > data.prefix_tokens]
+        too_short += len(encoded) - len(long)
+        if not long:
+            continue
+        prefixes = np.stack([tokens[: data.prefix_tokens] for tokens in long])
+        paths = _paths_of(run, release, prefixes, path, rule)
+        windows = cut_windows(long, data.length, data.prefix_tokens, 1 if beginnings else None)
         for one in np.unique(paths).tolist():
             if one not in likelihoods:
                 likelihoods[one] = run.programs.log_likelihoods(run.path_of(release, one))
-            mine = paths == one
-            documents_by_path[one] += int(mine.sum())
+            documents_by_path[one] += int((paths == one).sum())
+            mine = paths[windows.documents] == one
             scored = score_documents(
                 likelihoods[one],
-                tokens[mine],
-                lengths[mine],
+                windows.tokens[mine],
+                windows.lengths[mine],
                 prefix_tokens=data.prefix_tokens,
                 batch_size=run.config.evaluation.batch_size,
             )
@@ -67,17 +86,27 @@ def evaluate_texts(
     return {
         "perplexity": perplexity(np.concatenate(sums), tokens_scored),
         "tokens": int(tokens_scored.sum()),
-        "documents": len(tokens_scored),
+        "of_tokens": tokens_read,
+        "windows": len(tokens_scored),
+        "documents": documents_by_path.total(),
         "too_short": too_short,
         "paths": {str(one): number for one, number in sorted(documents_by_path.items())},
     }
 
 
-def _paths_of(run: Run, release: Release, prefix: np.ndarray, path: int | None) -> np.ndarray:
-    if path is not None or len(release.paths) == 1:
+def _paths_of(
+    run: Run, release: Release, prefix: np.ndarray, path: int | None, rule: str | None
+) -> np.ndarray:
+    if path is not None or not run.plan.arm(release.arm).is_routed or run.config.num_paths == 1:
         return np.full(len(prefix), path or 0, np.int32)
     lengths = np.full(len(prefix), prefix.shape[1], np.int32)
-    return router_of(run, release).assign(features(run, prefix, lengths))[:, 0]
+    return paths_of_prefixes(run, release, routing_by(run, rule), prefix, lengths)
+
+
+def _documents(texts: Iterable[str], max_bytes: int) -> Iterator[str]:
+    """As `dipaco.data.staging` cuts them, so that a piece of blanks is none."""
+    for text in texts:
+        yield from (piece for piece in cut_text(text, max_bytes) if piece.strip())
 
 
 def _chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:

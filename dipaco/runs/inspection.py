@@ -42,6 +42,7 @@ def inspection_of(run: Run) -> dict[str, Any]:
             }
             for path in range(arm.topology.num_paths)
         ],
+        "bounds": _bounds(run, sum(documents) / len(documents)),
         "routings": [
             {
                 "phase": stage.phase,
@@ -68,6 +69,9 @@ def inspection_of(run: Run) -> dict[str, Any]:
                         "cosine": None
                         if step.gradient_stats is None
                         else step.gradient_stats.cosine,
+                        "lag_cosine": None
+                        if step.gradient_stats is None
+                        else step.gradient_stats.lag_cosine,
                         **_taken(taken.get((module, step.phase - 1))),
                     }
                     for step in steps
@@ -75,6 +79,18 @@ def inspection_of(run: Run) -> dict[str, Any]:
             }
             for module, steps in run.ledger.facts.outer_steps(MODULAR).items()
         },
+    }
+
+
+def _bounds(run: Run, mean: float) -> dict[str, float | None]:
+    """Of a path's documents: what the router was asked to keep; None where nothing is asked."""
+    routing = run.config.routing
+    is_bounded = routing.kind != "random" and routing.target_share is None
+    capacity = routing.capacity if is_bounded else None
+    return {
+        "mean": mean,
+        "capacity": None if capacity is None else capacity * mean,
+        "floor": routing.floor * mean if is_bounded and routing.floor > 0 else None,
     }
 
 

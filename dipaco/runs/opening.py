@@ -20,7 +20,9 @@ from dipaco.runs.errors import (
     NoSuchRun,
     RunOfOtherConfig,
     RunOfOtherDatabase,
+    RunOfOtherRules,
 )
+from dipaco.runs.rules import Recorded, check_settings, imported, phrase
 from dipaco.runs.run import Run
 from dipaco.runs.version import check_version, described_version
 from dipaco.store.address import Address
@@ -32,6 +34,7 @@ def create_or_open(
     config: RunConfig,
     given: Mapping[str, Any] | None = None,
     database: str | None = None,
+    rules: Recorded | None = None,
 ) -> tuple[Run, bool]:
     """Begins a run, or opens the one that is there; True where it was begun.
 
@@ -40,31 +43,48 @@ def create_or_open(
       config: what to run; must be that of a run that is there.
       given: what to start from, JSON values; only looked at when a run begins.
       database: where its facts are to be, as `location_of` takes it; None = in the folder.
+      rules: its own rules; None = those of the run that is there, or none.
 
     Raises:
-      RunOfOtherConfig, RunOfOtherVersion, RunOfOtherDatabase: there is another run; it is left as
-        it was.
+      SettingsDisagree: a new run's rules do not go with a setting.
+      RunOfOtherConfig, RunOfOtherRules, RuleDiffers, RunOfOtherVersion, RunOfOtherDatabase: there
+        is another run; it is left as it was.
       DatabaseNeeded: a run at a URL cannot have its facts in a folder.
     """
     address = Address.of(where)
     if _find(address) is not None:
         run = open_run(address, database)
-        if run.requested_config == config:
+        if is_same(run, config, rules):
             return run, False
         if run.database_location.is_server or run.ledger.facts.stages():
-            _refuse_other_config(run, config)
+            _refuse_other(run, config, rules)
         run.ledger.close()
         # Nothing is recorded, not even its text: it begins again with the corrected config.
-    is_new = _begin(address, config, given or {}, database)
+    check_settings(config, rules or {})
+    given = {**(given or {}), **({"rules": rules} if rules else {})}
+    is_new = _begin(address, config, given, database)
     run = open_run(address, database)
-    if run.requested_config != config:  # another process began it at the same moment
-        _refuse_other_config(run, config)
+    if not is_same(run, config, rules):  # another process began it at the same moment
+        _refuse_other(run, config, rules)
     return run, is_new
 
 
-def _refuse_other_config(run: Run, config: RunConfig) -> NoReturn:
+def is_same(run: Run, config: RunConfig, rules: Recorded | None) -> bool:
+    """Whether a run is the one that is asked for; `rules` as in `create_or_open`."""
+    return run.requested_config == config and (rules is None or rules == run.rules)
+
+
+def _refuse_other(run: Run, config: RunConfig, rules: Recorded | None) -> NoReturn:
     run.ledger.close()
-    raise RunOfOtherConfig(folder=run.address, difference=difference(run.requested_config, config))
+    there = run.requested_config
+    if there != config:
+        raise RunOfOtherConfig(folder=run.address, difference=difference(there, config))
+    assert rules is not None, "only what was given can differ"
+    names = {kind: rule.name for kind, rule in rules.items()}
+    if names == {kind: rule.name for kind, rule in run.rules.items()}:
+        for kind, rule in run.rules.items():
+            imported(kind, rule)  # raises `RuleDiffers`
+    raise RunOfOtherRules(folder=run.address, there=phrase(run.rules), given=phrase(rules))
 
 
 def _begin(
@@ -202,13 +222,13 @@ def refuse_sweep(address: Address) -> None:
         raise FolderHoldsSweep(folder=address)
 
 
-def has_begun(where: Path | Address, config: RunConfig) -> bool:
-    """Whether there is a run to go on with: of this config, or with facts of its own."""
+def has_begun(where: Path | Address, config: RunConfig, rules: Recorded | None = None) -> bool:
+    """Whether there is a run to go on with: of this config and rules, or with facts of its own."""
     address = Address.of(where)
     if _find(address) is None:
         return False
     with reading(address) as run:
-        return run.requested_config == config or bool(run.ledger.facts.stages())
+        return is_same(run, config, rules) or bool(run.ledger.facts.stages())
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ arms share them.
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from jax.experimental import multihost_utils
 
 from dipaco.config import RunConfig
 from dipaco.errors import SettingsDisagree
+from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import adamw, adamw_of_clipped
 from dipaco.inner.stacked import make_stacked_step, stack
 from dipaco.inner.state import PathState, state_like
@@ -24,17 +25,25 @@ from dipaco.inner.step import LossFn, gradient_function, make_step, path_loss
 from dipaco.inner.synchronous import make_module_update
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import forward, hidden_states
-from dipaco.model.loss import token_log_likelihoods
+from dipaco.model.loss import LogitsLoss, token_log_likelihoods
 from dipaco.model.sharding import batch_sharding, make_mesh, parts_shardings
 from dipaco.model.spec import initialise
 from dipaco.runs.machine import machine
 
 
 class Programs:
-    """What is compiled for one config on the devices of this process."""
+    """What is compiled for one config on the devices of this process.
 
-    def __init__(self, config: RunConfig):
+    Args:
+      config: of the run.
+      loss_rule: gives the run's own path loss, or None; asked for when training is compiled.
+    """
+
+    def __init__(
+        self, config: RunConfig, loss_rule: Callable[[], LogitsLoss | None] = lambda: None
+    ):
         self.config = config
+        self._loss_rule = loss_rule
         self.mesh = make_mesh(config.mesh)
         rules = dataclasses.asdict(config.mesh.rules)
         self._parts_shardings = parts_shardings(config.model, self.mesh, rules)
@@ -97,7 +106,11 @@ class Programs:
 
     def place_batch(self, batch: Any) -> Any:
         """A batch on the mesh, rows divided over the data axes."""
-        return _put(batch, self._batch_sharding)
+        replicated = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+        shardings = {
+            name: replicated if name == PRESENT else self._batch_sharding for name in batch
+        }
+        return _put(batch, shardings)
 
     def gather(self, tree: Any) -> Any:
         """Gathers the arrays of a mesh of several hosts whole on each of them, leaf by leaf: the
@@ -163,7 +176,7 @@ class Programs:
 
     def _loss(self, model: ModelConfig) -> LossFn:
         rows_sharding = self._batch_sharding if self.mesh.size > 1 else None
-        return path_loss(model, self.config.inner, rows_sharding)
+        return path_loss(model, self.config.inner, rows_sharding, self._loss_rule())
 
     def hidden(self, parts: Any) -> Any:
         """tokens [B, T] -> the last block's hidden states [B, T, D] under `parts`."""

@@ -1,6 +1,100 @@
-"""How far a run is, in inner steps."""
+"""How far a run is, in inner steps; and what its base model, the modules that it starts from and
+its router cost.
+"""
 
+from typing import NamedTuple
+
+from dipaco.config import MODULAR
+from dipaco.routing.config import SMALL_MODELS
 from dipaco.runs.run import Run
+from dipaco.runs.small_models import flops_of_fit
+
+
+class BaseCosts(NamedTuple):
+    """What the training of a base model took."""
+
+    steps: int
+    tokens: int
+    seconds: float
+
+
+def base_costs(run: Run) -> BaseCosts:
+    """Those of the run's base model, in this run and in the one that it comes from (`--from`)."""
+    base = run.plan.base
+    totals = run.ledger.progress.training_totals(base.name)
+    there = run.given("base_costs")
+    given = BaseCosts(0, 0, 0.0) if there is None else BaseCosts(**there)
+    return BaseCosts(
+        given.steps + base.total_steps,
+        given.tokens + totals.tokens,
+        given.seconds + totals.seconds,
+    )
+
+
+class StartCosts(NamedTuple):
+    """What the modular model had taken where its modules come from (`--from DIR@PHASE`), without
+    its base model.
+    """
+
+    source: str = ""  # DIR@PHASE; empty: its modules start from the base model
+    steps: int = 0  # of one path
+    tokens: int = 0  # of all paths, as are the rest
+    seconds: float = 0.0
+    bytes_sent: int = 0
+    machines: int = 1  # that shared it: paths
+    perplexity: float | None = None  # there, if it is measured alike here; None: not known
+    corpus: str = ""  # digest of the text that it was measured on
+
+
+def start_costs(run: Run) -> StartCosts:
+    """Those of the modules that the run starts from."""
+    there = run.given("start_costs")
+    return StartCosts() if there is None else StartCosts(**there)
+
+
+def costs_of_start(other: Run, phase: int, source: str, *, is_measured_alike: bool) -> StartCosts:
+    """What a run is given that starts from the modules of `other` at a phase.
+
+    Args:
+      other: where they come from.
+      phase: that they are taken from.
+      source: how that is called, DIR@PHASE.
+      is_measured_alike: with the same text, the new run would evaluate them as `other` did.
+    """
+    before, machines = start_costs(other), other.config.num_paths
+    totals = other.ledger.progress.training_totals(MODULAR, before=phase)
+    step_tokens = other.config.inner.batch_size * other.config.data.length
+    measured = {
+        each.phase: each.perplexity
+        for each in other.ledger.facts.evaluations()
+        if each.arm == MODULAR
+    }
+    return StartCosts(
+        source=source,
+        steps=before.steps + round(totals.tokens / step_tokens / machines),
+        tokens=before.tokens + totals.tokens,
+        seconds=before.seconds + totals.seconds,
+        bytes_sent=before.bytes_sent + totals.bytes_sent * (machines > 1),
+        machines=machines,
+        perplexity=measured.get(phase) if is_measured_alike else None,
+        corpus=other.stage("prepare").artifacts["corpus"].digest,
+    )
+
+
+class RouterCosts(NamedTuple):
+    """What a router costs that learns by gradient steps."""
+
+    flops: int
+    seconds: float
+
+
+def router_costs(run: Run) -> RouterCosts:
+    """Those of small models that route; nothing for a router that is fitted to features."""
+    if run.config.routing.kind != SMALL_MODELS:
+        return RouterCosts(0, 0.0)
+    documents = run.stage("prepare").summary["documents"]["train"]
+    seconds = run.stage("route").summary["small_models_seconds"]
+    return RouterCosts(flops_of_fit(run.config, documents), seconds)
 
 
 def progress_of(run: Run, *, with_partial_snapshots: bool = False) -> tuple[int, int]:
@@ -26,3 +120,23 @@ def progress_of(run: Run, *, with_partial_snapshots: bool = False) -> tuple[int,
         is_done = any(stage.stage == "reroute" for stage in run.ledger.facts.stages())
         done += run.config.reroute.steps if is_done else 0
     return done, total
+
+
+def work_left_seconds(run: Run) -> float | None:
+    """How long one worker would still train, at the speed of the steps so far: those of the same
+    arm where it has some, else of all. None before any.
+    """
+    step_tokens = run.config.inner.batch_size * run.config.data.length
+    arms = (run.plan.base, *run.plan.arms)
+    totals = {arm.name: run.ledger.progress.training_totals(arm.name) for arm in arms}
+    tokens = sum(at.tokens for at in totals.values())
+    if not tokens:
+        return None
+    mean = sum(at.seconds for at in totals.values()) / tokens
+    left = 0.0
+    for arm in arms:
+        at = totals[arm.name]
+        saved = run.ledger.progress.steps_in_partial_snapshots(arm.name)
+        steps = max(0, arm.path_steps - at.tokens // step_tokens - saved)
+        left += steps * step_tokens * (at.seconds / at.tokens if at.tokens else mean)
+    return left

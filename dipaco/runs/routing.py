@@ -1,19 +1,29 @@
 """Sends documents to paths: features of their first tokens under the base model, then the
-router. DiPaCo section 2.4.
+router (DiPaCo section 2.4); or, among the best of these, the path under which they are likeliest.
 """
 
-from collections.abc import Sequence
+import contextlib
+import dataclasses
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import numpy as np
 
 from dipaco.control.release import Release
 from dipaco.data.corpus import Corpus
 from dipaco.data.first_tokens import first_tokens
+from dipaco.errors import BadSetting
+from dipaco.evaluation.perplexity import score_tokens
+from dipaco.routing.config import LIKELIHOOD, RULES, SMALL_MODELS, RoutingConfig
+from dipaco.routing.drawn import deal
 from dipaco.routing.features import document_features
+from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.routing.router import Router
-from dipaco.runs.errors import ReleaseOfOtherRouter
+from dipaco.runs.errors import NotAllPaths, ReleaseOfOtherRouter
 from dipaco.runs.feature_cache import cached_features
 from dipaco.runs.run import Run
+from dipaco.runs.small_models import small_config, small_scores
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
 BATCH_DOCUMENTS = 256  # whose features are computed at once
 CHUNK_DOCUMENTS = 16_384  # whose features are in memory at once
@@ -31,19 +41,99 @@ def router_of(run: Run, release: Release) -> Router:
     return run.router_of(routing)
 
 
-def features(
-    run: Run, tokens_NT: np.ndarray, lengths_N: np.ndarray, batch: int = BATCH_DOCUMENTS
+def routing_by(run: Run, rule: str | None) -> RoutingConfig:
+    """The run's settings, with this rule if one is given. Raises `BadSetting`."""
+    if rule is None:
+        return run.config.routing
+    if rule not in RULES:
+        raise BadSetting(name="--rule", value=rule, expected=f"one of {', '.join(RULES)}")
+    return dataclasses.replace(run.config.routing, rule=rule)
+
+
+def check_all_paths(run: Run, release: Release) -> None:
+    """Raises `NotAllPaths` if a release has fewer paths than its arm."""
+    given, expected = len(release.paths), run.plan.arm(release.arm).topology.num_paths
+    if given < expected:
+        problem = f"it has {given} paths of {expected}"
+        raise NotAllPaths(arm=release.arm, phase=release.phase, problem=problem)
+
+
+@contextlib.contextmanager
+def reading_path(release: Release, path: int) -> Generator[None]:
+    """Inside, a path of a release that is missing or damaged raises `NotAllPaths`."""
+    try:
+        yield
+    except (ObjectMissing, ObjectDamaged) as error:
+        problem = f"path {path} cannot be read ({error})"
+        raise NotAllPaths(arm=release.arm, phase=release.phase, problem=problem) from error
+
+
+def paths_of_prefixes(
+    run: Run, release: Release, routing: RoutingConfig, tokens_NT: np.ndarray, lengths_N: np.ndarray
 ) -> np.ndarray:
-    """float32 [N, D] of the documents' first tokens, [N, prefix_tokens], padded with 0."""
-    return document_features(run.base_hidden, tokens_NT, lengths_N, batch_size=batch)
+    """The path of each document of a release by its first tokens: int32 [N].
+
+    Args:
+      run, release, routing: whose paths, and by which rule.
+      tokens_NT: int32 [N, prefix_tokens], padded with 0.
+      lengths_N: tokens that each document has of them.
+
+    Raises:
+      ReleaseOfOtherRouter: the paths were trained under another router.
+      NotAllPaths: a path that is to be compared is missing or damaged.
+    """
+    router, features_ND = router_of(run, release), features(run, tokens_NT, lengths_N)
+    if routing.rule != LIKELIHOOD:
+        return router.assign(features_ND)[:, 0]
+    check_all_paths(run, release)
+    shortlist_Nn = router.assign(features_ND, routing.num_compared(router.num_paths))
+    prefix_NP = np.zeros((len(tokens_NT), router.num_paths))
+    for path in np.unique(shortlist_Nn).tolist():
+        mine = (shortlist_Nn == path).any(axis=1)
+        with reading_path(release, path):
+            parts = run.path_of(release, path)
+        prefix_NP[mine, path] = prefix_log_likelihoods(run, parts, tokens_NT[mine], lengths_N[mine])
+    return likeliest(prefix_scores(prefix_NP, shortlist_Nn, routing.prior), shortlist_Nn)
+
+
+def prefix_log_likelihoods(
+    run: Run, parts: Any, tokens_NT: np.ndarray, lengths_N: np.ndarray
+) -> np.ndarray:
+    """Nats of the first tokens of documents but the very first, under one path: float64 [N]."""
+    scores = score_tokens(
+        run.programs.log_likelihoods(parts),
+        tokens_NT,
+        lengths_N,
+        prefix_tokens=tokens_NT.shape[1],
+        batch_size=run.config.evaluation.batch_size,
+    )
+    return scores.prefixes
+
+
+def features(
+    run: Run, tokens_NT: np.ndarray, lengths_N: np.ndarray, batch_size: int = BATCH_DOCUMENTS
+) -> np.ndarray:
+    """float32 [N, D] of the documents' first tokens, [N, prefix_tokens], padded with 0: of the base
+    model, or what small models say of them.
+    """
+    if run.config.routing.kind == SMALL_MODELS:
+        model = small_config(run.config.model, run.config.small_models, tokens_NT.shape[1])
+        return small_scores(model, run.small_models, tokens_NT, lengths_N, batch_size)
+    return document_features(run.base_hidden, tokens_NT, lengths_N, batch_size=batch_size)
 
 
 def route_documents(
     run: Run, router: Router, corpus: Corpus, documents: np.ndarray, num_choices: int = 1
 ) -> np.ndarray:
-    """The best paths of each document of a corpus, int32 [N, num_choices], chunk by chunk."""
+    """The best paths of each document of a corpus, int32 [N, num_choices], chunk by chunk.
+
+    A router that draws paths deals `documents` out by their numbers, to equal parts; their text is
+    not looked at.
+    """
     if run.config.num_paths == 1:
         return np.zeros((len(documents), 1), np.int32)
+    if router.seed is not None:
+        return deal(documents, router.num_paths, num_choices, router.seed)
     paths = [np.zeros((0, num_choices), np.int32)]
     for start in range(0, len(documents), CHUNK_DOCUMENTS):
         chunk = documents[start : start + CHUNK_DOCUMENTS]
@@ -56,6 +146,8 @@ def features_of(run: Run, corpus: Corpus, documents: np.ndarray) -> np.ndarray:
     part of one.
     """
     prefix = first_tokens(corpus, documents, run.config.routing.prefix_tokens)
+    if run.config.routing.kind == SMALL_MODELS:
+        return features(run, *prefix)  # the cache is of the base model's
     return cached_features(run, *prefix, lambda: features(run, *prefix))
 
 

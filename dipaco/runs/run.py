@@ -17,11 +17,13 @@ from dipaco.control.release import Release
 from dipaco.control.tasks import StageDone
 from dipaco.errors import CorpusMissing
 from dipaco.receipt import Receipt
+from dipaco.routing.own_router import RouterFunctions
 from dipaco.routing.router import Router
 from dipaco.routing.router import load as load_router
 from dipaco.runs.errors import (
     CorpusChanged,
 )
+from dipaco.runs.rules import RecordedRule, imported
 from dipaco.store.address import Address
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.layout import Layout, shard_tokens_folder
@@ -31,7 +33,6 @@ from dipaco.topology import ModuleId, assemble
 if TYPE_CHECKING:
     from dipaco.data.corpus import Corpus, TokenReader
     from dipaco.runs.programs import Programs
-
 
 MAX_OPEN_SHARDS = 4  # whose files are open at once
 
@@ -61,6 +62,7 @@ class Run:
         self.objects = address.objects()
         self._shard_tokens: dict[str, TokenReader] = {}  # open for reading, the oldest first
         self._routers: dict[str, Router] = {}  # by digest
+        self._imported_rules: dict[str, Any] = {}  # by kind
         self._token_counts: dict[str, np.ndarray] = {}  # the latest, by digest
 
     def open_ledger(self) -> Ledger:
@@ -81,6 +83,37 @@ class Run:
             base = dataclasses.replace(self.requested_config.base, steps=0)
             return dataclasses.replace(self.requested_config, base=base)
         return self.requested_config
+
+    @functools.cached_property
+    def rules(self) -> dict[str, RecordedRule]:
+        """The rules of its own that the run has, by the fields of `Rules`."""
+        return {kind: RecordedRule(*rule) for kind, rule in (self.given("rules") or {}).items()}
+
+    def rule(self, kind: str) -> Any:
+        """A rule of the run's own, imported; None = the built-in.
+
+        Raises:
+          RuleNotImportable, RuleDiffers: it is not here as the run began with it.
+        """
+        if kind not in self.rules:
+            return None
+        if kind not in self._imported_rules:
+            self._imported_rules[kind] = imported(kind, self.rules[kind])
+        return self._imported_rules[kind]
+
+    def import_rules(self) -> None:
+        """Imports all of them now, and not in the middle of a task; a finished run may do without.
+        Raises as `rule`.
+        """
+        if self.ledger.queue.unfinished_kinds():
+            for kind in self.rules:
+                self.rule(kind)
+
+    @property
+    def router_functions(self) -> RouterFunctions | None:
+        """The functions of its own router; None = the built-in. Raises as `rule`."""
+        rule = self.rule("router")
+        return None if rule is None else rule(self.config.routing)
 
     @property
     def plan(self) -> Plan:
@@ -103,7 +136,8 @@ class Run:
         return corpus
 
     @functools.cached_property
-    def _corpus_files(self) -> dict[str, Receipt]:
+    def corpus_files(self) -> dict[str, Receipt]:
+        """The files of the corpus, by their names. Raises `CorpusMissing`."""
         try:
             files = self.stage("prepare").artifacts["corpus_files"]
         except NotAvailable as error:
@@ -113,7 +147,7 @@ class Run:
 
     def _fetch_corpus_file(self, name: str) -> None:
         """Downloads a file of the corpus if it is not here, and verifies it."""
-        self.objects.file(self._corpus_files[name])
+        self.objects.file(self.corpus_files[name])
 
     def tokens_of(self, documents: np.ndarray) -> "TokenReader":
         """Token reader for `documents` (numbers, ascending): the shard's own files if the run is in
@@ -138,7 +172,7 @@ class Run:
     def programs(self) -> "Programs":
         from dipaco.runs.programs import Programs
 
-        return Programs(self.config)
+        return Programs(self.config, lambda: self.rule("path_loss"))
 
     def stage(self, name: str, phase: int = 0) -> StageDone:
         return self.ledger.facts.stage(name, phase)
@@ -153,7 +187,8 @@ class Run:
         """The router of a routing."""
         receipt = routing.artifacts["router"]
         if receipt.digest not in self._routers:
-            self._routers[receipt.digest] = load_router(self.objects.read_bytes(receipt))
+            saved = self.objects.read_bytes(receipt)
+            self._routers[receipt.digest] = load_router(saved, self.router_functions)
         return self._routers[receipt.digest]
 
     def shards_of(self, routing: StageDone) -> ShardIndex:
@@ -173,9 +208,17 @@ class Run:
         through = plan.paths_through(module, phase)
         return self.token_counts(self.routing_of(arm, phase))[list(through)]
 
+    def present_tokens(self, arm: str, path: int, phase: int) -> np.ndarray | None:
+        """bool [V]: the tokens that a path's shard has in a phase. None where training does not ask
+        for them; dense arms have all text.
+        """
+        if self.config.inner.absent_tokens == "plain" or not self.plan.arm(arm).is_routed:
+            return None
+        return self.token_counts(self.routing_of(arm, phase))[path] > 0
+
     def token_counts(self, routing: StageDone) -> np.ndarray:
-        """int64 [P, V]: how often each token occurs in the shard of each path. Only with
-        `outer.vocabulary_rows` = "holders".
+        """int64 [P, V]: how often each token occurs in the shard of each path. Only where
+        `config.counts_tokens`.
         """
         receipt = routing.artifacts["token_counts"]
         if receipt.digest not in self._token_counts:
@@ -202,6 +245,11 @@ class Run:
     def base_hidden(self) -> Any:
         """tokens int32 [B, T] -> hidden states [B, T, D] of the base model, for the router."""
         return self.programs.hidden(self.base_parts())
+
+    @functools.cached_property
+    def small_models(self) -> dict[str, Any]:
+        """Parameters of the small models that route. Only with `routing.kind` = small_models."""
+        return load_tree(self.objects, self.stage("route").artifacts["small_models"])
 
     def path_of(self, release: Release, path: int) -> dict[str, Any]:
         """One path of a release, assembled."""

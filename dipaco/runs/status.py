@@ -4,9 +4,12 @@ from typing import Any
 
 from dipaco.config import MODULAR
 from dipaco.control.ledger import Ledger
+from dipaco.control.presence import members_of
 from dipaco.control.rollback import Rollback
 from dipaco.runs.blocked import Grace, situation_of, why
+from dipaco.runs.progress import progress_of, work_left_seconds
 from dipaco.runs.run import Run
+from dipaco.runs.sizes import sizes_of
 
 # The order of the stages; kinds with the same number run side by side.
 STAGE = {
@@ -24,8 +27,12 @@ STAGE = {
 }
 
 
-def status_of(run: Run) -> dict[str, Any]:
+def status_of(run: Run, *, with_sizes: bool = True) -> dict[str, Any]:
     """Everything that `dipaco status` shows, as JSON values.
+
+    Args:
+      run: whose status it is.
+      with_sizes: look how much every file takes; else `stored` is None.
 
     `modules` and `paths` are those of the modular arm; `arms` has those of every arm.
     """
@@ -34,6 +41,7 @@ def status_of(run: Run) -> dict[str, Any]:
         arm.name: {
             "phases": arm.phases,
             "steps": arm.total_steps,
+            "num_paths": arm.topology.num_paths,
             "modules": {},
             "paths": {},
             "evaluations": [],
@@ -57,11 +65,13 @@ def status_of(run: Run) -> dict[str, Any]:
     return {
         "name": run.config.name,
         "seed": run.config.seed,
+        "rules": {kind: rule._asdict() for kind, rule in run.rules.items()},
         "why": why(situation_of(ledger, run.layout.root, _graces_of(run)))._asdict(),
         "failures": [
             {**failure._asdict(), "task": str(failure.task)} for failure in ledger.failures.list()
         ],
         "finished": not unfinished and "report" in {stage.stage for stage in ledger.facts.stages()},
+        "progress": _progress_of(run),
         "stages_done": done,
         "stages": {
             f"{stage.stage}@{stage.phase}" if stage.phase else stage.stage: {
@@ -80,8 +90,23 @@ def status_of(run: Run) -> dict[str, Any]:
             {**each.task._asdict(), "state": each.state, "attempt": each.attempt}
             for each in unfinished
         ],
+        "outside_bounds": _outside_bounds(run),
+        "stored": sizes_of(run) if with_sizes else None,
+        "is_cleaned": ledger.cleanings.removed() is not None,
         **_status_of_work(run),
     }
+
+
+def _outside_bounds(run: Run) -> str:
+    """Which shards of the newest routing are outside their bounds, in a sentence; or nothing."""
+    routings = [stage for stage in run.ledger.facts.stages() if stage.stage == "route"]
+    return routings[-1].summary.get("outside_bounds", "") if routings else ""
+
+
+def _progress_of(run: Run) -> dict[str, Any]:
+    """Inner steps of all paths of all arms, and the seconds that one worker still takes."""
+    done, total = progress_of(run, with_partial_snapshots=True)
+    return {"steps": done, "total_steps": total, "work_left_seconds": work_left_seconds(run)}
 
 
 def _status_of_work(run: Run) -> dict[str, Any]:
@@ -93,7 +118,7 @@ def _status_of_work(run: Run) -> dict[str, Any]:
         "command": ledger.meta.get("command") or "run",
         "workers": {
             member.name: {
-                "state": member.state,
+                "state": member.presence,
                 "host": member.host,
                 "machine": member.machine,
                 "task": str(held[member.name].task) if member.name in held else None,
@@ -104,7 +129,7 @@ def _status_of_work(run: Run) -> dict[str, Any]:
                 "lost_tasks": member.lost_tasks,
                 "last_words": member.last_words,
             }
-            for member in ledger.members.list()
+            for member in members_of(ledger)
         },
         "machines": machines,
         "bits": _bits(run, machines),

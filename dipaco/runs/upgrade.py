@@ -65,10 +65,7 @@ def _active_workers(ledger: Ledger) -> str:
     when it comes back.
     """
     ledger.queue.reap()
-    names = {held.worker for held in ledger.queue.held()} | {
-        member.name
-        for member in ledger.members.list()
-        if member.state == "here" and not member.is_silent
-    }
+    names = {held.worker for held in ledger.queue.held()}
+    names |= {member.name for member in ledger.members.here()}
     some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
     return f"{some} {'is' if len(names) == 1 else 'are'} here" if names else ""

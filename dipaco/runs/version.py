@@ -3,7 +3,7 @@
 Two commits of one version may give other bits, or record facts in another way. So a run is pinned
 to the sources of the rooms that make bits and facts, wherever they are installed; what shows,
 serves or starts things may differ. `0.3.0+3f9a1c2b7d (commit 28b06a0)`: the version, a digest of
-those sources, and for people the commit, where they are a checkout of git.
+those sources, and for people the commit: of the checkout, or of the one that a wheel was built in.
 """
 
 import contextlib
@@ -16,7 +16,10 @@ import dipaco
 from dipaco.errors import RunOfOtherVersion
 
 HOME = Path(dipaco.__file__).parent
-ROOMS_APART = ("cli", "dashboard", "launch", "observe", "serving", "serving_cluster", "sweeps")
+ROOMS_APART = (
+    *("cli", "configs", "dashboard", "launch", "library", "observe"),
+    *("serving", "serving_cluster", "sweeps"),
+)
 GIT_SECONDS = 5.0
 
 
@@ -39,14 +42,23 @@ def sources_digest(home: Path) -> str:
 
 @functools.cache
 def described_version() -> str:
-    """`program_version`, with the commit if this is a checkout."""
-    commit = ""
-    if (HOME.parent / ".git").exists():
-        command = ["git", "-C", str(HOME.parent), "describe", "--always", "--dirty", "--abbrev=10"]
+    """`program_version`, with the commit where it is known."""
+    commit = commit_of(HOME)
+    return f"{program_version()} (commit {commit})" if commit else program_version()
+
+
+def commit_of(home: Path) -> str:
+    """The commit of the package at `home`: of its checkout, or as it was written when its wheel was
+    built (`tools/support/wheel.py`); nothing where neither is there.
+    """
+    if (home.parent / ".git").exists():
+        command = ["git", "-C", str(home.parent), "describe", "--always", "--dirty", "--abbrev=10"]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             ended = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS)
-            commit = f" (commit {ended.stdout.strip()})" if ended.stdout.strip() else ""
-    return f"{program_version()}{commit}"
+            return ended.stdout.strip()
+    with contextlib.suppress(OSError):
+        return (home / "commit.txt").read_text().strip()
+    return ""
 
 
 def check_version(folder: object, found: str) -> None:

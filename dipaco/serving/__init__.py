@@ -5,12 +5,14 @@ for each request and never the whole model. Re-routing chooses the path again ev
 
     decoding/          from a request to its tokens: the loop, the cache, the compiled programs
     dispatch.py        which path takes a prompt, and why
+    prefix_scores.py   how likely a path finds the first tokens of a prompt
     rerouting.py       which path continues after every W tokens, by the router trained for it
     micro_batcher.py   calls of several threads, computed in one batch
     releases.py        the release that is served, and the switch to a newer one
     path_cache.py      paths on the device, least recently used out first
     path_admission.py  waiting, in an event loop, until a path is in memory
     event_bridge.py    tokens from the loop's thread into an event loop
+    warm_up.py         compiling at the start, program by program
     engine.py          a path cache and a loop: of this process, or an interface to others
     service.py         one run with its tokenizer, router, releases and engine
     text.py            tokens to text: whole characters, stop strings, offsets

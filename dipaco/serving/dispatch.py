@@ -2,47 +2,89 @@
 
 The router reads the base model's features of the first `routing.prefix_tokens` (32) tokens. A
 shorter prompt is routed by the mean over the tokens it has. A start token before it is not read.
+By likelihood (`routing.rule`), the best paths by features read the same tokens, and the one under
+which they are likeliest takes the prompt, as in evaluation.
 """
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from dipaco.control.release import Release
+from dipaco.errors import DipacoError
 from dipaco.model.cache import empty_cache
 from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.inference import extend, prepare
 from dipaco.model.spec import Parts
+from dipaco.receipt import Receipt
+from dipaco.routing.config import FEATURES, LIKELIHOOD, SMALL_MODELS
 from dipaco.routing.features import document_features
+from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.routing.router import Router
-from dipaco.runs.routing import prefixes_of, router_of
+from dipaco.runs.routing import (
+    check_all_paths,
+    features,
+    prefixes_of,
+    reading_path,
+    router_of,
+    routing_by,
+)
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.decode import smallest_fitting
+from dipaco.serving.memory import free_bytes
 from dipaco.serving.micro_batcher import MicroBatcher
+from dipaco.serving.path_cache import PathCache
+from dipaco.serving.prefix_scores import Pin, PrefixScorer
+from dipaco.serving.warm_up import WarmUpProgram
+from dipaco.store.tensors import load_tree
 
 MAX_CACHED_PREFIXES = 4096  # prompts of one application often share them
 BATCH_SIZES = (1, 2, 4)  # prefixes: in a batch of four, one costs 0.65 of alone (eight: 0.6)
 
 
 class PathChoice(NamedTuple):
-    """A path, its modules, and the router's scores: higher is better, None = it was not asked."""
+    """A path, its modules, and the scores of paths: higher is better, None = none were compared."""
 
     path: int
     modules: tuple[str, ...]
-    scores: np.ndarray | None  # float32 [P]
+    scores: (
+        np.ndarray | None
+    )  # [P] by features or, in nats, by likelihood: minus infinity = not read
+    rule: str = FEATURES  # by which they are scored
+
+    def ranking(self) -> list[int]:
+        """The paths that were compared, the best first."""
+        if self.scores is None:
+            return []
+        ranked = np.argsort(-self.scores, kind="stable")
+        return [int(path) for path in ranked if np.isfinite(self.scores[path])]
 
     def describe(self) -> str:
         """Two lines for a person."""
         lines = [f"path {self.path} = {' + '.join(self.modules)}"]
         if self.scores is not None:
-            best = np.argsort(-self.scores, kind="stable")[:8]
-            listed = ", ".join(f"path {path} {self.scores[path]:.2f}" for path in best)
-            more = f", and {len(self.scores) - 8} more" if len(self.scores) > 8 else ""
-            lines.append(f"router's scores, the best first: {listed}{more}")
+            ranked = self.ranking()
+            listed = ", ".join(f"path {path} {self.scores[path]:.2f}" for path in ranked[:8])
+            more = f", and {len(ranked) - 8} more" if len(ranked) > 8 else ""
+            whose = "log-likelihoods" if self.rule == LIKELIHOOD else "router's scores"
+            lines.append(f"{whose}, the best first: {listed}{more}")
         return "\n".join(lines)
+
+
+class RoutingStats(NamedTuple):
+    """What routing has cost since the start; prompts whose prefix was cached cost nothing."""
+
+    prompts: int = 0  # routed, not from the cache
+    base_tokens: int = 0  # read by the base model
+    prefills: int = 0  # of prefixes, under paths
+    path_tokens: int = 0  # read in them
+    seconds: float = 0.0
 
 
 class Dispatcher:
@@ -52,48 +94,148 @@ class Dispatcher:
     routed, so it answers far sooner; rounding may send a prompt on the border of two paths to the
     other one. Caches the prefixes it has routed. Any thread may call it.
 
+    Args:
+      run: the run that is served.
+      release: the first that is.
+      rule: None = `routing.rule`.
+      pin: keeps a path in memory while it reads a prefix; None = a cache of its own.
+
     Raises:
       ReleaseOfOtherRouter: the release was made with another router than its paths.
+      NotAllPaths: it has fewer paths than are to be compared.
     """
 
-    def __init__(self, run: Run, release: Release):
-        self._run = run
+    def __init__(self, run: Run, release: Release, rule: str | None = None, pin: Pin | None = None):
+        self._run, self._routing = run, routing_by(run, rule)
         self._routers: dict[str, Router] = {}  # by digest: an alternation fits a new one
+        self._releases: dict[int, Release] = {}  # by phase, those whose paths are compared
         self.add_release(run, release)
-        # On one device, whatever mesh the run was trained on. Features do not need the head.
-        config, parts = run.config.model, run.base_parts()
-        below_head = {name: parts[name] for name in ("embed", *block_names(config))}
-        self._hidden = functools.partial(hidden_states, config, prepare(config, below_head))
+        self._scorer: PrefixScorer | None = None
+        if self._routing.rule == LIKELIHOOD:
+            pin = pin or _own_cache(run).pin
+            self._scorer = PrefixScorer(run.config.model, self._routing.prefix_tokens, pin)
+        self._stats, self._stats_lock = RoutingStats(), threading.Lock()
+        if self._routing.kind == SMALL_MODELS:
+            _ = run.small_models  # read here: the ledger's connection belongs to this thread
+            self._features_of = functools.partial(features, run)
+        else:
+            self._features_of = functools.partial(document_features, _base_hidden(run))
         self._batcher = MicroBatcher(self._features, BATCH_SIZES[-1])
         self._route_cached = functools.lru_cache(MAX_CACHED_PREFIXES)(self._route_uncached)
 
-    def warm_up(self) -> None:
-        """Compiles for every batch size."""
-        for number in BATCH_SIZES:
-            self._features([np.zeros(1, np.int32)] * number)
+    def programs(self) -> list[WarmUpProgram]:
+        """What is compiled: features for every batch size, and the likelihood under a path."""
+        programs = [
+            WarmUpProgram(
+                f"routing of {number} prompt{'s' * (number > 1)}",
+                functools.partial(self._features, [np.zeros(1, np.int32)] * number),
+            )
+            for number in BATCH_SIZES
+        ]
+        if self._scorer is not None:
+            programs.append(WarmUpProgram("likelihood of a prefix", self._score_nothing))
+        return programs
+
+    def stats(self) -> RoutingStats:
+        """What routing has cost so far."""
+        return self._stats
 
     def add_release(self, run: Run, release: Release) -> None:
         """Adds the router of another release; `run` must be opened by the calling thread."""
+        if self._routing.rule == LIKELIHOOD:
+            check_all_paths(run, release)
+            self._releases[release.phase] = release
         self._routers[release.companions["router"]] = router_of(run, release)
 
     def route(self, prompt: np.ndarray, release: Release) -> tuple[int, np.ndarray]:
-        """The path of a prompt, int32 [tokens], and the score of every path, float32 [P].
+        """The path of a prompt, int32 [tokens], and the score of every path, [P].
 
         The router reads text: what follows a start token, if anything does.
+
+        Raises:
+          NotAllPaths: a path that is to be compared cannot be read.
         """
         text = without_start(prompt, self._run.corpus.edges.tokens.start)
-        prefix = text[: self._run.config.routing.prefix_tokens]
-        return self._route_cached(prefix.tobytes(), release.companions["router"])
+        prefix = text[: self._routing.prefix_tokens]
+        # By features, releases of one router send a prefix to the same path.
+        phase = release.phase if self._scorer is not None else None
+        return self._route_cached(prefix.tobytes(), release.companions["router"], phase)
 
-    def _route_uncached(self, prefix: bytes, router: str) -> tuple[int, np.ndarray]:
-        features_D = self._batcher.compute(np.frombuffer(prefix, np.int32))
-        (scores,) = self._routers[router].scores(features_D[None])
-        return int(np.argmax(scores)), scores  # `assign` would compute the scores again
+    @property
+    def rule(self) -> str:
+        """By which prompts are routed."""
+        return self._routing.rule
+
+    def score_meaning(self, release: Release) -> str:
+        """What the score of a path of a release is, in words."""
+        if self._routing.rule == LIKELIHOOD:
+            return "the log-likelihood of the text under the path, in nats"
+        return self._routers[release.companions["router"]].score_meaning
+
+    def _route_uncached(
+        self, prefix: bytes, digest: str, phase: int | None
+    ) -> tuple[int, np.ndarray]:
+        started, text = time.monotonic(), np.frombuffer(prefix, np.int32)
+        router = self._routers[digest]
+        features_D = self._batcher.compute(text)
+        prefills = 0
+        if self._scorer is None or phase is None:
+            (scores,) = router.scores(features_D[None])
+            path = int(np.argmax(scores))  # `assign` would compute the scores again
+        else:
+            prefills = self._routing.num_compared(router.num_paths)
+            shortlist_1n = router.assign(features_D[None], prefills)
+            prefix_1P = np.zeros((1, router.num_paths))
+            for each in shortlist_1n[0].tolist():
+                prefix_1P[0, each] = self._score(self._scorer, text, phase, each)
+            score_1P = prefix_scores(prefix_1P, shortlist_1n, self._routing.prior)
+            path, scores = int(likeliest(score_1P, shortlist_1n)[0]), score_1P[0]
+        self._count(len(text), prefills, time.monotonic() - started)
+        return path, scores
+
+    def _score(self, scorer: PrefixScorer, text: np.ndarray, phase: int, path: int) -> float:
+        release = self._releases[phase]
+        with reading_path(release, path):
+            return scorer.score(text, release.modules_of(path))
+
+    def _score_nothing(self) -> None:
+        """Scores two tokens under the first path. If it cannot be read, its requests say so."""
+        (phase, *_) = self._releases
+        assert self._scorer is not None
+        with contextlib.suppress(DipacoError):
+            self._score(self._scorer, np.zeros(2, np.int32), phase, 0)
+
+    def _count(self, tokens: int, prefills: int, seconds: float) -> None:
+        with self._stats_lock:
+            before = self._stats
+            self._stats = RoutingStats(
+                prompts=before.prompts + 1,
+                base_tokens=before.base_tokens + tokens,
+                prefills=before.prefills + prefills,
+                path_tokens=before.path_tokens + prefills * tokens,
+                seconds=before.seconds + seconds,
+            )
 
     def _features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
         """Features, float32 [N, D], of N prefixes, int32 [tokens] each."""
         number = smallest_fitting(BATCH_SIZES, len(prefixes))
-        return document_features(self._hidden, *prefixes_of(self._run, prefixes), batch_size=number)
+        return self._features_of(*prefixes_of(self._run, prefixes), batch_size=number)
+
+
+def _base_hidden(run: Run) -> Callable[[np.ndarray], jax.Array]:
+    """Hidden states under the base model: on one device, whatever mesh the run was trained on, and
+    without the head, which features do not need.
+    """
+    config, parts = run.config.model, run.base_parts()
+    below_head = {name: parts[name] for name in ("embed", *block_names(config))}
+    return functools.partial(hidden_states, config, prepare(config, below_head))
+
+
+def _own_cache(run: Run) -> PathCache:
+    def load(receipt: Receipt) -> Parts:
+        return prepare(run.config.model, load_tree(run.objects, receipt))
+
+    return PathCache(load, free_bytes() // 2)
 
 
 def without_start(prompt: np.ndarray, start: int | None) -> np.ndarray:
@@ -121,6 +263,7 @@ def dispatch(
     prompt: np.ndarray,
     path: int | None = None,
     dispatcher: Dispatcher | None = None,
+    rule: str | None = None,
 ) -> PathChoice:
     """Routes one prompt to a path of a release.
 
@@ -130,13 +273,22 @@ def dispatch(
       prompt: int32 [tokens].
       path: use this one and do not ask the router.
       dispatcher: None = one made for this prompt.
+      rule: of that one; None = `routing.rule`.
 
     Raises:
       ReleaseOfOtherRouter: the release was made with another router than its paths.
+      NotAllPaths: prompts are routed by likelihood, and a path is missing.
     """
-    scores = None
-    if path is None and len(release.paths) == 1:
+    if path is None and not is_routed(run, release):
         path = 0
-    if path is None:
-        path, scores = (dispatcher or Dispatcher(run, release)).route(prompt, release)
-    return PathChoice(path, tuple(release.paths[path]), scores)
+    if path is not None:
+        return PathChoice(path, tuple(release.paths[path]), None)
+    dispatcher = dispatcher or Dispatcher(run, release, rule)
+    path, scores = dispatcher.route(prompt, release)
+    return PathChoice(path, tuple(release.paths[path]), scores, dispatcher.rule)
+
+
+def is_routed(run: Run, release: Release) -> bool:
+    """Whether there is a choice: several paths, which are not all alike."""
+    arm = run.plan.arm(release.arm)
+    return arm.is_routed and arm.topology.num_paths > 1

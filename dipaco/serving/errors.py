@@ -7,6 +7,10 @@ class ContextTooLong(DipacoError):
     """The prompt has {num_tokens} tokens, and {where} holds {limit}. {remedy}"""
 
 
+class EmptyPrompt(DipacoError):
+    """The prompt is empty, and texts of this model have no start token to go on from. Give at least a word."""
+
+
 class NoRoomForPath(DipacoError):
     """All {pinned} paths in memory are in use. Try again, or raise `--path-bytes`."""
 

@@ -1,10 +1,12 @@
 """Waiting, in an event loop, until a path is in memory.
 
-Modules are read here, in executor threads, so a path that is not in memory delays only the requests
-for it: when the loop pins the path, it is there.
+Modules are read here, in a thread for that alone, so a path that is not in memory delays only the
+requests for it and for others that must be read: when the loop pins the path, it is there. Paths in
+memory are admitted at once while another is read; they wait only for one that has found no room.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import time
 from collections.abc import AsyncGenerator
@@ -23,8 +25,10 @@ class PathAdmission:
     def __init__(self, cache: PathStore):
         self._cache = cache
         self._cold_turn = asyncio.Lock()  # paths that are not in memory: first come, first read
-        self._waits_since: float | None = None  # of the path whose turn it is
+        self._waits_since: float | None = None  # for room, the path whose turn it is
         self._freed = asyncio.Event()
+        # Requests that are gone leave nothing behind that holds a thread of others.
+        self._reader = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="path-reader")
 
     @contextlib.asynccontextmanager
     async def pinned(self, modules: Modules) -> AsyncGenerator[None]:
@@ -50,26 +54,30 @@ class PathAdmission:
                 pin.enter_context(cache.pin(modules))
                 return pin
         async with self._cold_turn:
-            self._waits_since = time.monotonic()
+            began = time.monotonic()
             try:
                 while True:
                     self._freed.clear()
-                    try:
-                        return await self._pin_in_thread(modules)
-                    except NoRoomForPath:
-                        with contextlib.suppress(TimeoutError):
-                            await asyncio.wait_for(self._freed.wait(), RETRY_SECONDS)
+                    if cache.fits(modules):
+                        self._waits_since = None  # it is being read: others need not wait
+                        with contextlib.suppress(NoRoomForPath):  # it was taken just now
+                            return await self._pin_in_thread(modules)
+                    self._waits_since = began
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._freed.wait(), RETRY_SECONDS)
             finally:
                 self._waits_since = None
 
     async def _pin_in_thread(self, modules: Modules) -> contextlib.ExitStack:
         pin = contextlib.ExitStack()
-        context = self._cache.pin(modules)
-        reading = asyncio.get_running_loop().run_in_executor(None, pin.enter_context, context)
+        future = self._reader.submit(pin.enter_context, self._cache.pin(modules))
+        reading = asyncio.wrap_future(future)
         try:
             await asyncio.shield(reading)
-        except asyncio.CancelledError:  # the request is gone, but its thread still reads
-            reading.add_done_callback(lambda done: (done.exception(), pin.close()))
+        except asyncio.CancelledError:  # the request is gone
+            reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if not future.cancel():  # its thread still reads
+                future.add_done_callback(lambda _: pin.close())
             raise
         return pin
 

@@ -22,6 +22,7 @@ from dipaco.routing import token_router
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.decode import buckets, smallest_fitting
 from dipaco.serving.dispatch import hidden_states
+from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.tensors import load_tree
 
 SMALLEST_TEXT = 64  # tokens; the smallest bucket of texts
@@ -41,10 +42,15 @@ class Rerouter:
         self._sizes = buckets(SMALLEST_TEXT, config.max_length)
         self._config = config
 
-    def warm_up(self) -> None:
-        """Compiles for texts of every length."""
-        for size in self._sizes:
-            self.next_path(np.zeros(size, np.int32))
+    def programs(self) -> list[WarmUpProgram]:
+        """What is compiled for texts of every length."""
+        return [
+            WarmUpProgram(
+                f"re-routing of {size} tokens",
+                functools.partial(self.next_path, np.zeros(size, np.int32)),
+            )
+            for size in self._sizes
+        ]
 
     def next_path(self, text: np.ndarray) -> int:
         """The path that continues a text, int32 [tokens], of one token to a full context."""

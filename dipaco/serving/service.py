@@ -18,7 +18,14 @@ from dipaco.errors import DipacoError
 from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.dispatch import Dispatcher, PathChoice, dispatch, without_start
+from dipaco.serving.dispatch import (
+    Dispatcher,
+    PathChoice,
+    RoutingStats,
+    dispatch,
+    is_routed,
+    without_start,
+)
 from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import (
@@ -30,6 +37,7 @@ from dipaco.serving.releases import (
 )
 from dipaco.serving.rerouting import Rerouter, load_rerouter
 from dipaco.serving.text import token_bytes
+from dipaco.serving.warm_up import WarmUp
 from dipaco.store.address import Address
 
 
@@ -39,8 +47,9 @@ class ServiceSettings:
 
     arm: str = MODULAR
     phase: int | None = None  # serve the release of this phase; None = follow the newest
-    path_bytes: int | None = None  # of all paths in memory; None = half of what is free
+    path_bytes: int | None = None  # of all paths in memory; None = what the rows leave free
     poll_seconds: float = 5.0  # between polls for a newer release
+    rule: str | None = None  # by which prompts are routed; None = the run's `routing.rule`
     reroute_every: int | None = None  # new tokens before the path is chosen again; None = never
     limits: LoopLimits = LoopLimits()
 
@@ -108,7 +117,8 @@ class Service:
         self.longest_token_bytes = max(map(len, self.token_bytes))
         self.edges, self.edge_names = run.corpus.edges.tokens, run.corpus.edge_names
         self.stop_ids = self.edges.stop_ids
-        self._dispatcher = Dispatcher(run, release) if len(release.paths) > 1 else None
+        # Of prompts; runs of older versions have none.
+        self.examples: list[str] = run.stage("prepare").summary.get("examples", [])
 
         self.releases, self.health = ServedReleases(release), ReleaseHealth(self._report_module)
         self.engine = engine(
@@ -124,6 +134,10 @@ class Service:
             )
         )
         self.cache, self.loop = self.engine.cache, self.engine.loop
+        self._dispatcher: Dispatcher | None = None
+        if is_routed(run, release):
+            pin = self.cache.pin if self.cache.holds_parts else None
+            self._dispatcher = Dispatcher(run, release, settings.rule, pin)
         # By release digest; empty without re-routing, or when the document router does it.
         self._rerouters: dict[str, Rerouter] = {}
         self._load_new_rerouter(run)
@@ -143,23 +157,29 @@ class Service:
         self.stop(drain_seconds=0.0)
         self.run.ledger.close()
 
-    def start(self) -> None:
+    def start(self, warm_up: WarmUp | None = None) -> None:
         """Makes the engine ready and starts the follower.
+
+        Args:
+          warm_up: runs the programs that are compiled; None = in silence.
 
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path can be served.
         """
         self.say("compiling for requests of any length; slowest the first time")
-        if self._dispatcher is not None:
-            self._dispatcher.warm_up()
-        for rerouter in self._rerouters.values():
-            rerouter.warm_up()
+        warm_up = warm_up or WarmUp()
+        programs = [
+            *(() if self._dispatcher is None else self._dispatcher.programs()),
+            *(program for each in self._rerouters.values() for program in each.programs()),
+        ]
+        warm_up.expect(len(programs) + self.engine.num_programs)
+        warm_up.run(programs)
         if self.settings.reroute_every and not self._rerouters:
             self.say(
                 "texts are re-routed by the document router: this release has no router that was "
                 "trained for it (`reroute.every`)"
             )
-        self.engine.start(self.releases.current)
+        self.engine.start(self.releases.current, warm_up)
         is_pinned = self.settings.phase is not None
         self.follower.start(None if is_pinned else self.settings.poll_seconds)
 
@@ -167,6 +187,15 @@ class Service:
         """Lets running requests finish for at most so long, and ends the threads."""
         self.follower.stop()
         self.loop.stop(drain_seconds)
+
+    def routing_stats(self) -> RoutingStats:
+        """What routing prompts has cost so far."""
+        return RoutingStats() if self._dispatcher is None else self._dispatcher.stats()
+
+    def score_meaning(self, served: ServedRelease) -> str | None:
+        """What the router's scores are, in words; None = nothing is routed."""
+        dispatcher = self._dispatcher
+        return None if dispatcher is None else dispatcher.score_meaning(served.release)
 
     @property
     def loop_is_alive(self) -> bool:
@@ -204,7 +233,7 @@ class Service:
             return
         if rerouter := load_rerouter(run, served.release):
             if self.loop.is_alive:
-                rerouter.warm_up()
+                WarmUp().run(rerouter.programs())
             self._rerouters = {served.digest: rerouter}
 
     def _modules_of(self, release: str, path: int) -> Modules:

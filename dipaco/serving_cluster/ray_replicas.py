@@ -27,6 +27,7 @@ from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import PathCacheTooSmall
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import ServedRelease
+from dipaco.serving.warm_up import WarmUp
 from dipaco.serving_cluster.errors import ReplicasFailed
 from dipaco.serving_cluster.remote_loop import RemoteCache, RemoteLoop, ReplicaUnavailable
 from dipaco.serving_cluster.replica import Replica, ReplicaSpec, ReplicaUpdate
@@ -121,7 +122,11 @@ class RayReplicas:
     def loop(self) -> RemoteLoop:
         return self._loop
 
-    def start(self, served: ServedRelease | None = None) -> None:
+    @property
+    def num_programs(self) -> int:
+        return 0  # replicas compile
+
+    def start(self, served: ServedRelease | None = None, warm_up: WarmUp | None = None) -> None:
         """Starts the least number of replicas, and waits for the first.
 
         Raises:

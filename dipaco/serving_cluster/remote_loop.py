@@ -6,6 +6,7 @@ loss. So losing a replica costs time and nothing else.
 """
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import threading
@@ -14,7 +15,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from dipaco.serving.decoding.loop import check_fits
+from dipaco.serving.decoding.fairness import has_room
+from dipaco.serving.decoding.limits import check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
 from dipaco.serving.decoding.waiting_requests import PathKey, key_of
@@ -85,7 +87,7 @@ class RemoteLoop:
         self._meter = LoopMeter()
         self._requests: dict[Stream, _RemoteRequest] = {}  # changed by the thread only
         self._lock = threading.Lock()
-        self._num_admitted = 0
+        self._admitted: collections.Counter[str] = collections.Counter()  # requests by client
         self._is_stopping = False
         self._events = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
@@ -123,10 +125,11 @@ class RemoteLoop:
         with self._lock:
             if self._is_stopping:
                 raise LoopStopping()
-            if (inside := self._num_admitted) >= self.capacity:
+            if not has_room(self._admitted, request.client, 1, self.capacity):
+                inside = self._admitted.total()
                 seconds = self._meter.seconds_until_served(inside)
                 raise QueueFull(waiting=inside, retry_after_seconds=seconds)
-            self._num_admitted += 1
+            self._admitted[request.client] += 1
         stream = RemoteStream(request, on_token, self._on_cancel)
         self._events.call_soon_threadsafe(self._start, _RemoteRequest(stream, modules))
         return stream
@@ -144,6 +147,7 @@ class RemoteLoop:
         return own._replace(
             num_prompt_tokens=sum(loop.num_prompt_tokens for loop in loops),
             num_prompts_reused=sum(loop.num_prompts_reused for loop in loops),
+            num_paused=sum(loop.num_paused for loop in loops),
             tokens_per_second=sum(loop.tokens_per_second for loop in loops),
             prefill_seconds=sum(loop.prefill_seconds for loop in loops),
             decode_seconds=sum(loop.decode_seconds for loop in loops),
@@ -206,7 +210,8 @@ class RemoteLoop:
             finish = failed if error else task.result()
         del self._requests[remote.stream]
         with self._lock:
-            self._num_admitted -= 1
+            self._admitted[remote.stream.request.client] -= 1
+            self._admitted += collections.Counter()  # drops zeros
         finish = finish or Finish("cancelled")
         self._meter.record_finish(finish.reason)
         remote.stream.put(finish)
@@ -299,10 +304,18 @@ class RemoteCache(NamedTuple):
         """Of all replicas that have reported."""
         return sum(stats.max_bytes for stats in list(self.loop.replica_stats.values()))
 
+    @property
+    def holds_parts(self) -> bool:
+        """Whether `pin` gives parameters: False, they are at the replicas."""
+        return False
+
     def pin(self, modules: Modules) -> AbstractContextManager[object]:
         return contextlib.nullcontext()
 
     def contains(self, modules: Modules) -> bool:
+        return True
+
+    def fits(self, modules: Modules) -> bool:
         return True
 
     def stats(self) -> CacheStats:
@@ -319,6 +332,7 @@ def _remaining(remote: _RemoteRequest) -> GenerationRequest:
     return dataclasses.replace(
         request,
         prompt_ids=(*request.prompt_ids, *new_ids),
+        num_given=request.num_given or len(request.prompt_ids),
         max_new_tokens=request.max_new_tokens - len(new_ids),
         min_new_tokens=max(0, request.min_new_tokens - len(new_ids)),
         prompt_logprobs=request.prompt_logprobs and remote.stream.prompt_logprobs is None,

@@ -52,7 +52,7 @@ class ReplicaSpec(NamedTuple):
     run: str  # folder or URL
     model: ModelConfig
     limits: LoopLimits
-    path_bytes: int | None  # None = half of what is free
+    path_bytes: int | None  # None = what the rows leave free
 
 
 class _PathModules:

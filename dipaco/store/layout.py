@@ -120,10 +120,16 @@ class SweepLayout:
     def row(self, name: str, seed: int) -> Path:
         return self.root / "rows" / name / str(seed)
 
-    def seeds(self, name: str) -> list[int]:
-        """Seeds for which a row has been begun."""
-        folders = (self.root / "rows" / name).glob("*")
-        return sorted(int(folder.name) for folder in folders if folder.name.isdecimal())
+    def runs(self) -> list[Path]:
+        """Folders of runs that have been begun, those of the rows first, then replaced ones."""
+        ledger = Layout(self.root).ledger.name
+        kinds = (sorted(self.root.glob(f"{kind}/{ledger}")) for kind in ("rows/*/*", "replaced/*"))
+        return [file.parent for files in kinds for file in files]
+
+    def seeds(self) -> list[int]:
+        """Seeds under which rows have been begun."""
+        folders = (self.root / "rows").glob("*/*")
+        return sorted({int(folder.name) for folder in folders if folder.name.isdecimal()})
 
     def shared(self, digest: str) -> Path:
         return self.root / "shared" / digest
@@ -154,6 +160,26 @@ def remote_name(receipt: Receipt) -> str:
     return f"{stem}-{digest}{dot}{suffix}"
 
 
+# Folders of objects that finished runs can do without.
+MODULES, OUTER_STATES = "objects/modules", "objects/states"
+CONTRIBUTIONS, SNAPSHOTS, SHARD_TOKENS = "objects/messages", "snapshots", "tokens"
+
+# Kinds of files, as people are told of them.
+KINDS = (
+    *("modules", "outer_states", "snapshots", "contributions"),
+    *("routing", "scores", "text", "ledger", "other"),
+)
+_KIND_OF_OBJECT = {
+    "modules": "modules",
+    "states": "outer_states",
+    "messages": "contributions",
+    "routers": "routing",
+    "shards": "routing",
+    "scores": "scores",
+    "corpora": "text",
+    "tokenizers": "text",
+}
+
 # First part of an object's name -> how many parts a name has at least.
 _LEAST_PARTS = {"objects": 3, "snapshots": 4, "tokens": 2, "corpus": 2}
 
@@ -169,9 +195,31 @@ def is_object(name: str) -> bool:
 
 def is_folder(name: str) -> bool:
     """Whether an object is a folder, or a file in one."""
-    return name.startswith(("snapshots/", "tokens/"))
+    return name.startswith((f"{SNAPSHOTS}/", f"{SHARD_TOKENS}/"))
+
+
+def object_of(name: str) -> str:
+    """The object that a file belongs to: itself, or the folder that is one."""
+    if not is_folder(name):
+        return name
+    parts = name.split("/")
+    return "/".join(parts[: _LEAST_PARTS[parts[0]]])
+
+
+def kind_of(name: str) -> str:
+    """The kind of a file of a run, one of `KINDS`."""
+    first, *rest = name.split("/")
+    if first in ("corpus", "preparing", SHARD_TOKENS):
+        return "text"
+    if first == SNAPSHOTS:
+        return "snapshots"
+    if first.startswith("ledger.sqlite"):
+        return "ledger"
+    if first != "objects" or not rest:
+        return "other"
+    return _KIND_OF_OBJECT.get(rest[0], "other")
 
 
 def shard_tokens_folder(digest: str) -> str:
     """Name of the folder of shard tokens."""
-    return f"tokens/{digest}"
+    return f"{SHARD_TOKENS}/{digest}"

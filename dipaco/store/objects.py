@@ -17,7 +17,7 @@ import mmap
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Container, Generator
+from collections.abc import Callable, Container, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -37,7 +37,14 @@ from dipaco.files import (
 from dipaco.receipt import Receipt
 from dipaco.store.cache import FileCache
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.layout import is_folder, is_object, remote_name
+from dipaco.store.layout import (
+    CONTRIBUTIONS,
+    SNAPSHOTS,
+    is_folder,
+    is_object,
+    object_of,
+    remote_name,
+)
 from dipaco.store.remote import Remote
 from dipaco.store.verification import (
     DIGESTS,
@@ -214,19 +221,29 @@ class Objects:
                     if max(times) < old_seconds:
                         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
-    def delete_unreferenced(self, live: Container[str]) -> None:
-        """Removes contributions and snapshots whose names are not in `live`: superseded ones, and
-        those of attempts that were never recorded. The caller guarantees that no process writes.
+    def delete_unreferenced(
+        self, live: Container[str], folders: Iterable[str] = (CONTRIBUTIONS, SNAPSHOTS)
+    ) -> None:
+        """Removes objects whose names are not in `live`: superseded ones, and those of attempts
+        that were never recorded. The caller guarantees that no process writes.
+
+        Args:
+          live: names of what stays.
+          folders: that are looked through; by default those of contributions and snapshots.
         """
-        contributions = (self.root / "objects" / "messages").rglob("*.safetensors")
-        found = [*contributions, *self.root.glob("snapshots/*/*/*")]
-        names = {file.relative_to(self.root).as_posix() for file in found}
-        if self.remote is not None:
-            names |= set(self.remote.names("objects/messages"))
-            names |= {"/".join(name.split("/")[:4]) for name in self.remote.names("snapshots")}
-        for name in sorted(names):
+        for name in sorted(self.names(*folders)):
             if name not in live:
                 self.delete(name)
+
+    def names(self, *folders: str) -> set[str]:
+        """Names of the objects in some folders, here and in the bucket."""
+        there = [place for folder in folders for place in (self.root / folder).rglob("*")]
+        places = {place.relative_to(self.root).as_posix(): place for place in there}
+        # An object that is a folder may have lost all its files, where a process was killed.
+        names = {name for name, at in places.items() if is_folder(name) or not at.is_dir()}
+        if self.remote is not None:
+            names |= {name for folder in folders for name in self.remote.names(folder)}
+        return {object_of(name) for name in names if is_object(name)}
 
     @contextlib.contextmanager
     def _partial(self) -> Generator[Path]:

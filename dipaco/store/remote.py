@@ -26,6 +26,7 @@ from typing import Any
 
 import xxhash
 
+from dipaco import stopping
 from dipaco.receipt import Receipt
 from dipaco.store.errors import (
     BucketMissing,
@@ -183,7 +184,7 @@ class Remote:
           under_way: the future of a first attempt that was made already.
 
         Raises:
-          StoreUnreachable: for `RETRY_FOR_SECONDS`.
+          StoreUnreachable: for `RETRY_FOR_SECONDS`, or this process is to end.
           StoreRefuses, BucketMissing: a retry would not help.
         """
         began = time.monotonic()
@@ -200,7 +201,7 @@ class Remote:
                 except ValueError as error:
                     problem = self._passing_problem(str(error))
                 silent_seconds = time.monotonic() - began
-                if silent_seconds > RETRY_FOR_SECONDS:
+                if stopping.is_over() or silent_seconds > RETRY_FOR_SECONDS:
                     raise StoreUnreachable(url=self.url, seconds=silent_seconds, problem=problem)
                 if wait_seconds == FIRST_WAIT_SECONDS:
                     waiting.enter_context(self._outage(problem))

@@ -16,9 +16,16 @@ class RetentionSettings:
     A module of a phase that is evaluated belongs to a release, and is always kept.
     """
 
-    snapshots: int | None = 2  # of every path; with 1, a damaged one is recomputed from the start
-    contributions: int | None = 2  # to every module, including those that arrive now; as above
-    modules: int | None = None  # parameters and outer state
+    snapshots: int | None = 2
+    """Phases of which every path's snapshot is kept; with 1, a damaged one is recomputed from the
+    start. Once the run is finished one fewer, but at least one."""
+    contributions: int | None = 2
+    """Phases of which the contributions to every module are kept, the phase that is going on
+    included; with 1, a damaged one is recomputed from the start. Once the run is finished none but
+    those that its way back needs."""
+    modules: int | None = None
+    """Phases of which modules and their outer state are kept: how far `dipaco rollback` goes
+    back. Once the run is finished, outer states are kept as snapshots are."""
 
     def __post_init__(self):
         for name, least in (("snapshots", 1), ("contributions", 1), ("modules", 2)):
@@ -30,6 +37,11 @@ class RetentionSettings:
     @property
     def num_snapshots(self) -> int:
         return EVERYTHING if self.snapshots is None else self.snapshots
+
+    @property
+    def num_finished_snapshots(self) -> int:
+        """Of every path of a finished run."""
+        return EVERYTHING if self.snapshots is None else max(1, self.snapshots - 1)
 
     @property
     def num_contributions(self) -> int:

@@ -10,7 +10,7 @@ copy at all for `map_tree` (256 MB, in the page cache).
 import json
 import math
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -22,6 +22,8 @@ from dipaco import trees
 from dipaco.receipt import Receipt
 from dipaco.store.errors import ObjectDamaged
 from dipaco.store.objects import Objects
+
+PIECE_VALUES = 1 << 16
 
 
 def save_tree(objects: Objects, kind: str, tree: Mapping[str, Any]) -> Receipt:
@@ -55,6 +57,27 @@ def map_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
             for name, (dtype, shape, offset) in locations.items()
         }
     )
+
+
+def read_pieces(objects: Objects, receipt: Receipt) -> Iterator[tuple[str, int, np.ndarray]]:
+    """The tree as it was saved, leaf by leaf, each in flat pieces: for one pass over a tree for
+    which there is no room. Yields (name of the leaf, place of the first value in it, values); the
+    values are overwritten by the next piece.
+
+    Raises:
+      ObjectMissing, ObjectDamaged.
+    """
+    with objects.file(receipt).open("rb") as stream:
+        for name, (dtype, shape, offset) in _leaf_locations(
+            objects.place_of(receipt.name), stream
+        ).items():
+            size = math.prod(shape)
+            buffer = np.empty(min(size, PIECE_VALUES), dtype)
+            stream.seek(offset)
+            for start in range(0, size, PIECE_VALUES):
+                piece = buffer[: size - start]
+                stream.readinto(piece.view(np.uint8).data)
+                yield name, start, piece
 
 
 def save_state(objects: Objects, state: Mapping[str, Any]) -> Receipt:

@@ -6,7 +6,9 @@
     shared_base.py  text, tokens and base model, made once for all rows that agree on them
     folder.py       the sweep's folder: its lock, finished runs, rows that have changed
     progress.py     one progress bar for all runs
-    table.py, pairing.py, text.py, plot.py    the table, its intervals, as text, as a picture
+    table.py, text.py, plot.py    the table, as text, as a picture
+    pairing.py, bootstrap.py      its intervals: over seeds, over validation documents
+    notes.py                      sentences below it
 
 Nouns: *row* (a named config), *trial* (a row under one seed: one run), *job* (a trial, or a base
 model that trials begin with). May import everything but `cli` and `serving_cluster`.

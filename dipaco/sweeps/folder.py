@@ -3,10 +3,10 @@
 import contextlib
 import fcntl
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dipaco.config import RunConfig
+from dipaco.config import MODULAR, RunConfig
 from dipaco.errors import DipacoError, RunBusy
 from dipaco.evaluation.tables import ReportRow
 from dipaco.files import translate_os_errors, write_atomically
@@ -14,8 +14,10 @@ from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
 from dipaco.runs.opening import difference, reading
 from dipaco.store.layout import Layout, SweepLayout
+from dipaco.sweeps.equal_arms import Sources, SweepRun, arms_of, is_of_row
 from dipaco.sweeps.errors import RowsChanged, SweepBusy, SweepMismatch
 from dipaco.sweeps.trials import Trial, trials_of
+from dipaco.workers.scoring import DocumentScores, document_scores
 from dipaco.workers.tasks.report import make_report
 
 
@@ -33,32 +35,63 @@ def rows_of(folder: Path) -> list[ReportRow]:
         return make_report(opened).rows
 
 
-def finished_beside(
-    layout: SweepLayout, name: str, rows: Mapping[str, RunConfig], asked: Sequence[Trial]
-) -> dict[Trial, list[ReportRow]]:
-    """The finished runs of other rows and seeds of the sweep, which the table holds too.
+def document_scores_of(folder: Path) -> dict[str, DocumentScores]:
+    """Arm -> scores of the validation documents, of a finished run; nothing where they cannot be
+    read: intervals over documents are then left out.
+    """
+    with contextlib.suppress(DipacoError), reading(folder) as run:
+        return {arm.name: document_scores(run, arm.name, arm.phases) for arm in run.plan.arms}
+    return {}
+
+
+def runs_in(layout: SweepLayout, name: str) -> list[SweepRun]:
+    """The runs in the folder of the sweep of that name, also those that were replaced; what cannot
+    be read is left out.
+    """
+    found = []
+    for folder in layout.runs():
+        with contextlib.suppress(DipacoError), reading(folder) as run:
+            config = run.requested_config
+            row = config.name.removeprefix(f"{name} ")
+            found.append(SweepRun(str(Trial(row, config.seed, config)), folder, config))
+    return found
+
+
+def beside(
+    layout: SweepLayout,
+    name: str,
+    rows: Mapping[str, RunConfig],
+    asked: Sequence[Trial],
+    finished: Sequence[SweepRun],
+) -> dict[Trial, Sources]:
+    """Other rows and seeds of the sweep with finished results, which the table holds too.
 
     Runs that have changed or cannot be read are printed and left out.
     """
-    found: dict[Trial, list[ReportRow]] = {}
+    trained_by = {digest: run for run in reversed(finished) for digest in run.arms.values()}
+    found: dict[Trial, Sources] = {}
     left_out: list[str] = []
-    for row in rows:
-        for trial in trials_of(name, rows, layout.seeds(row_folder(row)), [row]):
-            folder = layout.row(row_folder(row), trial.seed)
-            if trial in asked:
-                continue
-            try:
-                if not is_finished(folder):
-                    continue
-                if _changed(folder, trial) is None:
-                    found[trial] = rows_of(folder)
-                else:
-                    left_out.append(f"{trial} (has changed)")
-            except DipacoError:
-                left_out.append(f"{trial} (cannot be read)")
+    for trial in trials_of(name, rows, layout.seeds()):
+        if trial in asked:
+            continue
+        arms = arms_of(trial.config)
+        if arms[MODULAR] in trained_by:
+            found[trial] = {
+                arm: trained_by[digest] for arm, digest in arms.items() if digest in trained_by
+            }
+        elif why := _why_left_out(layout.row(row_folder(trial.row), trial.seed)):
+            left_out.append(f"{trial} ({why})")
     if left_out:
         print(f"Not asked for, and not in the table: {', '.join(left_out)}.", flush=True)
     return found
+
+
+def _why_left_out(folder: Path) -> str | None:
+    """None where there is no run, or an unfinished one."""
+    try:
+        return "has changed" if is_finished(folder) else None
+    except DipacoError:
+        return "cannot be read"
 
 
 def move_changed(
@@ -66,17 +99,20 @@ def move_changed(
     trials: Sequence[Trial],
     folders: Mapping[Trial, Path],
     redo: Sequence[str],
+    trained: Iterable[str],
 ) -> None:
-    """Moves the runs of `redo` rows that have another config than their row has now.
+    """Moves the runs of `redo` rows that have another config than their row has now. Baselines that
+    another run has `trained`, by their digests, may be absent from a run.
 
     Raises:
       RowsChanged: other rows have changed; nothing is moved.
       RunBusy: a process works on a run that is to be moved.
     """
     changed: dict[Trial, str] = {}
+    trained = set(trained)
     for trial in trials:
         if Layout(folders[trial]).ledger.exists():
-            how = _changed(folders[trial], trial)
+            how = _changed(folders[trial], trial, trained)
             if how is not None:
                 changed[trial] = how
     for row in redo:
@@ -98,14 +134,11 @@ def move_changed(
         folders[trial].rename(replaced)
 
 
-def _changed(folder: Path, trial: Trial) -> str | None:
+def _changed(folder: Path, trial: Trial, trained: set[str]) -> str | None:
     """How the config of the run in a folder differs from the row's; None if it does not."""
     with reading(folder) as run:
-        return (
-            None
-            if run.requested_config == trial.config
-            else difference(run.requested_config, trial.config)
-        )
+        there = run.requested_config
+        return None if is_of_row(there, trial.config, trained) else difference(there, trial.config)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 Runs of one seed share corpus, base model and order of rows, so a seed affects both rows alike. The
 difference is taken seed by seed, and its mean comes with Student's 95 % interval; an ordering is
 *resolved* if the interval excludes zero. Few seeds give a wide interval: three give 2.5 standard
-deviations of the difference, two give 9.
+deviations of the difference. Two would give 9, of one deviation: they have none.
 """
 
 import math
@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
+LEAST_SEEDS = 3  # for an interval
 
 
 class Interval(NamedTuple):
     """A mean over seeds with its 95 % interval."""
 
     mean: float
-    half_width: float | None  # of the 95 % interval; None with fewer than two seeds
+    half_width: float | None  # of the 95 % interval; None with fewer than LEAST_SEEDS
     seeds: tuple[int, ...]
 
     @property
@@ -37,13 +38,21 @@ def paired_difference(before: Mapping[int, float], after: Mapping[int, float]) -
     return mean_interval({seed: after[seed] - before[seed] for seed in seeds}) if seeds else None
 
 
+def are_equal(before: Mapping[int, float], after: Mapping[int, float]) -> bool:
+    """Whether the values are the same under every seed that both have."""
+    seeds = before.keys() & after.keys()
+    return bool(seeds) and all(before[seed] == after[seed] for seed in seeds)
+
+
 def mean_interval(values: Mapping[int, float]) -> Interval:
-    """The mean of values by seed, with its interval: t(0.975, n - 1) s / sqrt(n)."""
+    """The mean of values by seed, with its interval where there are LEAST_SEEDS:
+    t(0.975, n - 1) s / sqrt(n).
+    """
     from scipy.special import stdtrit
 
     number, seeds = len(values), tuple(sorted(values))
     mean = statistics.fmean(values.values())
-    if number < 2:
+    if number < LEAST_SEEDS:
         return Interval(mean, None, seeds)
     quantile = float(stdtrit(number - 1, (1 + CONFIDENCE) / 2))
     deviation = statistics.stdev(values.values())

@@ -1,72 +1,226 @@
-"""The picture of a sweep: perplexity against parameters, tokens and bytes sent.
+"""The picture of a sweep: its rows by rank, how far each is from the reference, what each costs.
 
-A mark for the mean of a row, a small dot for each seed. Colours as in `evaluation/plots.py`.
+The best row is at the top. A small dot is a seed, and a line links the dots of one seed: where
+these lines run side by side, rows differ alike under all seeds. Colours as in all pictures
+(`evaluation/style.py`): they say what kind of model a row is.
 """
 
+import math
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dipaco.evaluation.plots import COLOURS, FAINT, INK
-from dipaco.sweeps.table import BEST_PATH, SweepTable
+from dipaco.config import MODULAR
+from dipaco.evaluation.style import FAINT, INK, SOFT, Look, log_ticks, look_of, styled, tidy
+from dipaco.evaluation.tables import num_bytes, quantity
+from dipaco.sweeps.notes import BEST_PATH
+from dipaco.sweeps.pairing import LEAST_SEEDS, Interval, paired_difference
+from dipaco.sweeps.table import OTHERWISE, SweepRow, SweepTable
 
-MARKS = "osD^vP*XpH"
-PANELS = (
-    ("parameters_total", "parameters of all modules"),
-    ("tokens", "tokens trained on, all paths"),
-    ("bytes_sent", "bytes sent"),
-)
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROW_INCHES, LINE_INCHES = 0.25, 0.15
+LONGEST_LINE = 60  # characters of a name; longer ones have several lines
+INCHES_A_CHARACTER = 0.085
+PANELS_INCHES = 9.5
+LOG_FROM = 3.0  # times the least perplexity: from there its axis is logarithmic
+WIDEST = 4.0  # times the largest difference: intervals are shown so far
+LONGEST_TITLE = 24  # characters of the reference's name
+NO_BREAK = "\N{NO-BREAK SPACE}"  # a mean stays in the line of its name's end
+COSTS = (("tokens", "tokens, all paths"), ("bytes_per_machine", "bytes a machine"))
 
 
 def draw_sweep(table: SweepTable, file: Path | str) -> None:
     """Writes the picture; the file's ending chooses the format."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import (
-        EngFormatter,
-        FuncFormatter,
-        LogLocator,
-        MaxNLocator,
-        NullFormatter,
+    sweep_figure(table).savefig(file)
+
+
+def ranked(table: SweepTable) -> list[SweepRow]:
+    """The rows that are drawn, the best first; those without a number last."""
+
+    def place(row: SweepRow) -> tuple[bool, float]:
+        is_known = math.isfinite(row.perplexity)
+        return not is_known, row.perplexity if is_known else 0.0
+
+    return sorted((r for r in table.rows if not r.name.endswith(BEST_PATH)), key=place)
+
+
+def sweep_figure(table: SweepTable) -> "Figure":
+    """The picture, before it is written."""
+    rows = ranked(table)
+    names = [_name_of(row, table) for row in rows]
+    lines = [name.count("\n") + 1 for name in names]
+    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
+    height = sum(ROW_INCHES + LINE_INCHES * (number - 1) for number in lines)
+    width = PANELS_INCHES + INCHES_A_CHARACTER * longest
+    with styled(width, max(height, 0.6) + 1.4) as figure:
+        panels = figure.subplots(1, 2 + len(COSTS), sharey=True, width_ratios=(3.4, 2.6, 1.1, 1.1))
+        places = _places(lines)
+        value, difference, *costs = panels
+        _draw_perplexities(value, rows, places)
+        _draw_differences(difference, rows, places, table)
+        for axes, (cost, label) in zip(costs, COSTS, strict=True):
+            _draw_cost(axes, rows, places, cost)
+            axes.set_xlabel(label)
+        value.set_yticks(places, names)
+        value.set_ylim(places[-1] + 0.7 if places else 1, (places[0] if places else 0) - 0.7)
+        for axes in panels:
+            axes.tick_params(axis="y", length=0)
+            axes.spines["left"].set_visible(False)
+        for row, text in zip(rows, value.get_yticklabels(), strict=True):
+            text.set_fontweight("bold" if row.name == table.reference else "normal")
+        figure.suptitle(_title(table, rows), x=0.01, ha="left", fontweight="bold")
+    return figure
+
+
+def _title(table: SweepTable, rows: Sequence[SweepRow]) -> str:
+    """`reproduction: 12 rows, 3 seeds`."""
+    seeds = len({seed for row in rows for seed in row.seeds})
+    counts = f"{len(rows)} row{'s' * (len(rows) != 1)}, {seeds} seed{'s' * (seeds != 1)}"
+    return f"{table.sweep}: {counts}"
+
+
+def _name_of(row: SweepRow, table: SweepTable) -> str:
+    """A row's name and mean, in lines that are not too long."""
+    apart = "  (other text)" if row.name in table.apart else ""
+    text = f"{row.name}{apart}{NO_BREAK * 2}{row.perplexity:.2f}"
+    return textwrap.fill(text, LONGEST_LINE, break_on_hyphens=False)
+
+
+def _look(row: SweepRow) -> Look:
+    """That of its kind; the same modules routed otherwise, or mixed, have another mark."""
+    look, otherwise = look_of(row.kind), OTHERWISE.search(row.name)
+    if otherwise is None:
+        return look
+    return look._replace(mark=look_of(f"{MODULAR}{otherwise[0]}").mark)
+
+
+def _places(lines: Sequence[int]) -> list[float]:
+    """Where each row is: more lines of a name take more room. In rows, from the top."""
+    places, edge = [], 0.0
+    for number in lines:
+        size = 1 + (number - 1) * LINE_INCHES / ROW_INCHES
+        places.append(edge + size / 2)
+        edge += size
+    return places
+
+
+def _draw_perplexities(axes: "Axes", rows: Sequence[SweepRow], places: Sequence[float]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    drawn = [p for row in rows for p in row.perplexities if math.isfinite(p)]
+    for seed in sorted({seed for row in rows for seed in row.seeds}):
+        own = [dict(zip(row.seeds, row.perplexities, strict=True)).get(seed) for row in rows]
+        values = [math.nan if v is None or not math.isfinite(v) else v for v in own]
+        axes.plot(values, places, color=SOFT, linewidth=0.6, alpha=0.6, label=f"seed {seed}")
+    for row, place in zip(rows, places, strict=True):
+        look = _look(row)
+        seeds = [p for p in row.perplexities if math.isfinite(p)]
+        axes.plot(*(seeds, [place] * len(seeds)), ".", color=look.colour, markersize=5, alpha=0.7)
+        if math.isfinite(row.perplexity):
+            axes.plot(
+                row.perplexity,
+                place,
+                look.mark,
+                color=look.colour,
+                markersize=7,
+                zorder=3,
+                label=row.name,
+            )
+    if drawn and max(drawn) > LOG_FROM * min(drawn):
+        log_ticks(axes, "x", drawn)
+        axes.set_xlabel("validation perplexity (log scale)")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.set_xlabel("validation perplexity")
+    tidy(axes, "Perplexity", "mark: mean; dots: seeds, linked from row to row")
+
+
+def _draw_differences(
+    axes: "Axes", rows: Sequence[SweepRow], places: Sequence[float], table: SweepTable
+) -> None:
+    """Each row's difference to the reference, paired by seed, with its 95 % interval."""
+    from matplotlib.ticker import MaxNLocator
+
+    compared = [
+        (row, place, interval)
+        for row, place in zip(rows, places, strict=True)
+        if (interval := _to_reference(row, rows, table)) is not None
+    ]
+    for row, place, interval in compared:
+        look, half = _look(row), interval.half_width
+        if half is not None:
+            ends = [interval.mean - half, interval.mean + half]
+            axes.plot(
+                *(ends, [place] * 2), color=look.colour, linewidth=2, alpha=0.6, label="interval"
+            )
+        axes.plot(
+            interval.mean,
+            place,
+            look.mark,
+            color=look.colour,
+            markerfacecolor=look.colour if interval.is_resolved else "white",
+            markersize=6,
+            label=row.name,
+        )
+    name = table.reference if len(table.reference) <= LONGEST_TITLE else "the row in bold"
+    tidy(axes, f"To {name or 'the first row'}", _explained([each for _, _, each in compared]))
+    if not compared:
+        axes.text(0.5, 0.5, "nothing to compare", ha="center", va="center", color=SOFT)
+        axes.set(xticks=[], xlim=(0, 1))
+        return
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_xlabel("difference of perplexity")
+    if (edge := _edge([each for _, _, each in compared])) is not None:
+        axes.set_xlim(-edge, edge)
+
+
+def _to_reference(row: SweepRow, rows: Sequence[SweepRow], table: SweepTable) -> Interval | None:
+    """The difference of a row to the reference; None where the two cannot be compared."""
+    reference = next((each for each in rows if each.name == table.reference), None)
+    if reference is None or row is reference or row.name in table.apart:
+        return None
+    if not all(map(math.isfinite, (*row.perplexities, *reference.perplexities))):
+        return None
+    return paired_difference(
+        dict(zip(reference.seeds, reference.perplexities, strict=True)),
+        dict(zip(row.seeds, row.perplexities, strict=True)),
     )
 
-    rows = [row for row in table.rows if not row.name.endswith(BEST_PATH)]
-    with mpl.rc_context({"font.size": 9, "text.color": INK, "axes.labelcolor": INK}):
-        figure = Figure(figsize=(13, 4.8), layout="constrained")
-        for (cost, label), axes in zip(PANELS, figure.subplots(1, 3, sharey=True), strict=True):
-            for number, row in enumerate(rows):
-                colour = COLOURS[number % len(COLOURS)]
-                where = getattr(row, cost)
-                axes.plot(
-                    [where] * len(row.perplexities),
-                    row.perplexities,
-                    ".",
-                    color=colour,
-                    alpha=0.5,
-                    markersize=4,
-                )
-                axes.plot(
-                    where,
-                    row.perplexity,
-                    MARKS[number % len(MARKS)],
-                    color=colour,
-                    markersize=7,
-                    linestyle="none",
-                    label=f"{row.name}  {row.perplexity:.1f}",
-                )
-            if min((getattr(row, cost) for row in rows), default=0) > 0:
-                axes.set_xscale("log")
-                axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
-                axes.xaxis.set_minor_formatter(NullFormatter())
-            axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(MaxNLocator(7))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.yaxis.set_minor_formatter(NullFormatter())
-            axes.set_xlabel(label)
-            axes.grid(color=FAINT, linewidth=0.6)
-            axes.spines[["top", "right"]].set_visible(False)
-        figure.axes[0].set_ylabel("validation perplexity (log scale)")
-        figure.suptitle(f"Sweep {table.sweep}", x=0.01, ha="left", fontweight="bold")
-        if rows:
-            handles, labels = figure.axes[0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside right upper", frameon=False)
-        figure.savefig(file, dpi=150)
+
+def _edge(intervals: Sequence[Interval]) -> float | None:
+    """Where intervals are cut off that would leave no room for the means, as those of few seeds."""
+    furthest = max(abs(each.mean) + (each.half_width or 0) for each in intervals)
+    edge = WIDEST * max(abs(each.mean) for each in intervals)
+    return edge if furthest > edge > 0 else None
+
+
+def _explained(intervals: Sequence[Interval]) -> str:
+    if all(each.half_width is None for each in intervals):
+        return f"mean over seeds; an interval wants {LEAST_SEEDS} of them"
+    if _edge(intervals) is not None:
+        return "mean; bar: 95 % interval, cut at the edge; empty: not resolved"
+    return "mean over seeds; bar: 95 % interval; empty: not resolved"
+
+
+def _draw_cost(axes: "Axes", rows: Sequence[SweepRow], places: Sequence[float], cost: str) -> None:
+    """Bars from 0, with the amount in them or beside them."""
+    values = [getattr(row, cost) for row in rows]
+    axes.barh(places, values, height=0.55, color=FAINT)
+    show = num_bytes if cost.startswith("bytes") else quantity
+    for value, place in zip(values, places, strict=True):
+        axes.annotate(
+            show(value),
+            (0, place),
+            xytext=(2, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
+    axes.set(xticks=[], xlim=(0, max([*values, 1])))
+    tidy(axes, "Cost" if cost == COSTS[0][0] else "", grid="y")
+    axes.grid(visible=False)

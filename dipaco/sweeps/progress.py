@@ -4,7 +4,7 @@ Counted in floating point operations of training: a model of four times the size
 Read from the ledgers at first, then from the event files of the runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -17,8 +17,8 @@ from dipaco.observe.progress import Progress
 from dipaco.runs.opening import reading
 from dipaco.runs.run import Run
 from dipaco.store.layout import Layout, SweepLayout
+from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.shared_base import base_digest
-from dipaco.sweeps.trials import Trial
 
 UNITS = {"PFLOP": 1e15, "TFLOP": 1e12, "GFLOP": 1e9, "MFLOP": 1e6}
 
@@ -29,8 +29,7 @@ class SweepProgress:
     def __init__(
         self,
         name: str,
-        trials: Sequence[Trial],
-        folders: Mapping[Trial, Path],
+        runs: Sequence[SweepRun],
         layout: SweepLayout,
     ):
         self._flops_per_token: dict[Path, int] = {}
@@ -38,12 +37,11 @@ class SweepProgress:
         self._fraction = 0.0  # of a unit, added to the next
         total = done = 0.0
         bases: dict[Path, RunConfig] = {}
-        for trial in trials:
-            folder, shared = folders[trial], layout.shared(base_digest(trial.config))
-            bases.setdefault(shared, trial.config)
-            self._add(folder, trial.config)
-            total += sum(_flops(trial.config, arm) for arm in trial.config.plan.arms)
-            done += _done(folder, trial.config, of_base=False)
+        for _, folder, config in runs:
+            bases.setdefault(layout.shared(base_digest(config)), config)
+            self._add(folder, config)
+            total += sum(_flops(config, arm) for arm in config.plan.arms)
+            done += _done(folder, config, of_base=False)
         for shared, config in bases.items():
             self._add(shared, config)
             total += _flops(config, config.plan.base)

@@ -9,8 +9,6 @@ run.
 import contextlib
 import dataclasses
 import json
-import os
-import shutil
 import uuid
 from pathlib import Path
 from typing import Any
@@ -20,24 +18,31 @@ import xxhash
 from dipaco.config import RunConfig
 from dipaco.control.opening import install_ledger
 from dipaco.data.config import corpus_settings
-from dipaco.files import flush, install_file, make_folder, translate_os_errors
+from dipaco.files import link_folder, make_folder, translate_os_errors
 from dipaco.runs.opening import create_or_open, reading
 from dipaco.store.layout import Layout
 
 # Inner settings that no base model depends on: the length of a phase, how several paths train at
 # once, and how the shards of paths are used.
-NOT_OF_THE_BASE = ("steps", "stacked_paths", "stacking", "rewarm_steps", "hold_out")
+NOT_OF_THE_BASE = (
+    "steps",
+    "stacked_paths",
+    "stacking",
+    "rewarm_steps",
+    "hold_out",
+    "absent_tokens",
+)
 
 
 def corpus_digest(config: RunConfig) -> str:
     """Equal for configs whose prepared text has the same bytes."""
-    return _digest(corpus_settings(config.data))
+    return digest_of(corpus_settings(config.data))
 
 
 def base_digest(config: RunConfig) -> str:
     """Equal for configs whose runs are equal, bit for bit, up to their base models."""
     inner = dataclasses.asdict(config.inner)
-    return _digest(
+    return digest_of(
         {
             "seed": config.seed,
             "corpus": corpus_settings(config.data),
@@ -64,7 +69,7 @@ def begin_shared(folder: Path, config: RunConfig, prepared: Path | None) -> None
         return
     if prepared is not None:
         with translate_os_errors(folder):
-            _link_folder(Layout(prepared).corpus, Layout(folder).corpus)
+            link_folder(Layout(prepared).corpus, Layout(folder).corpus)
     run, _ = create_or_open(folder, config)
     run.ledger.close()
 
@@ -76,7 +81,7 @@ def begin_row(folder: Path, config: RunConfig, shared: Path) -> None:
     with reading(shared) as run, translate_os_errors(folder):
         make_folder(folder)
         for name in ("corpus", "objects", "snapshots"):
-            _link_folder(source.root / name, target.root / name)
+            link_folder(source.root / name, target.root / name)
         source.features.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):
             target.features.symlink_to(source.features.absolute())
@@ -102,35 +107,7 @@ def has_base_model(shared: Path) -> bool:
         return bool(run.ledger.facts.modules_at(base.name, base.phases))
 
 
-def _link_folder(source: Path, target: Path) -> None:
-    """Links all files into another folder; a corpus's manifest last, since it means "finished".
-
-    Objects are replaced, never written into, so a change under one name leaves the other as it was.
-    """
-    files = sorted(
-        (file for file in source.rglob("*") if file.is_file()),
-        key=lambda file: (file.name == "manifest.json", file),
-    )
-    for file in files:
-        place_at = target / file.relative_to(source)
-        make_folder(place_at.parent)
-        with contextlib.suppress(FileExistsError):
-            _link(file, place_at)
-    for folder in {target / file.relative_to(source).parent for file in files}:
-        flush(folder)
-
-
-def _link(file: Path, name: Path) -> None:
-    try:
-        os.link(file, name)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        temporary = name.with_name(f".{name.name}.{uuid.uuid4().hex}")
-        shutil.copyfile(file, temporary)
-        install_file(temporary, name)
-
-
-def _digest(settings: dict[str, Any]) -> str:
+def digest_of(settings: dict[str, Any]) -> str:
+    """A digest of settings, equal for equal ones."""
     text = json.dumps(settings, sort_keys=True, default=str)
     return xxhash.xxh3_64_hexdigest(text.encode())

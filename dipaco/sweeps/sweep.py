@@ -1,14 +1,15 @@
 """A sweep at work: its runs side by side, each until it is finished or has failed, and its table.
 
-A run is a row under one seed. A base model that several rows begin with is trained once, first.
-The table holds the runs that are asked for and those finished before.
+A run is a row under one seed. A base model that several rows begin with is trained once, first, and
+so is an arm that several rows have (`equal_arms.py`). The table holds the rows that are asked for
+and those finished before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dipaco.config import RunConfig
+from dipaco.config import MODULAR, RunConfig
 from dipaco.evaluation.tables import ReportRow
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.observe.events import Event
@@ -17,7 +18,17 @@ from dipaco.runs.folder_lock import is_in_use
 from dipaco.runs.opening import reading
 from dipaco.runs.progress import progress_of
 from dipaco.store.layout import Layout, SweepLayout
-from dipaco.sweeps.folder import finished_beside, is_finished, lock_folder, move_changed, rows_of
+from dipaco.sweeps.bootstrap import Drawn, drawn
+from dipaco.sweeps.equal_arms import Sources, SweepPlan, SweepRun, plan_runs
+from dipaco.sweeps.folder import (
+    beside,
+    document_scores_of,
+    is_finished,
+    lock_folder,
+    move_changed,
+    rows_of,
+    runs_in,
+)
 from dipaco.sweeps.jobs import Job, JobPool
 from dipaco.sweeps.plot import draw_sweep
 from dipaco.sweeps.progress import SweepProgress
@@ -32,6 +43,7 @@ from dipaco.sweeps.table import SweepTable, make_table
 from dipaco.sweeps.text import render_sweep_markdown
 from dipaco.sweeps.trials import Trial, trials_of
 from dipaco.workers.signals import on_sigterm
+from dipaco.workers.tasks.report import arm_of_row, place_in_table
 
 
 class SweepOutcome(NamedTuple):
@@ -68,34 +80,45 @@ def run_sweep(
     """
     trials = trials_of(name, rows, seeds, [*only, *redo] if only else [])
     with lock_folder(layout, name):
-        folders = {trial: layout.row(row_folder(trial.row), trial.seed) for trial in trials}
-        move_changed(layout, trials, folders, redo)
-        finished = finished_beside(layout, name, rows, trials)
-        return _Sweep(name, layout, list(rows), folders, finished).run(max_running)
+        own = {trial: layout.row(row_folder(trial.row), trial.seed) for trial in trials}
+        trained = {digest for run in runs_in(layout, name) for digest in run.arms.values()}
+        move_changed(layout, trials, own, redo, trained)
+        existing = runs_in(layout, name)
+        finished = [run for run in existing if is_finished(run.folder)]
+        begun = [run for run in existing if run not in finished and run.folder in own.values()]
+        plan = plan_runs(trials, own, [*finished, *begun])
+        others = beside(layout, name, rows, trials, finished)
+        return _Sweep(name, layout, list(rows), plan, others).run(max_running)
 
 
 class _Sweep:
-    """The runs that are asked for, by `folders`, and the `finished` ones beside them."""
+    """The rows that are asked for, by `plan`, and the finished ones beside them."""
 
     def __init__(
         self,
         name: str,
         layout: SweepLayout,
         rows: Sequence[str],
-        folders: dict[Trial, Path],
-        finished: dict[Trial, list[ReportRow]],
+        plan: SweepPlan,
+        others: dict[Trial, Sources],
     ):
-        self._name, self._layout, self._folders = name, layout, folders
-        self._trials = list(folders)
-        in_table = [*self._trials, *finished]
-        self._in_table = sorted(in_table, key=lambda trial: rows.index(trial.row))
-        self._rows = finished | {
-            trial: rows_of(folder) for trial, folder in folders.items() if is_finished(folder)
-        }
+        self._name, self._layout, self._plan = name, layout, plan
+        self._trials = list(plan.sources)
+        self._sources = {**plan.sources, **others}
+        self._in_table = sorted(self._sources, key=lambda trial: rows.index(trial.row))
+        self._reports: dict[Path, list[ReportRow]] = {}  # of finished runs
+        self._drawn: dict[Path, dict[str, Drawn]] = {}  # by arm
+        self._told: set[Trial] = set()  # finished, and in the table
+        for sources in self._sources.values():
+            for run in sources.values():
+                self._read(run)
+        self._told = {trial for trial in self._trials if self._is_finished(trial)}
 
     def run(self, max_running: int) -> SweepOutcome:
         jobs = self._jobs()
-        with SweepProgress(self._name, self._trials, self._folders, self._layout) as progress:
+        with SweepProgress(self._name, self._plan.runs, self._layout) as progress:
+            for sentence in self._plan.shared:
+                progress.say(sentence)
             if not jobs:
                 progress.say(f"all {len(self._trials)} runs of {self._name} are finished")
             pool = JobPool(
@@ -115,8 +138,43 @@ class _Sweep:
             look()
         return SweepOutcome(self._write_table(), not is_over, pool.failed)
 
+    def _read(self, run: SweepRun) -> bool:
+        """Whether a run is finished; its report is kept."""
+        if run.folder not in self._reports and is_finished(run.folder):
+            self._reports[run.folder] = rows_of(run.folder)
+        return run.folder in self._reports
+
+    def _is_finished(self, trial: Trial) -> bool:
+        return self._sources[trial][MODULAR].folder in self._reports
+
+    def _results_of(self, trial: Trial) -> list[ReportRow]:
+        """The rows of a trial's arms, from the runs that trained them, in the order of a report."""
+        found = [
+            row
+            for arm, run in self._sources[trial].items()
+            for row in self._reports.get(run.folder, ())
+            if arm_of_row(row) == arm
+        ]
+        return sorted(found, key=place_in_table)
+
+    def _drawn_of(self, trial: Trial) -> dict[str, Drawn]:
+        found = {}
+        for arm, run in self._sources[trial].items():
+            if run.folder in self._reports and run.folder not in self._drawn:
+                scores = document_scores_of(run.folder)
+                self._drawn[run.folder] = {each: drawn(of_arm) for each, of_arm in scores.items()}
+            if arm in self._drawn.get(run.folder, {}):
+                found[arm] = self._drawn[run.folder][arm]
+        return found
+
     def _write_table(self) -> SweepTable:
-        table = make_table(self._name, self._in_table, self._rows)
+        finished = [trial for trial in self._in_table if self._is_finished(trial)]
+        table = make_table(
+            self._name,
+            self._in_table,
+            {trial: self._results_of(trial) for trial in finished},
+            {trial: self._drawn_of(trial) for trial in finished},
+        )
         if table.rows:
             write_atomically(self._layout.table("json"), table.to_json())
             write_atomically(self._layout.table("md"), render_sweep_markdown(table).encode())
@@ -126,36 +184,33 @@ class _Sweep:
 
     def _add_finished(self, tell: Callable[[Event], None]) -> None:
         """Takes the runs that have finished since the last call into the table."""
-        for trial in self._trials:
-            if trial in self._rows or not is_finished(self._folders[trial]):
-                continue
-            self._rows[trial] = rows_of(self._folders[trial])
-            table = self._write_table()
-            perplexity = next(
-                row.perplexity
-                for row in table.runs
-                if (row.name, row.seed) == (trial.row, trial.seed)
-            )
+        for run in self._plan.runs:
+            self._read(run)
+        new = [t for t in self._trials if t not in self._told and self._is_finished(t)]
+        for trial in new:
+            self._told.add(trial)
+            perplexity = next(r.perplexity for r in self._results_of(trial) if r.name == MODULAR)
             fields = {
                 "row": str(trial),
                 "perplexity": perplexity,
-                "finished": sum(trial in self._rows for trial in self._trials),
+                "finished": len(self._told),
                 "total": len(self._trials),
             }
             tell(Event("row_finished", fields))
+        if new:
+            self._write_table()
 
     def _jobs(self) -> list[Job]:
         """The runs that are left, each after the base model that it begins with."""
         jobs: dict[str, Job] = {}
         prepared_by: dict[str, tuple[str, Path]] = {}  # text -> title and folder of the first
-        for trial in self._trials:
-            folder = self._folders[trial]
-            if trial in self._rows:
+        for run in self._plan.runs:
+            if run.folder in self._reports:
                 continue
-            digest = base_digest(trial.config)
+            digest = base_digest(run.config)
             shared, title = self._layout.shared(digest), f"base model {digest}"
-            if not Layout(folder).ledger.exists() and title not in jobs:
-                text = corpus_digest(trial.config)
+            if not Layout(run.folder).ledger.exists() and title not in jobs:
+                text = corpus_digest(run.config)
                 before, prepared = prepared_by.setdefault(text, (title, shared))
                 if not has_base_model(shared):
                     jobs[title] = Job(
@@ -163,36 +218,36 @@ class _Sweep:
                         shared,
                         "pretrain",
                         before if before in jobs else None,
-                        _begin_shared(trial, shared, None if prepared == shared else prepared),
+                        _begin_shared(run, shared, None if prepared == shared else prepared),
                         lambda shared=shared: has_base_model(shared),
                     )
-            jobs[str(trial)] = Job(
-                str(trial),
-                folder,
+            jobs[run.title] = Job(
+                run.title,
+                run.folder,
                 "worker",
                 title if title in jobs else None,
-                _begin_row(trial, folder, shared),
-                lambda folder=folder: is_finished(folder),
+                _begin_row(run, shared),
+                lambda folder=run.folder: is_finished(folder),
             )
         return list(jobs.values())
 
 
-def _begin_shared(trial: Trial, shared: Path, prepared: Path | None) -> Callable[[], Event]:
+def _begin_shared(run: SweepRun, shared: Path, prepared: Path | None) -> Callable[[], Event]:
     def begin() -> Event:
-        begin_shared(shared, trial.config, prepared)
-        return Event("base_begun", {"shared": shared.name, "row": str(trial)})
+        begin_shared(shared, run.config, prepared)
+        return Event("base_begun", {"shared": shared.name, "row": run.title})
 
     return begin
 
 
-def _begin_row(trial: Trial, folder: Path, shared: Path) -> Callable[[], Event]:
+def _begin_row(run: SweepRun, shared: Path) -> Callable[[], Event]:
     def begin() -> Event:
-        if not Layout(folder).ledger.exists():
-            begin_row(folder, trial.config, shared)
-            return Event("row_begun", {"row": str(trial), "shared": shared.name})
-        with reading(folder) as run:
-            run.ledger.failures.retry()
-            done, total = progress_of(run)
-        return Event("row_goes_on", {"row": str(trial), "done": done / max(total, 1)})
+        if not Layout(run.folder).ledger.exists():
+            begin_row(run.folder, run.config, shared)
+            return Event("row_begun", {"row": run.title, "shared": shared.name})
+        with reading(run.folder) as opened:
+            opened.ledger.failures.retry()
+            done, total = progress_of(opened)
+        return Event("row_goes_on", {"row": run.title, "done": done / max(total, 1)})
 
     return begin

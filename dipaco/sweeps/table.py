@@ -7,21 +7,25 @@ paths and tokens, from which it differs only in what is shared. Differences are 
 
 import dataclasses
 import itertools
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from dipaco.config import MODULAR, RunConfig
+from dipaco.config import DATA_PARALLEL, DENSE, MODULAR, RunConfig
+from dipaco.evaluation.style import DILOCO
 from dipaco.evaluation.tables import ReportRow
 from dipaco.model.config import part_names
-from dipaco.sweeps.pairing import paired_difference
+from dipaco.sweeps.bootstrap import Drawn, Spread, interval_over_documents
+from dipaco.sweeps.notes import is_diloco, num_differing, table_notes
+from dipaco.sweeps.pairing import are_equal, paired_difference
 from dipaco.sweeps.trials import Trial
 from dipaco.topology import SHARED
 
-BEST_PATH = "_best_path"  # suffix of a report's row for the best path of each document
-ROW_SETTINGS = ("name", "seed", "topology", "phases", "baselines", "evaluation", "reroute")
+# Of rows of the same finished modules that are routed otherwise, or mix paths.
+OTHERWISE = re.compile(r"_(best_path|by_features|by_likelihood|ensemble(_2|_renewed)?)$")
 COSTS = ("steps", "tokens", "parameters_per_path", "flops")  # the costs in which rows may be equal
 
 
@@ -36,7 +40,7 @@ class LevelSummary:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepRow(ReportRow):
-    """A `ReportRow` over all seeds: mean perplexity, median seconds, the first seed's costs."""
+    """A `ReportRow` over all seeds: mean perplexity, median times, the first seed's costs."""
 
     sweep: str
     levels: list[LevelSummary]
@@ -44,6 +48,9 @@ class SweepRow(ReportRow):
     spread: float | None  # half-width of the difference to the first row (95 %, paired)
     held_equal: list[str]  # the COSTS that equal those of the first row
     perplexities: list[float]  # one a seed
+    # Of the difference to the first row: ends of another 95 % interval, over validation documents.
+    over_documents: Spread | None = None
+    kind: str = MODULAR  # of model: an arm of a run, or `DiLoCo`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,10 +60,12 @@ class Ordering:
     better: str
     worse: str
     difference: float  # perplexity of `worse` - `better`, mean over paired seeds
-    spread: float | None  # half-width of its 95 % interval
+    spread: float | None  # half-width of its 95 % interval; None with fewer than three seeds
     seeds: list[int]
     resolved: bool  # whether the interval excludes zero
+    is_equal: bool  # the same perplexity under every seed: one run, or two of equal settings
     held_equal: list[str]
+    over_documents: Spread | None = None  # ends of another 95 % interval: over documents
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,15 +87,11 @@ class SweepTable:
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
 
-def is_diloco(config: RunConfig) -> bool:
-    """Whether several paths share every part, and are averaged at outer steps."""
-    owning = [level for level in config.topology.levels if level.parts]
-    all_is_shared = all(level.experts == SHARED for level in owning)
-    return config.num_paths > 1 and all_is_shared and not config.outer.synchronous
-
-
 def make_table(
-    sweep: str, trials: Sequence[Trial], results: Mapping[Trial, Sequence[ReportRow]]
+    sweep: str,
+    trials: Sequence[Trial],
+    results: Mapping[Trial, Sequence[ReportRow]],
+    drawn: Mapping[Trial, Mapping[str, Drawn]] | None = None,
 ) -> SweepTable:
     """The table of a sweep.
 
@@ -94,10 +99,13 @@ def make_table(
       sweep: its name.
       trials: the runs in the table, finished or not.
       results: trial -> the rows of its report; unfinished trials are absent.
+      drawn: trial -> arm -> its perplexities on drawings of documents, for the intervals over
+        documents; absent trials have none.
     """
     configs = {trial.row: trial.config for trial in trials if trial in results}
     values: dict[str, dict[int, ReportRow]] = {}  # name in the table -> seed -> row
-    main: dict[str, str] = {}  # name in the table -> row of the sweep, without best paths
+    on_drawings: dict[str, dict[int, Drawn]] = {}  # name in the table -> seed -> run
+    main: dict[str, str] = {}  # name in the table -> row of the sweep, without `OTHERWISE`
     for row in configs:
         for trial in (t for t in trials if t.row == row and t in results):
             for result in results[trial]:
@@ -105,8 +113,10 @@ def make_table(
                 if configs[row].num_paths == 1 and name != row and "/" not in name:
                     continue  # one path is its own best path
                 values.setdefault(name, {})[trial.seed] = result
-                if not result.name.endswith(BEST_PATH):
+                if not OTHERWISE.search(result.name):
                     main[name] = row
+                of_arm = (drawn or {}).get(trial, {}).get(result.name)
+                on_drawings.setdefault(name, {}).update({trial.seed: of_arm} if of_arm else {})
     reference = next(iter(values), "")
     config_of = {name: configs[_owner(name, configs)] for name in values}
     apart = [name for name in values if config_of[name].data != config_of[reference].data]
@@ -114,11 +124,11 @@ def make_table(
     for name, row in main.items():
         other = _diloco_of(name, values, configs) if name == row else None
         if other is not None:
-            compared = _compare(other, values[other], name, values[name])
+            compared = _compare(other, name, values, on_drawings)
             if compared is not None:
                 to_diloco[name] = compared
     pairs = (
-        _compare(a, values[a], b, values[b])
+        _compare(a, b, values, on_drawings)
         for a, b in itertools.combinations(main, 2)
         if config_of[a].data == config_of[b].data
     )
@@ -126,7 +136,15 @@ def make_table(
         sweep=sweep,
         reference=reference,
         rows=[
-            _sweep_row(sweep, name, values, reference, config_of[name], is_apart=name in apart)
+            _sweep_row(
+                sweep,
+                name,
+                values,
+                on_drawings,
+                reference,
+                config_of[name],
+                is_apart=name in apart,
+            )
             for name in values
         ],
         to_diloco=to_diloco,
@@ -139,12 +157,16 @@ def make_table(
         ],
         missing=[str(trial) for trial in trials if trial not in results],
         apart=apart,
-        notes=_notes(
+        notes=table_notes(
             configs,
             main,
-            to_diloco,
+            {
+                name: against.worse if against.better == name else against.better
+                for name, against in to_diloco.items()
+            },
             [name for name in apart if name in main],
             has_best_paths=len(main) < len(values),
+            num_seeds=max((len(by_seed) for by_seed in values.values()), default=0),
         ),
     )
 
@@ -179,26 +201,18 @@ def _diloco_of(
         and configs[other].data == config.data
         and _tokens(values[other]) == tokens
     ]
-    return min(fitting, key=lambda other: len(_differing(config, configs[other])), default=None)
+    return min(fitting, key=lambda other: num_differing(config, configs[other]), default=None)
 
 
 def _tokens(by_seed: Mapping[int, ReportRow]) -> int:
     return next(iter(by_seed.values())).tokens
 
 
-def _differing(one: RunConfig, other: RunConfig) -> list[str]:
-    """Groups of settings in which two rows differ, apart from what is shared."""
-    return [
-        field.name
-        for field in dataclasses.fields(RunConfig)
-        if field.name not in ROW_SETTINGS and getattr(one, field.name) != getattr(other, field.name)
-    ]
-
-
 def _sweep_row(
     sweep: str,
     name: str,
     values: Mapping[str, Mapping[int, ReportRow]],
+    on_drawings: Mapping[str, Mapping[int, Drawn]],
     reference: str,
     config: RunConfig,
     *,
@@ -206,23 +220,49 @@ def _sweep_row(
 ) -> SweepRow:
     by_seed = values[name]
     rows = [by_seed[seed] for seed in sorted(by_seed)]
-    to_first = None
+    to_first = over_documents = None
     if name != reference and not is_apart:
         to_first = paired_difference(_perplexities(values[reference]), _perplexities(by_seed))
+        over_documents = interval_over_documents(on_drawings[reference], on_drawings[name])
     common: dict[str, Any] = dataclasses.asdict(rows[0]) | {
         "name": name,
         "perplexity": statistics.fmean(row.perplexity for row in rows),
+        "wrong_path_perplexity": _mean([row.wrong_path_perplexity for row in rows]),
         "seconds": statistics.median(row.seconds for row in rows),
+        "machine_seconds": statistics.median(row.machine_seconds for row in rows),
+        "link_seconds": {
+            link: statistics.median(row.link_seconds[link] for row in rows)
+            for link in rows[0].link_seconds
+        },
     }
     return SweepRow(
         **common,
         sweep=sweep,
         levels=_levels(name, config),
+        kind=_kind(name, config),
         seeds=sorted(by_seed),
         spread=None if to_first is None else to_first.half_width,
         held_equal=_held_equal(next(iter(values[reference].values())), rows[0]),
         perplexities=[row.perplexity for row in rows],
+        over_documents=over_documents,
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return statistics.fmean(there) if there else None
+
+
+def _kind(name: str, config: RunConfig) -> str:
+    """`dense`, `data_parallel`, ...: what is trained, whatever a row is called."""
+    if "/" in name:  # a dense baseline of the row's run
+        return name.rpartition("/")[2]
+    if config.num_paths == 1:
+        return DENSE
+    if is_diloco(config):
+        return DILOCO
+    shares_all = all(level.experts == SHARED for level in config.topology.levels if level.parts)
+    return DATA_PARALLEL if shares_all else MODULAR
 
 
 def _levels(name: str, config: RunConfig) -> list[LevelSummary]:
@@ -243,8 +283,12 @@ def _held_equal(one: ReportRow, other: ReportRow) -> list[str]:
 
 
 def _compare(
-    one: str, ones: Mapping[int, ReportRow], other: str, others: Mapping[int, ReportRow]
+    one: str,
+    other: str,
+    values: Mapping[str, Mapping[int, ReportRow]],
+    on_drawings: Mapping[str, Mapping[int, Drawn]],
 ) -> Ordering | None:
+    ones, others = values[one], values[other]
     interval = paired_difference(_perplexities(ones), _perplexities(others))
     if interval is None:
         return None
@@ -256,55 +300,7 @@ def _compare(
         spread=interval.half_width,
         seeds=list(interval.seeds),
         resolved=interval.is_resolved,
+        is_equal=are_equal(_perplexities(ones), _perplexities(others)),
+        over_documents=interval_over_documents(on_drawings[better], on_drawings[worse]),
         held_equal=_held_equal(next(iter(ones.values())), next(iter(others.values()))),
     )
-
-
-def _notes(
-    configs: Mapping[str, RunConfig],
-    main: Mapping[str, str],
-    to_diloco: Mapping[str, Ordering],
-    apart: Sequence[str],
-    *,
-    has_best_paths: bool,
-) -> list[str]:
-    alone = [
-        name
-        for name, row in main.items()
-        if name == row
-        and configs[row].num_paths > 1
-        and not is_diloco(configs[row])
-        and name not in to_diloco
-    ]
-    differing: dict[str, list[str]] = {}  # groups of settings -> rows
-    for name, against in to_diloco.items():
-        other = against.worse if against.better == name else against.better
-        if settings := ", ".join(_differing(configs[name], configs[other])):
-            differing.setdefault(settings, []).append(name)
-    notes = [
-        "perplexity is the mean over seeds; ± is half the 95 % interval of the difference, paired "
-        "by seed (Student's t). A difference is resolved where its interval excludes zero; of many "
-        "comparisons, one in twenty would be by chance.",
-        "to DiLoCo: against the DiLoCo row of as many paths and tokens on the same text, which "
-        "shares everything. That difference is what modules bring, where nothing else differs.",
-        "held equal: what the row has in common with the first; a difference in anything else "
-        "may be what made it better or worse.",
-    ]
-    notes += [
-        f"That DiLoCo row has other settings also under {settings}: {', '.join(names)}."
-        for settings, names in differing.items()
-    ]
-    if has_best_paths:
-        notes.append(
-            f"NAME{BEST_PATH} picks each document's path after the fact: a bound that no router "
-            "can reach. It takes no part in the orderings."
-        )
-    if alone:
-        notes.append(
-            f"Without a DiLoCo row of as many paths and tokens in this table: {', '.join(alone)}."
-        )
-    if apart:
-        notes.append(
-            f"On other text than the first row, and not compared with it: {', '.join(apart)}."
-        )
-    return notes

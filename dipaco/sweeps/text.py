@@ -1,17 +1,60 @@
 """A sweep's table as text, for a terminal and as Markdown: columns, orderings, levels."""
 
+import textwrap
 from collections.abc import Mapping
 
-from dipaco.evaluation.tables import columns_as_markdown, columns_as_text, duration, quantity
-from dipaco.sweeps.pairing import Interval, mean_interval, paired_difference
-from dipaco.sweeps.table import BEST_PATH, LevelSummary, Ordering, SweepRow, SweepTable
+from dipaco.evaluation.tables import (
+    PLAIN_WIDTH,
+    columns_as_markdown,
+    columns_within,
+    duration,
+    link_heading,
+    num_bytes,
+    quantity,
+)
+from dipaco.sweeps.bootstrap import Spread
+from dipaco.sweeps.notes import BEST_PATH
+from dipaco.sweeps.pairing import (
+    LEAST_SEEDS,
+    Interval,
+    are_equal,
+    mean_interval,
+    paired_difference,
+)
+from dipaco.sweeps.table import LevelSummary, Ordering, SweepRow, SweepTable
 
-MOST_OF_ONE_SEED = 10  # differences of a single seed that are listed; they cannot be resolved
+LONGEST_REFERENCE = 20  # characters of its name in a heading
+NOT_ON_TERMINAL = (
+    "over documents",
+    "wrong path",
+    "path size",
+    "steps",
+    "tokens",
+    "flops",
+    "bytes sent",
+    "held equal",
+)
+UNRESOLVED = " (not resolved)"
+MOST_OF_FEW_SEEDS = 10  # differences without an interval that are listed
 
 
-def render_sweep_text(table: SweepTable) -> str:
-    """For a terminal."""
-    return columns_as_text(*_columns(table)) + "\n\n" + "\n".join(ordering_lines(table))
+def render_sweep_text(table: SweepTable, width: int = PLAIN_WIDTH) -> str:
+    """For a terminal of `width` columns: without columns that most rows have in common, those that
+    are empty, and those that there is no room for; ? marks a difference that is not resolved.
+    """
+    headings, lines = _columns(table)
+    cells = {
+        heading: [line[number].replace(UNRESOLVED, " ?") for line in lines]
+        for number, heading in enumerate(headings)
+        if heading not in NOT_ON_TERMINAL and any(line[number] for line in lines)
+    }
+    links = [link_heading(link) for link in reversed(_links(table))]
+    first_to_go = [*links, "bytes per machine", "time", "to DiLoCo", "total size", "seeds"]
+    orderings = [
+        textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+        for line in ordering_lines(table)
+    ]
+    return "\n".join([columns_within(cells, width, first_to_go, "table.md"), "", *orderings])
 
 
 def render_sweep_markdown(table: SweepTable) -> str:
@@ -22,7 +65,7 @@ def render_sweep_markdown(table: SweepTable) -> str:
     notes = "\n".join(f"- {note}" for note in table.notes)
     orderings = "\n".join(f"- {line}" for line in ordering_lines(table))
     missing = f"\nNot finished: {'; '.join(table.missing)}.\n" if table.missing else ""
-    return f"""# Sweep {table.sweep}
+    return f"""# {table.sweep}
 
 {columns_as_markdown(*_columns(table))}
 {missing}
@@ -36,29 +79,48 @@ Orderings, by the paired difference over seeds:
 | :-- | :-- |
 {levels}
 
-![Perplexity against parameters, tokens and bytes sent](plot.png)
+![Rows by perplexity, how far each is from the first row, and what it costs](plot.png)
 """
 
 
 def ordering_lines(table: SweepTable) -> list[str]:
     """Pairs of rows, the better one first: resolved differences, then unresolved ones, then some
-    with only one common seed; each group with the largest first.
+    with too few common seeds for an interval; each group with the largest first. Then rows that are
+    equal.
     """
 
     def line(ordering: Ordering, sign: str) -> str:
         spread = "" if ordering.spread is None else f" ± {ordering.spread:.2f}"
-        return f"{ordering.better} {sign} {ordering.worse} by {ordering.difference:.2f}{spread}"
+        documents = ""
+        if ordering.over_documents is not None:
+            documents = f", over documents {_ends(ordering.over_documents)}"
+        difference = f"{ordering.difference:.2f}{spread}{documents}"
+        return f"{ordering.better} {sign} {ordering.worse} by {difference}"
 
-    ranked = sorted(table.orderings, key=lambda ordering: -ordering.difference)
+    different = [ordering for ordering in table.orderings if not ordering.is_equal]
+    ranked = sorted(different, key=lambda ordering: -ordering.difference)
     several = [ordering for ordering in ranked if ordering.spread is not None]
-    single = [ordering for ordering in ranked if ordering.spread is None]
+    few = [ordering for ordering in ranked if ordering.spread is None]
     lines = [f"resolved: {line(o, '<')}" for o in several if o.resolved]
     lines += [f"not resolved: {line(o, '?')}" for o in several if not o.resolved]
-    lines += [f"not resolved, of one seed: {line(o, '?')}" for o in single[:MOST_OF_ONE_SEED]]
-    if len(single) > MOST_OF_ONE_SEED:
-        more = len(single) - MOST_OF_ONE_SEED
-        lines.append(f"not resolved, of one seed: {more} more, in table.json")
-    return lines
+    for ordering in few[:MOST_OF_FEW_SEEDS]:
+        number = len(ordering.seeds)
+        seeds = "one seed" if number == 1 else f"{number} seeds (intervals need {LEAST_SEEDS})"
+        lines.append(f"not resolved, of {seeds}: {line(ordering, '?')}")
+    if len(few) > MOST_OF_FEW_SEEDS:
+        more = len(few) - MOST_OF_FEW_SEEDS
+        lines.append(f"not resolved, of fewer than {LEAST_SEEDS} seeds: {more} more, in table.json")
+    return lines + [f"equal under every seed: {' = '.join(names)}" for names in _equal_rows(table)]
+
+
+def _equal_rows(table: SweepTable) -> list[list[str]]:
+    """Groups of rows that are equal, in the order of the table."""
+    groups: list[set[str]] = []
+    for pair in ({o.better, o.worse} for o in table.orderings if o.is_equal):
+        joined = [group for group in groups if group & pair]
+        groups = [group for group in groups if group not in joined]
+        groups.append(pair.union(*joined))
+    return [[row.name for row in table.rows if row.name in group] for group in groups]
 
 
 def _columns(table: SweepTable) -> tuple[list[str], list[list[str]]]:
@@ -66,19 +128,28 @@ def _columns(table: SweepTable) -> tuple[list[str], list[list[str]]]:
         "row",
         "seeds",
         "perplexity",
-        f"to {table.reference or 'first'}",
+        f"to {table.reference if 0 < len(table.reference) <= LONGEST_REFERENCE else 'first row'}",
+        "over documents",
         "to DiLoCo",
+        "wrong path",
         "path size",
         "total size",
         "steps",
         "tokens",
         "flops",
         "bytes sent",
+        "bytes per machine",
         "time",
+        *(link_heading(link) for link in _links(table)),
         "held equal",
     ]
     by_name = {row.name: row for row in table.rows}
     return headings, [_cells(table, row, by_name) for row in table.rows]
+
+
+def _links(table: SweepTable) -> list[str]:
+    """The rates that the rows' times are given for."""
+    return list(dict.fromkeys(link for row in table.rows for link in row.link_seconds))
 
 
 def _cells(table: SweepTable, row: SweepRow, by_name: Mapping[str, SweepRow]) -> list[str]:
@@ -87,11 +158,11 @@ def _cells(table: SweepTable, row: SweepRow, by_name: Mapping[str, SweepRow]) ->
     if row is first or row.name in table.apart:
         to_first, held = "", ""
     else:
-        difference = paired_difference(
-            dict(zip(first.seeds, first.perplexities, strict=True)),
-            dict(zip(row.seeds, row.perplexities, strict=True)),
-        )
+        of_first = dict(zip(first.seeds, first.perplexities, strict=True))
+        of_row = dict(zip(row.seeds, row.perplexities, strict=True))
+        difference = paired_difference(of_first, of_row)
         to_first = "" if difference is None else _difference(difference)
+        to_first = "equal" if are_equal(of_first, of_row) else to_first
         held = ", ".join(row.held_equal).replace("parameters_per_path", "path size")
     against = table.to_diloco.get(row.name)
     return [
@@ -99,16 +170,28 @@ def _cells(table: SweepTable, row: SweepRow, by_name: Mapping[str, SweepRow]) ->
         str(len(row.seeds)),
         f"{own.mean:.2f}",
         to_first,
+        "" if row.over_documents is None else _ends(row.over_documents, "+"),
         "" if against is None else _signed(against, row.name),
+        "" if row.wrong_path_perplexity is None else f"{row.wrong_path_perplexity:.2f}",
         quantity(row.parameters_per_path),
         quantity(row.parameters_total),
         f"{row.steps:,}",
         quantity(row.tokens),
         quantity(row.flops),
-        f"{quantity(row.bytes_sent)}B" if row.bytes_sent else "0",
+        num_bytes(row.bytes_sent),
+        num_bytes(row.bytes_per_machine),
         duration(row.seconds),
+        *(
+            duration(row.link_seconds[link]) if link in row.link_seconds else ""
+            for link in _links(table)
+        ),
         held,
     ]
+
+
+def _ends(spread: Spread, sign: str = "") -> str:
+    low, high = spread
+    return f"{low:{sign}.2f} to {high:{sign}.2f}"
 
 
 def _signed(ordering: Ordering, row: str) -> str:
@@ -119,7 +202,7 @@ def _signed(ordering: Ordering, row: str) -> str:
 def _difference(interval: Interval) -> str:
     if interval.half_width is None:
         return f"{interval.mean:+.2f}"
-    mark = "" if interval.is_resolved else " (not resolved)"
+    mark = "" if interval.is_resolved else UNRESOLVED
     return f"{interval.mean:+.2f} ± {interval.half_width:.2f}{mark}"
 
 

@@ -4,7 +4,7 @@ from dipaco.errors import DipacoError
 
 
 class PartUnowned(DipacoError):
-    """No level owns `{part}`. Levels own: {owned}. Add it to one of them."""
+    """No level owns `{part}`. Levels own: {owned}. Add it to one of them; for a grid, `--set topology=2x2` spreads the blocks."""
 
 
 class PartOwnedTwice(DipacoError):

@@ -17,9 +17,13 @@ class Level:
     multiplies the number of paths by P, which expresses P replicas of shared parameters (DiLoCo).
     """
 
-    name: str  # lower case, as it appears in module ids: `early`
-    parts: tuple[str, ...] = ()  # names of the model's parts that it owns
-    experts: int = SHARED  # alternatives K_l; SHARED = 1, PER_PATH = 0
+    name: str
+    """Its name in lower case, as in the modules' names: `early`."""
+    parts: tuple[str, ...] = ()
+    """Parts of the model that it owns, by name: `embed`, `block_00`, `head`."""
+    experts: int = SHARED
+    """Modules that a path chooses from (DiPaCo's K, section 2.3): 1 (`SHARED`) = one, used by all
+    paths; 0 (`PER_PATH`) = one for each path."""
 
     def __post_init__(self):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):

@@ -20,6 +20,7 @@ class Topology:
     """
 
     levels: tuple[Level, ...]
+    """Levels in order; each part of the model belongs to one of them."""
 
     def __post_init__(self):
         if not self.levels:

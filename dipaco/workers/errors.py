@@ -46,6 +46,10 @@ class SnapshotOfOtherData(DipacoError):
     is_lasting = True
 
 
+class TextChanged(DipacoError):
+    """The sources no longer give the text that the base model of `{origin}` was trained on. Put them back as they were, or prepare that run again."""
+
+
 class CannotStartFrom(DipacoError):
     """Cannot start from {source}: {problem}."""
 

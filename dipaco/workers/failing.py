@@ -5,17 +5,21 @@ several tasks in a row fail, while others are at work, ends: the fault may be it
 machine that fails fast would otherwise take and fail everybody's tasks.
 """
 
+import errno
+import os
 from collections.abc import Sequence
 
 from dipaco.control.failures import Failure
 from dipaco.control.tasks import Claim, Task
-from dipaco.errors import ClaimLost
+from dipaco.errors import ClaimLost, DiskFull, MachineFault, NotWritable, missing_package
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import ManyTasksFailed, TaskFailed
 
 MOST_FAILING = 3  # different tasks in a row, before the worker ends
 REASON_CHARACTERS = 500
+IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+IS_SICK = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 class FailureCounter:
@@ -80,8 +84,21 @@ class FailureCounter:
         refuse_stuck(failed)
 
     def _has_others(self) -> bool:
-        members = self._run.ledger.members.list()
-        return any(member.state == "here" and member.name != self._name for member in members)
+        return any(member.name != self._name for member in self._run.ledger.members.here())
+
+
+def fault_of_machine(error: Exception) -> MachineFault | None:
+    """The fault of this machine behind an error: its log does not fit on the disk, say, or a
+    package for training is missing. None: it may be the task's.
+    """
+    if (missing := missing_package(error)) is not None:
+        return missing
+    if not isinstance(error, OSError) or error.errno not in (*IS_FULL, *IS_SICK):
+        return None
+    file = error.filename or "the log or the events of this process"
+    if error.errno in IS_FULL:
+        return DiskFull(file=file)
+    return NotWritable(file=file, problem=os.strerror(error.errno))
 
 
 def refuse_stuck(failed: Sequence[Failure]) -> None:

@@ -1,10 +1,15 @@
 """Garbage collection: deletes objects that recorded facts have superseded, within `retention`.
 
-A crash before it leaves bytes behind, until `clean_up` runs or the report is written.
+A crash before it leaves bytes behind, until `clean_up` runs or the report is written. Once the
+report is recorded, less is needed: what is left can be released, read, started from and gone on
+with. `cleaning.py` removes more, if it is asked to.
 """
 
+from dipaco.config import MODULAR
 from dipaco.control.tasks import Claim
+from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
+from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
 
 
 def superseded_partial_snapshots(run: Run, claim: Claim, but: str | None = None) -> list[str]:
@@ -44,15 +49,40 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
 
 
 def collect_all(run: Run) -> None:
-    """Deletes contributions and snapshots that are superseded or that no fact names. Only while
-    nothing is written.
+    """Deletes contributions and snapshots that are superseded or that no fact names, and of a
+    finished run all that it is not asked for. Only while nothing is written.
     """
     keep = run.config.retention
+    if run.ledger.queue.is_finished():
+        folders = (CONTRIBUTIONS, SNAPSHOTS, MODULES, OUTER_STATES)
+        run.objects.delete_unreferenced(_needed_when_finished(run), folders)
+        return
     run.objects.delete_unreferenced(
         run.ledger.retention.live_names(
             snapshots=keep.num_snapshots, contributions=keep.num_contributions
         )
     )
+
+
+def _needed_when_finished(run: Run) -> set[str]:
+    """Names of contributions, snapshots, modules and outer states that a finished run keeps."""
+    keep, plan, retention = run.config.retention, run.plan, run.ledger.retention
+    snapshots = keep.num_finished_snapshots
+    contributions = keep.num_contributions
+    if keep.contributions is not None:
+        # Only those who were late are waited for again, by a run that goes back.
+        contributions = min(contributions, snapshots) if plan.arm(MODULAR).has_quorum else 0
+    base = "" if keep.snapshots is None else plan.base.name
+    live = retention.live_names(snapshots=snapshots, contributions=contributions, but=base)
+    modules = retention.modules_of_finished(plan, MODULAR, states=snapshots)
+    return live | modules | _given_names(run)
+
+
+def _given_names(run: Run) -> set[str]:
+    """Names of the objects that the run was begun with (`--from`, `--init-from`)."""
+    base = run.given("base")
+    receipts = [*([] if base is None else [base]), *(run.given("modules") or {}).values()]
+    return {Receipt(*receipt).name for receipt in receipts}
 
 
 def _superseded_modules(run: Run, claim: Claim) -> list[str]:

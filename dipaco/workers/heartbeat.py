@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Self
 
 from dipaco.control.ledger import Ledger
+from dipaco.control.life import Life
 from dipaco.control.meta import RunCommand
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.control.tasks import Claim
 from dipaco.errors import DipacoError, MachineFault, RunOfOtherVersion
 from dipaco.runs.version import check_program
 from dipaco.workers.errors import LeaseNotRenewed, NameLost
-from dipaco.workers.life import Life
 
 HEARTBEATS_PER_LEASE = 4
 MAX_HEARTBEAT_SECONDS = LEASE_SECONDS / HEARTBEATS_PER_LEASE  # with longer leases too

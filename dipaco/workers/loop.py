@@ -24,7 +24,7 @@ from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
 from dipaco.workers.execution import execute
-from dipaco.workers.failing import FailureCounter
+from dipaco.workers.failing import FailureCounter, fault_of_machine
 from dipaco.workers.garbage_collection import collect_after, superseded_partial_snapshots
 from dipaco.workers.heartbeat import LeaseRenewer, heartbeat_seconds
 from dipaco.workers.hosts import SINGLE_HOST, HostGroupBroken, Hosts
@@ -66,7 +66,7 @@ class Worker:
     ):
         self._phase_runner = phase_runner
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
-        self._kinds = [kind for kind in kinds if hosts.count == 1 or kind not in SINGLE_HOST_ONLY]
+        self._kinds = kinds_done_by(hosts, kinds)
         self._lease_seconds, self._hosts = lease_seconds, hosts
         self._thread = threading.get_ident()
         self._failures = FailureCounter(run, name, callbacks)
@@ -191,6 +191,8 @@ class Worker:
         except (MachineFault, HostGroupBroken):
             raise
         except Exception as error:
+            if (fault := fault_of_machine(error)) is not None:
+                raise fault from error
             # After its claim is lost, a task may miss inputs: other workers have gone on.
             if isinstance(error, DipacoError) and not all(map(self._still_holds, claims)):
                 self._lose(claims)
@@ -287,6 +289,11 @@ class Worker:
         with contextlib.suppress(DipacoError):
             return self._run.ledger.queue.is_held(claim)
         return True
+
+
+def kinds_done_by(hosts: Hosts, kinds: Collection[Kind]) -> list[Kind]:
+    """Of these, what a worker of these hosts claims."""
+    return [kind for kind in kinds if hosts.count == 1 or kind not in SINGLE_HOST_ONLY]
 
 
 class _Regularly:

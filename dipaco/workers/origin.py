@@ -1,4 +1,5 @@
-"""What a new run may start from: a Hugging Face checkpoint, or the modules of another run.
+"""What a new run may start from: a Hugging Face checkpoint, or the modules or the base model of
+another run.
 
 The bytes are copied into the new run when it begins, and their receipts recorded in its ledger: the
 origin may be deleted afterwards.
@@ -10,21 +11,43 @@ from pathlib import Path
 from typing import Any
 
 from dipaco.config import MODULAR, RunConfig
-from dipaco.data.config import DataConfig, EdgeNames, data_from, edge_names
+from dipaco.control.plan import BASE
+from dipaco.data.config import (
+    DataConfig,
+    EdgeNames,
+    corpus_settings,
+    data_from,
+    edge_names,
+)
 from dipaco.data.edge_tokens import edge_names_of_checkpoint, edge_tokens
 from dipaco.data.errors import BadTokenizer
 from dipaco.data.tokenizer import Tokenizer, load_tokenizer
+from dipaco.files import link_folder
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import reading
+from dipaco.runs.progress import base_costs, costs_of_start
+from dipaco.runs.rules import Recorded
 from dipaco.runs.run import Run
 from dipaco.store.address import Address
+from dipaco.store.layout import Layout
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.topology import ModuleId, Topology
 from dipaco.workers.errors import CannotStartFrom, OptionTooLate
 
 Given = Mapping[str, Any]
+
+# Settings of routing that a router is not fitted by before phase 0.
+NOT_OF_THE_FIT = (
+    "overlap",
+    "alternations",
+    "target_share",
+    "regularisation",
+    "rule",
+    "shortlist",
+    "prior",
+)
 
 
 def from_checkpoint(config: RunConfig, where: Path | Address, checkpoint: Path) -> Given:
@@ -53,21 +76,28 @@ def from_checkpoint(config: RunConfig, where: Path | Address, checkpoint: Path) 
     }
 
 
-def from_run(config: RunConfig, where: Path | Address, source: str) -> Given:
-    """Modules start as those of another run after a phase, `DIR@PHASE`. The base model, the
-    tokenizer and, for the same number of paths, the router come from there too; nothing is
-    pre-trained.
+def from_run(
+    config: RunConfig, where: Path | Address, source: str, rules: Recorded | None = None
+) -> Given:
+    """Modules start as those of another run after a phase, `DIR@PHASE`, or as its base model,
+    `DIR@base`. The base model, the tokenizer and, for the same number of paths, the router come
+    from there too; nothing is pre-trained. Rules of its own are those of `rules` alone.
 
     Raises:
-      CannotStartFrom: `source` is not of that form, or a module has no counterpart there.
+      CannotStartFrom: `source` is not of that form, a module has no counterpart there, its
+        documents are routed by another rule, or, for the base model, the text is another one.
     """
     name, at, phase = source.rpartition("@")
-    if not at or not phase.isdigit():
+    if not at or not (phase.isdigit() or phase == BASE):
         raise CannotStartFrom(
-            source=source, problem="expected DIR@PHASE, for example runs/quickstart@4"
+            source=source,
+            problem="expected DIR@PHASE or DIR@base, for example runs/quickstart@4",
         )
     with reading(Address.parse(name)) as other:
         _check_model(source, other.config.model, config.model)
+        if phase == BASE:
+            return _from_base(config, Address.of(where), source, other, rules or {})
+        _check_tokenizer(source, other, config.data)
         there = other.ledger.facts.receipts_at(MODULAR, int(phase))
         if len(there) < len(other.config.topology.modules):
             whole = other.ledger.progress.phases_reached(
@@ -77,11 +107,20 @@ def from_run(config: RunConfig, where: Path | Address, source: str) -> Given:
                 source=source,
                 problem=f"its modules have reached phases 0 to {whole}, not {phase}",
             )
+        _check_not_cleaned(source, other, int(phase))
         objects = Address.of(where).objects()
         given: dict[str, Any] = {
             "origin": _origin(None, source),
             "base": save_tree(objects, "modules", other.base_parts()),
             "base_is_trained": True,
+            "base_costs": base_costs(other)._asdict(),
+            "start_costs": costs_of_start(
+                other,
+                int(phase),
+                source,
+                is_measured_alike=_measures_alike(other.config, config)
+                and other.rules == (rules or {}),
+            )._asdict(),
             "tokenizer": _save_tokenizer(objects, other.corpus.tokenizer_file),
             **_edges(config.data, source, other.corpus.tokenizer(), other.corpus.edge_names),
             "modules": {
@@ -90,10 +129,80 @@ def from_run(config: RunConfig, where: Path | Address, source: str) -> Given:
             },
         }
         if other.config.num_paths == config.num_paths:
+            _check_router_rule(source, other.rules, rules or {})
             routing = other.routing_of(MODULAR, int(phase))
             router = other.objects.read_bytes(routing.artifacts["router"])
             given["router"] = objects.write_bytes("routers", "safetensors", router)
     return given
+
+
+def _from_base(
+    config: RunConfig, where: Address, source: str, other: Run, rules: Recorded
+) -> Given:
+    """Text, tokenizer and base model of another run, for any topology; and its router, where it was
+    fitted as this run's would be, for as many paths.
+
+    The corpus is linked where both runs are in folders, else prepared again; `corpus` is the digest
+    that it must have.
+    """
+    base = other.plan.base
+    if not other.ledger.facts.modules_at(base.name, base.phases):
+        raise CannotStartFrom(source=source, problem="its base model is not trained yet")
+    there, here = corpus_settings(other.config.data), corpus_settings(config.data)
+    changed = [
+        f"`data.{name}` is {there[name]} there and {here[name]} here"
+        for name in here
+        if there[name] != here[name]
+    ]
+    if changed:
+        problem = f"{'; '.join(changed)}. It comes with its text and its tokenizer"
+        raise CannotStartFrom(source=source, problem=problem)
+    objects, costs = where.objects(), base_costs(other)
+    given: dict[str, Any] = {
+        "origin": _origin(None, source),
+        "base": save_tree(objects, "modules", other.base_parts()),
+        "base_is_trained": True,
+        "base_costs": costs._asdict(),
+        "corpus": other.corpus.digest,
+    }
+    if other.given("tokenizer") is not None:  # it did not train its own
+        given["tokenizer"] = _save_tokenizer(objects, other.corpus.tokenizer_file)
+        given["edge_names"] = list(other.corpus.edge_names)
+    is_routed = any(stage.stage == "route" for stage in other.ledger.facts.stages())
+    is_same_rule = other.rules.get("router") == rules.get("router")
+    if is_routed and is_same_rule and _fits_alike(other.config, config):
+        routing = other.stage("route")
+        router = other.objects.read_bytes(routing.artifacts["router"])
+        given["router"] = objects.write_bytes("routers", "safetensors", router)
+        carried = "text, tokenizer, base model and router"
+    else:
+        carried = "text, tokenizer and base model; the router is fitted here, to its features"
+    given["notes"] = [f"From {source}: {carried}. The figures include that model's training."]
+    if where.url is None and other.address.url is None:
+        link_folder(other.layout.corpus, Layout(where.folder).corpus)
+    return given
+
+
+def _measures_alike(one: RunConfig, other: RunConfig) -> bool:
+    """Whether both configs give the same modules the same perplexity on the same text."""
+    return all(
+        getattr(one, name) == getattr(other, name) for name in ("topology", "routing", "evaluation")
+    )
+
+
+def _fits_alike(one: RunConfig, other: RunConfig) -> bool:
+    """Whether both configs fit a router in the same way, and so that its paths mean the same."""
+
+    def of(config: RunConfig) -> tuple[Any, ...]:
+        routing = dataclasses.asdict(config.routing)
+        choices = config.topology.choices if config.routing.kind == "product_kmeans" else ()
+        return (
+            config.num_paths,
+            choices,
+            *(value for name, value in routing.items() if name not in NOT_OF_THE_FIT),
+        )
+
+    return of(one) == of(other)
 
 
 def check_origin(run: Run, init_from: Path | None, start_from: str | None) -> None:
@@ -139,10 +248,52 @@ def _modules(
                 raise CannotStartFrom(
                     source=source,
                     problem=f"`{part}` has {len(experts)} experts there, so {module} has no "
-                    "counterpart",
+                    f"counterpart. {source.rpartition('@')[0]}@base starts any topology from its "
+                    "base model",
                 )
             found[module][part] = load_tree(other.objects, receipt)[part]
     return found
+
+
+def _check_router_rule(source: str, there: Recorded, here: Recorded) -> None:
+    """Refuses modules whose documents are routed by another rule: their router comes with them."""
+    theirs, ours = there.get("router"), here.get("router")
+    if theirs == ours:
+        return
+    base = f"{source.rpartition('@')[0]}@base starts with another router"
+    if theirs is None:
+        problem = "its router is built in, and a router of your own is given. Leave that out; "
+    else:
+        problem = (
+            f"its documents are routed by `{theirs.name}`, and its modules come with their router: "
+            "give the same, in the same source, as dipaco.run(..., rules=dipaco.Rules(router=...));"
+            " "
+        )
+    raise CannotStartFrom(source=source, problem=problem + base)
+
+
+def _check_not_cleaned(source: str, other: Run, phase: int) -> None:
+    """Refuses modules that `dipaco clean` has removed: of all phases but the last."""
+    last = other.config.phases
+    if other.ledger.cleanings.removed() is not None and phase != last:
+        name = source.rpartition("@")[0]
+        left = f"{name}@{last} and {name}@base are left"
+        problem = f"`dipaco clean` has removed its modules of that phase; {left}"
+        raise CannotStartFrom(source=source, problem=problem)
+
+
+def _check_tokenizer(source: str, other: Run, wanted: DataConfig) -> None:
+    """Refuses a tokenizer with other tokens than that of the modules that are started from."""
+    if wanted.tokenizer is None:
+        return
+    here = load_tokenizer(Path(wanted.tokenizer))
+    if here.library.get_vocab() != other.corpus.tokenizer().library.get_vocab():
+        raise CannotStartFrom(
+            source=source,
+            problem=f"`data.tokenizer` ({wanted.tokenizer}) has other tokens than the tokenizer "
+            "there, and rows of the embedding are those of its tokens. Leave it out, and that of "
+            f"{source} is used",
+        )
 
 
 def _check_model(source: str, found: ModelConfig, wanted: ModelConfig) -> None:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from dipaco.config import RunConfig
 from dipaco.control.errors import DatabaseUnreachable
+from dipaco.control.life import Life
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Kind
 from dipaco.errors import DipacoError
@@ -22,6 +23,7 @@ from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.machine import machine
 from dipaco.runs.opening import create_or_open, has_begun, open_run
+from dipaco.runs.rules import Rules, check_settings, record_of
 from dipaco.runs.run import Run
 from dipaco.runs.version import check_program
 from dipaco.store.address import Address
@@ -30,8 +32,7 @@ from dipaco.workers.failing import reason_of
 from dipaco.workers.garbage_collection import clean_up
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import SINGLE_HOST, Hosts, SingleHost
-from dipaco.workers.life import Life
-from dipaco.workers.loop import Worker
+from dipaco.workers.loop import Worker, kinds_done_by
 from dipaco.workers.origin import check_origin, from_checkpoint, from_run
 from dipaco.workers.registration import register
 from dipaco.workers.signals import on_sigterm
@@ -52,6 +53,7 @@ def begun_run(
     *,
     init_from: Path | None = None,
     start_from: str | None = None,
+    rules: Rules | None = None,
 ) -> Generator[tuple[Run, bool]]:
     """Begins a run or opens the one that is there, and holds its folder's lock meanwhile. Tasks
     that failed are tried again: the command means that their cause was put right.
@@ -62,23 +64,28 @@ def begun_run(
       database: where a new run keeps its facts; None = in the folder.
       init_from: a Hugging Face checkpoint that a new run starts from.
       start_from: `DIR@PHASE` of another run that a new run starts from.
+      rules: its own rules; None = those that the run has, or none.
 
     Yields:
       (the run, whether it was begun just now).
 
     Raises:
-      RunBusy, OptionTooLate, CannotStartFrom, and what `create_or_open` raises.
+      RuleUnnamed: a rule that no worker could import.
+      RunBusy, OptionTooLate, CannotStartFrom, and what `create_or_open` and `joined_run` raise.
     """
+    recorded = None if rules is None else record_of(rules)
     with folder_lock(address) as lock:
         given = None
         # A run that has begun holds what it started from; the origin may be gone.
-        if not has_begun(address, config):
+        if not has_begun(address, config, recorded):
+            check_settings(config, recorded or {})  # before bytes are copied
             if init_from is not None:
                 given = from_checkpoint(config, address, init_from)
             elif start_from is not None:
-                given = from_run(config, address, start_from)
-        opened, is_new = create_or_open(address, config, given, database)
+                given = from_run(config, address, start_from, recorded)
+        opened, is_new = create_or_open(address, config, given, database, recorded)
         try:
+            opened.import_rules()
             check_origin(opened, init_from, start_from)
             clean_up(opened, is_first=lock.is_exclusive)
             lock.share()
@@ -91,12 +98,18 @@ def begun_run(
 
 @contextlib.contextmanager
 def joined_run(address: Address, database: str | None = None) -> Generator[Run]:
-    """Opens a run that has begun, and holds its folder's lock meanwhile. Raises as `open_run`."""
+    """Opens a run that has begun, and holds its folder's lock meanwhile.
+
+    Raises:
+      RuleNotImportable, RuleDiffers: its own rules are not here as it began with them.
+      NoSuchRun, and what else `open_run` raises.
+    """
     with folder_lock(address) as lock:
         opened = open_run(address, database)
         try:
             clean_up(opened, is_first=lock.is_exclusive)
             lock.share()
+            opened.import_rules()
             yield opened
         finally:
             opened.ledger.close()
@@ -127,7 +140,7 @@ def work(
         hosts.broadcast(None)
         return True
     check_program(run.address, run.ledger.meta.get("version") or "")
-    members = run.ledger.members
+    members, kinds = run.ledger.members, kinds_done_by(hosts, kinds)
     register(members, name, machine(), functools.partial(print, flush=True), kinds)
     run.ledger.queue.give_back_of_namesake(name)
     with _last_words(run, name), LeaseRenewer(run.open_ledger, name, lease_seconds) as renewer:

@@ -10,12 +10,12 @@ import socket
 import time
 from collections.abc import Callable, Collection
 
+from dipaco.control.life import Life
 from dipaco.control.members import Member, Members
 from dipaco.control.silence import Counter, Silence
 from dipaco.runs.version import program_version
 from dipaco.workers.errors import NameTaken
 from dipaco.workers.heartbeat import MAX_HEARTBEAT_SECONDS
-from dipaco.workers.life import Life
 
 POLL_SECONDS = 0.5
 SILENT_SECONDS = 1.5 * MAX_HEARTBEAT_SECONDS  # a live worker has a heartbeat within that

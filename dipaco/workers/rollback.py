@@ -23,6 +23,9 @@ def roll_back(run: Run, phase: int) -> dict[str, int]:
       CannotRollBack: it was never at that phase, is at it, or its bytes were deleted or lost.
       WorkersActive: a worker holds a lease.
     """
+    if run.ledger.cleanings.removed() is not None:
+        problem = "`dipaco clean` has removed what it would go on from."
+        raise CannotRollBack(phase=phase, problem=problem)
     _check_phase(run, phase)
     _check_bytes(run, phase)
     return run.ledger.rollbacks.go_back(MODULAR, phase, _due_at(run, phase))
@@ -92,16 +95,18 @@ def _check_bytes(run: Run, phase: int) -> None:
     try:
         for module in run.config.topology.modules:
             what = f"module {module} at phase {phase}"
-            stored = ledger.facts.module(MODULAR, module, phase)
-            objects.file(stored.parameters)
-            if stored.outer_state is not None:
-                objects.file(stored.outer_state)
+            objects.file(ledger.facts.module(MODULAR, module, phase).parameters)
         setting, most = "snapshots", keep.snapshots
         for path in range(run.config.num_paths):
             before = _last_trained(run, path, phase)
             if before is not None:
                 what = f"the snapshot of path {path} after phase {before}"
                 objects.folder(ledger.facts.snapshot(MODULAR, path, before).receipt.name)
+        for module in run.config.topology.modules:
+            what = f"the outer state of {module} at phase {phase}"
+            state = ledger.facts.module(MODULAR, module, phase).outer_state
+            if state is not None:
+                objects.file(state)
         setting, most = "contributions", keep.contributions
         for contribution in _late_for(run, phase):
             what = (
@@ -109,11 +114,17 @@ def _check_bytes(run: Run, phase: int) -> None:
             )
             objects.file(contribution.message)
     except ObjectMissing as error:
-        deleted = "" if most is None else f"was deleted (`retention.{setting}` is {most}), or "
+        deleted = "" if most is None else _deleted_by(run, f"retention.{setting}", most)
         raise CannotRollBack(phase=phase, problem=f"{what} {deleted}is lost.") from error
     except ObjectDamaged as error:
         problem = f"{what} is damaged: {error.values['problem']}."
         raise CannotRollBack(phase=phase, problem=problem) from error
+
+
+def _deleted_by(run: Run, setting: str, most: int) -> str:
+    is_fewer = setting == "retention.snapshots" and run.ledger.queue.is_finished()
+    fewer = ", and one fewer once the run is finished" if is_fewer else ""
+    return f"was deleted (`{setting}` is {most}{fewer}), or "
 
 
 def _last_trained(run: Run, path: int, phase: int) -> int | None:

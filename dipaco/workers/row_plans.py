@@ -20,12 +20,13 @@ def batches_for(run: Run, arm: Arm, path: int, phase: int) -> Batches:
         run.tokens_of(plan.documents) if arm.is_routed else run.corpus,
         plan,
         run.config.inner.batch_size,
-        run.seed_for("batches", arm.name, path),
+        run.seed_for("batches", arm.name, 0 if arm.is_dealt else path),
+        turn=(path, arm.topology.num_paths) if arm.is_dealt else (0, 1),
     )
 
 
 def _row_plan(run: Run, arm: Arm, path: int, phase: int) -> RowPlan:
-    """A dense arm trains on all documents, a path of another arm on its shard."""
+    """One model trains on all documents, a path of others on its shard."""
     if arm.is_routed:
         receipt = run.shards_of(run.routing_of(arm.name, phase)).plans[path]
     else:

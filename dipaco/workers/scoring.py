@@ -2,23 +2,57 @@
 `evaluate`.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dipaco.data.corpus import TokenReader
 from dipaco.data.first_tokens import first_tokens
-from dipaco.evaluation.perplexity import score_documents
+from dipaco.evaluation.perplexity import TokenScores, score_documents, score_tokens
+from dipaco.routing.config import LIKELIHOOD
+from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_tree
 
 
-def validation(run: Run, arm: str, phase: int) -> tuple[np.ndarray, np.ndarray]:
-    """The documents that are evaluated and the path of each in this arm: int64 [N], int32 [N]."""
+class Validation(NamedTuple):
+    """The documents that are evaluated, and where features send them."""
+
+    documents: np.ndarray  # int64 [N]
+    shortlists: np.ndarray  # int32 [N, n], the paths that are compared by likelihood, best first
+
+    @property
+    def paths(self) -> np.ndarray:
+        """The best path of each by features, int32 [N]."""
+        return self.shortlists[:, 0]
+
+
+class ScoresOfPaths(NamedTuple):
+    """Log-likelihoods of the validation documents under the paths that have scored them, in nats;
+    0 under the others.
+    """
+
+    sums: np.ndarray  # float64 [P, N]
+    counts: np.ndarray  # int64 [N], tokens summed
+    prefixes: np.ndarray  # float64 [P, N], of the tokens before those
+
+
+class DocumentScores(NamedTuple):
+    """Log-likelihoods of documents, each under the path that it is routed to, in nats."""
+
+    documents: np.ndarray  # int64 [N], ascending
+    sums: np.ndarray  # float64 [N]
+    counts: np.ndarray  # int64 [N], tokens summed
+
+
+def validation(run: Run, arm: str, phase: int) -> Validation:
+    """The documents that are evaluated, and the paths of each in this arm."""
     valid = load_tree(run.objects, run.routing_of(arm, phase).artifacts["valid"])
-    is_routed = run.plan.arm(arm).is_routed
-    return valid["documents"], valid["paths"] if is_routed else np.zeros_like(valid["paths"])
+    shortlists = valid["shortlists"]
+    if not run.plan.arm(arm).is_routed:
+        shortlists = np.zeros_like(shortlists[:, :1])
+    return Validation(valid["documents"], shortlists)
 
 
 def scores_every_path(run: Run, arm: str, phase: int) -> bool:
@@ -27,21 +61,96 @@ def scores_every_path(run: Run, arm: str, phase: int) -> bool:
     return is_last and run.plan.arm(arm).is_routed and run.config.evaluation.best_path
 
 
-def score_under_path(
-    run: Run,
-    parts: Any,
-    tokens_of: TokenReader,
-    documents: np.ndarray,
-    score: Callable[..., tuple[np.ndarray, ...]] = score_documents,
-) -> tuple[np.ndarray, ...]:
-    """Summed log-likelihood of documents under a path, and how many tokens are counted; by
-    `score_tokens` also those of each token.
+def compares_paths(run: Run, arm: str, phase: int) -> bool:
+    """Whether documents are scored under more paths than the one that features choose."""
+    by_likelihood = run.config.routing.rule == LIKELIHOOD and run.plan.arm(arm).is_routed
+    return by_likelihood or scores_every_path(run, arm, phase)
+
+
+def scored_documents(run: Run, valid: Validation, arm: str, phase: int, path: int) -> np.ndarray:
+    """Which of the validation documents are scored under a path: bool [N]."""
+    if scores_every_path(run, arm, phase):
+        return np.ones(len(valid.documents), bool)
+    if compares_paths(run, arm, phase):
+        return (valid.shortlists == path).any(axis=1)
+    return valid.paths == path
+
+
+def scores_of_paths(run: Run, valid: Validation, arm: str, phase: int) -> ScoresOfPaths:
+    """What all paths of a release say, if it compares paths."""
+    shape = run.plan.arm(arm).topology.num_paths, len(valid.documents)
+    result = ScoresOfPaths(np.zeros(shape), np.zeros(shape[1], np.int64), np.zeros(shape))
+    for path, score in enumerate(saved_scores(run, arm, phase)):
+        mine = scored_documents(run, valid, arm, phase, path)
+        result.sums[path, mine], result.counts[mine] = score["sums"], score["counts"]
+        result.prefixes[path, mine] = score["prefixes"]
+    return result
+
+
+def saved_scores(run: Run, arm: str, phase: int) -> Iterator[dict[str, np.ndarray]]:
+    """What each path of a release has saved, in path order."""
+    for receipt in run.ledger.facts.scores(arm, phase):
+        yield load_tree(run.objects, receipt)
+
+
+def document_scores(run: Run, arm: str, phase: int) -> DocumentScores:
+    """What the perplexity of a release is made of, document by document.
+
+    Raises:
+      NotAvailable: it is not scored.
     """
+    valid = validation(run, arm, phase)
+    if compares_paths(run, arm, phase):
+        scores = scores_of_paths(run, valid, arm, phase)
+        path_N = by_rule(run, valid, scores.prefixes)
+        sum_N = scores.sums[path_N, np.arange(len(path_N))]
+        documents_N, count_N = valid.documents, scores.counts
+    else:
+        saved = list(saved_scores(run, arm, phase))
+        documents_N, sum_N, count_N = (
+            np.concatenate([score[name] for score in saved])
+            for name in ("documents", "sums", "counts")
+        )
+    order_N = np.argsort(documents_N)
+    return DocumentScores(documents_N[order_N], sum_N[order_N], count_N[order_N])
+
+
+def by_likelihood(run: Run, valid: Validation, prefix_PN: np.ndarray) -> np.ndarray:
+    """The path of each validation document by its likelihood: int32 [N]."""
+    score_NP = prefix_scores(prefix_PN.T, valid.shortlists, run.config.routing.prior)
+    return likeliest(score_NP, valid.shortlists)
+
+
+def by_rule(run: Run, valid: Validation, prefix_PN: np.ndarray) -> np.ndarray:
+    """The path of each validation document by `routing.rule`: int32 [N]."""
+    if run.config.routing.rule == LIKELIHOOD:
+        return by_likelihood(run, valid, prefix_PN)
+    return valid.paths
+
+
+def score_under_path(
+    run: Run, parts: Any, tokens_of: TokenReader, documents: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Summed log-likelihood of documents under a path, and how many tokens are counted."""
+    return score_documents(*_asked(run, parts, tokens_of, documents), **_options(run))
+
+
+def score_tokens_under_path(
+    run: Run, parts: Any, tokens_of: TokenReader, documents: np.ndarray
+) -> TokenScores:
+    """The same with what is said of each token and of the prefix."""
+    return score_tokens(*_asked(run, parts, tokens_of, documents), **_options(run))
+
+
+def _asked(
+    run: Run, parts: Any, tokens_of: TokenReader, documents: np.ndarray
+) -> tuple[Any, np.ndarray, np.ndarray]:
     tokens, lengths = first_tokens(tokens_of, documents, run.config.data.length)
-    return score(
-        run.programs.log_likelihoods(parts),
-        tokens,
-        lengths,
-        prefix_tokens=run.config.data.prefix_tokens,
-        batch_size=run.config.evaluation.batch_size,
-    )
+    return run.programs.log_likelihoods(parts), tokens, lengths
+
+
+def _options(run: Run) -> dict[str, int]:
+    return {
+        "prefix_tokens": run.config.data.prefix_tokens,
+        "batch_size": run.config.evaluation.batch_size,
+    }

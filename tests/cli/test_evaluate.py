@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dipaco.data.sources import cut_text
 from dipaco.data.toy import toy_documents
 from tests.cli.conftest import as_json
 
@@ -28,7 +29,8 @@ def test_on_the_validation_documents_evaluate_gives_the_perplexity_of_the_report
     texts = [tokenizer.decode(ids) for ids in opened.corpus.tokens(numbers)]
     file = tmp_path / "valid.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    found = as_json(dipaco("evaluate", "--run", tiny.folder, "--documents", file, "--json"))
+    beginnings = ("--documents", file, "--beginnings", "--json")
+    found = as_json(dipaco("evaluate", "--run", tiny.folder, *beginnings))
     rows = {
         row["name"]: row for row in json.loads((tiny.folder / "report.json").read_text())["rows"]
     }
@@ -36,10 +38,44 @@ def test_on_the_validation_documents_evaluate_gives_the_perplexity_of_the_report
     assert (found["arm"], found["phase"], found["documents"]) == ("modular", 2, len(numbers))
     routed = opened.stage("route").summary["valid"]
     assert found["paths"] == {str(path): n for path, n in enumerate(routed) if n}
-    dense = dipaco(
-        "evaluate", "--run", tiny.folder, "--documents", file, "--arm", "dense", "--json"
-    )
+    dense = dipaco("evaluate", "--run", tiny.folder, "--arm", "dense", *beginnings)
     assert as_json(dense)["perplexity"] == pytest.approx(rows["dense"]["perplexity"], rel=1e-6)
+
+
+def test_a_long_text_is_evaluated_whole_in_windows(dipaco, tiny, opened, tmp_path):
+    """Each document by its windows, one after another, as a loop over the model's own values."""
+    (tmp_path / "notes").mkdir()
+    for number in (7, 8):
+        texts = [each.text for each in toy_documents(documents=40, words=30, seed=number)]
+        (tmp_path / f"notes/{number}.txt").write_text("\n".join(texts))
+    evaluate = ("evaluate", "--run", tiny.folder, "--path", 1, "--json", "--documents")
+    found = as_json(dipaco(*evaluate, tmp_path / "notes"))
+    assert found == as_json(dipaco(*evaluate, tmp_path / "notes/*.txt"))
+    data, tokenizer = opened.config.data, opened.corpus.tokenizer()
+    release = opened.ledger.facts.release("modular")
+    log_likelihoods = opened.programs.log_likelihoods(opened.path_of(release, 1))
+    nats = count = of = windows = 0
+    pieces = [
+        piece
+        for number in (7, 8)
+        for piece in cut_text((tmp_path / f"notes/{number}.txt").read_text(), 8192)
+    ]
+    for tokens in tokenizer.encode(pieces):
+        of += len(tokens)
+        for first in range(32, len(tokens), data.length - 32):  # the next token to be predicted
+            window = tokens[first - 32 :][: data.length]
+            batch = np.zeros((opened.config.evaluation.batch_size, data.length), np.int32)
+            batch[0, : len(window)] = window
+            segments = (np.arange(data.length) < len(window)).astype(np.int32) + 0 * batch
+            values = np.asarray(log_likelihoods(batch, segments))[0, 32 : len(window)]
+            nats, count, windows = nats - values.sum(dtype=float), count + len(values), windows + 1
+    assert windows > 2 * len(pieces) > 4
+    assert count == of - 32 * len(pieces)
+    expected = {"tokens": count, "of_tokens": of, "windows": windows, "documents": len(pieces)}
+    assert {name: found[name] for name in expected} == expected
+    assert found["perplexity"] == pytest.approx(np.exp(nats / count), rel=1e-5)
+    beginnings = dipaco(*evaluate[:-2], "--beginnings", "--documents", tmp_path / "notes")
+    assert f"over 64 of {of:,} tokens, in 2 windows of 2 documents" in beginnings.out
 
 
 @pytest.mark.slow
@@ -48,7 +84,7 @@ def test_an_exported_path_has_the_same_perplexity_in_transformers(
 ):
     torch = pytest.importorskip("torch", reason="needs PyTorch (the extra `parity`)")
     transformers = pytest.importorskip("transformers", reason="needs the extra `parity`")
-    arguments = ("--run", tiny.folder, "--documents", documents)
+    arguments = ("--run", tiny.folder, "--documents", documents, "--beginnings")
     routed = as_json(dipaco("evaluate", *arguments, "--json"))
     found = as_json(dipaco("evaluate", *arguments, "--path", 2, "--json"))
     assert sum(routed["paths"].values()) == routed["documents"] == 12

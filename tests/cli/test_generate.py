@@ -1,19 +1,33 @@
 """`dipaco generate`: its text is what the model predicts."""
 
+import io
+import re
+
 import jax
 import numpy as np
 import pytest
 
+from dipaco.cli.main import main
 from dipaco.config import MODULAR
 from dipaco.data.config import END_OF_TEXT
 from dipaco.data.toy import toy_documents
 from dipaco.model.lm import forward
+from dipaco.serving.decoding.generate import generate
+from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.dispatch import dispatch
 
 PROMPT = next(toy_documents(documents=1, words=4, seed=7)).text.strip()
 
 
-def test_greedy_text_is_the_argmax_of_the_full_forward(dipaco, tiny, opened):
-    ended = dipaco("generate", "--run", tiny.folder, "--prompt", PROMPT, "--max-tokens", 12)
+@pytest.fixture(scope="module")
+def greedy(dipaco, tiny):
+    """`dipaco generate`, of 12 tokens."""
+    command = ("generate", "--run", tiny.folder, "--prompt", PROMPT, "--max-tokens", 12)
+    return dipaco(*command, "--temperature", 0)
+
+
+def test_greedy_text_is_the_argmax_of_the_full_forward(greedy, opened):
+    ended = greedy
     assert ended.code == 0, ended.err
     path = int(ended.err.split()[1])
     release, tokenizer = opened.ledger.facts.release(MODULAR), opened.corpus.tokenizer()
@@ -31,17 +45,13 @@ def test_greedy_text_is_the_argmax_of_the_full_forward(dipaco, tiny, opened):
     assert ended.out == tokenizer.decode(ids) + "\n"
 
 
-def test_the_best_score_chooses_the_path_unless_a_path_is_given(dipaco, tiny):
-    ended = dipaco("generate", "--run", tiny.folder, "--prompt", PROMPT, "--max-tokens", 1)
-    first, second, _ = ended.err.split("\n", 2)
+def test_the_best_score_chooses_the_path(greedy):
+    first, second, _ = greedy.err.split("\n", 2)
     best = second.removeprefix("router's scores, the best first: ").split(", ")
     scores = [float(score.split()[2]) for score in best]
     assert best[0].startswith(f"{' '.join(first.split()[:2])} ")
     assert scores == sorted(scores, reverse=True)
     assert len(scores) == 4
-    other = 3 - int(first.split()[1])
-    arguments = ("--prompt", PROMPT, "--max-tokens", 1, "--path", other)
-    assert dipaco("generate", "--run", tiny.folder, *arguments).err.startswith(f"path {other} =")
 
 
 def test_a_text_ends_by_itself_unless_that_is_ignored(dipaco, tiny):
@@ -64,12 +74,66 @@ def test_a_text_ends_by_itself_unless_that_is_ignored(dipaco, tiny):
     assert "60 tokens in" in ignored.err
 
 
-def test_sampled_text_depends_on_the_seed(dipaco, tiny):
+def test_sampled_text_depends_on_the_seed_and_comes_from_the_path_that_is_given(
+    dipaco, tiny, greedy
+):
+    path = 3 - int(greedy.err.split()[1])
     command = ["generate", "--run", tiny.folder, "--prompt", PROMPT, "--max-tokens", 12]
-    command += ["--temperature", 1.5, "--seed"]
+    command += ["--temperature", 1.5, "--path", path, "--seed"]
     one, other = (dipaco(*command, seed) for seed in (1, 2))
     assert (one.code, other.code) == (0, 0)
     assert one.out != other.out
+    assert one.err.startswith(f"path {path} =")
+
+
+def test_the_seed_that_is_shown_gives_the_text_again(dipaco, tiny):
+    command = ["generate", "--run", tiny.folder, "--prompt", PROMPT, "--max-tokens", 20]
+    first = dipaco(*command)
+    assert first.code == 0, first.err
+    (seed,) = re.findall(r"^temperature 1, --seed (\d+) gives it again$", first.err, re.MULTILINE)
+    assert dipaco(*command, "--seed", seed).out == first.out
+
+
+def test_a_prompt_from_standard_input_is_cut_at_its_beginning_if_that_is_wanted(
+    tiny, opened, monkeypatch, capfd
+):
+    """As if its end had been given, on the path of its beginning."""
+    given = " ".join([PROMPT] * 20)
+    (ids,) = opened.corpus.tokenizer().encode([given])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode() + b"\n")))
+    command = ["generate", "--run", str(tiny.folder), "--temperature", "0", "--max-tokens", "20"]
+    assert main([*command, "--prompt", "-", "--truncate"]) == 0
+    cut = capfd.readouterr()
+    assert f"prompt: its last 44 of {len(ids)} tokens are read" in cut.err
+    release = opened.ledger.facts.release(MODULAR)
+    path = dispatch(opened, release, ids).path
+    assert cut.err.startswith(f"path {path} = ")
+    greedy = SamplingSettings(temperature=0)
+    parts, model = opened.path_of(release, path), opened.config.model
+    made = list(
+        generate(model, parts, ids[-44:].tolist(), max_new_tokens=20, sampling=greedy, seed=0)
+    )
+    assert len(made) == 20
+    assert cut.out.startswith(given)
+    end = opened.corpus.edges.tokens.end
+    made = made[: made.index(end)] if end in made else made
+    assert cut.out == given + opened.corpus.tokenizer().decode(made) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--tokens", "5"], "no option `--tokens`. Did you mean `--min-tokens` or `--max-tokens`?"),
+        (["--temprature=2"], "no option `--temprature`. Did you mean `--temperature`"),
+        (["--zzz"], "no option `--zzz`; `dipaco generate --help` lists all"),
+        (["God"], "`God` is one word too many. Put a text with blanks in quotes"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_nearest(arguments, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "--run", "/nowhere", "--prompt", "And", *arguments])
+    said = capsys.readouterr().err
+    assert (ended.value.code, says in said) == (2, True), said
 
 
 @pytest.mark.parametrize(

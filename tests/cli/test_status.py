@@ -1,6 +1,8 @@
 """`dipaco status` and `dipaco inspect` on the finished tiny run."""
 
+import contextlib
 import json
+import sqlite3
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from dipaco import trees
 from dipaco.cli.main import main
 from dipaco.config import MODULAR
+from dipaco.observe.details import details
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId
 from tests.cli.conftest import as_json
@@ -29,6 +32,9 @@ def test_status_names_every_module_with_phase_and_digest(dipaco, tiny, opened):
     assert status["unfinished"] == []
     shown = dipaco("status", "--run", tiny.folder)
     assert status["modules"]["late/0001"]["digest"] in shown.out
+    assert not any(line.startswith("text:") for line in details(status))
+    status["stages"]["prepare"]["notes"] = ["2 documents of 3 are left out"]
+    assert "text: 2 documents of 3 are left out" in list(details(status))
 
 
 def test_status_of_an_unfinished_run_lists_its_tasks(dipaco, half):
@@ -73,6 +79,9 @@ def test_inspect_shows_what_paths_were_given_and_how_modules_moved(dipaco, tiny,
         assert last["cosine"] == pytest.approx(cosine, abs=1e-4)
     shown = dipaco("inspect", "--run", tiny.folder, "--picture", picture)
     assert f"path   0  {shards['documents'][0]} documents" in shown.out
+    assert "modules early/0000 late/0000\n" in shown.out
+    assert f"shards: mean {sum(shards['documents']) / 4:,.0f}, capacity " in shown.out
+    assert "of two of its paths: 1 agree, 0 unrelated, -1 opposed" in shown.out
     assert "module late/0001  fan-in 2, phases 1 to 2" in shown.out
 
 
@@ -98,3 +107,35 @@ def test_status_says_first_what_the_run_does(dipaco, tiny, half):
     assert dipaco("status", "--run", tiny.folder).out.splitlines()[1].startswith("now: finished")
     status = as_json(dipaco("status", "--run", half.folder, "--json"))
     assert status["why"]["state"] in ("silent", "lease", "no_worker", "working")
+
+
+def test_status_counts_workers_that_died_all_at_once_with_their_machine_as_silent(
+    dipaco, half, copy_of
+):
+    run = copy_of(half)
+    with contextlib.closing(sqlite3.connect(run.folder / "ledger.sqlite")) as ledger, ledger:
+        died = "UPDATE workers SET heartbeat = heartbeat - 3600, life = 'another-boot - 1 1'"
+        number = ledger.execute(died).rowcount
+    shown = dipaco("status", "--run", run.folder).out
+    assert f"workers: 0 here, {number} silent, 0 gone" in shown
+    assert "silent for 1 h" in shown
+
+
+def test_a_worker_that_was_killed_on_this_machine_is_gone_at_once(dipaco, half):
+    shown = dipaco("status", "--run", half.folder).out.splitlines()
+    assert shown[0].endswith("left for one worker; nobody is working")
+    assert shown[1].startswith("now: no worker is here")
+    assert shown[2].startswith("workers: 0 here, 0 silent, 1 gone")
+
+
+def test_watch_on_a_terminal_shows_what_fits(dipaco, tiny, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("LINES", "6")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["status", "--run", str(tiny.folder), "--watch"]) == 0
+    _, *shown = capsys.readouterr().out.split("\x1b[2J")
+    lines = "".join(shown).splitlines()
+    assert "finished, 100 %" in lines[0]
+    assert len(lines) == 5
+    assert max(map(len, lines)) <= 60
+    assert lines[-1].endswith("more lines without --watch")

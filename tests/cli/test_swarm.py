@@ -2,12 +2,15 @@
 
 import socket
 
+import own_path_loss
 import pytest
 
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.cli.main import main
-from dipaco.runs.opening import reading
+from dipaco.runs.opening import create_or_open, reading
+from dipaco.runs.rules import Rules, record_of
+from tests.support.tiny_run import TOY, TOY_FILE
 
 START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
 
@@ -20,6 +23,7 @@ START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
         ((*START, "--lease-seconds", "nan"), "`--lease-seconds` is nan. Expected 1 to 86400"),
         ((*START, "--lease-seconds", "-1"), "`--lease-seconds` is -1.0."),
         ((*START, "--save-seconds", "inf"), "`--save-seconds` is inf."),
+        ((*START, "--set", "inner.absent_tokens=masked"), "`inner.absent_tokens` is masked"),
         (("join", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "0"), "`--megabits` is 0.0."),
         (("aux", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "nan"), "`--megabits` is nan."),
         (("join", "tcp://127.0.0.1:1", "--token", "X"), "X cannot be read"),
@@ -30,6 +34,14 @@ def test_wrong_values_are_refused_and_nothing_is_begun(words, says, tmp_path, mo
     assert main(["swarm", *[str(folder) if word == "RUN" else word for word in words]]) == 2
     assert says in capsys.readouterr().err
     assert not folder.exists()
+
+
+def test_a_run_with_a_path_loss_of_its_own_is_not_trained_by_volunteers(tmp_path, capsys):
+    recorded = record_of(Rules(path_loss=own_path_loss.plain))
+    create_or_open(tmp_path, TOY, rules=recorded)[0].ledger.close()
+    words = ["swarm", "start", str(TOY_FILE), "--run", str(tmp_path), "--path", "0"]
+    assert main(words) == 2
+    assert "the path loss is `own_path_loss:plain`, and peers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("days", ["inf", "nan", "0", "-1", "1e9"])

@@ -1,14 +1,19 @@
 """`dipaco train` on a finished run, and from the modules of another run or a checkpoint."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+import replay
+import tokenizers
 
 from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.runs.opening import reading
 from dipaco.topology import ModuleId
-from tests.support.tiny_run import CONFIG, Fault, facts
+from dipaco.workers.errors import CannotStartFrom
+from dipaco.workers.origin import from_run
+from tests.support.tiny_run import CONFIG, Fault, facts, report
 
 FIRST = ("early/0000", "late/0000")
 
@@ -52,6 +57,7 @@ def test_a_run_with_another_config_starts_from_the_modules_of_another(
     dipaco, tiny, opened, tmp_path
 ):
     settings = ["inner.learning_rate=1e-3", "inner.steps=2", "outer.momentum=0.5", "baselines=[]"]
+    settings.append("outer.vocabulary_rows=holders")  # and its counts are of its own shards
     settings = [word for setting in settings for word in ("--set", setting)]
     command = ["train", tiny.config, "--run", tmp_path / "new", "--from", f"{tiny.folder}@1"]
     ended = dipaco(*command, *settings, fault=Fault("after claim", "train"))
@@ -67,6 +73,13 @@ def test_a_run_with_another_config_starts_from_the_modules_of_another(
         assert new.ledger.progress.training_totals("base").tokens == 0
     ended = dipaco(*command, *settings)
     assert ended.code == 0, ended.err
+    with reading(tmp_path / "new") as new:
+        assert replay.differences(new) == []
+    assert "base phase" not in ended.err + ended.out  # none is trained here
+    assert "nan" not in (tmp_path / "new" / "events.jsonl").read_text().lower()
+    for more in ((), ("--json",)):
+        shown = dipaco("status", "--run", tmp_path / "new", *more)
+        assert ("\nbase" in shown.out) is False, shown.out
 
 
 def test_a_dense_run_starts_from_one_path_of_another(dipaco, tiny, opened, tmp_path):
@@ -78,6 +91,57 @@ def test_a_dense_run_starts_from_one_path_of_another(dipaco, tiny, opened, tmp_p
     assert ended.fired, ended.err
     newest = {m: trees.digest(opened.parameters(MODULAR, ModuleId.parse(m), 2)) for m in FIRST}
     assert first_modules(tmp_path / "new") == newest
+
+
+def without_notes(folder: Path) -> dict:
+    return report(folder) | {"notes": []}
+
+
+def test_a_run_from_the_base_model_of_another_is_that_run_again(dipaco, tiny, tmp_path):
+    new = tmp_path / "new"
+    command = ["train", tiny.config, "--run", new, "--from", f"{tiny.folder}@base"]
+    ended = dipaco(*command)
+    assert ended.code == 0, ended.err
+    of_modules = {row for row in facts(tiny.folder)["modules"] if row[0] != "base"}
+    assert of_modules <= facts(new)["modules"]
+    assert without_notes(new) == without_notes(tiny.folder)  # the base model's costs included
+    with reading(new) as run:
+        assert run.ledger.progress.training_totals("base").tokens == 0
+        (note,) = run.stage("prepare").summary["notes"]
+    assert note.startswith(f"From {tiny.folder}@base: text, tokenizer, base model and router.")
+    tokens = "tokens_00000.arrayrecord"
+    assert (new / "corpus" / tokens).samefile(tiny.folder / "corpus" / tokens)
+
+
+@pytest.mark.parametrize(
+    ("levels", "settings", "is_carried"),
+    [
+        (CONFIG.replace("experts=2", "experts=PER_PATH", 1), [], False),
+        (CONFIG, ["seed=5"], True),
+        (CONFIG, ["routing.kind=random"], False),
+        (CONFIG.replace("experts=2", "experts=3"), [], False),
+    ],
+    ids=["2 paths, one level private", "another seed", "another router", "9 paths"],
+)
+def test_any_topology_starts_from_the_base_model_of_another_run(
+    dipaco, tiny, opened, tmp_path, levels, settings, is_carried
+):
+    config, new = tmp_path / "config.py", tmp_path / "new"
+    config.write_text(levels.replace("import Level,", "import PER_PATH, Level,"))
+    given = [word for setting in settings for word in ("--set", setting)]
+    command = ["train", config, "--run", new, "--from", f"{tiny.folder}@base", *given]
+    ended = dipaco(*command, fault=Fault("after claim", "train"))
+    assert ended.fired, ended.err
+    base, router = opened.base_parts(), opened.stage("route").artifacts["router"]
+    with reading(new) as run:
+        for module in run.config.topology.modules:
+            parts = {part: base[part] for part in run.config.topology.parts_of(module)}
+            assert trees.digest(run.parameters(MODULAR, module, 0)) == trees.digest(parts)
+        assert run.corpus.digest == opened.corpus.digest
+        assert (run.stage("route").artifacts["router"] == router) == is_carried
+        (note,) = run.stage("prepare").summary["notes"]
+        assert ("the router is fitted here" in note) != is_carried
+        assert len(run.stage("route").summary["documents"]) == run.config.num_paths
 
 
 def test_all_modules_start_from_an_exported_checkpoint(dipaco, tiny, opened, tmp_path):
@@ -96,12 +160,15 @@ def test_all_modules_start_from_an_exported_checkpoint(dipaco, tiny, opened, tmp
         assert new.stage("prepare").summary["notes"] == []
 
 
+@pytest.mark.slow
 def test_the_start_says_whether_texts_had_an_end_there(dipaco, tiny, opened, tmp_path):
     """Without an end, from one with; then with one, from that."""
     without, again = tmp_path / "without", tmp_path / "again"
     prepared = Fault("after claim", "route")
     command = ["train", tiny.config, "--run", without, "--from", f"{tiny.folder}@1"]
-    ended = dipaco(*command, "--set", "data.end_of_text=false", fault=prepared)
+    for setting in ("data.end_of_text=false", "inner.steps=2", "baselines=[]"):
+        command += ["--set", setting]
+    ended = dipaco(*command, fault=prepared)
     assert ended.fired, ended.err
     with reading(without) as new:
         assert new.corpus.edges.tokens == (None, None)
@@ -109,8 +176,7 @@ def test_the_start_says_whether_texts_had_an_end_there(dipaco, tiny, opened, tmp
         assert note.startswith(f"Texts of {tiny.folder}@1 ended with `<|endoftext|>`. Here they")
         assert note in ended.err
     assert dipaco("train", tiny.config, "--run", without).code == 2  # other settings
-    command = ["train", tiny.config, "--run", without, "--from", f"{tiny.folder}@1"]
-    assert dipaco(*command, "--set", "data.end_of_text=false").code == 0
+    assert dipaco(*command).code == 0
 
     ended = dipaco(
         *["train", tiny.config, "--run", again, "--from", f"{without}@1"], fault=prepared
@@ -125,17 +191,47 @@ def test_the_start_says_whether_texts_had_an_end_there(dipaco, tiny, opened, tmp
     )
     assert "60 tokens in" in generated.err
     assert "the model knows no end of a text" in generated.err
-    assert "The prompt has 0 tokens" in dipaco("generate", "--run", without, "--prompt", "").err
+    assert (
+        "EmptyPrompt: The prompt is empty"
+        in dipaco("generate", "--run", without, "--prompt", "").err
+    )
+
+
+def test_a_tokenizer_with_other_tokens_than_the_origins_is_refused(tiny, opened, tmp_path):
+    there = opened.corpus.tokenizer_file
+    library = tokenizers.Tokenizer.from_file(str(there))
+    library.add_tokens(["another token"])
+    library.save(str(tmp_path / "other.json"))
+
+    def start(tokenizer):
+        data = dataclasses.replace(opened.config.data, tokenizer=str(tokenizer))
+        config = dataclasses.replace(opened.config, data=data)
+        return from_run(config, tmp_path / "new", f"{tiny.folder}@1")
+
+    with pytest.raises(CannotStartFrom, match="has other tokens than the tokenizer there"):
+        start(tmp_path / "other.json")
+    assert start(there)["tokenizer"]
 
 
 @pytest.mark.parametrize(
     ("source", "settings", "error"),
     [
-        ("{tiny}", [], "expected DIR@PHASE"),
-        ("{tiny}@last", [], "expected DIR@PHASE"),
+        ("{tiny}", [], "expected DIR@PHASE or DIR@base"),
+        ("{tiny}@last", [], "expected DIR@PHASE or DIR@base"),
         ("{tiny}@9", [], "have reached phases 0 to 2, not 9"),
         ("{tiny}-nowhere@1", [], "holds no run"),
         ("{tiny}@1", ["--set", "model.d_ff=64"], "`model.d_ff` is 48 there and 64 here"),
+        ("{tiny}@base", ["--set", "model.d_ff=64"], "`model.d_ff` is 48 there and 64 here"),
+        (
+            "{tiny}@base",
+            ["--set", "data.vocab_size=290", "--set", "model.vocab_size=290"],
+            "`model.vocab_size` is 300 there and 290 here",
+        ),
+        (
+            "{tiny}@base",
+            ["--set", "data.valid_fraction=0.2"],
+            "`data.valid_fraction` is 0.1 there and 0.2 here. It comes with its text",
+        ),
     ],
 )
 def test_a_bad_start_is_refused(dipaco, tiny, tmp_path, source, settings, error):

@@ -52,9 +52,14 @@ def plan():
     )
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "pgbouncer"])
+DATABASES = ("sqlite", "postgresql", "pgbouncer")
+
+
+@pytest.fixture(params=[*DATABASES[:2], pytest.param(DATABASES[2], marks=pytest.mark.slow)])
 def place(request, tmp_path):
-    """Where a ledger lies, once for each database: (place, schema)."""
+    """Where a ledger lies, once for each database: (place, schema). Files about transactions and
+    locks, which a pooler might break, ask for it through PgBouncer in the plain `pytest` too.
+    """
     if request.param == "sqlite":
         return tmp_path / "ledger.sqlite", ""
     server = {"postgresql": "postgresql_server", "pgbouncer": "pooler"}[request.param]

@@ -11,9 +11,11 @@ import pytest
 from support.servers import fresh_schemas
 
 from dipaco.control.commit import Commit
+from dipaco.control.errors import CannotClean, RunCleaned
 from dipaco.control.ledger import open_ledger
 from dipaco.control.tasks import Task
 from tests.control.conftest import do_one, do_until, facts_of
+from tests.control.test_rollback import TRAIN
 
 DEADLINE_SECONDS = 60.0
 LOOKERS = 24
@@ -130,3 +132,69 @@ def test_a_task_that_is_finished_while_it_gets_a_backup_leaves_no_claim(
     assert backup.task == slow.task
     assert ledger.queue.held() == []
     assert not ledger.queue.renew(backup)
+
+
+@pytest.mark.parametrize("first_to_come", ["who waits", "what is waited for"])
+def test_a_task_that_begins_to_wait_as_its_input_is_made_again_is_woken(
+    ledger, plan, place, first_to_come
+):
+    """Else it would wait for ever, and the run with it."""
+    step = do_until(ledger, plan, "outer")
+    path = plan.arm("modular").topology.paths_through(step.task.module)[0]
+    cause = Task("train", "modular", str(path), 0)
+    ledger.redos.redo(step, cause, "objects/one", "damaged")
+    with ledger._database.transaction():
+        ledger._database.change("wake_tasks")  # as when another task has been done again
+    step = ledger.queue.claim("stepping", ["outer"])
+    redone = ledger.queue.claim("training", ["train"])
+    while redone.task != cause:
+        ledger.commit.finish(plan, redone, facts_of(plan, redone.task))
+        redone = ledger.queue.claim("training", ["train"])
+    both = [
+        lambda at: at.redos.redo(step, cause, "objects/one", "damaged"),
+        lambda at: at.commit.finish(plan, redone, facts_of(plan, redone.task)),
+    ]
+    at_once(ledger, place, *(both if first_to_come == "who waits" else reversed(both)))
+    while do_one(ledger, plan) is not None:
+        pass
+    assert ledger.queue.is_finished()
+
+
+@pytest.mark.parametrize("how", ["given back", "silent", "failed"])
+def test_a_task_that_is_given_up_while_it_gets_a_backup_is_the_backups(ledger, plan, place, how):
+    """Else a third worker would take it, and the backup's work might count for nothing."""
+    quick = do_until(ledger, plan, "train")
+    slow = ledger.queue.claim("slow", lease_seconds=-1.0)
+    ledger.commit.finish(plan, quick, facts_of(plan, quick.task))  # says what is usual
+    give_up = {
+        "given back": lambda at: at.queue.give_back(slow),
+        "silent": lambda at: at.queue.reap(),
+        "failed": lambda at: at.failures.fail(slow, "why"),
+    }[how]
+    backup, _ = at_once(
+        ledger, place, lambda at: at.queue.claim_backup("other", factor=0.0), give_up
+    )
+    assert backup.task == slow.task
+    third = ledger.queue.claim("third", [slow.task.kind])
+    assert third is None or third.task != slow.task
+    ledger.commit.finish(plan, backup, facts_of(plan, backup.task))
+
+
+def record_cleaning(ledger):
+    ledger.cleanings.record({})
+
+
+def go_back(ledger):
+    ledger.rollbacks.go_back("modular", 1, TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "refused"),
+    [(record_cleaning, go_back, RunCleaned), (go_back, record_cleaning, CannotClean)],
+)
+def test_a_run_is_cleaned_or_goes_back_and_not_both(finished, place, first, second, refused):
+    with pytest.raises(refused):
+        at_once(finished, place, first, second)
+    is_back = first is go_back
+    assert ({each.task for each in finished.queue.unfinished()} == set(TRAIN)) == is_back
+    assert (finished.cleanings.removed() is None) == is_back

@@ -11,6 +11,7 @@ from dipaco.control.retry import ConnectionLost
 from dipaco.control.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import (
+    DATABASES,
     do_one,
     do_until,
     everything,
@@ -19,6 +20,8 @@ from tests.control.conftest import (
     stage,
     trained,
 )
+
+pytestmark = pytest.mark.parametrize("place", DATABASES, indirect=True)
 
 
 def test_a_new_run_starts_with_prepare_and_stores_its_values(ledger):

@@ -31,8 +31,14 @@ FACTS = {
     "i % {paths}, i / {paths}, 1.0, 0, 1.0 FROM n",
     "contributions": "(arm, module, phase, path, base_digest, name, digest, num_bytes) SELECT "
     "'modular', 'early/000' || (i % 8), i / {paths}, i % {paths}, 'b', 'c', 'd', 8 FROM n",
+    "taken": "(arm, module, phase, path, step) SELECT 'modular', 'early/000' || (i % 8), "
+    "i / {paths}, i % {paths}, i / {paths} FROM n",
     "tasks": "(kind, arm, subject, phase, priority, state) SELECT 'train', 'modular', "
     "CAST(i % {paths} AS TEXT), i / {paths}, 8, 'done' FROM n",
+    # Preempted, each with its machine: they never left.
+    "workers": "(name, host, pid, life, machine, version, state, epoch, joined, heartbeat, "
+    "is_silent, committed_until) SELECT 'w' || i, 'h', i, CAST(i AS TEXT), 'm', '0', 'here', 'e', "
+    "0, 0, 1, 0 FROM n",
 }
 
 TOTALS = {
@@ -142,6 +148,8 @@ QUESTIONS = {
         "modular", ModuleId.parse("early/0003"), 5
     ),
     "snapshots to delete": lambda ledger: ledger.retention.superseded_snapshots("modular", 3, 8, 2),
+    "late contributions": lambda ledger: ledger.quorums.late("modular"),
+    "the newest steps": lambda ledger: ledger.quorums.newest("modular"),
     "the command": lambda ledger: ledger.meta.command(),
 }
 SHORT, LONG = 10, 1000

@@ -12,6 +12,8 @@ from dipaco.control.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_one, do_until, facts_of, receipt
 
+LEASE_SECONDS = 0.001
+
 
 @pytest.fixture
 def no_waits(monkeypatch):
@@ -29,8 +31,8 @@ def only(ledger):
 
 def lose(ledger, worker="w"):
     """A claim whose lease ends."""
-    claim = ledger.queue.claim(worker, lease_seconds=-1.0)
-    if claim is not None:
+    claim = ledger.queue.claim(worker, lease_seconds=LEASE_SECONDS)
+    while claim is not None and ledger.queue.is_held(claim):
         ledger.queue.reap()
     return claim
 
@@ -153,6 +155,19 @@ def test_preemption_never_fails_a_task_and_delays_it_only_after_some(ledger):
             assert state_of(ledger, claim.task) == "delayed"
             ledger._database.change("end_delay", task_id=claim.task_id)
     assert only(ledger)[2:5] == (0, 0, 3 * MOST_CRASHES)
+
+
+def test_a_task_that_was_lost_waits_for_a_lease_at_most(ledger, plan):
+    """Where all machines are so busy that they lose their leases, the first tasks are lost again
+    and again; the run would stand still long after the machines are idle.
+    """
+    claim = do_until(ledger, plan, "train")
+    ledger.failures.fail(claim, "Diverged: nan")
+    ledger._database.change("end_delay", task_id=claim.task_id)
+    for _ in range(2 * FREE_DEATHS):
+        assert lose(ledger).task == claim.task
+        ledger._database.change("end_delay", task_id=claim.task_id)
+    assert only(ledger).seconds_left <= LEASE_SECONDS
 
 
 def test_crashes_fail_a_task_in_the_end(ledger, no_waits):

@@ -90,5 +90,5 @@ class Workers(RuleBasedStateMachine):
         self.ledger.close()
 
 
-Workers.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+Workers.TestCase.settings = settings(max_examples=40, stateful_step_count=40)
 TestWorkers = Workers.TestCase

@@ -55,6 +55,31 @@ def test_backbones_that_left_do_not_count(ledger):
     assert swarms.backbones("modular", 0) == {"other": "tcp://here:1"}
 
 
+def test_a_worker_that_was_preempted_is_not_here(ledger):
+    """It never leaves: with each preemption there would seem to be one more."""
+    for name in ("preempted", "live"):
+        ledger.members.join(name, life=name, **HERE)
+    (_, preempted) = ledger.members.list()
+    ledger._database.change("mark_silent", name="preempted", heartbeats=preempted.heartbeats)
+    assert [(m.name, m.presence) for m in ledger.members.list()] == [
+        ("live", "here"),
+        ("preempted", "silent"),
+    ]
+    assert [member.name for member in ledger.members.here()] == ["live"]
+    assert ledger.members.heartbeat("preempted", "preempted")  # its machine was only suspended
+    assert [member.name for member in ledger.members.here()] == ["live", "preempted"]
+
+
+def test_a_worker_of_before_a_reboot_is_silent_since_then(ledger):
+    """The clock of a file starts at zero: the worker would seem to have a heartbeat to come."""
+    ledger.members.join("w", life="w", **HERE)
+    execute = ledger._database._connection.execute
+    execute("UPDATE workers SET epoch = 'before', heartbeat = heartbeat + 9999999")
+    (member,) = ledger.members.list()
+    assert member.presence == "silent"
+    assert member.silent_seconds > 0
+
+
 @pytest.fixture
 def pass_time(ledger, monkeypatch):
     """`pass_time(seconds)`: this process's clock passes, and the server's."""

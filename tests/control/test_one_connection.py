@@ -14,7 +14,9 @@ import pytest
 from support.servers import fresh_schemas, postgresql
 
 from dipaco.control import retry
+from dipaco.control.errors import DatabaseRefuses
 from dipaco.control.ledger import Ledger
+from dipaco.errors import LedgerDamaged
 from tests.control.conftest import facts_of, stage
 
 DEADLINE_SECONDS = 60.0
@@ -149,3 +151,39 @@ def test_work_is_not_lost_when_a_worker_cannot_come_back_at_once(
         assert [task.kind for task in finished()] == ["pretrain"]
     assert ledger.facts.stages() == [stage("prepare")]
     assert ledger.queue.claim("w").task.kind == "pretrain"
+
+
+def test_a_server_that_takes_no_writes_is_waited_for_on_a_new_connection(ledger, connections):
+    """As after a failover, where the address may lead to the new primary the next time."""
+    ledger._database._connection.execute(
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"  # of this connection alone
+    )
+    before = len(connections)
+    with retry.patience(5.0):
+        assert ledger.queue.claim("w") is not None
+    assert len(connections) == before + 1
+    assert connections[before - 1].closed
+
+
+@pytest.mark.parametrize("ask", ["remember", "command"])
+def test_a_value_of_the_run_is_read_and_kept_though_the_connection_breaks(ledger, ask):
+    with psycopg.connect(ledger._database._url, autocommit=True) as other:
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+            "AND usename IS NOT NULL AND backend_type = 'client backend'"
+        )
+    if ask == "remember":
+        assert ledger.meta.remember("machine", "first") == "first"
+    else:
+        assert ledger.meta.command().name == "run"
+
+
+def test_a_ledger_whose_tables_are_gone_says_so(ledger):
+    ledger.drop()
+    with pytest.raises(LedgerDamaged, match="does not exist"):
+        ledger.queue.claim("w")
+
+
+def test_a_url_that_the_client_does_not_understand_is_refused(small_server):
+    with pytest.raises(DatabaseRefuses, match="invalid URI query parameter"):
+        Ledger(f"{small_server.url}?nothing=1", next(fresh_schemas))

@@ -5,12 +5,15 @@ import pytest
 from dipaco.control.ledger import open_ledger
 from dipaco.control.tasks import PRIORITY, Task
 from tests.control.conftest import (
+    DATABASES,
     IntegrityError,
     do_one,
     do_until,
     facts_of,
     stage,
 )
+
+pytestmark = pytest.mark.parametrize("place", DATABASES, indirect=True)
 
 
 def test_a_claimed_task_cannot_be_claimed_by_another(ledger):

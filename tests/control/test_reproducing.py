@@ -166,3 +166,23 @@ def test_it_also_counts_anew_when_that_one_is_done_again(ledger, plan):
     again = do_until(ledger, plan, "outer")
     assert again.task == step.task
     ledger.redos.redo(again, cause, "objects/one", "damaged")
+
+
+def test_waiting_for_a_task_that_is_not_done_yet_does_not_count(ledger, plan):
+    """Every task that is done again wakes all that wait; they look whether it was theirs."""
+    step = do_until(ledger, plan, "outer")
+    path = plan.arm("modular").topology.paths_through(step.task.module)[0]
+    cause = Task("train", "modular", str(path), 0)
+    ledger.redos.redo(step, cause, "objects/one", "damaged")
+    slow = ledger.queue.claim("slow", ["train"])
+    while slow.task != cause:
+        ledger.commit.finish(plan, slow, facts_of(plan, slow.task))
+        slow = ledger.queue.claim("slow", ["train"])
+    for _ in range(MOST_REDOS + 1):
+        with ledger._database.transaction():
+            ledger._database.change("wake_tasks")
+        again = ledger.queue.claim("w", ["outer"])
+        assert again.task == step.task
+        ledger.redos.redo(again, cause, "objects/one", "damaged")
+    ledger.commit.finish(plan, slow, facts_of(plan, slow.task))
+    finish(ledger, plan)

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from dipaco.control.plan import BASE
 from dipaco.control.recording import record
 from dipaco.topology import ModuleId
 from tests.control.conftest import (
@@ -61,3 +62,24 @@ def test_the_last_two_snapshots_of_a_path_are_kept_however_far_apart(ledger, pla
     old, *last_two = (receipt("snapshot", "modular", 0, phase).name for phase in (3, 4, 9))
     assert ledger.retention.superseded_snapshots("modular", 0, 9, 2) == [old]
     assert ledger.retention.live_names(snapshots=2, contributions=2) == set(last_two)
+
+
+def test_a_finished_run_keeps_releases_its_base_model_and_one_arm_at_every_phase(finished, plan):
+    topology, dense = plan.arm("modular").topology, ModuleId("all", 0)
+    modular = {
+        receipt("modular", module, phase).name for module in topology.modules for phase in (0, 1, 2)
+    }
+    states = {receipt("state", "modular", module, 2).name for module in topology.modules}
+    released = {receipt("dense", dense, phase).name for phase in (2, 3)}
+    base = {receipt(BASE, dense, 2).name}
+    keep = finished.retention.modules_of_finished(plan, "modular", states=1)
+    assert keep == modular | states | released | base
+    newest = {receipt("modular", module, 2).name for module in topology.modules}
+    newest |= {receipt("dense", dense, 3).name} | base
+    assert finished.retention.released(plan, is_newest_only=True) == newest
+    of_base = {receipt("snapshot", BASE, 0, phase).name for phase in (0, 1)}
+    live = {
+        but: finished.retention.live_names(snapshots=2, contributions=0, but=but)
+        for but in ("", BASE)
+    }
+    assert live[""] - live[BASE] == of_base

@@ -249,7 +249,7 @@ def test_after_routing_every_arm_starts_and_the_base_model_is_scored(plan):
 
 
 @given(order=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_in_any_order_of_work_every_task_becomes_due_once_and_the_report_is_last(plan, order):
     facts, waiting, done = ListedFacts(), [first_task()], []
     while waiting:
@@ -471,7 +471,7 @@ def test_rerouting_comes_last_before_the_report(plan):
     stops_early=st.booleans(),
     alternations=st.sampled_from([(), (1,), (2, 3)]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_with_any_settings_every_task_becomes_due_once_and_the_report_is_last(
     plan, order, sampling, stops_early, alternations
 ):
@@ -564,7 +564,7 @@ def test_a_share_is_rounded_up_to_whole_paths(quorum, paths, enough):
     stops_early=st.booleans(),
     alternations=st.sampled_from([(), (1,), (2, 3)]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_with_a_quorum_every_task_becomes_due_once_and_no_contribution_is_late_by_two_steps(
     plan, order, sampling, stops_early, alternations
 ):

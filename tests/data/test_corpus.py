@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from dipaco.data.errors import (
     EmptySplit,
 )
 from dipaco.data.prepare import prepare
-from dipaco.data.staging import SPLITS, first_of_each
+from dipaco.data.staging import SPLITS, first_of_each, stage_documents
 from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
 from dipaco.errors import BadSetting, CorpusMissing, NotWritable
 from dipaco.files import file_digest
@@ -100,6 +101,8 @@ def test_exact_duplicates_are_dropped_and_counted(tmp_path):
     rows = [{"text": words(i % 60)} for i in range(1, 101)]
     corpus = prepare(from_lines(tmp_path, rows, valid_fraction=0.2, router_fraction=0.2), tmp_path)
     assert (corpus.num_documents, corpus.manifest.duplicates) == (60, 40)
+    (note,) = corpus.manifest.notes
+    assert note.endswith("has the same text: 40 documents, 31.9 kB of 80.1 kB.")
 
 
 def test_the_first_of_equal_hashes_is_kept_for_any_number_of_parts(monkeypatch):
@@ -117,12 +120,36 @@ def test_short_documents_train_but_are_not_evaluated(tmp_path):
     for split in ("valid", "router"):
         assert (corpus.lengths[corpus.documents(split)] > 32).all()
     assert (corpus.lengths[corpus.documents("train")] <= 32).any()
-    assert corpus.manifest.short == len(corpus.documents("short")) > 0
+    short = corpus.manifest.short
+    assert short == len(corpus.documents("short")) > 0
+    assert any(f": {short} documents drawn" in note for note in corpus.manifest.notes)
 
 
 def test_a_cap_bounds_every_domain(tmp_path):
     corpus = prepare(dataclasses.replace(TOY, max_bytes_per_domain=9000), tmp_path)
     assert all(9000 <= domain.num_bytes < 9000 + 8192 for domain in corpus.manifest.domains)
+    (note,) = corpus.manifest.notes
+    start = "Left out, beyond `data.max_bytes_per_domain` (9.0 kB): "
+    assert note.startswith(start)
+    # Of each domain: what is left out, and what there is.
+    left, of = (float(re.findall("([0-9.]+) kB", note)[number]) for number in (1, 2))
+    whole = prepare(TOY, tmp_path / "whole")
+    largest = max(whole.manifest.domains, key=lambda domain: domain.num_bytes)
+    kept = {domain.name: domain.num_bytes for domain in corpus.manifest.domains}
+    assert of == pytest.approx(largest.num_bytes / 1000, abs=0.1)
+    assert left == pytest.approx((largest.num_bytes - kept[largest.name]) / 1000, abs=0.1)
+    assert f"of `{largest.name}`" in note
+
+
+def test_own_text_has_no_cap_unless_it_is_set(tmp_path):
+    (tmp_path / "own").mkdir()
+    text = "\n".join(words(number) for number in range(1, 3001))
+    assert len(text) > 1_600_000
+    (tmp_path / "own/long.txt").write_text(text)
+    config = DataConfig(sources=(f"text:{tmp_path}/own",))
+    staged = stage_documents(config, tmp_path / "staged", lambda said: None, lambda done: None)
+    assert staged.num_bytes.sum() == len(text)
+    assert staged.bytes_over == {}
 
 
 def test_long_documents_are_cut_into_several_of_one_group(tmp_path):
@@ -274,14 +301,35 @@ def test_no_text_is_an_empty_corpus(tmp_path):
         prepare(DataConfig(sources=(f"text:{tmp_path}/a.txt",)), tmp_path / "corpus")
 
 
-def test_one_file_cannot_be_split_by_file_and_the_error_says_what_to_do(tmp_path):
+@pytest.mark.parametrize("valid_fraction", [1e-9, 0.9])  # one file is all in `train`, or in `valid`
+def test_one_file_cannot_be_split_by_file_and_the_error_says_what_to_do(tmp_path, valid_fraction):
     lines = "\n".join(words(i) for i in range(1, 200))
     (tmp_path / "a.txt").write_text(lines)
-    config = dataclasses.replace(TOY, sources=(f"text:{tmp_path}/a.txt",), max_document_bytes=900)
-    with pytest.raises(EmptySplit, match=r"in 1 groups .*\?group=piece"):
+    config = dataclasses.replace(
+        TOY,
+        sources=(f"text:{tmp_path}/a.txt",),
+        max_document_bytes=900,
+        valid_fraction=valid_fraction,
+    )
+    with pytest.raises(EmptySplit, match=r"in 1 groups .*a\.txt\?group=piece`"):
         prepare(config, tmp_path / "corpus")
-    config = dataclasses.replace(config, sources=(f"{config.sources[0]}?group=piece",))
+    config = dataclasses.replace(
+        config, sources=(f"{config.sources[0]}?group=piece",), valid_fraction=0.1
+    )
     assert prepare(config, tmp_path / "corpus").num_documents > 50
+
+
+def test_who_has_split_by_piece_is_not_told_to(tmp_path):
+    (tmp_path / "a.txt").write_text(words(1) + "\n" + words(2))
+    config = dataclasses.replace(
+        TOY,
+        sources=(f"text:{tmp_path}/a.txt?group=piece",),
+        valid_fraction=1e-9,  # wherever the test's folder lies, both pieces are in `train`
+        router_fraction=1e-9,
+    )
+    with pytest.raises(EmptySplit, match=r"About 0\.0 groups .*lower `data.max_document") as error:
+        prepare(config, tmp_path / "corpus")
+    assert "group=piece" not in str(error.value)
 
 
 def test_binary_text_stops_the_preparation_until_it_is_removed(tmp_path):

@@ -48,7 +48,7 @@ def trained_on(corpus, documents) -> dict[int, list[int]]:
     has_start=st.booleans(),
     row_length=st.integers(2, 9),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_token_and_every_edge_is_planned_exactly_once(documents, has_start, row_length):
     lengths, begins, ends = (np.array(column) for column in zip(*documents, strict=True))
     edges = Edges(EdgeTokens(7 if has_start else None, 8), begins.astype(bool), ends.astype(bool))

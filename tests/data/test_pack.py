@@ -16,7 +16,7 @@ def plan_of(lengths: list[int], row_length: int = 8, seed: int = 0) -> RowPlan:
 
 
 @given(lengths=many_lengths, row_length=st.integers(2, 17), seed=st.integers(0, 2**40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_token_of_every_document_is_planned_exactly_once(lengths, row_length, seed):
     plan = plan_of(lengths, row_length, seed)
     seen = [np.zeros(length, dtype=int) for length in lengths]
@@ -27,7 +27,7 @@ def test_every_token_of_every_document_is_planned_exactly_once(lengths, row_leng
 
 
 @given(lengths=many_lengths, row_length=st.integers(2, 17))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_all_rows_are_full_but_the_last(lengths, row_length):
     plan = plan_of(lengths, row_length)
     sizes = [sum(length for _, _, length in plan.row(k)) for k in range(plan.num_rows)]

@@ -168,6 +168,7 @@ def test_a_domain_stops_at_its_cap(tmp_path, monkeypatch):
     groups = [str(document.group) for document in source.documents]
     assert len(groups) == 10
     assert groups != sorted(groups)  # by hash, not from the letter A
+    assert source.bytes_over == {"code": 4000}
 
 
 def test_pip_that_fails_is_a_reason_and_not_a_crash(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 
 from dipaco.data.config import DataConfig
 from dipaco.data.errors import EmptyShard, ShardDamaged
-from dipaco.data.first_tokens import encode_first_tokens, first_tokens
+from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan, plan_rows, save_plan
 from dipaco.data.pipeline import Batches, Rows
 from dipaco.data.prepare import prepare
@@ -70,6 +70,16 @@ def test_the_fingerprint_tells_data_seed_and_batch_size_apart(corpus, plan):
     assert len(prints) == 4
 
 
+def test_machines_that_take_turns_have_the_rows_of_one_with_a_larger_batch(corpus, plan):
+    machines = [Batches(corpus, plan, batch_size=4, seed=0, turn=(k, 3)) for k in range(3)]
+    one = Batches(corpus, plan, batch_size=12, seed=0)
+    for step in (0, 5, plan.num_rows // 12 + 1):  # the last is of the second epoch
+        dealt = [machine.at(step) for machine in machines]
+        for name, rows in one.at(step).items():
+            np.testing.assert_array_equal(np.concatenate([batch[name] for batch in dealt]), rows)
+    assert len({each.fingerprint for each in (*machines, one)}) == 4
+
+
 def test_the_seed_changes_the_order_of_the_rows(corpus, plan):
     one, other = (Batches(corpus, plan, 4, seed=seed).at(0)["tokens"] for seed in (0, 1))
     assert not np.array_equal(one, other)
@@ -126,10 +136,3 @@ def test_first_tokens_are_padded_and_counted(corpus):
         np.testing.assert_array_equal(tokens[row, : len(document)], document)
         assert (tokens[row, len(document) :] == 0).all()
     assert first_tokens(corpus, numbers, 5)[1].tolist() == [5, 5, 5]
-
-
-def test_text_outside_a_corpus_is_cut_in_the_same_way(corpus):
-    tokenizer = corpus.tokenizer()
-    (document,) = corpus.tokens([0])
-    tokens, _ = encode_first_tokens(tokenizer, [tokenizer.decode(document)], 20)
-    np.testing.assert_array_equal(tokens[0], document[:20])

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dipaco.data.document import Document
 from dipaco.data.errors import BadRecord, BinaryText, MissingColumn
-from dipaco.data.sources import cut_text, open_source, parse_url, source_of_file
+from dipaco.data.source_url import parse_url, sources_of
+from dipaco.data.sources import cut_text, open_source
 from dipaco.errors import BadSource
 
 
@@ -84,8 +85,8 @@ def test_a_text_column_without_text_is_named(tmp_path):
 
 
 def test_a_missing_column_says_which_there_are(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"body": "x"}\n')
-    with pytest.raises(MissingColumn, match="`text`; it has `body`"):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n\n{"body": "x"}\n')
+    with pytest.raises(MissingColumn, match="line 3: no column `text`; it has `body`"):
         documents(f"jsonl:{tmp_path}/a.jsonl")
 
 
@@ -115,10 +116,32 @@ def test_a_wrong_source_is_a_sentence(url, expected):
         documents(url)
 
 
-def test_the_kind_of_a_file_follows_from_its_suffix(tmp_path):
+def test_a_folder_is_all_files_below_it_that_end_like_its_kind(tmp_path):
+    for name in ("b/two.txt", "a-b/one.txt", "b/c/three.txt", "b/four.md", ".hidden/five.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = [document.text for document in documents(f"text:{tmp_path}")]
+    assert found == [document.text for document in documents(f"text:{tmp_path}/**/*.txt")]
+    assert found == ["a-b/one.txt", "b/c/three.txt", "b/two.txt"]
+    with pytest.raises(BadSource, match=r"no file that ends with \.jsonl .*/\*\*/\*\.md"):
+        documents(f"jsonl:{tmp_path}")
+
+
+def test_what_is_named_without_a_kind_is_read_by_the_suffix_of_each_file(tmp_path):
     (tmp_path / "a[1].jsonl").write_text('{"text": "x"}\n')
-    assert documents(source_of_file(tmp_path / "a[1].jsonl"))[0].text == "x"
-    assert source_of_file(tmp_path / "a.txt").startswith("text:")
+    (tmp_path / "b.txt").write_text("y")
+    (tmp_path / "c.md").write_text("z")
+
+    def texts(place):
+        return [document.text for url in sources_of(str(place)) for document in documents(url)]
+
+    assert texts(tmp_path / "a[1].jsonl") == ["x"]
+    assert texts(tmp_path / "c.md") == texts(tmp_path / "*.md") == ["z"]
+    assert texts(tmp_path) == texts(tmp_path / "*[lt]") == ["x", "y"]
+    assert sources_of("jsonl:a.jsonl?text=body") == ["jsonl:a.jsonl?text=body"]
+    for nothing in (tmp_path / "d.txt", tmp_path / "*.rst"):
+        with pytest.raises(BadSource, match="no such file"):
+            sources_of(str(nothing))
 
 
 @given(st.text(alphabet="ab \nאé漢😀", max_size=600), st.integers(64, 200))

@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 
 from dipaco.errors import NothingToScore
-from dipaco.evaluation.perplexity import best_path, perplexity, routed, score_documents
+from dipaco.evaluation.perplexity import (
+    best_path,
+    perplexity,
+    routed,
+    score_documents,
+    wrong_path,
+)
 
 
 def minus_token(tokens_BT, segments_BT):
@@ -69,6 +75,17 @@ def test_routed_and_best_path():
     assert routed(sum_PN, count_N, np.array([1, 0])) == pytest.approx(np.exp(3))
     assert routed(sum_PN, count_N, np.array([0, 1])) == pytest.approx(np.exp(1.5))
     assert best_path(sum_PN, count_N) == pytest.approx(np.exp(1.5))
+
+
+def test_a_wrong_path_is_the_mean_of_those_that_a_document_was_not_routed_to():
+    sum_PN, count_N = np.array([[-1.0, -9.0], [-3.0, -2.0], [-5.0, -4.0]]), np.array([1, 1])
+    # The first document goes to path 0, the second to path 2: (3 + 5) / 2 and (9 + 2) / 2 nats.
+    assert wrong_path(sum_PN, count_N, np.array([0, 2])) == pytest.approx(np.exp((4 + 5.5) / 2))
+    # Of two paths it is the other one; of equal paths it is the routed perplexity.
+    assert wrong_path(sum_PN[:2], count_N, np.array([0, 1])) == pytest.approx(np.exp((3 + 9) / 2))
+    equal = np.repeat(sum_PN[:1], 3, axis=0)
+    paths = np.array([1, 2])
+    assert wrong_path(equal, count_N, paths) == pytest.approx(routed(equal, count_N, paths))
 
 
 def test_nothing_after_the_prefix_is_an_error():

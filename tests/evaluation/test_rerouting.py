@@ -87,7 +87,7 @@ def test_scores_of_tokens_sum_to_those_of_documents_bit_for_bit():
         return -(np.sin(tokens.astype(np.float32)) ** 2) - 1
 
     options = {"prefix_tokens": 2, "batch_size": 3}
-    *summed, values = score_tokens(log_likelihoods, tokens, lengths, **options)
+    *summed, values, _ = score_tokens(log_likelihoods, tokens, lengths, **options)
     sums, counts = score_documents(log_likelihoods, tokens, lengths, **options)
     np.testing.assert_array_equal(summed, [sums, counts])
     assert values.dtype == np.float32

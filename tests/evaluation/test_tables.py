@@ -8,9 +8,11 @@ from dipaco.evaluation.tables import (
     Report,
     ReportRow,
     duration,
+    link_name,
     quantity,
     render_markdown,
     render_text,
+    seconds_over_link,
 )
 
 DENSE = ReportRow(
@@ -23,10 +25,19 @@ DENSE = ReportRow(
     tokens=573_440,
     flops=2.9e12,
     bytes_sent=0,
+    bytes_per_machine=0,
     seconds=31.25,
+    machine_seconds=31.25,
+    link_seconds={"20": 31.25},
 )
 MODULAR = dataclasses.replace(
-    DENSE, name="modular", perplexity=88.0, parameters_total=2_400_000, bytes_sent=123_456_789
+    DENSE,
+    name="modular",
+    perplexity=88.0,
+    parameters_total=2_400_000,
+    bytes_sent=123_456_789,
+    bytes_per_machine=30_864_197,
+    link_seconds={"20": 43.6},
 )
 
 
@@ -49,18 +60,55 @@ def test_data_that_is_no_report_is_refused(data):
 
 
 def test_text_is_aligned_and_compares_with_the_first_row():
-    head, rule, dense, modular = render_text([DENSE, MODULAR]).splitlines()
-    assert head.split()[:4] == ["row", "seed", "perplexity", "change"]
+    above, head, rule, dense, modular = render_text([DENSE, MODULAR]).splitlines()
+    assert above.split() == ["total", "bytes", "per", "time", "at"]
+    assert head.split() == [
+        "row", "perplexity", "change", "size", "tokens", "machine", "time", "20", "Mbit/s",
+    ]  # fmt: skip
     assert set(rule) == {"-"}
     assert "-12.0 %" in modular
     assert "%" not in dense
     assert len(dense) == len(modular)
 
 
-def test_markdown_has_the_same_cells():
+def test_a_terminal_of_100_columns_holds_the_table_however_long_it_took_and_however_many_links():
+    links = {"20": 359_940.0, "100": 359_940.0}
+    row = dataclasses.replace(
+        MODULAR,
+        name="modular_ensemble_renewed",
+        perplexity=12_345.67,
+        steps=88_000,
+        bytes_per_machine=999_000_000_000,
+        seconds=359_940.0,
+        link_seconds=links,
+    )
+    first = dataclasses.replace(DENSE, perplexity=22_345.67, link_seconds=links)
+    lines = render_text([first, row]).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "time at 100 Mbit/s" in render_markdown([row])
+
+
+@pytest.mark.parametrize("width", [100, 80, 60, 40])
+def test_columns_are_chosen_by_the_width_and_the_others_named(width):
+    row = dataclasses.replace(MODULAR, name="modular_ensemble_renewed", perplexity=12_345.67)
+    text = render_text([DENSE, row], width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "12345.67" in text
+    assert ("In report.md, not in" in text) == (width < 90)
+    assert ("time at 20 Mbit/s" in " ".join(text.split())) == (width < 90)
+
+
+def test_a_machine_computes_and_then_transfers():
+    assert seconds_over_link(10.0, 2_500_000, 20.0) == 11.0  # 20 megabits
+    assert seconds_over_link(10.0, 0, 20.0) == 10.0
+    assert [link_name(link) for link in (20.0, 0.5, 1000.0)] == ["20", "0.5", "1000"]
+
+
+def test_markdown_has_all_columns():
     lines = render_markdown([DENSE, MODULAR]).splitlines()
     assert lines[3] == (
-        "| modular | 0 | 88.00 | -12.0 % | 840 k | 2.4 M | 280 | 573 k | 2.9 T | 123 MB | 31.2 s |"
+        "| modular | 0 | 88.00 | -12.0 % | 840 k | 2.4 M | 280 | 573 k | 2.9 T | 123 MB "
+        "| 30.9 MB | 31.2 s | 43.6 s |"
     )
     assert len({line.count("|") for line in lines}) == 1
 

@@ -1,5 +1,7 @@
 """Recorded facts as events."""
 
+import dataclasses
+
 from configs import toy
 from dipaco.control.tasks import Claim, Evaluated, StageDone, Task
 from dipaco.observe.fact_events import fact_events
@@ -24,6 +26,16 @@ def test_a_routing_shows_the_shard_of_every_path_with_its_largest_domains():
         "path 0: 3 documents (75.0%), mostly code 67%, law 33%",
         "path 1: 1 documents (25.0%), mostly law 100%",
     ]
+
+
+def test_a_shard_outside_its_bounds_is_a_warning():
+    summary = {**ROUTED.summary, "outside_bounds": "path 0 87.5%."}
+    *_, line = lines(dataclasses.replace(ROUTED, summary=summary))
+    assert line == "warning: shards outside their bounds: path 0 87.5%."
+
+
+def test_a_base_model_that_comes_trained_is_no_event():
+    assert lines(dataclasses.replace(trained("base", 0, 0), losses=(), tokens=0)) == []
 
 
 def test_a_trained_path_and_an_evaluation_show_their_numbers():

@@ -2,12 +2,15 @@
 
 import functools
 import socket
+import subprocess
 import threading
 import urllib.request
 
 import pytest
 
 from dipaco.control.ledger import Ledger
+from dipaco.control.life import Life, _began
+from dipaco.control.presence import members_of
 from dipaco.control.tasks import Claim, Task
 from dipaco.errors import CannotListen
 from tests.control.conftest import contribution, facts_of, plan, trained  # noqa: F401
@@ -50,7 +53,8 @@ def half_done(tmp_path, plan):  # noqa: F811
     """Until the first outer step is due."""
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.start({"config": "{}"})
-    ledger.members.join("w", host="h", pid=1, life="one", machine="m", version="1")
+    here = str(Life.here())
+    ledger.members.join("w", host="h", pid=1, life=here, machine="m", version="1")
     while (claim := ledger.queue.claim("w")).task.kind != "outer":
         ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     yield ledger
@@ -88,9 +92,35 @@ def test_a_scrape_reads_the_present_state_of_the_run(half_done, tmp_path):
         tokens = heard["dipaco_run_tokens_total", "modular"]
         assert tokens == half_done.progress.training_totals("modular").tokens
         half_done.queue.give_back_all()
-        assert read(port)["dipaco_run_tasks", "modular", "outer", "ready"] == 1
+        (member,) = half_done.members.list()
+        silent = {"name": member.name, "heartbeats": member.heartbeats}
+        half_done._database.change("mark_silent", **silent)  # preempted: it never leaves
+        heard = read(port)
+        assert heard["dipaco_run_tasks", "modular", "outer", "ready"] == 1
+        assert (heard["dipaco_run_workers", "here"], heard["dipaco_run_workers", "silent"]) == (
+            0,
+            1,
+        )
     with pytest.raises(OSError, match="refused"):
         read(port)
+
+
+def test_a_worker_that_was_killed_on_this_machine_is_lost_at_once_as_in_status(half_done, tmp_path):
+    with subprocess.Popen(["sleep", "60"]) as other:
+        life = str(Life.here()._replace(pid=other.pid, began=_began(other.pid)))
+        join = functools.partial(half_done.members.join, host="h", machine="m", version="1")
+        assert join("other", pid=other.pid, life=life)
+        assert workers_of(half_done, tmp_path) == {"here": 2, "silent": 0, "left": 0, "lost": 0}
+        other.kill()
+        other.wait()
+    assert workers_of(half_done, tmp_path) == {"here": 1, "silent": 0, "left": 0, "lost": 1}
+    assert {m.name: m.presence for m in members_of(half_done)} == {"w": "here", "other": "lost"}
+
+
+def workers_of(ledger, folder):
+    metrics = RunMetrics(lambda: Ledger(folder / "ledger.sqlite"), 0.0)
+    (family,) = (each for each in metrics.collect() if each.name == "dipaco_run_workers")
+    return {sample.labels["state"]: sample.value for sample in family.samples}
 
 
 def test_scrapes_of_the_same_seconds_share_one_reading_of_the_ledger(half_done, tmp_path):

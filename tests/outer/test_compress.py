@@ -36,7 +36,7 @@ def test_every_codec_that_can_be_set_is_here_and_in_this_table():
 
 @pytest.mark.parametrize("name", CODECS)
 @given(leaf=leaves)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_a_decoded_gradient_has_shape_and_type_of_the_original_and_is_near_it(name, leaf):
     gradient = tree(leaf)
     decoded = codec(name).decode(codec(name).encode(gradient))

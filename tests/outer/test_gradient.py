@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco import trees
@@ -57,7 +57,6 @@ def test_weights_are_shares_of_the_documents_or_all_equal():
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=20), st.integers(2, 1000))
-@settings(deadline=None)
 def test_weights_sum_to_one_and_their_scale_does_not_matter(documents, factor):
     weights = path_weights(documents)
     np.testing.assert_allclose(weights.sum(), 1, rtol=1e-12)
@@ -79,7 +78,6 @@ contributions = st.lists(
 
 
 @given(contributions.flatmap(lambda given: st.tuples(st.just(given), st.permutations(given))))
-@settings(deadline=None)
 def test_the_order_of_contributions_does_not_change_the_mean_beyond_rounding(orders):
     means = []
     for order in orders:
@@ -92,7 +90,6 @@ def test_the_order_of_contributions_does_not_change_the_mean_beyond_rounding(ord
 
 
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3), st.integers(1, 300))
-@settings(deadline=None)
 def test_the_mean_of_equal_gradients_is_that_gradient(values, paths):
     mean = mean_of([tree(*values)] * paths, path_weights([7] * paths))
     np.testing.assert_allclose(

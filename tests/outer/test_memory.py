@@ -35,7 +35,7 @@ from dipaco.topology import Level, ModuleId, Topology
 from dipaco.workers.tasks.outer import step_module
 
 
-def step(before, state, messages, fan_in):
+def step(earlier, before, state, messages, fan_in):
     objects = Objects(pathlib.Path(sys.argv[1]))
     shards = ShardIndex([], [1] * fan_in)
     contributions = [
@@ -44,7 +44,9 @@ def step(before, state, messages, fan_in):
         for path in range(fan_in)
     ]
     facts = types.SimpleNamespace(
-        module=lambda *key: StoredModule(Receipt(*before), Receipt(*state)),
+        module=lambda arm, module, phase: StoredModule(
+            Receipt(*(before if phase else earlier)), Receipt(*state)
+        ),
         contributions=lambda *key: contributions,
     )
     config = types.SimpleNamespace(outer=OuterSettings())
@@ -58,6 +60,7 @@ def step(before, state, messages, fan_in):
         routing_of=lambda arm, phase: None,
         shards_of=lambda routing: shards,
         counts_through=lambda arm, module, phase: None,
+        rule=lambda kind: None,
     )
     step_module(run, Claim(Task("outer", "modular", "all/0000", 1), 1, 1, "test"))
 
@@ -77,7 +80,7 @@ print(resident("VmHWM") - idle)
 
 
 def stored_module(objects: Objects, num_bytes: int) -> dict:
-    """A module of one leaf that has stepped before, and two contributions to it."""
+    """A module of one leaf before and after a step, and two contributions to the next."""
 
     def module(seed):
         return {
@@ -85,6 +88,7 @@ def stored_module(objects: Objects, num_bytes: int) -> dict:
         }
 
     return {
+        "earlier": save_tree(objects, "modules", module(3)),
         "before": save_tree(objects, "modules", module(0)),
         "state": save_state(objects, fresh(OuterSettings(), module(0))),
         "messages": [save_tree(objects, "messages", module(seed)) for seed in (1, 2)],

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.errors import BadSetting
@@ -57,7 +57,6 @@ def mean_of(parts, counts_PV, *, rescale=False):
 
 
 @given(counts)
-@settings(deadline=None)
 def test_shares_sum_to_one_and_are_zero_exactly_where_the_token_is_not(counts_PV):
     shares = row_shares(counts_PV, ALPHA)
     np.testing.assert_allclose(shares.sum(axis=0), 1.0)

@@ -16,7 +16,7 @@ def shares(logit_NP, bias_P):
     return np.bincount(path_N, minlength=logit_NP.shape[1]) / len(logit_NP)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     num_paths=st.integers(2, 12),
     crowding=st.floats(0, 3),

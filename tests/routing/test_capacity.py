@@ -12,7 +12,7 @@ def counts(cost_NP, price_P):
     return np.bincount((cost_NP + price_P).argmin(axis=1), minlength=cost_NP.shape[1])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     num_paths=st.sampled_from([2, 3, 5]),
     slack=st.integers(0, 5),

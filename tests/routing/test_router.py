@@ -1,31 +1,44 @@
 """What every router promises, held to each kind; a new kind joins by one line in ROUTERS."""
 
+import dataclasses
 import subprocess
 import sys
 
 import numpy as np
+import own_router
 import pytest
 
 from dipaco.errors import BadSetting
 from dipaco.routing.config import NORMALISATIONS, RoutingConfig
 from dipaco.routing.discriminative import fit_discriminative
-from dipaco.routing.errors import BadFeatures, DamagedRouter, TooFewRouterDocuments
-from dipaco.routing.router import fit_router, load, save
+from dipaco.routing.errors import BadFeatures, BadRouterRule, DamagedRouter, TooFewRouterDocuments
+from dipaco.routing.own_router import RouterFunctions
+from dipaco.routing.router import fit_router, linear_router, load, save
 
 ROUTERS = {
     "kmeans": RoutingConfig(kind="kmeans", capacity=1.25),
     "kmeans without bounds": RoutingConfig(kind="kmeans", capacity=None, floor=0),
     "product": RoutingConfig(kind="product_kmeans", capacity=1.25),
     "product, axes as they are": RoutingConfig(kind="product_kmeans", interleave_pca=False),
+    "random": RoutingConfig(kind="random"),
 }
+OWN = {"own": own_router.nearest, "own, by direction": own_router.by_direction}
 
 
-@pytest.fixture(scope="module", params=[*ROUTERS, "discriminative"])
+@pytest.fixture(scope="module", params=[*ROUTERS, "discriminative", *OWN])
 def router(request, heaps):
+    if request.param in OWN:
+        rule = OWN[request.param](RoutingConfig())
+        return fit_router(RoutingConfig(), heaps(400), (2, 2), seed=0, rule=rule)
     if request.param == "discriminative":
         label = fit_router(RoutingConfig(), heaps(400), (2, 2), seed=0).assign(heaps(400))[:, 0]
         return fit_discriminative(RoutingConfig(), heaps(400), label, 4)
     return fit_router(ROUTERS[request.param], heaps(400), (2, 2), seed=0)
+
+
+def functions_of(router):
+    """What reads it: the rule, of one's own."""
+    return None if router.own is None else router.own.functions
 
 
 def test_scores_and_choices_have_their_shapes_and_agree(router, heaps):
@@ -36,6 +49,23 @@ def test_scores_and_choices_have_their_shapes_and_agree(router, heaps):
     in_order = np.take_along_axis(scores, paths, axis=1)
     assert (np.diff(in_order, axis=1) <= 0).all()
     np.testing.assert_array_equal(paths[:, 0], scores.argmax(axis=1))
+
+
+def test_a_router_says_what_its_scores_are(heaps):
+    def fitted(**config):
+        return fit_router(RoutingConfig(**config), heaps(400), (4,), seed=0)
+
+    plain = fitted(kind="kmeans", capacity=None, floor=0).score_meaning
+    assert plain == "minus the squared distance to a path's centre"
+    priced = dataclasses.replace(fitted(kind="kmeans"), price_P=np.arange(4.0))
+    assert priced.score_meaning == f"{plain}, and the path's price"
+    assert "random" in fitted(kind="random").score_meaning
+    weight_DP = np.zeros((8, 4), np.float32)
+    assert "classifier" in linear_router("discriminative", weight_DP).score_meaning
+    assert "small model" in linear_router("small_models", weight_DP).score_meaning
+    rule = own_router.nearest(RoutingConfig())
+    own = fit_router(RoutingConfig(), heaps(400), (4,), seed=0, rule=rule)
+    assert "this run's own router" in own.score_meaning
 
 
 def test_the_only_choice_is_the_first_of_several(router, heaps):
@@ -55,25 +85,56 @@ def test_a_document_alone_gets_the_scores_it_gets_in_a_batch_bit_for_bit(router,
 
 
 def test_a_loaded_router_is_the_saved_one(router, heaps):
-    loaded = load(save(router))
+    loaded = load(save(router), functions_of(router))
     features = heaps(50, seed=3)
     assert loaded.version == router.version
     np.testing.assert_array_equal(loaded.scores(features), router.scores(features))
 
 
 def test_any_flipped_byte_is_refused(router):
-    data = save(router)
+    data, functions = save(router), functions_of(router)
     for index in [*range(200), *range(200, len(data), 37), len(data) - 1]:
         flipped = bytearray(data)
         flipped[index] ^= 1
         with pytest.raises(DamagedRouter, match="Fetch it again"):
-            load(bytes(flipped))
+            load(bytes(flipped), functions)
 
 
 @pytest.mark.parametrize("data", [b"", b"not a router", b"\x00" * 64])
 def test_other_bytes_are_refused(data):
     with pytest.raises(DamagedRouter):
         load(data)
+
+
+def test_a_router_is_not_read_by_another_rule_than_it_was_fitted_by(heaps):
+    rule = own_router.nearest(RoutingConfig())
+    plain, own = (fit_router(RoutingConfig(), heaps(9), (2,), 0, each) for each in (None, rule))
+    for router, other in ((plain, rule), (own, None)):
+        with pytest.raises(DamagedRouter, match="another rule"):
+            load(save(router), other)
+
+
+@pytest.mark.parametrize("normalise", NORMALISATIONS)
+def test_the_example_of_an_own_router_is_the_built_in_one(normalise, heaps):
+    config = RoutingConfig(normalise=normalise)
+    rule = own_router.nearest(config)
+    plain, own = (fit_router(config, heaps(400), (2, 2), 7, each) for each in (None, rule))
+    np.testing.assert_array_equal(own.scores(heaps(600, seed=1)), plain.scores(heaps(600, seed=1)))
+    assert own.version != plain.version
+
+
+@pytest.mark.parametrize(
+    ("fit", "costs", "problem"),
+    [
+        (lambda *_: 3, None, "returned int, and not arrays by their names"),
+        (lambda *_: {"words": np.array(["a"])}, None, "`words` is no array of numbers"),
+        (lambda *_: {}, lambda _, x_BD: x_BD[:, :3], r"\(9, 3\), and there are 9 .* 4 paths"),
+        (lambda *_: {}, lambda _, x_BD: x_BD[:, :4] * np.nan, "a cost is not a number"),
+    ],
+)
+def test_an_own_router_that_gives_no_choice_of_paths_is_refused(fit, costs, problem, heaps):
+    with pytest.raises(BadRouterRule, match=problem):
+        fit_router(RoutingConfig(), heaps(9), (2, 2), 0, RouterFunctions(fit, costs))
 
 
 def test_no_documents_get_no_paths(router):

@@ -25,13 +25,22 @@ def said(ledger, tmp_path):
     return said
 
 
+def life_of(name):
+    return f"another-boot - 1 {name}"
+
+
 def join(ledger, name="w", kinds=()):
-    place = {"host": "here", "pid": 1, "life": name, "machine": "one", "version": "0"}
+    place = {"host": "there", "pid": 1, "life": life_of(name), "machine": "one", "version": "0"}
     assert ledger.members.join(name, kinds=kinds, **place)
 
 
 def silence(ledger, seconds, name="w"):
     change = "UPDATE workers SET heartbeat = heartbeat - ? WHERE name = ?"
+    ledger._database._connection.execute(change, (seconds, name))
+
+
+def here_for(ledger, seconds, name):
+    change = "UPDATE workers SET joined = joined - ? WHERE name = ?"
     ledger._database._connection.execute(change, (seconds, name))
 
 
@@ -41,7 +50,7 @@ def test_no_worker(ledger, said):
 
 def test_no_worker_since_the_disk_of_the_last_was_full(ledger, said):
     join(ledger)
-    ledger.members.leave("w", "w", "DiskFull: No space left on the disk of x.")
+    ledger.members.leave("w", life_of("w"), "DiskFull: No space left on the disk of x.")
     state, sentence = said()
     assert state == "no_worker"
     assert sentence.endswith("w left with DiskFull: No space left on the disk of x.")
@@ -56,15 +65,33 @@ def test_all_workers_are_silent(ledger, said):
     assert "all 2 workers are silent, w for the shortest time (75 s)" in sentence
 
 
+def test_all_workers_were_here_before_the_machine_was_restarted(ledger, said):
+    join(ledger)
+    change = "UPDATE workers SET epoch = 'before', heartbeat = heartbeat + 9999999"
+    ledger._database._connection.execute(change)
+    assert said().state == "silent"
+
+
 def test_a_lease_of_a_dead_worker(ledger, said):
     for name in ("dead", "w"):
         join(ledger, name)
     assert ledger.queue.claim("dead", lease_seconds=60.0) is not None
     silence(ledger, 40, "dead")
+    here_for(ledger, 100, "w")
     assert said() == (
         "lease",
         "`prepare` is held by dead, which is silent for 40 s: free in about 20 s",
     )
+
+
+def test_a_lease_of_a_worker_that_died_before_the_others_came(ledger, said):
+    """Who ends it must have seen it stand still for as long as the lease."""
+    for name in ("dead", "w", "v"):
+        join(ledger, name)
+    assert ledger.queue.claim("dead", lease_seconds=60.0) is not None
+    silence(ledger, 300, "dead")
+    here_for(ledger, 12, "w")
+    assert said().sentence.endswith("which is silent for 300 s: free in about 48 s")
 
 
 def test_a_task_that_is_tried_again_later(ledger, said):

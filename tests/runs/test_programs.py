@@ -60,7 +60,7 @@ def three_steps(
     "mesh",
     [
         pytest.param(MeshConfig(data=8), id="data", marks=pytest.mark.slow),
-        pytest.param(MeshConfig(data=2, fsdp=2, tensor=2), id="all three"),
+        pytest.param(MeshConfig(data=2, fsdp=2, tensor=2), id="all three", marks=pytest.mark.slow),
         pytest.param(MeshConfig(fsdp=-1), id="fully sharded", marks=pytest.mark.slow),
     ],
 )

@@ -49,6 +49,16 @@ def test_other_sources_are_another_program(tmp_path, changed):
     assert sources_digest(home) != sources_digest(Path(dipaco.__file__).parent)
 
 
+def test_the_commit_is_that_of_the_checkout_or_of_the_wheel(tmp_path):
+    home = tmp_path / "checkout" / "dipaco"
+    home.mkdir(parents=True)
+    assert version.commit_of(home) == ""
+    (home / "commit.txt").write_text("0123456789\n")
+    assert version.commit_of(home) == "0123456789"
+    (home.parent / ".git").mkdir()  # a checkout whose git says nothing
+    assert version.commit_of(home) == ""
+
+
 def test_a_worker_of_another_commit_is_refused_until_the_run_is_upgraded(
     tmp_path, other_home, monkeypatch
 ):

@@ -61,8 +61,17 @@ def narrow_port(service, monkeypatch) -> Iterator[int]:
             yield listening.getsockname()[1]
 
 
+@pytest.fixture
+def crowded_port(service) -> Iterator[int]:
+    """The same for at most 20 connections."""
+    from dipaco.serving.http import server
+
+    with server.listen("127.0.0.1", 0) as listening, _serving(service, listening, 20):
+        yield listening.getsockname()[1]
+
+
 @contextlib.contextmanager
-def _serving(service, listening) -> Iterator[None]:
+def _serving(service, listening, connections=None) -> Iterator[None]:
     import threading
 
     import uvicorn
@@ -70,7 +79,7 @@ def _serving(service, listening) -> Iterator[None]:
     from dipaco.serving.http.app import make_app
     from dipaco.serving.http.server import http_config
 
-    server = uvicorn.Server(http_config(make_app(service)))
+    server = uvicorn.Server(http_config(make_app(service), connections))
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     yield

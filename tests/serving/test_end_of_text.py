@@ -12,7 +12,6 @@ from tests.support.serving_rig import (
     error_of,
     ids,
     make_loop,
-    prepared,
     read,
     request,
     run_until_idle,
@@ -23,9 +22,7 @@ WARM = SamplingSettings(temperature=1.0)
 
 @pytest.fixture(scope="module")
 def loop():
-    loop = make_loop()
-    loop.warm_up(prepared(0))
-    return loop
+    return make_loop()
 
 
 def made_by(loop, **more) -> list[int]:

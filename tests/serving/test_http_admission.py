@@ -1,16 +1,24 @@
 """Admission: paths that do not fit together take turns, and busy paths do not starve others."""
 
 import asyncio
+import contextlib
+import threading
+import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
+from dipaco.receipt import Receipt
 from dipaco.serving import path_admission
 from dipaco.serving.http.admission import RequestAdmission
-from dipaco.serving.http.app import make_app
+from dipaco.serving.http.app import HttpSettings, make_app
+from dipaco.serving.path_admission import PathAdmission
+from dipaco.serving.path_cache import PathCache
 from dipaco.serving.service import Service, ServiceSettings
+from dipaco.topology import ModuleId
 
 REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
@@ -93,6 +101,72 @@ def test_a_busy_path_does_not_starve_another(tight, monkeypatch):
     asyncio.run(run())
 
 
+@pytest.fixture
+def slow():
+    """A cache in which path 1 takes until `is_read` is set, and an admission to it."""
+    is_read, began = threading.Event(), threading.Event()
+
+    def load(receipt):
+        if receipt.digest == "slow":
+            began.set()
+            assert is_read.wait(60)
+        return {"head": receipt.digest}
+
+    cache = PathCache(load, 300)
+
+    def modules_of(digest):
+        return {ModuleId("all", 0): Receipt(digest, digest, 100)}
+
+    with cache.pin(modules_of("warm")):
+        pass
+    slow = SimpleNamespace(cache=cache, is_read=is_read, began=began, modules_of=modules_of)
+    yield slow
+    is_read.set()
+
+
+async def _seconds_to_pin(admission, modules):
+    started = time.monotonic()
+    async with admission.pinned(modules):
+        return time.monotonic() - started
+
+
+def test_a_path_in_memory_does_not_wait_while_another_is_read(slow, monkeypatch):
+    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.05)
+
+    async def run():
+        admission = PathAdmission(slow.cache)
+        reading = asyncio.create_task(_seconds_to_pin(admission, slow.modules_of("slow")))
+        await asyncio.to_thread(slow.began.wait, 60)
+        seconds = []
+        for _ in range(20):
+            warm = _seconds_to_pin(admission, slow.modules_of("warm"))
+            seconds.append(await asyncio.wait_for(warm, 30))
+            await asyncio.sleep(0.02)
+        assert not reading.done()
+        slow.is_read.set()
+        assert await reading > 0.3
+        return sorted(seconds)
+
+    seconds = asyncio.run(run())
+    assert seconds[10] < 0.05, seconds
+
+
+def test_requests_for_a_path_that_is_read_take_no_thread_from_others_even_when_they_are_gone(slow):
+    async def run():
+        admission = PathAdmission(slow.cache)
+        for _ in range(50):
+            gone = asyncio.create_task(_seconds_to_pin(admission, slow.modules_of("slow")))
+            await asyncio.sleep(0.002)
+            gone.cancel()
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 30) == 7
+        slow.is_read.set()
+        async with admission.pinned(slow.modules_of("cold")):
+            assert slow.cache.stats().pinned == 1
+
+    asyncio.run(run())
+    assert slow.cache.stats().pinned == 0
+
+
 def test_a_request_cancelled_while_its_path_is_read_leaves_no_pin(tight):
     admission = RequestAdmission(tight)
     served = tight.releases.current
@@ -116,3 +190,38 @@ def test_a_request_cancelled_while_its_path_is_read_leaves_no_pin(tight):
 async def _hold(admission, served, path):
     async with admission.pinned(served, path):
         await asyncio.sleep(60)
+
+
+def test_a_client_that_asks_for_all_does_not_keep_others_out(service):
+    """Clients by their keys, and without keys by their connections."""
+    settings = HttpSettings(api_keys=("one", "two"))
+    body = REQUEST | {"max_tokens": 40, "temperature": 1}
+    capacity = service.loop.capacity
+
+    async def all_at_once(app, ask):
+        async with contextlib.AsyncExitStack() as stack:
+            clients = []
+            for port in (1, 2):
+                transport = httpx.ASGITransport(app, client=("127.0.0.1", port))
+                new = httpx.AsyncClient(transport=transport, base_url="http://here", timeout=60)
+                clients.append(await stack.enter_async_context(new))
+            flood = asyncio.create_task(ask(clients, 0, capacity))
+            while not service.loop.stats().rows_per_path:
+                await asyncio.sleep(0.01)
+            more = await ask(clients, 0, 1)
+            other = await ask(clients, 1, capacity // 2)
+            was_running = not flood.done()
+            return more.status_code, other.status_code, was_running, (await flood).status_code
+
+    def by_key(clients, who, n):
+        headers = {"Authorization": f"Bearer {settings.api_keys[who]}"}
+        return clients[0].post("/v1/completions", json=body | {"n": n}, headers=headers)
+
+    def by_connection(clients, who, n):
+        return clients[who].post("/v1/completions", json=body | {"n": n})
+
+    for ask, app in (
+        (by_key, make_app(service, settings=settings)),
+        (by_connection, make_app(service)),
+    ):
+        assert asyncio.run(all_at_once(app, ask)) == (429, 200, True, 200)

@@ -1,7 +1,10 @@
 """Chat: messages are rendered by the tokenizer's template, and its faults are error messages."""
 
+import datetime
+import itertools
 import json
 
+import msgspec
 import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
@@ -11,6 +14,8 @@ from starlette.testclient import TestClient
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.chat_template import ChatTemplate, find_template
+from dipaco.serving.http.conversation import routed_text
+from dipaco.serving.http.protocol import ChatMessage, ChatRequest
 from tests.support.serving_rig import error_of
 
 TEMPLATE = """\
@@ -36,7 +41,8 @@ REQUEST = {"model": "toy", "messages": [{"role": "user", "content": "jiji"}], "t
 
 def test_a_chat_is_a_completion_of_the_rendered_template(chat_client):
     text = "user: jiji\nassistant:"
-    completion = {"model": "toy", "prompt": text, "max_tokens": 8, "temperature": 0}
+    path = chat_client.post("/v1/route", json={"prompt": "jiji"}).json()["path"]
+    completion = {"model": "toy", "prompt": text, "max_tokens": 8, "temperature": 0, "path": path}
     expected = chat_client.post("/v1/completions", json=completion).json()["choices"][0]["text"]
     response = chat_client.post("/v1/chat/completions", json=REQUEST | {"max_tokens": 8}).json()
     assert response["object"] == "chat.completion"
@@ -56,6 +62,32 @@ def test_a_chat_is_a_completion_of_the_rendered_template(chat_client):
     assert "".join(delta.get("content", "") for delta in deltas) == expected
 
 
+def test_what_front_ends_send_beside_the_messages_is_accepted(chat_client):
+    of_request = {f.name: None for f in msgspec.structs.fields(ChatRequest) if not f.required}
+    of_message = {f.name: None for f in msgspec.structs.fields(ChatMessage) if not f.required}
+    messages = [
+        of_message | {"role": "user", "content": "jiji"},
+        of_message | {"role": "assistant", "content": None},
+        of_message | {"role": "user", "content": "ji"},
+    ]
+    for more in (
+        {},
+        {
+            "tools": [],
+            "tool_choice": "none",
+            "response_format": {"type": "text"},
+            "modalities": ["text"],
+            "metadata": {"chat": "7"},
+            "store": False,
+            "stream": True,
+            "stream_options": {"include_usage": None, "include_obfuscation": False},
+        },
+    ):
+        body = of_request | REQUEST | {"messages": messages, "max_tokens": 2} | more
+        answer = chat_client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize(
     ("change", "param"),
     [
@@ -65,7 +97,9 @@ def test_a_chat_is_a_completion_of_the_rendered_template(chat_client):
         ({"messages": [{"role": "assistant", "content": "a"}]}, "messages"),
         ({"messages": [{"role": "user", "content": "a " * 100}]}, "prompt"),
         ({"top_logprobs": 3}, "top_logprobs"),
-        ({"functions": []}, "functions"),
+        ({"functions": [{}]}, "functions"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format.type"),
     ],
     ids=str,
 )
@@ -87,6 +121,62 @@ def test_a_template_that_fails_gives_an_error_message(service, tmp_path, templat
     with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
         response = client.post("/v1/chat/completions", json=REQUEST)
         assert problem in error_of(response, 400, "messages")
+
+
+MARKED = """\
+{%- for message in messages -%}
+<{{ message.role[0] }}>{{ message.content }}</>
+{%- endfor %}<a>"""  # as ChatML, with shorter markers: the context is 64 tokens
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, MARKED], ids=["plain", "marked"])
+@pytest.mark.parametrize("system", [None, "ji"], ids=["alone", "system"])
+def test_a_chat_goes_where_the_users_text_alone_goes_and_stays_there(
+    service, tmp_path, prompts, template, system
+):
+    (tmp_path / "one.jinja").write_text(template)
+    chat = ChatTemplate(tmp_path / "one.jinja", service.tokenizer.file)
+    before = [] if system is None else [{"role": "system", "content": system}]
+    paths = set()
+    with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
+        for text, other in itertools.pairwise(text[:8] for text in prompts[:6]):
+            alone = client.post("/v1/route", json={"prompt": text}).json()["path"]
+            first = [{"role": "user", "content": [{"type": "text", "text": text}]}]
+            later = [{"role": "assistant", "content": "j"}, {"role": "user", "content": other}]
+            for messages in (first, first + later):
+                body = REQUEST | {"messages": before + messages, "max_tokens": 1}
+                answer = client.post("/v1/chat/completions", json=body)
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["choices"][0]["path"] == alone
+            paths.add(alone)
+    assert len(paths) > 1, "the prompts should need several paths"
+
+
+def test_what_routes_a_conversation():
+    def text(*turns, is_latest=False):
+        messages = [ChatMessage(role=role, content=content) for role, content in turns]
+        return routed_text(messages, is_latest=is_latest)
+
+    turns = ("system", "s"), ("user", " "), ("user", "one"), ("assistant", "a"), ("user", "two")
+    assert text(*turns) == "one"
+    assert text(*turns, is_latest=True) == "two"
+    assert text(("system", "s"), ("assistant", "a")) is None
+    assert text(("user", "")) is None
+
+
+def test_templates_may_use_what_transformers_gives_them(service, tmp_path):
+    template = """\
+{%- for message in messages -%}
+{%- if message.role == 'system' -%}{%- continue -%}{%- endif -%}
+{%- generation -%}{{ message.content }}{%- endgeneration -%}
+{%- if loop.index == 3 -%}{%- break -%}{%- endif -%}
+{%- endfor -%}
+|{{ strftime_now('%Y') }}|{{ {'b': 'é', 'a': 1} | tojson(sort_keys=true) }}"""
+    (tmp_path / "rich.jinja").write_text(template)
+    chat = ChatTemplate(tmp_path / "rich.jinja", service.tokenizer.file)
+    messages = [{"role": role, "content": role[0]} for role in ("system", "user", "bot", "user")]
+    year = datetime.datetime.now().year
+    assert chat.render(messages) == f'ub|{year}|{{"a": 1, "b": "é"}}'
 
 
 def test_a_long_conversation_is_refused_without_being_tokenized(chat_client, monkeypatch):

@@ -3,12 +3,15 @@
 import json
 
 import jax
+import msgspec
 import numpy as np
 import pytest
 
 from dipaco.model.lm import forward
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+
+from dipaco.serving.http.protocol import CompletionRequest
 
 
 def ask(client, **body):
@@ -120,6 +123,64 @@ def test_the_text_ends_before_a_stop_string_even_across_tokens(client, prompts, 
         assert (text, reason) == (full[: full.find(stop)], "stop")
 
 
+def test_a_text_ends_at_any_of_sixteen_stop_strings(client, prompts):
+    full = ask(client, prompt=prompts[0], max_tokens=20)["choices"][0]["text"]
+    never = [f"never {number}" for number in range(15)]
+    (choice,) = ask(client, prompt=prompts[0], max_tokens=20, stop=[*never, full[3:6]])["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (full[: full.find(full[3:6])], "stop")
+
+
+def test_every_field_that_may_be_left_out_may_be_null(client, prompts):
+    fields = {f.name: None for f in msgspec.structs.fields(CompletionRequest) if not f.required}
+    assert {"metadata", "user", "stop", "path", "stream_options"} <= fields.keys()
+    told = {"max_tokens": 12, "temperature": 0}
+    answer = client.post(
+        "/v1/completions", json=fields | told | {"model": "toy", "prompt": prompts[0]}
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"] == ask(client, prompt=prompts[0])["choices"]
+
+
+def test_bias_penalties_and_stop_tokens_do_what_they_say(service, client, prompts):
+    prompt = prompts[0]
+    banned = {str(i): -100 for i in range(service.model.vocab_size) if i not in (40, 41)}
+    banned = dict(list(banned.items())[:298])
+    (choice,) = ask(client, prompt=prompt, logit_bias=banned | {"40": 100}, max_tokens=6)["choices"]
+    tokenized = client.post("/tokenize", json={"prompt": choice["text"]}).json()
+    only = service.token_bytes[40].decode("utf-8", "replace")
+    assert choice["text"] == only * 6
+    assert tokenized["count"] <= 6
+
+    # At a penalty of 2 for each time, a logit that is 100 above falls by 2 with each token.
+    biases = {"40": 100, "41": 99}
+    body = {"prompt": prompt, "max_tokens": 8, "frequency_penalty": 2, "logit_bias": biases}
+    (choice,) = ask(client, **body, logprobs=0)["choices"]
+    assert len(set(choice["logprobs"]["tokens"])) == 2
+
+    free = ask(client, prompt=prompt, max_tokens=20, logprobs=0)["choices"][0]
+    spelled = {piece: i for i, piece in enumerate(service.token_bytes)}
+    tokens = free["logprobs"]["tokens"]
+    place = next(i for i in range(3, 20) if not tokens[i].startswith("bytes:"))
+    stop = spelled[tokens[place].encode()]
+    first = tokens.index(tokens[place])
+    answer = ask(client, prompt=prompt, max_tokens=20, stop_token_ids=[stop], ignore_eos=True)
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"]["completion_tokens"] == first + 1
+
+
+def test_texts_become_token_ids_and_back(service, client, prompts):
+    (ids,) = service.tokenizer.encode([prompts[0]])
+    body = {"model": "toy", "prompt": prompts[0], "return_token_strs": True}
+    answer = client.post("/tokenize", json=body).json()
+    assert (answer["tokens"], answer["count"]) == (ids.tolist(), len(ids))
+    assert answer["max_model_len"] == service.model.max_length
+    assert "".join(answer["token_strs"]) == prompts[0]
+    back = client.post("/detokenize", json={"tokens": ids.tolist()}).json()
+    assert back == {"prompt": prompts[0]}
+    assert client.post("/detokenize", json={"tokens": [300]}).status_code == 400
+    assert client.post("/tokenize", json=body | {"model": "gpt"}).status_code == 404
+
+
 def test_equal_seeds_draw_equal_texts_and_n_draws_several(client, prompts):
     def drawn(**body):
         answer = ask(client, prompt=prompts[0], temperature=1.5, **body)
@@ -128,9 +189,20 @@ def test_equal_seeds_draw_equal_texts_and_n_draws_several(client, prompts):
     assert drawn(seed=3, n=3) == drawn(seed=3, n=3)
     assert len(set(drawn(seed=3, n=3))) == 3
     assert drawn(seed=3) == drawn(seed=3, n=3)[:1]
-    assert drawn(seed=4) == drawn(seed=3, n=2)[1:]
+    assert not set(drawn(seed=4, n=3)) & set(drawn(seed=3, n=3)), "seeds share no draws"
     assert drawn(seed=-5) == drawn(seed=-5)
     assert len({drawn()[0] for _ in range(4)}) > 1, "without a seed, draws differ"
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_equal_prompts_of_one_request_are_drawn_differently(client, prompts, seed):
+    def drawn():
+        body = {"prompt": prompts[:1] * 4, "n": 4, "temperature": 1, "seed": seed}
+        return [choice["text"] for choice in ask(client, **body)["choices"]]
+
+    texts = drawn()
+    assert len(set(texts)) == 16
+    assert (drawn() == texts) == (seed is not None)
 
 
 def test_logprobs_are_those_of_the_full_forward_and_their_tokens_are_the_text(
@@ -260,11 +332,28 @@ def test_the_model_lists_its_levels_and_modules(client):
     assert model == client.get("/v1/models/toy").json()
     card = model["dipaco"]
     assert (card["num_paths"], card["context"], card["prefix_tokens"]) == (4, 64, 32)
+    assert "distance" in card["score_meaning"]
     assert [level["modules"] for level in card["levels"]] == [
         ["early/0000", "early/0001"],
         ["late/0000", "late/0001"],
     ]
     assert card["parameters_total"] == 2 * card["parameters_per_path"]
+
+
+def test_examples_are_of_the_runs_own_text_and_there_are_none_where_none_are_known(
+    client, service, monkeypatch
+):
+    def examples():
+        return client.get("/v1/models").json()["data"][0]["dipaco"]["examples"]
+
+    corpus = service.run.corpus
+    texts = map(service.tokenizer.decode, corpus.tokens(corpus.documents("valid")))
+    beginnings = tuple(text.lstrip() for text in texts)
+    assert len(examples()) == 5
+    for example in examples():
+        assert any(text.startswith(example) for text in beginnings)
+    monkeypatch.setattr(service, "examples", [])
+    assert examples() == []
 
 
 def test_health_metrics_document_and_page_are_served(client, prompts):

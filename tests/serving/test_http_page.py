@@ -68,6 +68,23 @@ def test_typing_highlights_the_path_and_continuing_streams_the_text(page, servic
     assert page.locator("#problem").text_content() == ""
 
 
+def test_the_page_offers_beginnings_of_the_runs_own_text(browser, url, service, monkeypatch):
+    page = browser.new_page()
+    page.goto(url)
+    page.locator(".chips button").nth(4).wait_for()
+    assert page.locator(".chips button").all_text_contents() == service.examples
+    assert page.input_value("#prompt") == service.examples[0]
+    page.locator(".chips button").nth(1).click()
+    assert page.input_value("#prompt") == service.examples[1]
+
+    monkeypatch.setattr(service, "examples", [])
+    page.reload()
+    page.locator(".cell").first.wait_for()
+    assert page.locator(".chips button").count() == 0
+    assert page.input_value("#prompt") == ""
+    page.close()
+
+
 def test_an_error_is_shown_on_the_page(browser, url):
     page = browser.new_page()
     page.goto(url)

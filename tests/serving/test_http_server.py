@@ -1,7 +1,9 @@
 """`dipaco serve` as a process: signals, clients that disconnect, and requests that are not HTTP."""
 
+import contextlib
 import http.client
 import json
+import re
 import signal
 import socket
 import threading
@@ -15,6 +17,10 @@ from tests.support.server_process import LONG, Server, until
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from starlette.applications import Starlette
+
+from dipaco.serving.http import connection_limit
+
+REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
 
 @pytest.fixture
@@ -45,6 +51,8 @@ def test_a_disconnected_client_frees_its_rows_and_sigterm_finishes_running_reque
     assert sorted(ended) == list(range(LONG["n"]))
     assert server.end() == 0
     assert "running requests are finished first" in server.stderr
+    done, total = re.findall(r"^compiling .*: (\d+) of (\d+) programs", server.stderr, re.M)[-1]
+    assert done == total
     assert "Traceback" not in server.stderr
     with pytest.raises(ConnectionRefusedError):
         server.connect().connect()
@@ -114,12 +122,36 @@ def test_what_prevents_serving_is_a_sentence(dipaco, tiny, tmp_path):
     assert "`--replicas` is '4'. Expected `--engine ray` beside it" in error_of(
         *run, "--replicas", "4"
     )
+    assert "`--connections` is 1000000000. Expected at most" in error_of(
+        *run, "--connections", 10**9
+    )
     assert "CannotListen" in error_of(*run, "--host", "203.0.113.1")
 
 
-# --- clients that send or read badly, over a socket ---------------------------------------------
+@pytest.mark.slow
+def test_half_open_connections_beyond_the_limit_of_open_files_do_not_stop_the_server(
+    tiny, command_cache
+):
+    server = Server(tiny.folder, command_cache, "--rows", "2", max_files=(128, 256))
+    try:
+        with contextlib.ExitStack() as half_open:
+            for _ in range(300):
+                half_open.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            url = f"http://127.0.0.1:{server.port}"
+            for _ in range(5):
+                assert httpx.get(f"{url}/healthz", timeout=10).status_code == 200
+            body = REQUEST | {"n": 4}
+            assert httpx.post(f"{url}/v1/completions", json=body, timeout=60).status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0
+        assert "Too many open files" not in server.stderr
+        assert "out of system resource" not in server.stderr
+    finally:
+        server.process.kill()
+        server.process.communicate()
 
-REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
+
+# --- clients that send or read badly, over a socket ---------------------------------------------
 
 
 @pytest.mark.slow
@@ -193,3 +225,68 @@ def test_a_client_that_reads_nothing_counts_as_disconnected(narrow_port):
             raise AssertionError(metrics)
         received = idle.recv(1000)  # what had been sent before
         assert received.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_of_too_many_connections_those_whose_clients_are_silent_go_first(crowded_port):
+    body = json.dumps(REQUEST | {"n": 30, "max_tokens": 50, "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n"
+    head = head.encode() + b"Content-Type: application/json\r\n\r\n"
+    with contextlib.ExitStack() as opened:
+
+        def connect(content=b""):
+            client = socket.create_connection(("127.0.0.1", crowded_port), timeout=60)
+            client.sendall(content)
+            return opened.enter_context(client)
+
+        reader = connect(head + body)
+        assert reader.recv(15) == b"HTTP/1.1 200 OK"
+        kept_alive = httpx.Client(base_url=f"http://127.0.0.1:{crowded_port}")
+        opened.enter_context(kept_alive)
+        assert kept_alive.get("/healthz").status_code == 200
+        silent = [connect(start) for start in (b"", b"GET /he", head, head + body[:9]) * 10]
+        for _ in range(3):
+            url = f"http://127.0.0.1:{crowded_port}/healthz"
+            assert httpx.get(url, timeout=10).json()["status"] == "ok"
+        for client in silent[:18]:
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(100) == b""
+        received = b""
+        while not received.endswith(b"[DONE]\n\n\r\n0\r\n\r\n"):
+            received += (more := reader.recv(1 << 20))
+            assert more, received[-200:]
+
+
+def test_a_refused_connection_is_told_why(crowded_port, monkeypatch):
+    monkeypatch.setattr(connection_limit.ConnectionLimit, "waits", lambda *_: None)
+    with contextlib.ExitStack() as opened:
+        for _ in range(20):
+            opened.enter_context(socket.create_connection(("127.0.0.1", crowded_port)))
+        client = socket.create_connection(("127.0.0.1", crowded_port), timeout=30)
+        answer = http.client.HTTPResponse(opened.enter_context(client))
+        answer.begin()
+        assert (answer.status, answer.getheader("Retry-After")) == (503, "1")
+        assert json.loads(answer.read())["error"]["code"] == "too_many_connections"
+
+
+def test_when_every_connection_is_being_answered_the_next_one_is_refused():
+    class Client:
+        end = None
+
+        def shed(self):
+            self.end = "shed"
+
+        def refuse(self):
+            self.end = "refused"
+
+    limit, clients = connection_limit.ConnectionLimit(2), [Client() for _ in range(6)]
+    for client in clients[:2]:
+        limit.opened(client)
+        limit.is_served(client)
+    limit.opened(clients[2])
+    limit.waits(clients[0])
+    limit.waits(clients[1])
+    limit.opened(clients[3])
+    limit.closed(clients[1])
+    limit.opened(clients[4])
+    limit.opened(clients[5])
+    assert [client.end for client in clients] == ["shed", None, "refused", "shed", None, None]

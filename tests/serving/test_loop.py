@@ -7,13 +7,23 @@ import threading
 import jax
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dipaco.model import lm
+from dipaco.serving.decoding import cache_pool, decode
+from dipaco.serving.decoding.fairness import has_room
 from dipaco.serving.decoding.generate import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Finish, Stream
 from dipaco.serving.decoding.waiting_requests import WaitingRequests
-from dipaco.serving.errors import ContextTooLong, LoopStopping, NoRoomForPath, QueueFull
+from dipaco.serving.errors import (
+    ContextTooLong,
+    EmptyPrompt,
+    LoopStopping,
+    NoRoomForPath,
+    QueueFull,
+)
 from dipaco.store.errors import ObjectMissing
 from tests.support.serving_rig import (
     CONFIG,
@@ -117,6 +127,22 @@ def test_equal_seeds_draw_equal_tokens_and_other_seeds_others(loop):
     assert one == same != other
 
 
+def test_a_request_that_goes_on_elsewhere_counts_its_own_tokens_as_made(loop):
+    falling = SamplingSettings(temperature=1.0, frequency_penalty=1.0, presence_penalty=1.0)
+    whole = loop.submit(request(sampling=falling, seed=3, max_new_tokens=24))
+    run_until_idle(loop)
+    tokens = ids(whole)
+    prompt = (5, 9, 2, *tokens[:10])
+    rest = {"num_given": 3, "max_new_tokens": 14, "sampling": falling, "seed": 3}
+    resumed, as_prompt = (
+        loop.submit(request(prompt, **rest)),
+        loop.submit(request(prompt, **rest | {"num_given": None})),
+    )
+    run_until_idle(loop)
+    assert ids(resumed) == tokens[10:]
+    assert ids(as_prompt) != tokens[10:]
+
+
 def test_a_prompt_is_prefilled_once_however_often_it_is_continued(loop):
     before = loop.stats()
     streams = [loop.submit(request(range(20), sampling=WARM, seed=seed)) for seed in range(3)]
@@ -217,11 +243,15 @@ def test_a_callback_that_raises_cancels_its_own_request_only(loop):
 # --- the queue --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prompt", [[], [1] * 64], ids=["empty", "full"])
-def test_an_empty_or_full_prompt_is_refused_at_once(loop, prompt):
-    with pytest.raises(ContextTooLong, match="max_length"):
+@pytest.mark.parametrize(
+    ("prompt", "error", "says"),
+    [([], EmptyPrompt, "is empty"), ([1] * 64, ContextTooLong, "max_length")],
+    ids=["empty", "full"],
+)
+def test_an_empty_or_full_prompt_is_refused_at_once(loop, prompt, error, says):
+    with pytest.raises(error, match=says):
         loop.submit(request(prompt))
-    with pytest.raises(ContextTooLong, match="max_length"):
+    with pytest.raises(error, match=says):
         generate(CONFIG, random_parts(0), prompt, max_new_tokens=1, sampling=GREEDY, seed=0)
 
 
@@ -234,18 +264,149 @@ def test_the_queue_is_bounded_and_tells_when_to_retry():
     assert refused.value.values["retry_after_seconds"] >= 1
 
 
+class EndlessRows:
+    """Counts rows as they are given; a path gets at most three."""
+
+    def __init__(self, **by_path):
+        self.by_path, self.by_client = collections.Counter(by_path), collections.Counter()
+
+    def may_begin(self, client, key):
+        return self.by_path[key] < 3
+
+    def order_of(self, waiting):
+        order = []
+        while stream := waiting.next(self, blocked=set()):
+            order.append(stream)
+            self.by_path["", stream.request.path] += 1
+            self.by_client[stream.request.client] += 1
+        return order
+
+
 def test_a_flood_for_one_path_does_not_starve_another():
     waiting = WaitingRequests()
     flood = [Stream(request(path=0)) for _ in range(3)]
     late = [Stream(request(path=1)) for _ in range(2)]
     for stream in [*flood, *late]:
         waiting.put(stream)
-    active = collections.Counter({("", 0): 1})
-    order = []
-    while stream := waiting.next(active, max_rows=3, blocked=set()):
-        order.append(stream)
-        active["", stream.request.path] += 1
-    assert order == [late[0], flood[0], late[1], flood[1]]  # and path 0 has its three
+    shares = EndlessRows()
+    shares.by_path["", 0] = 1
+    # And path 0 has its three.
+    assert shares.order_of(waiting) == [late[0], flood[0], late[1], flood[1]]
+    assert len(waiting) == 1
+
+
+def test_a_flood_by_one_client_does_not_starve_another():
+    waiting = WaitingRequests()
+    flood = [Stream(request(path=path, client="a")) for path in (0, 1, 2, 0)]
+    late = [Stream(request(path=0, client="b")) for _ in range(2)]
+    for stream in [*flood, *late]:
+        waiting.put(stream)
+    order = EndlessRows().order_of(waiting)
+    assert [stream.request.client for stream in order] == ["a", "b", "a", "b", "a"]
+    assert order[1:4:2] == late
+    assert len(waiting) == 1
+
+
+@pytest.mark.parametrize("rows_per_path", [6, 4])
+@pytest.mark.parametrize("path", [0, 1])
+def test_a_row_of_a_busy_client_is_paused_for_another_and_goes_on_with_the_same_text(
+    rows_per_path, path
+):
+    loop = make_loop(rows=6, rows_per_path=rows_per_path)
+    busy = [
+        request(range(i, i + 9), path=i % 2, client="a", sampling=WARM, seed=i, max_new_tokens=40)
+        for i in range(10)
+    ]
+    new = [
+        request(range(i, i + 5), path=path, client="b", max_new_tokens=12, num_logprobs=1)
+        for i in range(3)
+    ]
+    alone = []
+    for each in [*busy, *new]:
+        alone.append(loop.submit(each))
+        run_until_idle(loop)
+    streams = [loop.submit(each) for each in busy]
+    for _ in range(3):
+        loop.run_once()
+    assert sum(loop.stats().rows_per_path.values()) == 6
+    assert loop.stats().num_paused == 0
+    seen = []
+    streams += [loop.submit(each, seen.append) for each in new[:1]]
+    loop.run_once()
+    assert len(seen) == loop.limits.steps_per_block, "it begins in the next turn"
+    streams += [loop.submit(each) for each in new[1:]]
+    loop.run_once()
+    # Where the path is full, only its own rows are shared: with 4 of them, both have 2.
+    assert loop.stats().num_paused in (2, 3)
+    run_until_idle(loop)
+    expected = [ids(stream) for stream in alone]
+    assert [ids(stream) for stream in streams[:10]] == expected[:10]
+    assert [item.id for item in seen[:-1]] == expected[10]
+    assert [ids(stream) for stream in streams[11:]] == expected[11:]
+    assert loop.stats().num_paused <= 3, "rows that are equally shared are left alone"
+
+
+def test_a_prompt_is_copied_from_a_row_before_that_row_is_paused_for_another_prompt():
+    loop = make_loop(rows=4)
+    busy = [
+        request(range(9), client="a", sampling=WARM, seed=seed, max_new_tokens=40)
+        for seed in range(3)
+    ]
+    new = [
+        request(range(9), client="b", max_new_tokens=12),
+        request(range(20, 29), client="b", max_new_tokens=12),
+    ]
+    alone = []
+    for each in [*busy, *new]:
+        alone.append(loop.submit(each))
+        run_until_idle(loop)
+    streams = [loop.submit(each) for each in busy]
+    loop.run_once()
+    streams += [loop.submit(each) for each in new]
+    loop.run_once()
+    assert loop.stats().num_paused == 1
+    run_until_idle(loop)
+    assert [ids(stream) for stream in streams] == [ids(stream) for stream in alone]
+
+
+def test_the_only_row_of_a_path_is_paused_without_a_failing_step(monkeypatch):
+    loop = make_loop(rows=2)
+    failed = []
+    monkeypatch.setattr(loop, "_go_on_alone", lambda: failed.append("a step"))
+    streams = [loop.submit(request(path=path, client="a", max_new_tokens=40)) for path in (0, 1)]
+    loop.run_once()
+    streams.append(loop.submit(request(path=1, client="b", max_new_tokens=4)))
+    loop.run_once()
+    assert loop.stats().num_paused == 1
+    assert not failed
+    run_until_idle(loop)
+    assert [len(ids(stream)) for stream in streams] == [40, 40, 4]
+
+
+def test_a_client_has_at_most_its_rows_even_when_others_are_free():
+    loop = make_loop(rows_per_client=2)
+    streams = [loop.submit(request(client="a", max_new_tokens=6)) for _ in range(3)]
+    streams.append(loop.submit(request(client="b", max_new_tokens=6)))
+    loop.run_once()
+    assert loop.stats()[:2] == (1, {("", 0): 3})
+    run_until_idle(loop)
+    assert [len(ids(stream)) for stream in streams] == [6] * 4
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 20)), max_size=60),
+    st.integers(1, 40),
+)
+def test_no_client_is_kept_from_its_share_of_places_and_all_are_bounded(asked, places):
+    held = collections.Counter()
+    for client, number in asked:
+        share = places // len({*held, client})
+        if has_room(held, client, number, places):
+            held[client] += number
+        else:
+            assert held[client] + number > share
+            assert held.total() + number > places
+    assert held.total() <= places * (1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5)
 
 
 def test_a_path_is_pinned_exactly_while_it_has_active_rows():
@@ -304,12 +465,43 @@ def test_after_a_device_failure_the_next_request_is_served(monkeypatch, where):
     stream = loop.submit(request())
     with monkeypatch.context() as patch:
         patch.setattr(f"dipaco.serving.decoding.{where}", lambda *_, **__: 1 / 0)
-        assert loop.run_once()
+        loop.run_once()
     _, finish = read(stream)
     assert isinstance(finish.error, ZeroDivisionError)
     after = loop.submit(request())
     run_until_idle(loop)
     assert len(ids(after)) == 10
+
+
+@pytest.mark.parametrize("where", ["decode_block", "prefill"])
+def test_a_failure_ends_the_request_that_caused_it_and_no_other(monkeypatch, where):
+    others = [
+        request(range(3 + i, 24), path=i % 2, sampling=WARM, seed=i, max_new_tokens=30)
+        for i in range(3)
+    ]
+    loop = make_loop()
+    expected = [loop.submit(each) for each in others]
+    run_until_idle(loop)
+    real = getattr(decode, where)
+
+    def failing(config, prepared, pool, *arguments, **more):
+        tokens = more["history_BS"] if where == "decode_block" else arguments[0]
+        if 63 in np.asarray(tokens):
+            jax.tree.map(lambda leaf: leaf.delete(), pool)  # as a program that began does
+            raise RuntimeError("out of memory")
+        return real(config, prepared, pool, *arguments, **more)
+
+    monkeypatch.setattr(cache_pool, where, failing)
+    streams = [loop.submit(each) for each in others[:2]]
+    loop.run_once()
+    bad = loop.submit(request([63] * 20, path=0, max_new_tokens=5))
+    streams.append(loop.submit(others[2]))
+    echoed = loop.submit(request(range(30, 50), max_new_tokens=2, prompt_logprobs=True))
+    run_until_idle(loop)
+    assert str(read(bad)[1].error) == "out of memory"
+    assert [ids(stream) for stream in streams] == [ids(stream) for stream in expected]
+    assert len(echoed.prompt_logprobs) == 20
+    assert loop.stats().rows_per_path == {}
 
 
 # --- its own thread ---------------------------------------------------------------------------

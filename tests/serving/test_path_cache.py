@@ -5,7 +5,7 @@ import threading
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.receipt import Receipt
@@ -70,6 +70,30 @@ def test_a_module_that_paths_or_releases_share_is_read_and_held_once():
     assert (stats.hits, stats.misses) == (1, 4)
 
 
+def test_a_path_of_modules_in_memory_is_pinned_while_another_path_is_read():
+    disk = Disk()
+    is_read = threading.Event()
+
+    def load(receipt):
+        if receipt.digest == "late/0002":
+            assert is_read.wait(60)
+        return disk.load(receipt)
+
+    cache = PathCache(load, 1000)
+    for path in (0, 4):  # early/0000 with late/0000, early/0001 with late/0001
+        with cache.pin(modules_of(path)):
+            pass
+    reader = threading.Thread(target=lambda: cache.pin(modules_of(8)).__enter__())
+    reader.start()
+    assert cache.contains(modules_of(1))
+    with cache.pin(modules_of(1)) as parts:
+        assert parts["embed"] == "embed of early/0000"
+        assert parts["head"] == "head of late/0001"
+    is_read.set()
+    reader.join()
+    assert cache.stats().misses == 3
+
+
 def test_the_least_recently_used_path_is_evicted_first():
     disk = Disk()
     cache = PathCache(disk.load, 4 * SIZE)  # two paths that share nothing
@@ -101,6 +125,21 @@ def test_a_path_that_is_larger_than_the_cache_is_refused_with_both_sizes():
         pass
 
 
+def test_modules_count_with_the_bytes_that_they_take_in_memory():
+    cache = PathCache(Disk().load, 6 * SIZE, num_bytes_of=lambda parts: 2 * SIZE)
+    for path in (0, 4, 0):  # on disk, 4 modules of SIZE
+        with cache.pin(modules_of(path)):
+            stats = cache.stats()
+            assert (stats.paths, stats.modules, stats.num_bytes) == (1, 2, 4 * SIZE)
+    with cache.pin(modules_of(0)), pytest.raises(NoRoomForPath), cache.pin(modules_of(4)):
+        pass
+    assert cache.stats().num_bytes <= 6 * SIZE
+    small = PathCache(Disk().load, 3 * SIZE, num_bytes_of=lambda parts: 2 * SIZE)
+    with pytest.raises(PathCacheTooSmall, match="takes 400 bytes"), small.pin(modules_of(0)):
+        pass
+    assert small.stats().num_bytes == 0
+
+
 def test_a_module_that_cannot_be_read_leaves_the_cache_as_it_was():
     disk = Disk()
     disk.missing = {"late/0001"}
@@ -125,7 +164,6 @@ def test_the_load_time_of_a_cold_path_is_reported():
     assert len(seconds) == 1
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["pin", "unpin"]), st.integers(0, 8)), max_size=40),
     st.integers(2, 7),
@@ -136,9 +174,12 @@ def test_bytes_stay_within_the_limit_and_pins_hold_for_any_sequence(steps, most_
     for action, path in steps:
         if action == "pin":
             pin = contextlib.ExitStack()
+            fits = cache.fits(modules_of(path))
             try:
                 pins.append((path, pin, pin.enter_context(cache.pin(modules_of(path)))))
+                assert fits
             except NoRoomForPath:
+                assert not fits
                 held = {m for p, _, _ in pins for m in TOPOLOGY.modules_of(p)}
                 needed = held | set(TOPOLOGY.modules_of(path))
                 assert len(needed) > most_modules, "it would have fit"

@@ -17,6 +17,7 @@ from dipaco.data.first_tokens import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.model.lm import forward
 from dipaco.serving.service import NextPath, Service, ServiceSettings
+from dipaco.serving.warm_up import WarmUp
 from dipaco.store.tensors import load_tree
 from dipaco.workers.tasks import reroute as rerouter
 
@@ -104,7 +105,7 @@ def test_texts_of_any_length_compile_nothing_after_the_warm_up(rerouted, setting
 
     with Service(rerouted, settings, say=lambda _: None) as service:
         (router,) = service._rerouters.values()
-        router.warm_up()
+        WarmUp().run(router.programs())
         before = rerouting._next_path._cache_size()
         for size in (1, 31, 63, 64):
             assert router.next_path(np.arange(size, dtype=np.int32)) in range(4)

@@ -7,6 +7,7 @@ import pytest
 from dipaco.errors import BadSetting
 from dipaco.serving.decoding.sampling import (
     SamplingSettings,
+    choice_seed,
     likeliest,
     log_probabilities,
     sample,
@@ -64,6 +65,33 @@ def test_a_repetition_penalty_changes_only_tokens_that_were_seen():
     np.testing.assert_array_equal(greedy, [0, 0, 0, 1])
 
 
+def test_presence_and_frequency_penalties_count_the_tokens_that_were_made():
+    # The prompt is tokens 3 and 3; token 1 was made twice, token 2 once; 0 is beyond the length.
+    rows = stack_settings(
+        [
+            SamplingSettings(temperature=1.0, presence_penalty=0.5, frequency_penalty=0.25),
+            SamplingSettings(temperature=1.0),
+        ]
+        * (NUM_DRAWS // 2),
+        prompt_lengths=[2] * NUM_DRAWS,
+    )
+    history = np.full((NUM_DRAWS, 6), [3, 3, 1, 2, 1, 0], np.int32), np.full(NUM_DRAWS, 5, np.int32)
+    logits_VB = np.repeat(LOGITS[:, None], NUM_DRAWS, axis=1)
+    tokens = np.asarray(draw(logits_VB, rows, uniforms(0, NUM_DRAWS), *history))
+    weights = np.exp(LOGITS - [0, 0.5 + 2 * 0.25, 0.5 + 0.25, 0])
+    shares = np.bincount(tokens[::2], minlength=4) / (NUM_DRAWS // 2)
+    np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.05)
+    others = np.bincount(tokens[1::2], minlength=4) / (NUM_DRAWS // 2)
+    np.testing.assert_allclose(others, [0.1, 0.4, 0.2, 0.3], atol=0.05)
+
+
+def test_a_bias_is_added_to_the_logits_of_its_tokens():
+    bias = (0, float(np.log(4))), (3, -100.0)
+    expected = np.array([0.4, 0.4, 0.2, 0])
+    np.testing.assert_allclose(_shares(logit_bias=bias), expected, atol=0.04)
+    np.testing.assert_array_equal(_shares(logit_bias=((2, 1.0),), temperature=0.0), [0, 0, 1, 0])
+
+
 def test_each_row_is_drawn_by_its_own_settings():
     settings = [SamplingSettings(), SamplingSettings(temperature=1.0, top_k=2)] * 500
     logits_VB = np.repeat(LOGITS[:, None], 1000, axis=1)
@@ -107,6 +135,25 @@ def test_log_probabilities_are_those_of_the_softmax_best_first():
 def test_uniforms_depend_on_the_seed_only_and_a_longer_array_extends_a_shorter_one():
     np.testing.assert_array_equal(uniforms(7, 5), uniforms(7, 9)[:5])
     assert not np.array_equal(uniforms(7, 5), uniforms(2**63 + 7, 5))
+
+
+def test_seeds_of_choices_repeat_and_no_two_are_equal():
+    places = [(seed, prompt, nth) for seed in range(9) for prompt in range(9) for nth in range(9)]
+    seeds = [choice_seed(*place) for place in places]
+    assert len(set(seeds)) == len(places)
+    assert seeds == [choice_seed(*place) for place in places]
+    assert choice_seed(7, 0, 0) == 7
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-10, 1e-30, 2e-38, 1e-39, 1e-300])
+def test_a_temperature_near_zero_is_greedy(temperature):
+    logits_VB = np.random.default_rng(0).normal(0, 3, (300, 64)).astype(np.float32)
+    history = np.zeros((64, 1), np.int32), np.zeros(64, np.int32)
+    for more in ({}, {"top_k": 40, "top_p": 0.9, "min_p": 0.05}):
+        rows = stack_settings([SamplingSettings(temperature=temperature, **more)] * 64)
+        drawn = draw(logits_VB, rows, uniforms(0, 64), *history)
+        np.testing.assert_array_equal(drawn, np.argmax(logits_VB, axis=0))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Finish, Token
 from dipaco.serving.engine import EngineSpec
-from dipaco.serving.errors import ContextTooLong, LoopStopping, NoReplica, QueueFull, ReplicaLost
+from dipaco.serving.errors import EmptyPrompt, LoopStopping, NoReplica, QueueFull, ReplicaLost
 from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.releases import ReleaseHealth
 from dipaco.serving_cluster import remote_loop
@@ -187,7 +187,7 @@ def test_the_capacity_is_the_rows_of_all_replicas_and_the_waiting_limit(remote):
     streams[0].cancel()
     read(streams[0])
     loop.submit(request())
-    with pytest.raises(ContextTooLong):
+    with pytest.raises(EmptyPrompt):
         loop.submit(request(prompt=()))
 
 

@@ -5,11 +5,13 @@ taken for right, and every wait ends.
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
 import xxhash
 
+from dipaco import stopping
 from dipaco.receipt import Receipt
 from dipaco.store import remote as remote_file
 from dipaco.store.errors import BucketMissing, ObjectDamaged, StoreRefuses, StoreUnreachable
@@ -91,6 +93,22 @@ def test_a_store_that_stays_unreachable_is_a_sentence(store, bucket, monkeypatch
         store.here.write_bytes("k", "bin", CONTENT)
     assert store.content(receipt_of()) is None
     assert store.here.write_bytes("k", "bin", CONTENT) == receipt_of()
+
+
+def test_a_process_that_is_told_to_end_does_not_wait_for_a_store_that_is_away(
+    store, bucket, monkeypatch
+):
+    """It lets a healthy store answer as long as that takes."""
+    monkeypatch.setattr(stopping, "STOPPING_SECONDS", 0.2)
+    stopping.stop_waiting()
+    try:
+        time.sleep(0.3)
+        receipt = store.here.write_bytes("k", "bin", CONTENT)
+        with bucket.proxy.gone(), pytest.raises(StoreUnreachable):
+            store.here.write_bytes("k", "bin", b"another")
+        assert store.content(receipt) == CONTENT
+    finally:
+        stopping.wait_again()
 
 
 def test_a_request_without_an_answer_is_retried(store, bucket, monkeypatch):

@@ -15,17 +15,24 @@ LONG = {"model": "toy", "prompt": "jiji", "n": 96, "max_tokens": 50, "temperatur
 
 
 class Server:
-    """A server process, and the port that it reports."""
+    """A server process, and the port that it reports; it imports from `path` first."""
 
-    def __init__(self, folder, cache, *options):
+    def __init__(self, folder, cache, *options, max_files=None, path=()):
         command = [sys.executable, "-m", "dipaco.cli.main", "serve", "--run", folder, "--port", "0"]
+        prefix = []
+        if max_files:  # (soft, hard) limit of open files
+            limits = "ulimit -Sn {}; ulimit -Hn {}".format(*max_files)
+            prefix = ["bash", "-c", f'{limits}; exec "$@"', "bash"]
         environment = os.environ | {
             "XLA_FLAGS": "",
-            "PYTHONPATH": str(HOME),
+            "PYTHONPATH": os.pathsep.join(map(str, (*path, HOME))),
             "DIPACO_CACHE": str(cache),
         }
         self.process = subprocess.Popen(
-            [*map(str, command), *options], stderr=subprocess.PIPE, text=True, env=environment
+            [*prefix, *map(str, command), *options],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         assert self.process.stderr
         self.stderr = ""

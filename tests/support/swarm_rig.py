@@ -19,7 +19,7 @@ from dipaco.model.spec import initialise
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import StatePosition
-from dipaco.swarm.network.transport import STREAM_BYTES, TCP, Tcp
+from dipaco.swarm.network.transport import CONNECT_SECONDS, STREAM_BYTES, TCP, Tcp
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.leader import Leader
@@ -97,7 +97,8 @@ class OnHost(Tcp):
             connection = socket.socket()
         connection.setblocking(False)
         try:
-            await asyncio.get_running_loop().sock_connect(connection, (where, int(port)))
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await asyncio.get_running_loop().sock_connect(connection, (where, int(port)))
         except BaseException:
             connection.close()
             raise
@@ -177,7 +178,7 @@ class Group:
     async def step(self):
         number = self.holder.step
         outcome = await asyncio.wait_for(
-            self.leader.take_step(batch_of(number), float(RATES[number]), lambda: False), 60
+            self.leader.take_step(batch_of(number), float(RATES[number]), lambda: False), 180
         )
         self.outcomes.append(outcome)
         self.states.append(jax.device_get(self.holder.state))

@@ -47,6 +47,7 @@ def peer(dipaco, compiled):
     return start
 
 
+@pytest.mark.slow
 def test_a_reducer_that_is_killed_while_it_adds_up_costs_no_step(peer):
     async def scenario():
         async with Group() as group:

@@ -3,6 +3,8 @@ libp2p is hivemind's daemon, run for real.
 """
 
 import asyncio
+import contextlib
+import socket
 import time
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.swarm.errors import BadAddress, MessageRefused, SwarmRefuses
+from dipaco.swarm.network import transport
 from dipaco.swarm.network.credentials import Signer, Verifier
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import Ack, ArrivedRequest, MeanReply, MeanRequest
@@ -139,3 +142,25 @@ def test_a_wrong_address_is_refused_with_a_sentence(given):
 async def _open(given):
     transport = await start_transport(given, None, bootstrap=(given,))
     await transport.open(given)
+
+
+def test_a_machine_that_does_not_answer_is_given_up_before_the_request_would_be(monkeypatch):
+    monkeypatch.setattr(transport, "CONNECT_SECONDS", 0.2)
+
+    async def scenario():
+        opened = await start_transport("tcp://127.0.0.1:0", None)
+        with contextlib.ExitStack() as stack:
+            # It takes no further connection: what asks for one is dropped.
+            silent = stack.enter_context(socket.socket())
+            silent.bind(("127.0.0.1", 0))
+            silent.listen(0)
+            for _ in range(3):
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(silent.getsockname())
+            async with asyncio.timeout(30):
+                with pytest.raises(TimeoutError):
+                    await opened.open(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+        await opened.close()
+
+    run(scenario())

@@ -93,6 +93,10 @@ def test_a_row_equals_the_run_that_it_would_be_alone_also_after_kills(tiny, litt
         "2x2/dense",
         "2x2/dense_equal_tokens",
         "2x2",
+        "2x2_by_likelihood",
+        "2x2_ensemble_2",
+        "2x2_ensemble",
+        "2x2_ensemble_renewed",
         "2x2_best_path",
     ]
     assert (little.folder / "plot.png").read_bytes().startswith(b"\x89PNG")
@@ -236,5 +240,47 @@ def test_a_row_that_fails_is_named_and_the_others_are_finished(dipaco, tmp_path)
     assert "RowsFailed: 1 of the sweep's runs could not be finished: many, seed 0: " in ended.err
     assert "TooFewRouterDocuments" in ended.err
     table = json.loads((tmp_path / "sweep" / "table.json").read_bytes())
-    assert [row["name"] for row in table["rows"]] == ["diloco", "diloco_best_path"]
+    names = [row["name"] for row in table["rows"]]
+    assert (names[0], names[-1]) == ("diloco", "diloco_best_path")
     assert table["missing"] == ["many, seed 0"]
+
+
+@pytest.mark.slow
+def test_what_rows_have_in_common_is_trained_once_and_has_the_figures_it_would_have_alone(
+    dipaco, tiny, tmp_path
+):
+    both = 'dataclasses.replace(diloco(), baselines=("dense", "dense_equal_tokens"))'
+    file = sweep_file(tmp_path, f'"2x2": tiny(), "again": tiny(), "diloco": {both}')
+    folder = tmp_path / "sweep"
+    ended = dipaco("ablate", file, "--run", folder, forks=True)
+    assert ended.code == 0, ended.err
+    assert "2x2, seed 0 is also that of again: trained once" in ended.err
+    assert "`dense` of 2x2, seed 0 is also that of again, diloco: trained once" in ended.err
+    assert sorted(each.name for each in (folder / "rows").iterdir()) == ["2x2", "diloco"]
+    assert "equal under every seed: 2x2 = again" in ended.out
+    assert "2x2/dense = again/dense = diloco/dense" in ended.out.replace("\n  ", " ")
+    assert not re.search(r"by 0\.00|0\.00 ± 0\.00", ended.out)
+    trained = {row["name"] for row in report(folder / "rows" / "diloco" / "0")["rows"]}
+    assert "dense" not in trained
+    table = json.loads((folder / "table.json").read_bytes())
+    figures = {row["name"]: row["perplexity"] for row in table["rows"]}
+    alone = {row["name"]: row["perplexity"] for row in report(tiny.folder)["rows"]}
+    assert figures["diloco/dense"] == figures["again/dense"] == alone["dense"]
+    assert figures["again"] == alone["modular"]
+    assert figures["diloco/dense_equal_tokens"] == alone["dense_equal_tokens"]
+
+    # A run of the same row by itself has the same baselines, bit for bit.
+    of_row = tmp_path / "alone.py"
+    of_row.write_text(file.read_text() + f"\n\ndef run():\n    return {both}\n")
+    ended = dipaco("train", of_row, "--run", tmp_path / "alone", forks=True)
+    assert ended.code == 0, ended.err
+    of_diloco = {row["name"]: row["perplexity"] for row in report(tmp_path / "alone")["rows"]}
+    for name, row in {"dense": "diloco/dense", "modular": "diloco"}.items():
+        assert of_diloco[name] == figures[row]
+
+    before = content_of(folder / "rows")
+    ended = dipaco("ablate", file, "--run", folder, "--only", "again")
+    assert ended.code == 0, ended.err
+    assert "all 1 runs of little are finished" in ended.err
+    assert json.loads((folder / "table.json").read_bytes()) == table
+    assert content_of(folder / "rows") == before

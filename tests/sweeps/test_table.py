@@ -9,9 +9,8 @@ import pytest
 from dipaco.evaluation.tables import ReportRow
 from dipaco.model.config import part_names
 from dipaco.sweeps.pairing import mean_interval, paired_difference
-from dipaco.sweeps.plot import draw_sweep
 from dipaco.sweeps.table import make_table
-from dipaco.sweeps.text import ordering_lines, render_sweep_markdown
+from dipaco.sweeps.text import ordering_lines, render_sweep_markdown, render_sweep_text
 from dipaco.sweeps.trials import trials_of
 from dipaco.topology import SHARED, Level, Topology
 from tests.support.tiny_run import TOY
@@ -51,7 +50,10 @@ def result(row, seed, name="modular", perplexity=None):
         tokens=100 + 400 * PATHS[row],
         flops=1e6 * PATHS[row],
         bytes_sent=0,
+        bytes_per_machine=0,
         seconds=1.0 + seed,
+        machine_seconds=1.0 + seed,
+        link_seconds={"20": 1.0 + seed},
     )
 
 
@@ -114,7 +116,16 @@ def test_a_modular_row_is_compared_with_diloco_of_as_many_paths_and_tokens():
 def test_rows_have_the_keys_of_a_report_and_of_a_sweep():
     content = json.loads(table_of().to_json())
     keys = {field.name for field in dataclasses.fields(ReportRow)}
-    keys |= {"sweep", "levels", "seeds", "spread", "held_equal", "perplexities"}
+    keys |= {
+        "sweep",
+        "levels",
+        "seeds",
+        "spread",
+        "held_equal",
+        "perplexities",
+        "over_documents",
+        "kind",
+    }
     rows = {row["name"]: row for row in content["rows"]}
     assert all(set(row) == keys for row in rows.values())
     assert rows["dense"]["spread"] is None
@@ -136,6 +147,24 @@ def test_rows_on_other_text_are_not_compared():
     text = render_sweep_markdown(table)
     assert "On other text than the first row, and not compared with it: flat.\n" in text
     assert "| flat | 3 | 79.07 |  |  |" in text
+
+
+def test_of_diloco_rows_the_one_with_fewest_other_settings_is_taken(monkeypatch):
+    """2x2 by holders is set against DiLoCo by holders, though both have another outer step."""
+
+    def outer(name, **changes):
+        settings = dataclasses.replace(ROWS[name].outer, **changes)
+        return dataclasses.replace(ROWS[name], outer=settings)
+
+    rows = {
+        "dense": ROWS["dense"],
+        "diloco": outer("diloco", rescale_by_fan_in=False),
+        "faster": outer("diloco", rescale_by_fan_in=False, vocabulary_rows="holders"),
+        "flat": outer("flat", vocabulary_rows="holders"),
+    }
+    monkeypatch.setitem(PERPLEXITY, "faster", (85.0, 95.0, 75.0))
+    against = table_of(rows=rows).to_diloco["flat"]
+    assert "faster" in (against.better, against.worse)
 
 
 def test_of_two_diloco_rows_the_one_with_the_same_settings_is_taken_and_differences_are_noted():
@@ -161,12 +190,45 @@ def test_dense_baselines_of_a_row_have_one_level():
     assert [level.experts for level in flat.levels] == [4]
 
 
+@pytest.mark.parametrize("width", [173, 80, 60])
+def test_a_terminal_has_the_columns_that_it_has_room_for(width):
+    text = render_sweep_text(table_of(), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert ("In table.md, not in" in text) == (width < 100)
+    assert "resolved: diloco < dense by" in text
+
+
+def test_two_seeds_have_no_interval_and_the_table_says_that_it_needs_three():
+    table = table_of(seeds=(0, 1))
+    assert not any(o.resolved or o.spread is not None for o in table.orderings)
+    lines = ordering_lines(table)
+    assert "not resolved, of 2 seeds (intervals need 3): flat ? diloco by 1.00" in lines
+    assert "±" not in "\n".join(lines)
+    needed = "Intervals over seeds need 3 seeds (`--seeds 0,1,2`), and here are 2: no difference is"
+    assert needed in render_sweep_markdown(table)
+    assert "Intervals over seeds need" not in render_sweep_markdown(table_of())
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1), (0, 1, 2)])
+def test_rows_that_are_equal_are_said_to_be(seeds, monkeypatch):
+    for name in ("again", "once more"):
+        monkeypatch.setitem(PERPLEXITY, name, PERPLEXITY["dense"])
+        monkeypatch.setitem(PATHS, name, 1)
+    rows = ROWS | {"again": ROWS["dense"], "once more": ROWS["dense"]}
+    table = table_of(seeds=seeds, rows=rows)
+    lines = ordering_lines(table)
+    assert lines[-1] == "equal under every seed: dense = again = once more"
+    assert not any("0.00 ± 0.00" in line or "by 0.00" in line for line in lines)
+    cells = [line.split("|") for line in render_sweep_markdown(table).splitlines() if "| " in line]
+    assert {row[1].strip() for row in cells if row[4:5] == [" equal "]} == {"again", "once more"}
+
+
 def test_with_one_seed_and_many_rows_only_some_differences_are_listed():
     table = table_of(seeds=(0,))
     assert all(line.startswith("not resolved, of one seed: ") for line in ordering_lines(table))
     many = dataclasses.replace(table, orderings=table.orderings * 3)
     assert len(ordering_lines(many)) == 11
-    assert ordering_lines(many)[-1] == "not resolved, of one seed: 8 more, in table.json"
+    assert ordering_lines(many)[-1] == "not resolved, of fewer than 3 seeds: 8 more, in table.json"
 
 
 def test_one_path_has_no_row_for_its_best_path():
@@ -182,7 +244,21 @@ def test_unfinished_runs_are_named_and_rows_compared_over_the_finished_seeds():
     assert "Not finished: flat, seed 2." in render_sweep_markdown(table)
 
 
-def test_the_picture_is_drawn_for_one_seed_and_for_several(tmp_path):
-    for seeds in ((0,), (0, 1, 2)):
-        draw_sweep(table_of(seeds), tmp_path / "plot.png")
-        assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+def test_a_row_says_what_kind_of_model_it_is():
+    synchronous = dataclasses.replace(
+        ROWS["diloco"], outer=dataclasses.replace(ROWS["diloco"].outer, synchronous=True)
+    )
+    trials = trials_of("toy", {**ROWS, "faster": synchronous}, (0,))
+    results = {
+        trial: [
+            result(trial.row, 0, perplexity=1.0),
+            result(trial.row, 0, "dense_equal_tokens", 1.0),
+        ]
+        for trial in trials
+    }
+    kinds = {row.name: row.kind for row in make_table("toy", trials, results).rows}
+    assert kinds["dense"] == "dense"
+    assert kinds["diloco"] == "DiLoCo"
+    assert kinds["faster"] == "data_parallel"
+    assert kinds["flat"] == kinds["pair"] == "modular"
+    assert kinds["flat/dense_equal_tokens"] == "dense_equal_tokens"

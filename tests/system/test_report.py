@@ -18,10 +18,16 @@ KEYS = {
     "parameters_per_path",
     "parameters_total",
     "steps",
+    "steps_elsewhere",
     "tokens",
     "flops",
     "bytes_sent",
+    "bytes_per_machine",
+    "bytes_left_out",
     "seconds",
+    "machine_seconds",
+    "link_seconds",
+    "wrong_path_perplexity",
 }
 MATRICES = 4 * WIDTH * WIDTH + 3 * WIDTH * HIDDEN  # of one block
 PARAMETERS = 2 * VOCABULARY * WIDTH + LAYERS * (MATRICES + 2 * WIDTH) + WIDTH
@@ -42,9 +48,21 @@ def test_every_row_has_exactly_the_keys_that_later_tables_keep(report):
         "dense",
         "dense_equal_tokens",
         "modular",
+        "modular_by_likelihood",
+        "modular_ensemble_2",
+        "modular_ensemble",
+        "modular_ensemble_renewed",
         "modular_best_path",
     ]
     assert all(set(row) == KEYS for row in report["rows"])
+    assert all(row["steps_elsewhere"] == 0 for row in report["rows"])
+
+
+def test_a_wrong_path_is_said_of_the_model_that_has_paths(rows):
+    wrong = {name for name, row in rows.items() if row["wrong_path_perplexity"] is not None}
+    assert wrong == {"modular"}
+    assert rows["modular"]["wrong_path_perplexity"] > rows["modular_best_path"]["perplexity"]
+    assert all(row["bytes_left_out"] == 0 for row in rows.values())
 
 
 @pytest.mark.parametrize(
@@ -96,6 +114,20 @@ def test_bytes_sent_are_modules_down_and_contributions_up(rows):
     assert rows["dense"]["bytes_sent"] == rows["dense_equal_tokens"]["bytes_sent"] == 0
 
 
+def test_each_machine_trains_the_base_model_and_its_path_and_then_transfers(tiny, rows):
+    with sqlite3.connect(tiny.folder / "ledger.sqlite") as ledger:
+        seconds = dict(ledger.execute("SELECT arm, sum(seconds) FROM trained GROUP BY arm"))
+    ledger.close()
+    for name, arm, machines in [("modular", "modular", PATHS), ("dense", "dense", 1)]:
+        row = rows[name]
+        assert row["bytes_per_machine"] == row["bytes_sent"] // machines
+        machine_seconds = seconds["base"] + seconds[arm] / machines
+        assert row["machine_seconds"] == pytest.approx(machine_seconds, abs=1e-3)
+        over_link = machine_seconds + row["bytes_per_machine"] * 8 / 20e6
+        assert row["link_seconds"] == {"20": pytest.approx(over_link, abs=1e-3)}
+    assert rows["modular_best_path"]["link_seconds"] == rows["modular"]["link_seconds"]
+
+
 def test_the_best_path_after_the_fact_is_at_least_as_good(rows):
     assert rows["modular_best_path"]["perplexity"] <= rows["modular"]["perplexity"]
     assert all(1 < row["perplexity"] < VOCABULARY for row in rows.values())
@@ -126,6 +158,7 @@ def test_markdown_picture_and_events_are_beside_it(tiny, rows):
     text = (tiny.folder / "report.md").read_text()
     for name, row in rows.items():
         assert f"| {name} | 0 | {row['perplexity']:.2f} |" in text
+    assert "time at 20 Mbit/s" in text
     assert (tiny.folder / "report.png").read_bytes().startswith(b"\x89PNG\r\n")
     events = [json.loads(line) for line in (tiny.folder / "events.jsonl").read_text().splitlines()]
     kinds = {event["event"] for event in events}

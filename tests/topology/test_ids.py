@@ -1,7 +1,7 @@
 """A module id is a value and a text, and each gives the other."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.topology import ModuleId
@@ -14,7 +14,6 @@ def test_a_module_is_written_as_level_and_expert():
 
 
 @given(st.from_regex(r"[a-z][a-z0-9_]*", fullmatch=True), st.integers(0, 10**6))
-@settings(deadline=None)
 def test_parsing_a_written_module_id_gives_the_same_module(level, expert):
     module = ModuleId(level, expert)
     assert ModuleId.parse(str(module)) == module

@@ -1,6 +1,6 @@
 """`assemble` and `dissect` are inverse for every topology."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.topology import Level, Topology, assemble, dissect
@@ -23,7 +23,6 @@ def topologies(draw):
 
 
 @given(topologies(), st.data())
-@settings(deadline=None)
 def test_assembling_dissected_parts_gives_the_same_parts(topology, data):
     path = data.draw(st.integers(0, topology.num_paths - 1))
     names = [part for level in topology.levels for part in level.parts]
@@ -34,7 +33,6 @@ def test_assembling_dissected_parts_gives_the_same_parts(topology, data):
 
 
 @given(topologies())
-@settings(deadline=None)
 def test_fan_in_sums_to_the_number_of_paths_over_the_experts_of_each_level(topology):
     sums = dict.fromkeys((level.name for level in topology.levels if level.parts), 0)
     for module in topology.modules:

@@ -11,6 +11,8 @@ from dipaco.evaluation import plots
 from dipaco.model.config import part_names
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.programs import Programs
+from dipaco.runs.rules import record_of
+from dipaco.store.retention import RetentionSettings
 from dipaco.topology import PER_PATH, Level, Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.heartbeat import LeaseRenewer
@@ -43,6 +45,7 @@ CONFIG = dataclasses.replace(
     inner=dataclasses.replace(TOY.inner, steps=2),
     evaluation=EvaluationSettings(every_phases=3),
     baselines=(),
+    retention=RetentionSettings(),
 )
 
 
@@ -69,13 +72,15 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture
 def begin(programs, corpus, tmp_path):
-    """`begin(config)` -> a new run, its text prepared."""
+    """`begin(config, rules, name)` -> a new run in a folder of that name, its text prepared."""
     opened = []
 
-    def begin(config):
-        shutil.copytree(corpus, tmp_path / "run" / "corpus")
-        run, _ = create_or_open(tmp_path / "run", config)
-        run.programs = programs
+    def begin(config, rules=None, name="run"):
+        shutil.copytree(corpus, tmp_path / name / "corpus")
+        recorded = None if rules is None else record_of(rules)
+        run, _ = create_or_open(tmp_path / name, config, rules=recorded)
+        if "path_loss" not in run.rules:
+            run.programs = programs
         opened.append(run)
         return run
 

@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 
 from dipaco.config import MODULAR
+from dipaco.control.errors import CannotClean
 from dipaco.data.corpus import ALWAYS_READ, Corpus
 from dipaco.data.shard_tokens import ShardTokens, shard_tokens_digest
 from dipaco.receipt import Receipt
-from dipaco.runs.opening import create_or_open, open_run
+from dipaco.runs.opening import create_or_open, open_run, reading
+from dipaco.runs.sizes import sizes_of
 from dipaco.store.address import Address
+from dipaco.store.layout import MODULES as FOLDER
 from dipaco.store.layout import remote_name, shard_tokens_folder
+from dipaco.workers.cleaning import clean
 from dipaco.workers.row_plans import batches_for
+from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG, worker_of
 from tests.workers.test_recovery import (  # noqa: F401
     digests_of,
@@ -131,3 +136,43 @@ def test_objects_lost_from_the_bucket_are_made_again(other_machine, undisturbed)
     assert {error for _, error in callbacks.redos} == {"ObjectDamaged", "ObjectMissing"}
     assert digests_of(run) == undisturbed
     assert remote.read(module.name) != b"torn"
+
+
+def test_a_finished_run_in_a_bucket_is_cleaned_there(
+    s3_server, postgresql_server, programs, monkeypatch, tmp_path
+):
+    address = Address.parse(f"s3://{s3_server.new_bucket()}/run")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("DIPACO_CACHE", str(tmp_path))
+    run, _ = create_or_open(address, CONFIG, database=postgresql_server.url)
+    run.programs, there = programs, run.objects.remote
+    with pytest.raises(CannotClean):
+        clean(address)
+    finish(run)
+    kept = {folder: len(there.names(folder)) for folder in ("snapshots", "tokens", FOLDER)}
+    assert all(kept.values())
+    sizes, modules = sizes_of(run), CONFIG.topology.modules
+    receipts = {
+        phase: [run.ledger.facts.module(MODULAR, module, phase).parameters for module in modules]
+        for phase in range(4)
+    }
+    there_of = {phase: {receipt.name for receipt in of} for phase, of in receipts.items()}
+    assert set(there.names(FOLDER)).issuperset(set.union(*there_of.values()))
+    before = make_report(run).to_json()
+
+    cleaning = clean(address)
+    assert not there.names("snapshots")
+    assert not there.names("tokens")
+    assert not there.names("objects/messages")
+    assert not there_of[1] & set(there.names(FOLDER))
+    assert there_of[3] <= set(there.names(FOLDER))
+    assert sizes_of(run) == cleaning.left
+    assert sizes["modules"] == cleaning.left["modules"] + cleaning.removed["modules"]
+    shutil.rmtree(run.layout.root)  # another machine
+    with reading(address) as elsewhere:
+        release = elsewhere.ledger.facts.release(MODULAR)
+        assert all(elsewhere.path_of(release, path) for path in range(4))
+        assert make_report(elsewhere).to_json() == before
+    run.ledger.close()

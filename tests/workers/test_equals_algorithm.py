@@ -26,7 +26,11 @@ from tests.workers.conftest import CONFIG, SHARINGS, never, work_until
 
 @pytest.mark.parametrize(
     ("sharing", "codec_name"),
-    [*((sharing, "none") for sharing in SHARINGS), ("2x2", "int8"), ("2x2", "bfloat16")],
+    [
+        *((sharing, "none") for sharing in SHARINGS),
+        ("2x2", "int8"),
+        pytest.param("2x2", "bfloat16", marks=pytest.mark.slow),
+    ],
 )
 def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing, codec_name):
     topology = Topology(levels=SHARINGS[sharing])

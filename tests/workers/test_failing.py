@@ -3,6 +3,8 @@ matter.
 """
 
 import dataclasses
+import errno
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +13,7 @@ from dipaco.config import MODULAR
 from dipaco.control import failures
 from dipaco.control.failures import MOST_ERRORS
 from dipaco.control.tasks import Task
-from dipaco.errors import DiskFull, Diverged
+from dipaco.errors import DiskFull, Diverged, NotWritable, PackageMissing
 from dipaco.workers import loop
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import EmptyHoldOut, ManyTasksFailed, TaskFailed
@@ -121,6 +123,33 @@ def test_a_fault_of_the_machine_is_not_counted_against_the_task(begin, poison, e
     assert run.ledger.queue.held() == []
 
 
+def test_nor_is_a_package_that_a_machine_for_serving_goes_without(begin, poison):
+    run = begin(CONFIG)
+    poison(ModuleNotFoundError("No module named 'grain'", name="grain"), POISON)
+    with pytest.raises(PackageMissing, match="`grain` is not installed"):
+        worker_of(run).run_until_finished()
+    assert run.ledger.failures.list() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, NotWritable)],
+)
+def test_nor_is_a_disk_on_which_its_log_does_not_fit(begin, monkeypatch, number, said):
+    """The store is elsewhere; the events are written here. Others would find their tasks failed."""
+    run = begin(CONFIG)
+    work_until(run, 1)
+
+    class OnAFullDisk(NullCallbacks):
+        def step_taken(self, claim, loss, tokens):
+            raise OSError(number, os.strerror(number))
+
+    with pytest.raises(said):
+        worker_of(run, callbacks=OnAFullDisk()).run_until_finished()
+    assert run.ledger.failures.list() == []
+    assert run.ledger.queue.held() == []
+
+
 def test_a_crash_of_the_program_is_counted_and_ends_the_worker(begin, poison):
     run = begin(CONFIG)
     work_until(run, 1)
@@ -157,6 +186,18 @@ def test_a_worker_on_which_everything_fails_leaves_if_there_are_others(begin, po
     assert all(failure.state == "delayed" for failure in run.ledger.failures.list())
 
 
+def test_others_that_are_silent_do_not_count(begin, poison):
+    """The last worker of a fleet that was preempted goes on with what can be done."""
+    run = begin(CONFIG)
+    work_until(run, 1)
+    run.ledger.members.join("other", host="there", pid=1, life="1", machine="one", version="0")
+    run.ledger._database.change("mark_silent", name="other", heartbeats=0)
+    poison(diverged(), *(Task("train", MODULAR, str(path), 1) for path in range(4)))
+    with pytest.raises(TaskFailed):
+        worker_of(run).run_until_finished()
+
+
+@pytest.mark.slow
 def test_of_paths_that_are_trained_together_only_the_one_at_fault_is_counted(
     begin, poison, monkeypatch
 ):

@@ -3,7 +3,9 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
+from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.evaluation.inspection_plot import draw_inspection
 from dipaco.runs.inspection import inspection_of
@@ -33,11 +35,18 @@ def test_inspect_shows_what_calibration_and_the_new_router_of_an_alternation_cha
     assert second["same_path_validation"] == float(np.mean(old == new)) < 1
     assert abs(second["same_path_training"] + second["moved"] - 1) < 1e-9
     assert [at["documents"] for at in inspection["paths"]] == second["documents"]
+    # The router was given a share for each path: nothing else bounds their documents.
+    mean = sum(second["documents"]) / 4
+    assert inspection["bounds"] == {"mean": mean, "capacity": None, "floor": None}
 
     for module in run.config.topology.modules:
         steps = inspection["modules"][str(module)]["steps"]
         assert [step["phase"] for step in steps] == [1, 2, 3]
         assert all(-1 <= step["cosine"] <= 1 for step in steps)
+        assert steps[0]["lag_cosine"] is None
+        first, second, third = (merged(run, module, phase) for phase in (1, 2, 3))
+        assert steps[1]["lag_cosine"] == pytest.approx(cosine(first, second), abs=1e-4)
+        assert steps[2]["lag_cosine"] == pytest.approx(cosine(second, third), abs=1e-4)
         assert set(steps[0]["norms"]) == {
             str(path) for path in run.plan.arm(MODULAR).topology.paths_through(module)
         }
@@ -45,11 +54,30 @@ def test_inspect_shows_what_calibration_and_the_new_router_of_an_alternation_cha
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_modules_of_one_path_have_no_cosine_and_are_drawn(tmp_path):
-    steps = [{"phase": 1, "norm": 2.0, "cosine": None}, {"phase": 2, "norm": 1.0, "cosine": None}]
-    routings = [{"phase": 0, "documents": [3, 4]}]
-    modules = {f"all/{number:04d}": {"steps": steps} for number in range(2)}
-    for number, drawn in enumerate((modules, {})):
-        file = tmp_path / f"{number}.png"
-        draw_inspection({"routings": routings, "modules": drawn}, file)
-        assert file.read_bytes().startswith(b"\x89PNG")
+def merged(run, module, phase):
+    """The step that made a module at a phase, from its momentum: u(t) - mu u(t - 1)."""
+
+    def trace(at):
+        stored = run.ledger.facts.module(MODULAR, module, at)
+        if stored.outer_state is None:
+            return 0.0
+        leaves = trees.flatten(load_tree(run.objects, stored.outer_state))
+        return np.concatenate([leaf.reshape(-1) for _, leaf in leaves])
+
+    return trace(phase) - run.config.outer.momentum * trace(phase - 1)
+
+
+def cosine(one, other):
+    return float(one @ other) / (np.linalg.norm(one) * np.linalg.norm(other))
+
+
+@pytest.mark.parametrize(("capacity", "floor"), [(1.5, 0.25), (None, 0.0)])
+def test_bounds_are_those_that_the_router_kept(begin, capacity, floor):
+    routing = dataclasses.replace(CONFIG.routing, capacity=capacity, floor=floor)
+    run = begin(dataclasses.replace(CONFIG, routing=routing))
+    work_until(run, 1)
+    inspection = inspection_of(run)
+    bounds, sizes = inspection["bounds"], [at["documents"] for at in inspection["paths"]]
+    assert bounds["mean"] == sum(sizes) / len(sizes)
+    assert bounds["capacity"] == (capacity and pytest.approx(capacity * bounds["mean"]))
+    assert bounds["floor"] == (pytest.approx(floor * bounds["mean"]) if floor else None)

@@ -1,9 +1,14 @@
 """A process that joins a run: it puts the folder in order only if no other is at work in it."""
 
 import os
+import signal
+from types import SimpleNamespace
 
 import pytest
 
+from dipaco.control import retry
+from dipaco.control.errors import DatabaseUnreachable
+from dipaco.control.queue import ALL_KINDS
 from dipaco.errors import DiskFull
 from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.opening import create_or_open
@@ -11,6 +16,7 @@ from dipaco.store.address import Address
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.loop import Worker
 from dipaco.workers.process import joined_run, work
+from dipaco.workers.signals import on_sigterm
 from tests.workers.conftest import CONFIG
 
 
@@ -77,3 +83,35 @@ def test_what_died_in_a_folder_with_a_server_is_removed_by_any_that_joins(
             assert [file.name for file in partial.iterdir()] == ["new"]
     with joined_run(Address(tmp_path)):  # alone on this machine; others may be writing
         assert [file.name for file in partial.iterdir()] == ["new"]
+
+
+def test_a_process_that_is_told_to_end_does_not_wait_for_a_database_that_is_away(monkeypatch):
+    """A machine that is preempted has some seconds; so has `systemctl stop`."""
+    now, asked = [0.0], []
+    monkeypatch.setattr(retry.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(retry.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+
+    def ask():
+        if not asked:
+            signal.raise_signal(signal.SIGTERM)
+        asked.append(now[0])
+        raise retry.ConnectionLost(place="postgresql://db/runs", problem="no route")
+
+    told = []
+    with on_sigterm(lambda: told.append(True)), pytest.raises(DatabaseUnreachable):
+        retry.with_retry(ask, lambda: None)
+    assert told == [True]
+    assert now[0] < 20.0
+    asked.clear()
+    with on_sigterm(lambda: None), pytest.raises(DatabaseUnreachable):  # it takes part again
+        retry.with_retry(lambda: asked.append(now[0]) or ask(), lambda: None)
+    assert now[0] > retry.RETRY_SECONDS
+
+
+def test_a_worker_of_several_hosts_registers_only_what_it_does(begin, monkeypatch):
+    """Else the status would say that it is about to re-route, for ever."""
+    run = begin(CONFIG)
+    monkeypatch.setattr(Worker, "run_until_finished", lambda worker: True)
+    work(run, "w", Told(), hosts=SimpleNamespace(count=2, broadcast=lambda what: None))
+    (member,) = run.ledger.members.list()
+    assert set(ALL_KINDS) - set(member.kinds) == {"reroute"}

@@ -66,11 +66,11 @@ def with_dice(task):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"sharing": "diloco", "codec": "int8"},
+        pytest.param({}, marks=pytest.mark.slow),
+        {"sharing": "diloco", "codec": "int8", "vocabulary_rows": "holders"},
         {"sharing": "grid_with_private_parts", "codec": "bfloat16"},
-        {"path_share": 0.5},
-        {"early": 0.2, "alternations": (1,)},
+        pytest.param({"path_share": 0.5}, marks=pytest.mark.slow),
+        {"early": 0.2, "alternations": (1,), "vocabulary_rows": "holders"},
     ],
     ids=str,
 )

@@ -9,10 +9,10 @@ import threading
 import pytest
 
 from dipaco.control.ledger import Ledger, open_ledger
+from dipaco.control.life import Life
 from dipaco.control.meta import RunCommand
 from dipaco.workers.errors import NameLost, NameTaken
 from dipaco.workers.heartbeat import LeaseRenewer
-from dipaco.workers.life import Life
 from dipaco.workers.registration import register, wait_until_name_is_free
 
 ELSEWHERE = Life("another-boot", "pid:[1]", 17, "100")
@@ -34,7 +34,7 @@ def join(members, life):
 @pytest.fixture
 def other_process():
     """It says what life it has."""
-    program = "from dipaco.workers.life import Life; print(Life.here(), flush=True); input()"
+    program = "from dipaco.control.life import Life; print(Life.here(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

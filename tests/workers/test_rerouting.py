@@ -32,6 +32,7 @@ REROUTED = dataclasses.replace(
 )
 
 
+@pytest.mark.slow
 def test_rerouting_is_in_the_report_and_a_window_beyond_the_length_is_routing_once(
     begin, monkeypatch
 ):
@@ -60,7 +61,8 @@ def test_rerouting_is_in_the_report_and_a_window_beyond_the_length_is_routing_on
     names = [row["name"] for row in report["rows"]]
     assert names == [
         *("modular", "modular_every_100", "modular_every_16", "modular_every_4"),
-        "modular_best_path",
+        *("modular_by_likelihood", "modular_ensemble_2", "modular_ensemble"),
+        *("modular_ensemble_renewed", "modular_best_path"),
     ]
     assert any("read again for each predicted" in note for note in report["notes"])
 

@@ -52,7 +52,7 @@ def test_a_rollback_that_is_impossible_changes_nothing(finished):
 
 
 def test_deleted_phases_and_active_workers_prevent_a_rollback(begin):
-    run = begin(CONFIG)
+    run = begin(dataclasses.replace(CONFIG, retention=RetentionSettings(snapshots=3)))
     worker = worker_of(run)
     while run.ledger.progress.phases_reached(MODULAR, 4) < 2:
         assert worker.run_once()

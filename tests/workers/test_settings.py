@@ -17,14 +17,18 @@ from dipaco.control.tasks import Task
 from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan
 from dipaco.evaluation.perplexity import score_documents
+from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates
 from dipaco.runs.errors import ReleaseOfOtherRouter
 from dipaco.runs.opening import create_or_open
+from dipaco.runs.programs import Programs
 from dipaco.runs.routing import features, prefixes_of, router_of
+from dipaco.runs.vocabulary_bytes import bytes_left_out
 from dipaco.serving.dispatch import Dispatcher
 from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.releases import check_consistent
 from dipaco.store.tensors import load_tree
+from dipaco.topology import Level, Topology
 from dipaco.workers.row_plans import batches_for
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
@@ -55,6 +59,7 @@ def by_algorithm(run):
     config, arm = run.config, run.plan.arm(MODULAR)
     base, inner = run.base_parts(), run.config.inner
     taken = {}  # path -> (fingerprint of its data, batches taken of it)
+    names_absent = inner.absent_tokens != "plain"
 
     def train_path(path, phase, parts, optimizer_state):
         batches = batches_for(run, arm, path, phase)
@@ -65,7 +70,10 @@ def by_algorithm(run):
         rates = learning_rates(inner, config.phases * inner.steps, start, inner.steps)
         state = run.programs.place(parts, optimizer_state, start)
         for step, rate in enumerate(rates):
-            batch = run.programs.place_batch(batches.at(position + step))
+            batch = batches.at(position + step)
+            if names_absent:
+                batch = {**batch, PRESENT: token_counts(phase)[path] > 0}
+            batch = run.programs.place_batch(batch)
             state, _ = run.programs.step(state, batch, rate)
         return jax.device_get((state.parts, state.optimizer))
 
@@ -97,6 +105,7 @@ def by_algorithm(run):
         take_part=arm.paths_in,
         alternate=alternate,
         token_counts=token_counts if config.outer.vocabulary_rows == "holders" else None,
+        outer_rule=run.rule("outer_step"),
     )
     return [first, *later]
 
@@ -110,6 +119,24 @@ def assert_equals_algorithm(run):
     return history
 
 
+def assert_bytes_add_up(run):
+    """What was fetched is whole modules; what was sent is as much, without the rows left out."""
+    arm = run.plan.arm(MODULAR)
+    fetched = [
+        run.ledger.facts.module(MODULAR, module, phase).parameters.num_bytes
+        for phase in range(CONFIG.phases)
+        for path in arm.paths_in(phase)
+        for module in arm.topology.modules_of(path)
+    ]
+    sent = run.ledger.progress.training_totals(MODULAR).bytes_sent - sum(fetched)
+    left_out = bytes_left_out(run, arm)
+    # With two shards for each document, every shard here has every token.
+    leaves_out = run.config.outer.vocabulary_rows == "holders" and run.config.routing.overlap == 1
+    assert (left_out > 0) == leaves_out
+    # A file's header is a little shorter or longer for other shapes.
+    assert sent + left_out == pytest.approx(sum(fetched), abs=16 * len(fetched))
+
+
 def modules_of(run):
     return [
         {
@@ -121,13 +148,37 @@ def modules_of(run):
 
 
 SETTINGS = {
-    "path sampling": changed(outer={"path_share": 0.5}),
-    "overlap, plain means": changed(
-        routing={"overlap": 2}, outer={"rescale_by_fan_in": False, "weigh_by_documents": False}
+    "path sampling, isotropic merging": changed(outer={"path_share": 0.5, "isotropic": True}),
+    "overlap, plain means, rows by holders": changed(
+        routing={"overlap": 2},
+        outer={
+            "rescale_by_fan_in": False,
+            "weigh_by_documents": False,
+            "vocabulary_rows": "holders",
+        },
     ),
     "rows of the vocabulary by holders": changed(outer={"vocabulary_rows": "holders"}),
     "rows by holders, alternations, sampling": changed(
         routing={"alternations": (1,)}, outer={"path_share": 0.75, "vocabulary_rows": "holders"}
+    ),
+    "rows of absent tokens at rest, and by holders, alternations": changed(
+        inner={"absent_tokens": "frozen"},
+        routing={"alternations": (1,)},
+        outer={"vocabulary_rows": "holders"},
+    ),
+    "rows of a tied head by holders, absent tokens masked, stacked paths": changed(
+        model=dataclasses.replace(CONFIG.model, tied_head=True),
+        topology=Topology(
+            levels=(
+                Level(name="early", parts=("embed",), experts=2),
+                Level(name="late", parts=("block_00", "final_norm"), experts=2),
+            )
+        ),
+        inner={"absent_tokens": "masked", "stacked_paths": 2},
+        outer={"vocabulary_rows": "holders"},
+    ),
+    "alternations by likelihood, overlap": changed(
+        routing={"alternations": (1, 2), "rule": "likelihood", "shortlist": 3, "overlap": 2}
     ),
     "alternations, sampling and overlap": changed(
         routing={"alternations": (1, 2), "overlap": 2}, outer={"path_share": 0.5}
@@ -135,11 +186,28 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("config", SETTINGS.values(), ids=SETTINGS)
+LONG = (  # what they have, others have too, or tests of `inner` for themselves
+    "rows of the vocabulary by holders",
+    "alternations, sampling and overlap",
+    "rows of absent tokens at rest, and by holders, alternations",
+    "rows of a tied head by holders, absent tokens masked, stacked paths",
+)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name, config in SETTINGS.items()
+    ],
+)
 def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, plain, config):
     run = begin(config)
+    if (config.inner, config.model) != (CONFIG.inner, CONFIG.model):
+        run.programs = Programs(config)
     work_until(run, CONFIG.phases)
     assert_equals_algorithm(run)
+    assert_bytes_add_up(run)
     assert modules_of(run)[-1] != plain[-1]
 
 

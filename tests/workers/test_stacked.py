@@ -79,6 +79,7 @@ def test_stopped_stacked_paths_go_on_one_by_one_to_the_same_bits(begin):
     ]
 
 
+@pytest.mark.slow
 def test_a_worker_claims_as_many_paths_as_the_config_says_and_the_run_is_the_same(
     begin, programs, corpus, tmp_path
 ):

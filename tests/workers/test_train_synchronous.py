@@ -11,6 +11,7 @@ import pytest
 from dipaco import trees
 from dipaco.algorithm import synchronous
 from dipaco.config import MODULAR
+from dipaco.data.pipeline import Batches
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.config import OuterSettings
 from dipaco.store.errors import ObjectDamaged
@@ -20,6 +21,7 @@ from dipaco.workers.errors import SnapshotOfOtherData
 from dipaco.workers.execution import execute
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.row_plans import batches_for
+from dipaco.workers.tasks.report import make_report
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 from tests.workers.conftest import (
     CONFIG,
@@ -113,6 +115,65 @@ def test_with_one_path_it_is_plain_adamw(begin):
     )
     moved = run.base_parts()["head"]["kernel"] - got["head"]["kernel"]
     assert np.abs(moved).max() > 1e-3
+
+
+def test_in_lock_step_on_shards_dealt_out_all_paths_are_one_model(begin):
+    routing = dataclasses.replace(CONFIG.routing, kind="random")
+    topology = Topology(levels=SHARINGS["diloco"])
+    run = begin(dataclasses.replace(TOGETHER, routing=routing, topology=topology))
+    worker = worker_of(run)
+    while run.ledger.queue.unfinished():
+        assert worker.run_once()
+    documents = run.stage("route").summary["documents"]
+    assert sum(documents) == len(run.corpus.documents("train"))
+    assert max(documents) - min(documents) <= 1
+    (last,) = [fact for fact in run.ledger.facts.evaluations() if fact.arm == MODULAR]
+    assert last.best_path_perplexity == last.perplexity
+
+
+def test_the_baseline_in_lock_step_is_one_model_under_batches_of_all_machines(begin):
+    """It is trained beside paths that step by themselves, and takes everything in turn."""
+    run = begin(dataclasses.replace(CONFIG, baselines=("data_parallel",)))
+    worker = worker_of(run)
+    while run.ledger.queue.unfinished():
+        assert worker.run_once()
+    arm, programs, size = run.plan.arm("data_parallel"), run.programs, CONFIG.inner.batch_size
+    one = batches_for(run, arm, 0, 0)
+    together = Batches(
+        run.corpus, one.rows.plan, 4 * size, run.seed_for("batches", "data_parallel", 0)
+    )
+
+    def gradient_of(path, step, parts):
+        batch = together.at(step)
+        rows = {name: values[path * size :][:size] for name, values in batch.items()}
+        return programs.gradient(parts, programs.place_batch(rows))[0]
+
+    rates = learning_rates(CONFIG.inner, STEPS, 0, STEPS)
+    (module,) = arm.topology.modules
+    parts, state = programs.place_module(run.base_parts(), None)
+    *_, last = synchronous.train(
+        arm.topology,
+        {module: parts},
+        {module: state},
+        gradient_of,
+        lambda step, *arguments: programs.update(*arguments, rates[step]),
+        [1] * 4,
+        steps=range(STEPS),
+        clip_norm=CONFIG.inner.clip_norm,
+    )
+    got = run.parameters("data_parallel", module, CONFIG.phases)
+    assert trees.digest(got) == trees.digest(jax.device_get(last[module]))
+
+    report = make_report(run)
+    row, modular, *_ = report.rows
+    assert (row.name, row.tokens, row.steps) == ("data_parallel", modular.tokens, modular.steps)
+    assert row.parameters_total == row.parameters_per_path == modular.parameters_per_path
+    assert row.bytes_sent == 2 * 4 * STEPS * trees.num_bytes(run.base_parts())
+    (note,) = [note for note in report.notes if note.startswith("data_parallel is what 4 machines")]
+    assert "times the bytes. modular is " in note
+    (evaluated,) = [fact for fact in run.ledger.facts.evaluations() if fact.arm == arm.name]
+    assert evaluated.documents == len(run.corpus.documents("valid"))
+    assert evaluated.best_path_perplexity is None  # it is one model
 
 
 def test_a_stopped_phase_goes_on_to_the_same_bits(begin):

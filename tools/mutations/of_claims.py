@@ -19,6 +19,22 @@ SERVER_TABLES = "dipaco/control/schema/postgresql/001_begin.sql"
 
 MUTANTS = (
     Mutant(
+        name="full-log-fails-the-task",
+        file="dipaco/workers/loop.py",
+        old="            if (fault := fault_of_machine(error)) is not None:\n",
+        new="            if (fault := fault_of_machine(error)) is not None and False:\n",
+        breaks="a disk of one machine that is full fails no task",
+        tests=("tests/workers/test_failing.py",),
+    ),
+    Mutant(
+        name="lost-tasks-rest-for-minutes",
+        file="dipaco/control/failures.py",
+        old="    seconds = min(wait_seconds(errors, crashes + losses), most_seconds)\n",
+        new="    seconds = wait_seconds(errors, crashes + losses)\n",
+        breaks="when busy machines that lost their leases are idle, the run goes on within a lease",
+        tests=("tests/control/test_failures.py",),
+    ),
+    Mutant(
         name="leases-never-end",
         file="dipaco/control/queue.py",
         old="        over = self._claims_seen.over(claims)\n",
@@ -285,7 +301,7 @@ MUTANTS = (
     Mutant(
         name="failing-task-goes-first",
         file=FAILURES,
-        old=' if has_failed else "delayed" if seconds else "ready"\n',
+        old=' if has_failed else "delayed" if seconds > 0 else "ready"\n',
         new=' if has_failed else "ready"\n',
         breaks="a task that failed waits while others go on",
         tests=(OF_FAILURES,),

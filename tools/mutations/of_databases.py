@@ -7,6 +7,30 @@ ONE_CONNECTION = "tests/control/test_one_connection.py"
 
 MUTANTS = (
     Mutant(
+        name="reopened-under-a-backup",
+        file="dipaco/control/queue.py",
+        old='    database.rows("lock_given_up")\n',
+        new="",
+        breaks="a task that is given up while it gets a backup is not given to a third worker",
+        tests=("tests/control/test_at_once.py",),
+    ),
+    Mutant(
+        name="who-is-to-end-waits-on",
+        file="dipaco/workers/signals.py",
+        old="        stopping.stop_waiting()\n",
+        new="",
+        breaks="a process that is told to end does not wait for a database that is away",
+        tests=("tests/workers/test_process.py",),
+    ),
+    Mutant(
+        name="standby-is-asked-again",
+        file="dipaco/control/server_connection.py",
+        old="                self._held.close()\n",
+        new="                pass\n",
+        breaks="after a failover the new primary is looked for",
+        tests=("tests/control/test_one_connection.py",),
+    ),
+    Mutant(
         name="renewals-not-counted",
         file="dipaco/control/queries.sql",
         old="UPDATE claims SET renewals = renewals + 1,",

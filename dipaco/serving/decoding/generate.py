@@ -8,8 +8,8 @@ from dipaco.model.config import ModelConfig
 from dipaco.model.inference import prepare
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.decode import buckets, smallest_fitting
-from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.loop import Loop, check_fits
+from dipaco.serving.decoding.limits import LoopLimits, check_fits
+from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream
 
@@ -41,8 +41,8 @@ def generate(
       min_new_tokens: tokens before which none of them is drawn.
 
     Raises:
-      ContextTooLong: the prompt is empty or fills the context. Raised by the call itself, not by
-        the iterator.
+      EmptyPrompt, ContextTooLong: the prompt is empty, or fills the context. Raised by the call
+        itself, not by the iterator.
     """
     check_fits(config, prompt_ids)
     if max_new_tokens < 1:

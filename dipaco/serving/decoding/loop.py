@@ -11,7 +11,9 @@ two paths of one row take 2.4 ms stacked and 1.4 ms in turn (200 products of 256
 two cores), and stacking holds the parameters of each path twice.
 """
 
+import collections
 import contextlib
+import logging
 import math
 import threading
 import time
@@ -25,12 +27,16 @@ from dipaco.model.spec import Parts
 from dipaco.serving.decoding.batch import Batch, BatchRow, fetch_tokens, tokens_of
 from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment
 from dipaco.serving.decoding.decode import DecodeBlock
-from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.fairness import RowShares, has_room
+from dipaco.serving.decoding.limits import LoopLimits, check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
 from dipaco.serving.decoding.sampling import uniforms
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
 from dipaco.serving.decoding.waiting_requests import PathKey, WaitingRequests, key_of
-from dipaco.serving.errors import ContextTooLong, LoopStopping, NoRoomForPath, QueueFull
+from dipaco.serving.errors import LoopStopping, NoRoomForPath, QueueFull
+from dipaco.serving.warm_up import WarmUp
+
+log = logging.getLogger(__name__)
 
 
 class Loop:
@@ -54,8 +60,9 @@ class Loop:
         """
         self.config, self.limits = config, limits or LoopLimits()
         self._parts_of = parts_of
-        self._lock = threading.Condition()  # of the queue and `_is_stopping`
+        self._lock = threading.Condition()  # of the four below
         self._waiting = WaitingRequests()
+        self._held: collections.Counter[str] = collections.Counter()  # requests, by client
         self._is_stopping = False
         self._deadline_seconds = math.inf  # monotonic; what is active after it is cancelled
         self._thread: threading.Thread | None = None
@@ -75,7 +82,7 @@ class Loop:
             must return at once. None: read `Stream.get`.
 
         Raises:
-          ContextTooLong: the prompt is empty or leaves no room for a token.
+          EmptyPrompt, ContextTooLong: the prompt is empty, or leaves no room for a token.
           QueueFull: too many wait; `values["retry_after_seconds"]` estimates when to retry.
           LoopStopping: it takes no more requests.
         """
@@ -84,10 +91,11 @@ class Loop:
         with self._lock:
             if self._is_stopping:
                 raise LoopStopping()
-            num_waiting = len(self._waiting)
-            if num_waiting >= self.limits.waiting + self._pool.num_free:
+            if not has_room(self._held, request.client, 1, self.capacity):
+                num_waiting = len(self._waiting)
                 seconds = self._meter.seconds_until_served(num_waiting)
                 raise QueueFull(waiting=num_waiting, retry_after_seconds=seconds)
+            self._held[request.client] += 1
             self._waiting.put(stream)
             self._lock.notify_all()
         return stream
@@ -134,28 +142,31 @@ class Loop:
 
     # --- the loop's thread, or a test that calls `run_once` -----------------------------------
 
-    def warm_up(self, prepared: Parts) -> None:
-        """Compiles every program that any load needs; nothing is compiled afterwards.
-
-        Args:
-          prepared: the parameters of any path.
+    def warm_up(self, prepared: Parts, warm_up: WarmUp | None = None) -> None:
+        """Compiles every program that any load needs, with the parameters of any path; nothing is
+        compiled afterwards. Without `warm_up` nothing is told.
         """
-        self._pool.warm_up(prepared)
+        (warm_up or WarmUp()).run(self._pool.programs(prepared))
+        self._pool.wait()
+
+    @property
+    def num_programs(self) -> int:
+        """How many programs that are."""
+        return len(self._pool.programs({}))
 
     def run_once(self) -> bool:
         """One turn: admit, prefill, decode a block for every path. False = nothing to do."""
         self._end_cancelled()
         try:
             did_admit = self._admit()
+            self._close_empty_batches()  # a path's only row may have been paused
             started = time.monotonic()
             blocks = [(batch, self._pool.start_block(batch)) for batch in self._batches.values()]
             num_tokens = sum(self._hand_out(batch, block) for batch, block in blocks)
         except Exception as error:
-            # The failed program has consumed the donated cache. Ending every active request and
-            # dropping the cache leaves a loop that works for the next request.
-            self._end_active(Finish("error", error))
+            log.warning("a step failed; its requests go on one by one", exc_info=error)
+            self._go_on_alone()
             self._close_empty_batches()
-            self._pool.clear()
             return True
         if blocks:
             self._meter.record_block(num_tokens, time.monotonic() - started)
@@ -177,13 +188,14 @@ class Loop:
 
     def _admit(self) -> bool:
         """Gives free rows to waiting requests and prefills their prompts."""
-        new: list[tuple[Batch, BatchRow, RowAssignment]] = []
+        new: list[tuple[Batch, BatchRow, RowAssignment]] = []  # not in the cache yet
+        new_rows: list[BatchRow] = []  # of this turn, which are not paused in it
         blocked: set[PathKey] = set()
         token_budget = self.limits.prompt_tokens_per_turn
-        while token_budget > 0 and self._pool.num_free:
-            active_rows = {key: len(batch.rows) for key, batch in self._batches.items()}
+        while token_budget > 0:
+            shares = RowShares(self._batches, self.limits, self._pool.num_free, new_rows)
             with self._lock:
-                stream = self._waiting.next(active_rows, self.limits.rows_per_path, blocked)
+                stream = self._waiting.next(shares, blocked)
             if stream is None:
                 break
             try:
@@ -197,15 +209,28 @@ class Loop:
                 self._end(stream, Finish("error", error))
                 continue
             try:
+                if paused := shares.to_pause(stream):
+                    # First, as a new row's prompt may be copied from the one that is paused.
+                    self._prefill(new)
+                    new = []
+                    self._pause(*paused)
+            except Exception:
+                with self._lock:
+                    self._waiting.put_back(
+                        stream
+                    )  # the whole step fails, and it waits for the next
+                raise
+            try:
                 row, assignment = self._add_row(batch, stream)
             except Exception as error:
-                self._end(stream, Finish("error", error))  # it is in no queue and has no row
-                raise
+                self._end(stream, Finish("error", error))
+                continue
             new.append((batch, row, assignment))
+            new_rows.append(row)
             if assignment.source_row is None:
                 token_budget -= self._pool.size_of_prompt(row.tokens)
         self._prefill(new)
-        return bool(new)
+        return bool(new_rows)
 
     def _batch_of(self, key: PathKey) -> Batch:
         if key not in self._batches:
@@ -215,14 +240,23 @@ class Loop:
 
     def _add_row(self, batch: Batch, stream: Stream) -> tuple[BatchRow, RowAssignment]:
         request = stream.request
-        assignment = self._pool.allocate(key_of(stream), request.prompt_ids)
         max_tokens = len(request.prompt_ids) + request.max_new_tokens
         max_tokens = min(max_tokens, self.config.max_length)
         row_uniforms = uniforms(request.seed, max_tokens + self.limits.steps_per_block)
-        prompt = list(request.prompt_ids)
-        row = BatchRow(stream, assignment.pool_row, prompt, max_tokens, row_uniforms)
+        tokens = [*request.prompt_ids, *stream.made_ids]
+        assignment = self._pool.allocate(key_of(stream), tokens)
+        row = BatchRow(stream, assignment.pool_row, tokens, max_tokens, row_uniforms)
         batch.add(row)
         return row, assignment
+
+    def _pause(self, batch: Batch, row: BatchRow) -> None:
+        """Puts a row back into the queue. It goes on where it stopped, with the same text."""
+        batch.rows.remove(row)
+        self._pool.free(row.pool_row)
+        row.stream.made_ids = row.tokens[len(row.stream.request.prompt_ids) :]
+        self._meter.num_paused += 1
+        with self._lock:
+            self._waiting.put_back(row.stream)
 
     def _prefill(self, new: Sequence[tuple[Batch, BatchRow, RowAssignment]]) -> None:
         """Puts the prompts of new rows into the cache."""
@@ -240,14 +274,17 @@ class Loop:
             if assignment.source_row is not None:
                 self._pool.copy(assignment)
                 self._meter.num_prompts_reused += len(row.tokens) > 1
-            request = row.stream.request
-            if request.prompt_logprobs:
-                row.stream.prompt_logprobs = self._pool.score(
-                    batch.prepared, request.prompt_ids, request.num_logprobs or 0
-                )
+            self._score_prompt(batch, row)
         if new:
             self._pool.wait()
             self._meter.record_prefill(num_tokens, time.monotonic() - started)
+
+    def _score_prompt(self, batch: Batch, row: BatchRow) -> None:
+        request = row.stream.request
+        if request.prompt_logprobs and row.stream.prompt_logprobs is None:
+            row.stream.prompt_logprobs = self._pool.score(
+                batch.prepared, request.prompt_ids, request.num_logprobs or 0
+            )
 
     # --- tokens and ends ----------------------------------------------------------------------
 
@@ -267,6 +304,34 @@ class Loop:
                 self._meter.record_first_token(row.stream.submitted_seconds)
         return num_tokens
 
+    def _go_on_alone(self) -> None:
+        """After a failure: each row is read again and makes its next tokens alone. So one that
+        fails alone ends with its error, and the others go on, with the same text.
+        """
+        rest = self._forget_cache()
+        while rest:
+            batch, row = rest.pop(0)
+            alone = Batch(batch.prepared)
+            alone.add(row)
+            try:
+                self._pool.prefill(batch.prepared, [row])
+                self._score_prompt(batch, row)
+                self._hand_out(alone, self._pool.start_block(alone))
+            except Exception as error:
+                self._remove_row(alone, row, Finish("error", error))
+            if not alone.rows:  # it has ended
+                batch.rows.remove(row)
+                rest = self._forget_cache()
+
+    def _forget_cache(self) -> list[tuple[Batch, BatchRow]]:
+        """Drops the cache: a failed program may have consumed it, since it is donated. Returns the
+        rows that must be read again.
+        """
+        self._pool.forget()
+        for batch in self._batches.values():
+            batch.drop_gathered()
+        return [(batch, row) for batch in self._batches.values() for row in batch.rows]
+
     def _end_cancelled(self) -> None:
         with self._lock:
             cancelled = list(self._waiting.take_cancelled())
@@ -283,6 +348,9 @@ class Loop:
         self._end(row.stream, finish)
 
     def _end(self, stream: Stream, finish: Finish) -> None:
+        with self._lock:
+            self._held[stream.request.client] -= 1
+            self._held += collections.Counter()  # drops zeros
         self._meter.record_finish(finish.reason)
         stream.put(finish)
 
@@ -295,14 +363,3 @@ class Loop:
         """Unpins paths without active rows."""
         for key in [key for key, batch in self._batches.items() if not batch.rows]:
             self._batches.pop(key).close()
-
-
-def check_fits(config: ModelConfig, prompt_ids: Sequence[int]) -> None:
-    """Raises `ContextTooLong` if the prompt is empty or leaves no room for a token."""
-    if not 0 < len(prompt_ids) < config.max_length:
-        raise ContextTooLong(
-            num_tokens=len(prompt_ids),
-            where="the context (`max_length`)",
-            limit=config.max_length,
-            remedy="Give at least one token, and leave room for one more.",
-        )

@@ -23,6 +23,7 @@ class LoopStats(NamedTuple):
     prefill_seconds: float  # total
     decode_seconds: float  # total
     first_token_seconds: float  # mean time from submit to first token, of the latest hundred
+    num_paused: int = 0  # times a row was paused for another client
     num_replicas: int | None = None  # that answer; None = the loop is of this process
 
 
@@ -32,6 +33,7 @@ class LoopMeter:
     def __init__(self):
         self.finished: collections.Counter[str] = collections.Counter()
         self.num_tokens = self.num_prompt_tokens = self.num_prompts_reused = 0
+        self.num_paused = 0
         self.prefill_seconds = self.decode_seconds = 0.0
         self._finish_times: collections.deque[float] = collections.deque(maxlen=RECENT)
         self._turns: collections.deque[tuple[float, int]] = collections.deque(maxlen=RECENT)
@@ -72,6 +74,7 @@ class LoopMeter:
             num_tokens=self.num_tokens,
             num_prompt_tokens=self.num_prompt_tokens,
             num_prompts_reused=self.num_prompts_reused,
+            num_paused=self.num_paused,
             tokens_per_second=sum(tokens for _, tokens in turns) / seconds if seconds else 0.0,
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.decode_seconds,

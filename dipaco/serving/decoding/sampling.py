@@ -18,7 +18,8 @@ from jax import lax
 
 from dipaco.errors import BadSetting
 
-MAX_STOP_IDS = 20  # of one row
+MAX_STOP_IDS = 40  # of one row
+MAX_BIASES = 300  # of one row, as at OpenAI
 NO_ID = 2**31 - 1  # no token has it
 GROUP = 64  # logits that are searched as one group; see `likeliest`
 
@@ -32,6 +33,9 @@ class SamplingSettings:
     top_p: float = 1.0  # draw from the fewest that have this probability together (1904.09751)
     min_p: float = 0.0  # leave out what is less likely than this share of the likeliest
     repetition_penalty: float = 1.0  # makes tokens seen before less likely (1909.05858); 1 = off
+    presence_penalty: float = 0.0  # taken from the logits of tokens that were made before
+    frequency_penalty: float = 0.0  # the same, times how often
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what is added to its logit)
 
     def __post_init__(self):
         checks = {
@@ -39,6 +43,9 @@ class SamplingSettings:
             "top_k": (0 <= self.top_k < 2**31, "0 (all tokens) or more"),
             "top_p": (0 < self.top_p <= 1, "more than 0 and at most 1"),
             "min_p": (0 <= self.min_p <= 1, "0 (off) to 1"),
+            "presence_penalty": (math.isfinite(self.presence_penalty), "a finite number"),
+            "frequency_penalty": (math.isfinite(self.frequency_penalty), "a finite number"),
+            "logit_bias": (len(self.logit_bias) <= MAX_BIASES, f"at most {MAX_BIASES} tokens"),
             "repetition_penalty": (0 < self.repetition_penalty < math.inf, "above 0; 1 = off"),
         }
         for field, (is_good, expected) in checks.items():
@@ -56,6 +63,11 @@ class RowSettings(NamedTuple):
     penalty_B: np.ndarray
     stop_ids_BM: np.ndarray  # the tokens that end a row, filled up with `NO_ID`
     shortest_B: np.ndarray  # tokens, prompt included, before which they are not drawn; 0 = none
+    presence_B: np.ndarray
+    frequency_B: np.ndarray
+    prompt_B: np.ndarray  # tokens of the prompt, which these two penalties do not count
+    bias_ids_BM: np.ndarray  # filled up with `NO_ID`
+    bias_BM: np.ndarray
 
 
 class EarliestStop(NamedTuple):
@@ -66,9 +78,11 @@ class EarliestStop(NamedTuple):
 
 
 def stack_settings(
-    settings: Sequence[SamplingSettings], stops: Sequence[EarliestStop] = ()
+    settings: Sequence[SamplingSettings],
+    stops: Sequence[EarliestStop] = (),
+    prompt_lengths: Sequence[int] = (),
 ) -> RowSettings:
-    """The settings of several rows as arrays; `stops` is of the first rows."""
+    """The settings of several rows as arrays; `stops` and `prompt_lengths` are of the first."""
 
     def floats(field):
         return np.array([getattr(row, field) for row in settings], np.float32)
@@ -78,15 +92,41 @@ def stack_settings(
     for row, stop in enumerate(stops):
         stop_ids_BM[row, : len(stop.ids)] = sorted(stop.ids)
         shortest_B[row] = stop.shortest
+    prompt_B = np.zeros(len(settings), np.int32)
+    prompt_B[: len(prompt_lengths)] = prompt_lengths
+    bias_ids_BM = np.full((len(settings), MAX_BIASES), NO_ID, np.int32)
+    bias_BM = np.zeros((len(settings), MAX_BIASES), np.float32)
+    for row, one in enumerate(settings):
+        if one.logit_bias:
+            ids, biases = zip(*one.logit_bias, strict=True)
+            bias_ids_BM[row, : len(ids)], bias_BM[row, : len(ids)] = ids, biases
     return RowSettings(
         stop_ids_BM=stop_ids_BM,
         shortest_B=shortest_B,
+        presence_B=floats("presence_penalty"),
+        frequency_B=floats("frequency_penalty"),
+        prompt_B=prompt_B,
+        bias_ids_BM=bias_ids_BM,
+        bias_BM=bias_BM,
         temperature_B=floats("temperature"),
         top_k_B=np.array([row.top_k for row in settings], np.int32),
         top_p_B=floats("top_p"),
         min_p_B=floats("min_p"),
         penalty_B=floats("repetition_penalty"),
     )
+
+
+def choice_seed(seed: int, prompt: int, choice: int) -> int:
+    """The seed of the nth choice of a request's nth prompt, both from 0; 63 bits.
+
+    The first one's is `seed` itself, so that a request for one text draws as `dipaco generate` does
+    with that seed. The others are hashes of all three: sums would let the second choice of one seed
+    be the first of the next.
+    """
+    if not prompt and not choice:
+        return seed
+    hashed = np.random.SeedSequence(seed, spawn_key=(prompt, choice))
+    return int(hashed.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def uniforms(seed: int, length: int) -> np.ndarray:
@@ -107,9 +147,9 @@ def sample(
 ) -> jax.Array:
     """The next token of each row, int32 [B].
 
-    As in `transformers`: the penalty first, then temperature, top-k, top-p of what top-k left,
-    min-p; a row that is too short to end loses its stop tokens before all that. Ties with the last
-    token kept are kept.
+    As in `transformers`: bias and penalties first, then temperature, top-k, top-p of what top-k
+    left, min-p; a row that is too short to end loses its stop tokens before all that. Ties with the
+    last token kept are kept.
 
     Args:
       logits_VB: float32, a column for each row.
@@ -118,6 +158,12 @@ def sample(
       history_BS: int32, the tokens of each row so far, prompt included.
       lengths_B: int32, how many of them are tokens.
     """
+    is_adjusted = jnp.any((rows.presence_B != 0) | (rows.frequency_B != 0))
+    logits_VB = lax.cond(
+        is_adjusted | jnp.any(rows.bias_BM != 0),
+        lambda: _adjust(logits_VB, rows, history_BS, lengths_B),
+        lambda: logits_VB,
+    )
     is_short_B = lengths_B < rows.shortest_B
     logits_VB = lax.cond(
         jnp.any(is_short_B),
@@ -174,6 +220,18 @@ def _without_stops(logits_VB, stop_ids_BM, is_short_B):
     return logits_VB.at[ids_BM, rows_B1].set(-jnp.inf, mode="drop")
 
 
+def _adjust(logits_VB, rows: RowSettings, history_BS, lengths_B):
+    """OpenAI's `logit_bias`, `frequency_penalty` and `presence_penalty`."""
+    rows_B1 = jnp.arange(history_BS.shape[0])[:, None]
+    logits_VB = logits_VB.at[rows.bias_ids_BM, rows_B1].add(rows.bias_BM, mode="drop")
+    places_1S = jnp.arange(history_BS.shape[1])[None]
+    is_made_BS = (places_1S >= rows.prompt_B[:, None]) & (places_1S < lengths_B[:, None])
+    made_BS = is_made_BS.astype(jnp.float32)
+    count_VB = jnp.zeros(logits_VB.shape, jnp.float32).at[history_BS, rows_B1].add(made_BS)
+    logits_VB = logits_VB - rows.frequency_B[None] * count_VB
+    return logits_VB - rows.presence_B[None] * (count_VB > 0)
+
+
 def _penalise(logits_VB, penalty_B, history_BS, lengths_B):
     """CTRL (arXiv 1909.05858) section 4.1; negative logits are multiplied, as in `transformers`."""
     rows_B1 = jnp.arange(history_BS.shape[0])[:, None]
@@ -187,9 +245,10 @@ def _penalise(logits_VB, penalty_B, history_BS, lengths_B):
 def _draw(logits_BV, rows: RowSettings, uniforms_B):
     # Greedy rows are computed too and ignored; their temperature must not divide by zero.
     temperature_B = jnp.where(rows.temperature_B > 0, rows.temperature_B, 1.0)
-    logits_BV = logits_BV / temperature_B[:, None]
-    best_B1 = jnp.max(logits_BV, axis=1, keepdims=True)
-    weights_BV = _cut(jnp.exp(logits_BV - best_B1), rows)
+    # The best is subtracted before the division: afterwards, at temperatures near zero, rounding
+    # (or infinity) would decide what is left of it.
+    below_BV = logits_BV - jnp.max(logits_BV, axis=1, keepdims=True)
+    weights_BV = _cut(jnp.exp(below_BV / temperature_B[:, None]), rows)
     # The first token at which the running sum passes the target, in two stages as `likeliest`.
     spare = -weights_BV.shape[1] % GROUP
     groups_BNG = jnp.pad(weights_BV, ((0, 0), (0, spare))).reshape(len(weights_BV), -1, GROUP)

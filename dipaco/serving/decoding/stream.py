@@ -15,9 +15,11 @@ class GenerationRequest:
 
     prompt_ids: tuple[int, ...]
     path: int  # chosen by dispatch
+    num_given: int | None = None  # of the prompt's ids; the rest it made itself. None = all
     release: str = ""  # digest of the release it was routed in; it finishes on those modules
     max_new_tokens: int
     sampling: SamplingSettings = SamplingSettings()
+    client: str = ""  # who asks: clients share rows equally
     seed: int = 0  # of its draws, 0 or more
     stop_ids: frozenset[int] = frozenset()  # tokens that end it; the last token of the stream
     min_new_tokens: int = 0  # before it may end by one of them
@@ -52,6 +54,7 @@ class Stream:
     def __init__(self, request: GenerationRequest, on_token: OnToken | None = None):
         self.request = request
         self.prompt_logprobs: list[Token] | None = None  # set before the first token comes
+        self.made_ids: list[int] = []  # before it was last paused; the loop's own
         self.submitted_seconds = time.monotonic()
         self.is_cancelled = False
         self._items: queue.SimpleQueue[Token | Finish] = queue.SimpleQueue()

@@ -2,7 +2,9 @@
 
     protocol.py       requests and responses as types; the OpenAPI document is made of them
     requests.py       a body -> a parsed request with routed prompts, or an error
+    conversation.py   messages -> what the template gets, and what the router reads
     chat_template.py  messages -> a prompt, by the tokenizer's template
+    tokenizing.py     texts and token ids
     admission.py      how many choices may be open; waiting until a path is in memory
     answer.py         one request while it is answered: its choices and their events
     responses.py      an answer as a completion or a chat, whole or in chunks
@@ -12,6 +14,7 @@
     openapi.py        the published document
     app.py            the routes
     server.py         a socket, signals, draining
+    connection_limit.py  how many connections may be open, and which one goes
     index.html        the page
 
 Nothing here computes. Needs the extra `serve`; may import the rest of `serving`.

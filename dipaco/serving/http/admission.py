@@ -1,8 +1,10 @@
 """A bounded number of choices at once; each waits until its path is in memory."""
 
+import collections
 import contextlib
 from collections.abc import AsyncGenerator, Generator
 
+from dipaco.serving.decoding.fairness import has_room
 from dipaco.serving.errors import QueueFull
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.path_admission import PathAdmission
@@ -16,14 +18,14 @@ class RequestAdmission:
     def __init__(self, service: Service):
         self._service = service
         self._path_admission = PathAdmission(service.cache)
-        self._num_choices = 0  # admitted now
+        self._choices: collections.Counter[str] = collections.Counter()  # admitted, by client
 
     @contextlib.contextmanager
-    def admitted(self, num_choices: int) -> Generator[None]:
-        """Counts the choices of a request while the context is open.
+    def admitted(self, num_choices: int, client: str) -> Generator[None]:
+        """Counts the choices of a client's request while the context is open.
 
         Raises:
-          QueueFull: there are too many now.
+          QueueFull: there are too many now, and the client has its share of them.
           ApiError: there are more than fit at any time.
         """
         if num_choices > (capacity := self._service.loop.capacity):
@@ -31,13 +33,14 @@ class RequestAdmission:
             raise ApiError(
                 400, f"{problem} at once. Ask for fewer, or in several requests.", param="n"
             )
-        if self._num_choices + num_choices > capacity:
-            raise QueueFull(waiting=self._num_choices, retry_after_seconds=1)
-        self._num_choices += num_choices
+        if not has_room(self._choices, client, num_choices, capacity):
+            raise QueueFull(waiting=self._choices.total(), retry_after_seconds=1)
+        self._choices[client] += num_choices
         try:
             yield
         finally:
-            self._num_choices -= num_choices
+            self._choices[client] -= num_choices
+            self._choices += collections.Counter()  # drops zeros
 
     @contextlib.asynccontextmanager
     async def pinned(self, served: ServedRelease, path: int) -> AsyncGenerator[None]:

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.decoding.sampling import SamplingSettings, choice_seed
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
 from dipaco.serving.dispatch import PathChoice
 from dipaco.serving.errors import LoopStopping, QueueFull
@@ -50,7 +50,7 @@ class GenerationParams:
     max_new_tokens: int
     sampling: SamplingSettings
     n: int = 1  # choices of each prompt
-    seed: int = 0  # of the first choice; each further one adds 1
+    seed: int = 0  # of the first choice of the first prompt; the others' follow from it
     stops: tuple[str, ...] = ()  # strings that end a choice
     stop_ids: frozenset[int] = frozenset()  # tokens that end a choice
     min_new_tokens: int = 0  # before one of them may end it
@@ -72,8 +72,8 @@ class AnswerEvent(NamedTuple):
 class _Choice:
     """One continuation in progress."""
 
-    def __init__(self, index: int, prompt: Prompt, writer: TextWriter):
-        self.index, self.prompt, self.writer = index, prompt, writer
+    def __init__(self, index: int, prompt: Prompt, writer: TextWriter, seed: int):
+        self.index, self.prompt, self.writer, self.seed = index, prompt, writer, seed
         self.path = prompt.choice.path
         self.new_ids: list[int] = []
         self.stream: Stream | None = None
@@ -96,6 +96,7 @@ class Answer:
       served: the release that it begins and ends in.
       prompts: at least one.
       params: what to generate for each.
+      client: who asks.
 
     Raises:
       QueueFull: too many choices are open already.
@@ -109,20 +110,27 @@ class Answer:
         served: ServedRelease,
         prompts: list[Prompt],
         params: GenerationParams,
+        client: str,
     ):
         self._service, self._admission, self._metrics = service, admission, metrics
-        self.served, self._params = served, params
+        self.served, self._params, self._client = served, params, client
         self.prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
         self.completion_tokens = 0
         self._choices = [
-            _Choice(index, prompt, TextWriter(service.token_bytes, params.stops))
-            for index, prompt in enumerate(prompt for prompt in prompts for _ in range(params.n))
+            _Choice(
+                prompt_index * params.n + nth,
+                prompt,
+                TextWriter(service.token_bytes, params.stops),
+                choice_seed(params.seed, prompt_index, nth),
+            )
+            for prompt_index, prompt in enumerate(prompts)
+            for nth in range(params.n)
         ]
         self._echoes_logprobs = params.has_echo and params.num_logprobs is not None
         self._started = time.monotonic()
         self._bridge: EventBridge[tuple[_Choice, int, Token | Finish]] = EventBridge()
         self._admitted = contextlib.ExitStack()
-        self._admitted.enter_context(admission.admitted(len(self._choices)))
+        self._admitted.enter_context(admission.admitted(len(self._choices), client))
         self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
 
     @property
@@ -208,12 +216,14 @@ class Answer:
         return self._service.loop.submit(
             GenerationRequest(
                 prompt_ids=choice.ids,
+                num_given=len(choice.prompt.ids),
                 path=choice.path,
                 release=self.served.digest,
                 max_new_tokens=max(params.max_new_tokens, 1) - len(choice.new_ids),
                 min_new_tokens=max(0, params.min_new_tokens - len(choice.new_ids)),
                 sampling=params.sampling,
-                seed=(params.seed + choice.index % params.n) % 2**63,
+                client=self._client,
+                seed=choice.seed,
                 stop_ids=params.stop_ids,
                 num_logprobs=params.num_logprobs,
                 prompt_logprobs=self._echoes_logprobs and not choice.is_echoed,

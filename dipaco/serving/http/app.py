@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
-import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -44,9 +43,16 @@ from dipaco.serving.http.requests import (
 )
 from dipaco.serving.http.responses import AnswerFormat, ChatFormat, CompletionFormat
 from dipaco.serving.http.streaming import ClientHungUp, send_stream, send_whole
+from dipaco.serving.http.tokenizing import (
+    DetokenizeRequest,
+    TokenizeRequest,
+    detokenize,
+    tokenize,
+)
 from dipaco.serving.service import Service
 
 JSON = "application/json"
+KEY = "dipaco.key"  # of the scope of a request: the number of its API key
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; for metrics only
 # The page is one file that connects to this server only.
 PAGE_HEADERS = {
@@ -90,6 +96,8 @@ class _Application:
             ("/v1/completions", "POST", self._completions, True),
             ("/v1/chat/completions", "POST", self._chat_completions, True),
             ("/v1/route", "POST", self._route, True),
+            ("/tokenize", "POST", self._tokenize, True),
+            ("/detokenize", "POST", self._detokenize, True),
             ("/v1/models", "GET", self._models, True),
             ("/v1/models/{name:path}", "GET", self._model, True),
             ("/healthz", "GET", self._healthz, False),
@@ -144,6 +152,7 @@ class _Application:
                 "Incorrect API key provided. Send a known one: `Authorization: Bearer KEY`.",
                 code="invalid_api_key",
             )
+        request.scope[KEY] = f"key {matches.index(True)}"
 
     async def _no_route(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -186,9 +195,9 @@ class _Application:
         parsed: ParsedRequest,
         answer_format: AnswerFormat,
     ) -> Response:
-        answer = Answer(self._service, self._admission, self._metrics, *parsed)
+        answer = Answer(self._service, self._admission, self._metrics, *parsed, _client_of(request))
         if body.stream:
-            has_usage = body.stream_options is not None and body.stream_options.include_usage
+            has_usage = bool(body.stream_options and body.stream_options.include_usage)
             return await send_stream(
                 request, answer, answer_format, has_usage, self._metrics.hang_ups.inc
             )
@@ -207,8 +216,9 @@ class _Application:
         choice = self._service.route(served, ids)
         scores = None
         if choice.scores is not None:
-            best = np.argsort(-choice.scores, kind="stable").tolist()
-            scores = [PathScore(path=path, score=float(choice.scores[path])) for path in best]
+            scores = [
+                PathScore(path=path, score=float(choice.scores[path])) for path in choice.ranking()
+            ]
         return RouteResponse(
             path=choice.path,
             modules=list(choice.modules),
@@ -218,6 +228,14 @@ class _Application:
             release=served.digest,
             seconds=time.monotonic() - started,
         )
+
+    async def _tokenize(self, request: Request) -> Response:
+        body = await read_body(request, self._settings.max_body_bytes, TokenizeRequest)
+        return _json(await asyncio.to_thread(tokenize, self._service, body))
+
+    async def _detokenize(self, request: Request) -> Response:
+        body = await read_body(request, self._settings.max_body_bytes, DetokenizeRequest)
+        return _json(await asyncio.to_thread(detokenize, self._service, body))
 
     async def _models(self, request: Request) -> Response:
         return _json(ModelList(object="list", data=[self._model_entry()]))
@@ -249,9 +267,11 @@ class _Application:
                 num_paths=topology.num_paths,
                 context=service.model.max_length,
                 prefix_tokens=service.prefix_tokens,
+                score_meaning=service.score_meaning(served),
                 parameters_per_path=num_parameters(service.model),
                 parameters_total=total,
                 has_chat=self._settings.chat is not None,
+                examples=service.examples,
                 levels=[
                     LevelCard(
                         name=level.name,
@@ -289,6 +309,13 @@ class _Application:
 
     async def _index(self, request: Request) -> Response:
         return Response(self._page, media_type="text/html", headers=PAGE_HEADERS)
+
+
+def _client_of(request: Request) -> str:
+    """Who asks: an API key, else a connection."""
+    if key := request.scope.get(KEY):
+        return key
+    return "connection " + ":".join(map(str, request.client or ()))
 
 
 def _json(content: msgspec.Struct, status: int = 200) -> Response:

@@ -1,14 +1,17 @@
 """Messages -> a prompt, by the Jinja template that came with the tokenizer.
 
 A template is a file (`chat_template.jinja`) or a field of `tokenizer_config.json`, which also says
-which token ends a turn. Templates are untrusted programs: they run in Jinja's sandbox. As in
-`transformers`, special tokens spelled out in the rendered text become special tokens.
+which token ends a turn. Templates are untrusted programs: they run in Jinja's sandbox. They find
+there what `transformers` gives them (`break` and `continue`, `generation` blocks, `strftime_now`,
+its own `tojson`), and as there, special tokens spelled out in the rendered text become special
+tokens.
 """
 
+import datetime
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +20,11 @@ from dipaco.data.tokenizer import load_tokenizer
 from dipaco.errors import ExtraMissing
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.errors import ApiError
+
+if TYPE_CHECKING:
+    import jinja2.ext
+    import jinja2.nodes
+    import jinja2.parser
 
 NO_EDGES = EdgeNames()
 FILES = ("chat_template.jinja", "tokenizer_config.json")  # beside a tokenizer.json, in this order
@@ -61,11 +69,11 @@ class ChatTemplate:
         for name in self._defaults:
             self._special(name)  # raises now if it is bad
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", generation_blocks()],
         )
-        environment.filters["tojson"] = lambda value, **how: json.dumps(
-            value, ensure_ascii=False, indent=how.get("indent")
-        )
+        environment.filters["tojson"] = _to_json
         try:
             self._template = environment.from_string(self._source())
         except (jinja2.TemplateError, RecursionError) as error:
@@ -83,6 +91,7 @@ class ChatTemplate:
                 messages=messages,
                 add_generation_prompt=True,
                 raise_exception=_raise,
+                strftime_now=_strftime_now,
                 bos_token=self._special("bos_token"),
                 eos_token=self._special("eos_token"),
             )
@@ -126,6 +135,45 @@ def _settings(file: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise BadChatTemplate(file=file, problem="it is not a JSON object")
     return settings
+
+
+def generation_blocks() -> "type[jinja2.ext.Extension]":
+    """Jinja's extension for `{% generation %}`: a block that marks what the model writes, for those
+    who train on it; here it is only its content.
+    """
+    import jinja2.ext
+    import jinja2.nodes
+
+    class GenerationBlocks(jinja2.ext.Extension):
+        tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+        def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return jinja2.nodes.Scope(body, lineno=line)
+
+    return GenerationBlocks
+
+
+def _strftime_now(how: str) -> str:
+    return datetime.datetime.now().strftime(how)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As in `transformers`; Jinja's own filter escapes what HTML would read."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def _raise(message: str) -> None:

@@ -5,8 +5,10 @@ import logging
 import msgspec
 
 from dipaco.errors import DipacoError, NoSuchPath
+from dipaco.runs.errors import NotAllPaths
 from dipaco.serving.errors import (
     ContextTooLong,
+    EmptyPrompt,
     LoopStopping,
     NoReplica,
     PathCacheTooSmall,
@@ -67,10 +69,14 @@ def api_error_of(error: Exception) -> ApiError:
             return ApiError(503, str(error), code="stopping", retry_after_seconds=5)
         case NoReplica() | ReplicaLost():
             return ApiError(503, str(error), code="no_replica", retry_after_seconds=5)
+        case NotAllPaths():
+            return ApiError(503, str(error), param="prompt", code="path_not_whole")
         case ObjectMissing() | ObjectDamaged():
             return ApiError(503, str(error), param="path", code="path_not_whole")
         case PathCacheTooSmall():
             return ApiError(503, str(error), param="path", code="path_too_large")
+        case EmptyPrompt():
+            return ApiError(400, str(error), param="prompt")
         case ContextTooLong():
             return ApiError(400, str(error), param="prompt", code="context_length_exceeded")
         case NoSuchPath():

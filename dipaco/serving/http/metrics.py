@@ -56,6 +56,7 @@ class _ServiceCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         cache, loop = self._service.cache.stats(), self._service.loop.stats()
+        routing = self._service.routing_stats()
         gauges = {
             "release_phase": (
                 "Phase of the release.",
@@ -74,9 +75,21 @@ class _ServiceCollector(Collector):
             ),
         }
         counters = {
+            "routed_prefixes": (
+                "Prefixes of prompts that were routed; those routed before are cached.",
+                routing.prompts,
+            ),
+            "routed_prefix_seconds": ("Time spent on routing them.", routing.seconds),
+            "routing_base_tokens": ("Tokens that the base model read for it.", routing.base_tokens),
+            "routing_prefills": (
+                "Times a path read a prefix for it (routing by likelihood).",
+                routing.prefills,
+            ),
+            "routing_path_tokens": ("Tokens that paths read for it.", routing.path_tokens),
             "cache_hits": ("Times a path was in memory.", cache.hits),
             "cache_misses": ("Times a path was not in memory.", cache.misses),
             "cache_evictions": ("Paths evicted.", cache.evictions),
+            "rows_paused": ("Times a row was paused for another client.", loop.num_paused),
             "prefill_seconds": ("Time spent on prefill.", loop.prefill_seconds),
             "decode_seconds": ("Time spent on decoding.", loop.decode_seconds),
         }

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 import dipaco
-from dipaco.serving.http import protocol
+from dipaco.serving.http import protocol, tokenizing
 
 ERRORS = {
     "400": "The request is invalid; the message says why.",
@@ -34,6 +34,8 @@ POSTS: dict[str, tuple[str, type, type]] = {
         protocol.RouteRequest,
         protocol.RouteResponse,
     ),
+    "/tokenize": ("A text as token ids.", tokenizing.TokenizeRequest, tokenizing.Tokens),
+    "/detokenize": ("Token ids as a text.", tokenizing.DetokenizeRequest, tokenizing.Detokenized),
 }
 GETS: dict[str, tuple[str, type]] = {
     "/v1/models": ("The served model, its levels and modules.", protocol.ModelList),
@@ -61,7 +63,7 @@ def document(has_keys: bool) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, (summary, request, answer) in POSTS.items():
         answer_content = content(answer)
-        if path != "/v1/route":
+        if path.endswith("completions"):
             answer_content["text/event-stream"] = {"schema": {"type": "string"}}
         paths[path] = {
             "post": {

@@ -1,16 +1,19 @@
 """Requests and responses as types: OpenAI's completions and chat, and fields that are ours alone.
 
 The published OpenAPI document is made of these types, so it says what the server does. OpenAI's
-fields that this server does not support are listed too, and accept only their neutral value. Our
-own: `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `min_tokens` and `path` in requests;
-`path` in choices; `dipaco` in the list of models.
+fields that this server does not support are listed too, and accept only their neutral value; a
+field that may be left out may be null. Our own: `top_k`, `min_p`, `repetition_penalty`,
+`stop_token_ids`, `ignore_eos`, `min_tokens` and `path` in requests; `path` in choices; `dipaco` in
+the list of models.
 """
 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-MAX_STOPS = 4  # as OpenAI
+from dipaco.serving.decoding.sampling import MAX_BIASES
+
+MAX_STOPS = 16  # strings; OpenAI takes 4
 MAX_CHOICES = 128  # prompts x n of one request
 MAX_LOGPROBS = 20  # alternatives for each token
 
@@ -21,14 +24,18 @@ Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 Stops = Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
-ZeroPenalty = Annotated[float, Meta(ge=0, le=0)]  # a penalty that is not supported
-EmptyBias = Annotated[dict[str, float], Meta(max_length=0)]
+StopIds = Annotated[list[TokenId], Meta(max_length=MAX_STOPS)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+NoItems = Annotated[list[Any], Meta(max_length=0)]
+Biases = Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)]  # by token id
 
 
 class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     """What a stream contains besides text."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None  # false
+    include_obfuscation: bool | None = None  # accepted and ignored
 
 
 class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -43,14 +50,21 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     n: Count | None = None  # 1
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # None = drawn
     stop: Stop | Stops | None = None
+    stop_token_ids: StopIds | None = None  # left out of the text, as the strings are
     ignore_eos: bool | None = None  # go on after the end of the text
     min_tokens: Index | None = None  # 0; made before a text may end, unless by a stop string
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None  # accepted and ignored
-    presence_penalty: ZeroPenalty | None = None
-    frequency_penalty: ZeroPenalty | None = None
-    logit_bias: EmptyBias | None = None
+    # Accepted and ignored: for OpenAI's own accounts and records.
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: Literal[False] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    presence_penalty: Penalty | None = None  # 0 = off; counts the tokens that are made
+    frequency_penalty: Penalty | None = None
+    logit_bias: Biases | None = None
     path: Index | None = None  # use this path and do not ask the router
 
 
@@ -73,12 +87,23 @@ class TextPart(Struct, kw_only=True, forbid_unknown_fields=True):
     text: str
 
 
+class TextFormat(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The format of an answer; only text is supported."""
+
+    type: Literal["text"]
+
+
 class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None  # null = no text
     name: str | None = None
+    refusal: None = None
+    audio: None = None
+    annotations: NoItems | None = None
+    tool_calls: NoItems | None = None
+    function_call: None = None
 
 
 class ChatRequest(CommonRequest):
@@ -89,6 +114,19 @@ class ChatRequest(CommonRequest):
     max_completion_tokens: Index | None = None  # the newer name of `max_tokens`
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
+    # Text in, text out, and no tools:
+    response_format: TextFormat | None = None
+    modalities: list[Literal["text"]] | None = None
+    tools: NoItems | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: NoItems | None = None
+    function_call: Literal["none", "auto"] | None = None
+    reasoning_effort: None = None
+    verbosity: None = None
+    prediction: None = None
+    audio: None = None
+    web_search_options: None = None
 
 
 class RouteRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -211,7 +249,7 @@ class ChatChunk(Struct, kw_only=True):
 
 
 class PathScore(Struct, kw_only=True):
-    """The router's score of one path; higher is better."""
+    """The score of one path that was compared: the router's, or nats; higher is better."""
 
     path: int
     score: float
@@ -246,9 +284,11 @@ class ModelCard(Struct, kw_only=True):
     num_paths: int
     context: int  # tokens
     prefix_tokens: int  # that the router reads
+    score_meaning: str | None  # what the scores of /v1/route are; null = nothing is routed
     parameters_per_path: int
     parameters_total: int
     has_chat: bool
+    examples: list[str]  # of prompts: how texts of the run begin
     levels: list[LevelCard]
 
 

@@ -18,10 +18,10 @@ from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import ContextTooLong
 from dipaco.serving.http.answer import GenerationParams, Prompt
 from dipaco.serving.http.chat_template import ChatTemplate
+from dipaco.serving.http.conversation import routed_text, template_message
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import (
     MAX_CHOICES,
-    ChatMessage,
     ChatRequest,
     CommonRequest,
     CompletionRequest,
@@ -57,7 +57,7 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
         max_new_tokens=max_tokens,
         num_logprobs=body.logprobs,
         has_echo=bool(body.echo),
-        **_common_params(body, n, max_tokens, service.stop_ids),
+        **_common_params(service, body, n, max_tokens, service.stop_ids),
     )
     served = service.releases.current
     routed = [_prompt(service, served, prompt, body.path) for prompt in prompts]
@@ -76,7 +76,7 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
         )
     if body.top_logprobs is not None and not body.logprobs:
         _refuse("top_logprobs", "`top_logprobs` is set and `logprobs` is not. Set `logprobs` too.")
-    text = chat.render([_template_message(message) for message in body.messages])
+    text = chat.render([template_message(message) for message in body.messages])
     _check_may_fit(service, text)
     ids = chat.encode(text)
     newer_name = body.max_completion_tokens
@@ -87,10 +87,14 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
     params = GenerationParams(
         max_new_tokens=max_tokens,
         num_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        **_common_params(body, n, max_tokens, service.stop_ids | chat.stop_ids),
+        **_common_params(service, body, n, max_tokens, service.stop_ids | chat.stop_ids),
     )
     served = service.releases.current
-    return ParsedRequest(served, [_routed(service, served, text, ids, body.path)], params)
+    is_rerouted = service.settings.reroute_every is not None
+    asked = routed_text(body.messages, is_latest=is_rerouted)
+    (asked_ids,) = service.tokenizer.encode([asked or text])
+    prompt = _routed(service, served, text, ids, body.path, asked_ids)
+    return ParsedRequest(served, [prompt], params)
 
 
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
@@ -103,8 +107,7 @@ def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
         _check_may_fit(service, given)
         (ids,) = service.tokenizer.encode([given])
     else:
-        if unknown := [i for i in given if i >= service.model.vocab_size]:
-            _refuse("prompt", f"Token {unknown[0]} is not one of {service.model.vocab_size}.")
+        check_known(service, "prompt", given)
         ids = np.array(given, np.int32)
     if not len(ids) and service.edges.start is not None:
         return np.array([service.edges.start], np.int32)
@@ -114,21 +117,36 @@ def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
     return ids
 
 
-def _check_common(service: Service, body: CommonRequest) -> int:
-    """Checks the fields that both kinds share; returns n."""
-    if body.model != service.name:
+def check_model(service: Service, model: str | None) -> None:
+    """Raises `ApiError` for another model than the one that is served; None = that one."""
+    if model is not None and model != service.name:
         raise ApiError(
             404,
-            f"The model `{body.model[:100]}` does not exist. This server has `{service.name}`.",
+            f"The model `{model[:100]}` does not exist. This server has `{service.name}`.",
             param="model",
             code="model_not_found",
         )
+
+
+def check_known(service: Service, param: str, ids: Sequence[int]) -> None:
+    """Raises `ApiError` for an id that is no token."""
+    if unknown := [token for token in ids if token >= service.model.vocab_size]:
+        _refuse(param, f"Token {unknown[0]} is not one of {service.model.vocab_size}.")
+
+
+def _check_common(service: Service, body: CommonRequest) -> int:
+    """Checks the fields that both kinds share; returns n."""
+    check_model(service, body.model)
+    check_known(service, "stop_token_ids", body.stop_token_ids or ())
     if body.stream_options is not None and not body.stream:
         _refuse("stream_options", "`stream_options` is for streams only. Set `stream`.")
     return body.n or 1
 
 
-def _common_params(body: CommonRequest, n: int, max_tokens: int, stop_ids: frozenset[int]) -> dict:
+def _common_params(
+    service: Service, body: CommonRequest, n: int, max_tokens: int, stop_ids: frozenset[int]
+) -> dict:
+    vocab_size = service.model.vocab_size
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         problem = f"`min_tokens` is {min_tokens}, and at most {max_tokens} tokens are made."
@@ -138,14 +156,26 @@ def _common_params(body: CommonRequest, n: int, max_tokens: int, stop_ids: froze
         "n": n,
         "stops": stop,
         "is_path_given": body.path is not None,
-        "seed": secrets.randbits(31) if body.seed is None else body.seed % 2**63,
-        "sampling": _sampling(body),
-        "stop_ids": frozenset() if body.ignore_eos else stop_ids,
+        "seed": secrets.randbits(63) if body.seed is None else body.seed % 2**63,
+        "sampling": _sampling(body, vocab_size),
+        "stop_ids": frozenset(body.stop_token_ids or ())
+        | (frozenset() if body.ignore_eos else stop_ids),
         "min_new_tokens": min_tokens,
     }
 
 
-def _sampling(body: CommonRequest) -> SamplingSettings:
+def _logit_bias(body: CommonRequest, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    given = body.logit_bias or {}
+    for token in given:
+        if not (
+            token.isascii() and token.isdigit() and len(token) < 10 and int(token) < vocab_size
+        ):
+            _refuse("logit_bias", f"`{token[:100]}` is not one of {vocab_size} token ids.")
+    by_id = {int(token): bias for token, bias in given.items()}  # "7" and "07" are one token
+    return tuple(sorted(by_id.items()))
+
+
+def _sampling(body: CommonRequest, vocab_size: int) -> SamplingSettings:
     try:
         return SamplingSettings(
             temperature=1.0 if body.temperature is None else body.temperature,
@@ -153,6 +183,9 @@ def _sampling(body: CommonRequest) -> SamplingSettings:
             top_k=body.top_k or 0,
             min_p=body.min_p or 0.0,
             repetition_penalty=body.repetition_penalty or 1.0,
+            presence_penalty=body.presence_penalty or 0.0,
+            frequency_penalty=body.frequency_penalty or 0.0,
+            logit_bias=_logit_bias(body, vocab_size),
         )
     except BadSetting as error:
         raise ApiError(400, str(error), param=str(error.values["name"])) from error
@@ -179,12 +212,20 @@ def _prompt(
 
 
 def _routed(
-    service: Service, served: ServedRelease, text: str, ids: np.ndarray, path: int | None
+    service: Service,
+    served: ServedRelease,
+    text: str,
+    ids: np.ndarray,
+    path: int | None,
+    routed_by: np.ndarray | None = None,
 ) -> Prompt:
+    """A prompt and its path: the router reads `routed_by`, or else the prompt."""
     if not len(ids):
         _refuse("messages", "The conversation is empty. Give at least one token.")
     _check_fits(service, len(ids), str)
-    return Prompt(text, tuple(ids.tolist()), service.route(served, ids, path))
+    is_read = routed_by is not None and len(routed_by)
+    choice = service.route(served, routed_by if is_read else ids, path)
+    return Prompt(text, tuple(ids.tolist()), choice)
 
 
 def _check_may_fit(service: Service, text: str) -> None:
@@ -202,14 +243,6 @@ def _check_fits(service: Service, num_tokens: int, describe: Callable[[int], str
             limit=limit,
             remedy="Shorten it: at least one more token must fit.",
         )
-
-
-def _template_message(message: ChatMessage) -> dict[str, str]:
-    content = message.content
-    if not isinstance(content, str):
-        content = "".join(part.text for part in content)
-    role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": content, **({"name": message.name} if message.name else {})}
 
 
 def _refuse(param: str, message: str) -> NoReturn:
@@ -285,9 +318,6 @@ def _api_error(problem: str) -> ApiError:
         name = f"{param}.{missing[1]}" if param else missing[1]
         message = f"You must provide a `{name}` parameter."
         return ApiError(400, message, param=name, code="missing_required_parameter")
-    if param in ("presence_penalty", "frequency_penalty"):
-        message = f"`{param}` is not supported. Leave it out; `repetition_penalty` is."
-        return ApiError(400, message, param=param, code="invalid_value")
     if param is None:
         return ApiError(400, f"The body is not a valid request: {what}.")
     return ApiError(400, f"Invalid value for `{param}`: {what}.", param=param, code="invalid_value")

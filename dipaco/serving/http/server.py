@@ -16,6 +16,8 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dipaco.errors import CannotListen
+from dipaco.serving.http.connection_limit import ConnectionLimit, backlog, max_connections
+from dipaco.serving.http.errors import ApiError
 
 KEEP_ALIVE_SECONDS = 30
 HEADER_SECONDS = 20.0  # for the head of a request to arrive; then the connection is closed
@@ -36,7 +38,7 @@ def listen(host: str, port: int) -> socket.socket:
                 unread = int(UNREAD_SECONDS * 1000)
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread)
             listening.bind((host, port))
-            listening.listen(1024)
+            listening.listen(backlog())
         except BaseException:
             listening.close()
             raise
@@ -45,11 +47,17 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def http_config(app: Starlette) -> uvicorn.Config:
-    """uvicorn's configuration."""
+def http_config(app: Starlette, connections: int | None = None) -> uvicorn.Config:
+    """uvicorn's configuration; `connections` may be open at once, None = as many as can be."""
+    limit = ConnectionLimit(max_connections(connections))
+
+    class LimitedProtocol(_Protocol):
+        connection_limit = limit
+
     return uvicorn.Config(
         app,
-        http=_Protocol,
+        http=LimitedProtocol,
+        backlog=backlog(),
         ws="none",
         log_level="warning",
         access_log=False,
@@ -65,23 +73,26 @@ def serve(
     drain_seconds: float,
     say: Callable[[str], None],
     cut_off: Callable[[], None],
+    connections: int | None = None,
 ) -> None:
     """Serves until SIGTERM or Ctrl-C; then takes no new requests and ends when the running ones are
     finished. After `drain_seconds`, or at a second signal, calls `cut_off`, which ends them with an
-    error.
+    error. `connections` may be open at once; None = as many as the limit of open files allows.
     """
-    _Server(http_config(app), drain_seconds, say, cut_off).run(sockets=[listening])
+    config = http_config(app, connections)
+    _Server(config, drain_seconds, say, cut_off).run(sockets=[listening])
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol with three limits that it lacks.
+    """uvicorn's protocol with limits that it lacks.
 
-    It closes connections that do not complete a request's head in time, bounds the size of the
-    headers, and ignores offers to upgrade to HTTP/2, after which uvicorn would lose the body. h11
-    bounds headers, but is slower: 32 requests at once made 1.14 times the tokens of `transformers`
-    with it and 1.37 with httptools (`bench_serve.py --pairs 4`).
+    It closes connections that do not complete a request's head in time, bounds their number and the
+    size of the headers, and ignores offers to upgrade to HTTP/2, after which uvicorn would lose the
+    body. h11 bounds headers, but is slower: 32 requests at once made 1.14 times the tokens of
+    `transformers` with it and 1.37 with httptools (`bench_serve.py --pairs 4`).
     """
 
+    connection_limit: ConnectionLimit  # of all connections of a server
     _num_heads = 0  # that have begun
     _is_in_head, _is_in_body = False, False
     _head_bytes = 0
@@ -90,9 +101,11 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._start_head_timer()
+        self.connection_limit.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_head_timer()
+        self.connection_limit.closed(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -120,7 +133,28 @@ class _Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._is_in_body = False
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.connection_limit.is_served(self)
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle is None or self.cycle.response_complete:
+            self.connection_limit.waits(self)
+
+    def shed(self) -> None:
+        self.transport.abort()
+
+    def refuse(self) -> None:
+        problem = "Too many connections are open. Try again in a moment."
+        error = ApiError(503, problem, code="too_many_connections", retry_after_seconds=1)
+        body = error.body()
+        head = (
+            "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
 
     def _start_head_timer(self) -> None:
         if self._head_timer is None:

@@ -24,6 +24,9 @@ TCP = "tcp://"  # the prefix of an address that is not libp2p's
 PROTOCOL = "dipaco-swarm-2"
 STREAM_BYTES = 256 << 10  # read ahead
 LAST_PORT = 65535
+# To connect by TCP. What asks for it is sent again after 1, 3, 7, 15 and more seconds: where a link
+# was down and is back, another attempt is answered sooner.
+CONNECT_SECONDS = 10.0
 
 
 class Transport(Protocol):
@@ -79,7 +82,8 @@ class Tcp:
 
     async def open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = _host_and_port(address)
-        return await asyncio.open_connection(host, port, limit=STREAM_BYTES)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return await asyncio.open_connection(host, port, limit=STREAM_BYTES)
 
     async def close(self) -> None:
         if self._server is not None:

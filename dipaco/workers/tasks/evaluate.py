@@ -1,4 +1,8 @@
-"""`evaluate`: the perplexity of a release, from the scores of all its paths."""
+"""`evaluate`: the perplexity of a release, from the scores of all its paths.
+
+Of the last release also what it would be by the other rule of routing, with the best path of each
+document, and as a mixture of several paths: all from the same scores.
+"""
 
 import math
 import time
@@ -10,15 +14,30 @@ from dipaco.control.tasks import (
     Evaluated,
     Fact,
 )
+from dipaco.evaluation.ensembles import Mixture, RenewedMixture, best_of, log_posterior, mixed
 from dipaco.evaluation.perplexity import (
     best_path,
+    is_scored,
     perplexity,
     routed,
+    wrong_path,
 )
+from dipaco.routing.config import FEATURES, LIKELIHOOD
 from dipaco.runs.run import Run
-from dipaco.store.tensors import load_tree
 from dipaco.workers.errors import ArmDiverged
-from dipaco.workers.scoring import scores_every_path, validation
+from dipaco.workers.scoring import (
+    ScoresOfPaths,
+    Validation,
+    by_likelihood,
+    by_rule,
+    compares_paths,
+    saved_scores,
+    scores_every_path,
+    scores_of_paths,
+    validation,
+)
+
+WRONG_PATH = "wrong_path"  # among `other_rows`; the report has it beside the row, not as one
 
 
 def evaluate_release(run: Run, claim: Claim) -> list[Fact]:
@@ -29,17 +48,24 @@ def evaluate_release(run: Run, claim: Claim) -> list[Fact]:
     """
     started = time.monotonic()
     arm, phase = claim.task.arm, claim.task.phase
-    documents, paths = validation(run, arm, phase)
-    scores = [load_tree(run.objects, receipt) for receipt in run.ledger.facts.scores(arm, phase)]
-    best = None
-    if scores_every_path(run, arm, phase):
-        sums = np.stack([score["sums"] for score in scores])
-        counts = scores[0]["counts"]
-        value, best = routed(sums, counts, paths), best_path(sums, counts)
+    valid = validation(run, arm, phase)
+    best, others = None, {}
+    if compares_paths(run, arm, phase):
+        scores = scores_of_paths(run, valid, arm, phase)
+        counts = scores.counts
+        paths = by_rule(run, valid, scores.prefixes)
+        value = routed(scores.sums, counts, paths)
+        if scores_every_path(run, arm, phase):
+            best = best_path(scores.sums, counts)
+            others = _by_the_other_rule(run, valid, scores)
+            if run.config.num_paths > 1:
+                others[WRONG_PATH] = wrong_path(scores.sums, counts, paths)
+            if run.config.evaluation.ensembles and run.config.num_paths > 1:
+                others |= _ensembles(run, valid, arm, phase, scores)
     else:
-        sums = np.concatenate([score["sums"] for score in scores])
-        counts = np.concatenate([score["counts"] for score in scores])
-        value = perplexity(sums, counts)
+        saved = list(saved_scores(run, arm, phase))
+        counts = np.concatenate([score["counts"] for score in saved])
+        value = perplexity(np.concatenate([score["sums"] for score in saved]), counts)
     if not math.isfinite(value):
         raise ArmDiverged(arm=arm, phase=phase, perplexity=value)
     return [
@@ -48,8 +74,43 @@ def evaluate_release(run: Run, claim: Claim) -> list[Fact]:
             phase=phase,
             perplexity=value,
             best_path_perplexity=best,
-            documents=len(documents),
+            other_rows=others,
+            documents=len(valid.documents),
             tokens=int(counts.sum()),
             seconds=time.monotonic() - started,
         )
     ]
+
+
+def _by_the_other_rule(run: Run, valid: Validation, scores: ScoresOfPaths) -> dict[str, float]:
+    """The row of the rule that `routing.rule` is not, on the same modules."""
+    if run.config.num_paths == 1:
+        return {}
+    if run.config.routing.rule == LIKELIHOOD:
+        other, paths = FEATURES, valid.paths
+    else:
+        other, paths = LIKELIHOOD, by_likelihood(run, valid, scores.prefixes)
+    return {f"by_{other}": routed(scores.sums, scores.counts, paths)}
+
+
+def _ensembles(
+    run: Run, valid: Validation, arm: str, phase: int, scores: ScoresOfPaths
+) -> dict[str, float]:
+    """Rows of mixtures: the two best paths and all by the posterior of the prefix, and all by a
+    posterior that is renewed at every token.
+    """
+    config = run.config
+    temperature = config.evaluation.ensemble_temperature
+    score_NP = scores.prefixes.T.copy()
+    score_NP[np.arange(len(score_NP)), valid.paths] += config.routing.prior
+    mixtures = {
+        "ensemble_2": Mixture(log_posterior(best_of(score_NP, 2), temperature)),
+        "ensemble": Mixture(log_posterior(score_NP, temperature)),
+        "ensemble_renewed": RenewedMixture(score_NP, temperature),
+    }
+    values = (score["values"] for score in saved_scores(run, arm, phase))
+    where = is_scored(scores.counts, config.data.length, config.data.prefix_tokens)
+    sums = mixed(mixtures.values(), values, where)
+    return {
+        name: perplexity(sum_N, scores.counts) for name, sum_N in zip(mixtures, sums, strict=True)
+    }

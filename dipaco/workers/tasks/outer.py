@@ -16,8 +16,11 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from dipaco import trees
+from dipaco.control.facts import StoredModule
 from dipaco.control.tasks import Claim, Contribution, Fact, GradientStats, ModuleReady, Task
+from dipaco.model.config import VOCABULARY_AXIS
 from dipaco.outer.compress import Codec, codec
+from dipaco.outer.correlation import lag_cosine
 from dipaco.outer.errors import BadEncoding, NotFinite
 from dipaco.outer.gradient import (
     ContributionNorm,
@@ -26,9 +29,9 @@ from dipaco.outer.gradient import (
     path_weights,
     weight_in_step,
 )
-from dipaco.outer.step import fresh, outer_step
+from dipaco.outer.spectrum import flatten_spectrum
+from dipaco.outer.step import Module, fresh, outer_step
 from dipaco.outer.vocabulary import (
-    VOCABULARY_AXIS,
     effective_fan_in,
     put_rows,
     row_shares,
@@ -37,7 +40,8 @@ from dipaco.outer.vocabulary import (
     take_rows,
 )
 from dipaco.runs.run import Run
-from dipaco.store.tensors import load_state, map_tree, save_state, save_tree
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.store.tensors import load_state, map_tree, read_pieces, save_state, save_tree
 from dipaco.workers.errors import ContributionMissing, ContributionRefused, ModuleDiverged
 from dipaco.workers.prefetch import one_ahead
 
@@ -53,7 +57,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
       ContributionMissing, ContributionRefused: a path must train again.
       ModuleDiverged: the step made a parameter infinite or not a number.
     """
-    task, settings = claim.task, run.config.outer
+    task, settings, rule = claim.task, run.config.outer, run.rule("outer_step")
     module = task.module
     stored = run.ledger.facts.module(task.arm, module, task.phase)
     awaited = _awaited(run, claim)
@@ -79,12 +83,18 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
         raise
     # Mapped only now: while adding, memory holds the sum, a contribution and the next.
     before = map_tree(run.objects, stored.parameters)
-    momentum = fresh(settings, before)
+    momentum = fresh(settings, before, rule)
     if stored.outer_state is not None:
         momentum = load_state(run.objects, stored.outer_state, momentum)
-    has_rows = weights[0].row_weight_V is not None
-    norm_by_weight = _norm_without_rows(mean) if has_rows else None  # the step overwrites the mean
-    after, momentum, norm = outer_step(settings, before, mean, momentum, fan_in)
+    has_rows, norm_by_weight = weights[0].row_weight_V is not None, None
+    if has_rows or settings.isotropic:  # else it is the norm that the step returns
+        norm_by_weight = _norm(mean, without_rows=has_rows)
+    if settings.isotropic:
+        flatten_spectrum(mean)
+    lag = None  # of an own step: what it left behind does not say what the last mean was
+    if rule is None:
+        lag = _lag_cosine(run, task, stored, before, momentum, mean)
+    after, momentum, norm = outer_step(settings, before, mean, momentum, fan_in, rule)
     if norm_by_weight is None:
         norm_by_weight = norm
     for name, leaf in trees.flatten(after):
@@ -98,7 +108,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
             parameters=save_tree(run.objects, "modules", after),
             outer_state=save_state(run.objects, momentum),
             gradient_norm=norm,
-            gradient_stats=_gradient_stats(contributions, weights, norms, norm_by_weight),
+            gradient_stats=_gradient_stats(contributions, weights, norms, norm_by_weight, lag),
         )
     ]
 
@@ -193,6 +203,7 @@ def _gradient_stats(
     weights: list[ContributionWeights],
     norms: list[ContributionNorm],
     norm_of_mean: float,
+    lag: float | None,
 ) -> GradientStats:
     """A path may have two contributions, one of them late: the norm of the newer one is kept. The
     cosine leaves out rows of the vocabulary that have weights of their own.
@@ -203,12 +214,33 @@ def _gradient_stats(
     return GradientStats(
         {contribution.path: norm.whole for contribution, norm in by_path},
         None if math.isnan(cosine) else cosine,
+        lag,
     )
 
 
-def _norm_without_rows(mean: Mapping[str, Any]) -> float:
-    """The norm of a mean, without the rows of the vocabulary."""
-    kept = [leaf for name, leaf in trees.flatten(mean) if name not in VOCABULARY_AXIS]
+def _lag_cosine(
+    run: Run, task: Task, stored: StoredModule, before: Module, momentum: Module, mean: Module
+) -> float | None:
+    """The cosine between this mean and that of the phase before; None where that phase did not move
+    the module, or where what it began with is lost, which only an `inspect` would miss.
+    """
+    if task.phase == 0:
+        return None
+    earlier = run.ledger.facts.module(task.arm, task.module, task.phase - 1).parameters
+    if earlier == stored.parameters:
+        return None
+    try:
+        pieces = read_pieces(run.objects, earlier)
+        return lag_cosine(run.config.outer, pieces, before, momentum, mean)
+    except (ObjectMissing, ObjectDamaged):
+        return None
+
+
+def _norm(mean: Mapping[str, Any], *, without_rows: bool) -> float:
+    """The norm of a mean; without the rows of the vocabulary if asked."""
+    kept = [
+        leaf for name, leaf in trees.flatten(mean) if not (without_rows and name in VOCABULARY_AXIS)
+    ]
     return math.sqrt(sum(float(np.vdot(leaf, leaf)) for leaf in kept))
 
 

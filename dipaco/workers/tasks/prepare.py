@@ -13,11 +13,13 @@ from pathlib import Path
 from dipaco.control.tasks import Claim, Fact, StageDone
 from dipaco.data.config import DataConfig, EdgeNames, data_from
 from dipaco.data.corpus import Corpus
+from dipaco.data.examples import prompt_examples
 from dipaco.data.prepare import PrepareProgress, prepare
 from dipaco.data.shards import build_shard
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.layout import remote_name
+from dipaco.workers.errors import TextChanged
 from dipaco.workers.row_plans import save_row_plan
 
 
@@ -29,6 +31,8 @@ def prepare_corpus(
     with _locked(run.layout.corpus_lock):
         corpus, files = _prepare(run, progress)
     manifest = corpus.manifest
+    if run.given("corpus") not in (None, manifest.digest):
+        raise TextChanged(origin=run.given("origin"))
     everything = build_shard(
         corpus,
         0,
@@ -56,6 +60,7 @@ def prepare_corpus(
                 "bytes": manifest.num_bytes,
                 "domains": {domain.name: domain.documents for domain in manifest.domains},
                 "left_out": manifest.left_out,
+                "examples": prompt_examples(corpus),
                 "notes": [*(run.given("notes") or ()), *manifest.notes],
             },
             seconds=time.monotonic() - started,

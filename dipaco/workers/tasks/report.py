@@ -1,19 +1,48 @@
 """`report`: the table, the curves and the picture of a finished run, from its facts alone."""
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
 
-from dipaco.config import DENSE, DENSE_EQUAL_TOKENS, MODULAR
+from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Evaluated, Fact, StageDone
-from dipaco.evaluation.tables import PathShare, Report, ReportRow, render_markdown
+from dipaco.evaluation.tables import (
+    PathShare,
+    Report,
+    ReportRow,
+    duration,
+    link_name,
+    num_bytes,
+    quantity,
+    render_markdown,
+    seconds_over_link,
+)
 from dipaco.files import file_digest, translate_os_errors, write_atomically
 from dipaco.model.config import flops_per_token, num_parameters, part_parameters
 from dipaco.receipt import Receipt
+from dipaco.runs.progress import RouterCosts, base_costs, router_costs
+from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
+from dipaco.runs.vocabulary_bytes import bytes_left_out
+from dipaco.workers.curves import (
+    base_model_of,
+    curve_of,
+    notes_on_start,
+    start_of,
+    steps_before,
+)
+from dipaco.workers.routing_notes import (
+    note_on_ensembles,
+    note_on_routing,
+    notes_on_bounds,
+    notes_on_rerouting,
+)
+from dipaco.workers.tasks.evaluate import WRONG_PATH
 
-ROW_ORDER = (DENSE, DENSE_EQUAL_TOKENS, MODULAR, "modular_best_path")
+BEST_PATH = f"{MODULAR}_best_path"
+ROW_ORDER = (DENSE, DATA_PARALLEL, DENSE_EQUAL_TOKENS, MODULAR, BEST_PATH)
 
 
 def write_report(run: Run, claim: Claim) -> list[Fact]:
@@ -58,23 +87,29 @@ def make_report(run: Run) -> Report:
     evaluations = run.ledger.facts.evaluations()
     rows = sorted(
         (row for arm in run.plan.arms for row in _rows(run, arm, evaluations)),
-        key=_place_in_table,
+        key=place_in_table,
     )
     routed = run.routing_of(MODULAR, run.config.phases).summary
     prepared = run.stage("prepare").summary
-    base_steps = run.plan.base.total_steps
+    topology = run.plan.arm(MODULAR).topology
     return Report(
         rows=rows,
+        base=base_model_of(run, evaluations),
         shards=[
-            PathShare(path=path, documents=documents, domains=domains)
+            PathShare(
+                path=path,
+                documents=documents,
+                domains=domains,
+                modules=[str(module) for module in topology.modules_of(path)],
+            )
             for path, (documents, domains) in enumerate(
                 zip(routed["documents"], routed["domains"], strict=True)
             )
         ],
-        curves={arm.name: _curve(run, arm, evaluations) for arm in run.plan.arms},
+        curves={arm.name: curve_of(run, arm, evaluations) for arm in run.plan.arms},
         losses={
             arm.name: {
-                str(path): [(base_steps + step + 1, loss) for step, loss in enumerate(losses)]
+                str(path): list(enumerate(losses, start=steps_before(run, arm) + 1))
                 for path, losses in run.ledger.progress.losses(arm.name).items()
             }
             for arm in run.plan.arms
@@ -94,9 +129,16 @@ def make_report(run: Run) -> Report:
 
 def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
     model = run.config.model
-    totals, base = (run.ledger.progress.training_totals(name) for name in (arm.name, "base"))
+    totals, base = run.ledger.progress.training_totals(arm.name), base_costs(run)
+    start = start_of(run, arm)
     last = next(e for e in evaluations if (e.arm, e.phase) == (arm.name, arm.phases))
-    tokens = base.tokens + totals.tokens
+    tokens, machines = base.tokens + start.tokens + totals.tokens, arm.topology.num_paths
+    # A single path exchanges nothing.
+    bytes_sent = totals.bytes_sent if machines > 1 else 0
+    bytes_per_machine = round(start.bytes_sent / start.machines + bytes_sent / machines)
+    machine_seconds = base.seconds + start.seconds / start.machines + totals.seconds / machines
+    router = router_costs(run) if arm.is_routed else RouterCosts(0, 0.0)
+    machine_seconds += router.seconds
     in_part = part_parameters(model)
     common: dict[str, Any] = {
         "seed": run.config.seed,
@@ -106,14 +148,25 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
             for module in arm.topology.modules
             for part in arm.topology.parts_of(module)
         ),
-        "steps": run.plan.base.total_steps + round(arm.path_steps / arm.topology.num_paths),
+        "steps": base.steps + start.steps + round(arm.path_steps / machines),
+        "steps_elsewhere": start.steps,
         "tokens": tokens,
-        "flops": float(tokens * flops_per_token(model, run.config.data.length)),
-        # A single path exchanges nothing.
-        "bytes_sent": totals.bytes_sent if arm.topology.num_paths > 1 else 0,
-        "seconds": round(base.seconds + totals.seconds, 3),
+        "flops": float(tokens * flops_per_token(model, run.config.data.length) + router.flops),
+        "bytes_sent": start.bytes_sent + bytes_sent,
+        "bytes_per_machine": bytes_per_machine,
+        "bytes_left_out": bytes_left_out(run, arm),
+        "seconds": round(base.seconds + start.seconds + totals.seconds + router.seconds, 3),
+        "machine_seconds": round(machine_seconds, 3),
+        "link_seconds": {
+            link_name(link): round(seconds_over_link(machine_seconds, bytes_per_machine, link), 3)
+            for link in run.config.report.link_megabits
+        },
     }
-    rows = [ReportRow(name=arm.name, perplexity=last.perplexity, **common)]
+    others = dict(last.other_rows)
+    wrong = others.pop(WRONG_PATH, None)
+    rows = [
+        ReportRow(name=arm.name, perplexity=last.perplexity, wrong_path_perplexity=wrong, **common)
+    ]
     if arm.name == MODULAR and run.plan.reroutes:
         rows += [
             ReportRow(
@@ -122,6 +175,7 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
             for row in reversed(run.stage("reroute").summary["rows"])
             if row["every"] is not None
         ]
+    rows += [_other_row(arm.name, suffix, value, common) for suffix, value in others.items()]
     if last.best_path_perplexity is not None:
         rows.append(
             ReportRow(name=f"{arm.name}_best_path", perplexity=last.best_path_perplexity, **common)
@@ -129,42 +183,26 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
     return rows
 
 
-def _place_in_table(row: ReportRow) -> int:
-    """Rows of one arm stay together, re-routed ones after the row that is routed once."""
-    name = MODULAR if row.name.startswith(f"{MODULAR}_every_") else row.name
-    return ROW_ORDER.index(name)
+def _other_row(arm: str, suffix: str, perplexity: float, common: dict[str, Any]) -> ReportRow:
+    """Routed otherwise, or an ensemble: two paths are read for a prediction, or all modules."""
+    row = ReportRow(name=f"{arm}_{suffix}", perplexity=perplexity, **common)
+    if not suffix.startswith("ensemble"):
+        return row
+    read = row.parameters_total
+    if suffix == "ensemble_2":
+        read = min(read, 2 * row.parameters_per_path)
+    return dataclasses.replace(row, parameters_per_path=read)
 
 
-def _curve(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[tuple[int, float]]:
-    base = run.plan.base
-    start = [(base.total_steps, e.perplexity) for e in evaluations if e.arm == base.name]
-    return start + [
-        (base.total_steps + arm.steps_before(e.phase), e.perplexity)
-        for e in evaluations
-        if e.arm == arm.name
-    ]
+def arm_of_row(row: ReportRow) -> str:
+    """The arm that a row of the report is of: rows routed otherwise are the modular arm's."""
+    return MODULAR if row.name.startswith(f"{MODULAR}_") else row.name
 
 
-def _notes_on_rerouting(run: Run) -> list[str]:
-    """What changing the path within a document costs."""
-    summary = run.stage("reroute").summary
-    rows = [row for row in summary["rows"] if row["every"] is not None]
-    costs = "; ".join(
-        f"every {row['every']} tokens: {row['switches']:,} changes, "
-        f"{row['tokens_read_again'] / row['tokens']:.2f} tokens read again for each predicted"
-        for row in rows
-    )
-    kept = ""
-    if summary.get("hold_out_loss") is not None:  # runs of older versions have none
-        kept = (
-            f" That router is kept as it was after {summary['step']:,} of "
-            f"{run.config.reroute.steps:,} steps, when it did best on documents that did not train "
-            "it."
-        )
-    return [
-        "modular_every_N asks a router again after every N tokens; a path that takes over reads "
-        f"the text again from its beginning ({costs}).{kept}"
-    ]
+def place_in_table(row: ReportRow) -> int:
+    """Rows of one arm stay together; the bound is the last of them."""
+    is_of_modular = row.name.startswith(f"{MODULAR}_") and row.name != BEST_PATH
+    return ROW_ORDER.index(MODULAR if is_of_modular else row.name)
 
 
 def _note_on_quorum(run: Run) -> str:
@@ -191,10 +229,40 @@ def _notes(run: Run, rows: list[ReportRow], prepared: dict[str, Any], documents:
     notes = [
         f"Perplexity of {documents:,} validation documents, each alone and cut to the context, "
         f"tokens {prefix_tokens} and onward, no special tokens.",
-        "tokens, steps, flops and seconds include the base model's; bytes sent are contributions "
-        "up and modules down, had every path been on a machine of its own.",
+        "tokens, steps, flops and times include the base model's; time is that of one machine that "
+        "does everything.",
+        "bytes per machine, were each path on a machine of its own: its modules down and its "
+        "contributions up at every phase; where gradients are averaged at every step, a gradient "
+        "up and the mean down each time. bytes sent are those of all machines.",
+        "time at N Mbit/s is that of one such machine: the base model's training, the steps of one "
+        "path as measured here, and then its bytes, up and down, one after another over a link of "
+        "that rate. No transfer overlaps computing; outer steps and waiting for others are left "
+        "out.",
     ]
-    if "modular_best_path" in by_name:
+    if run.rules:
+        sources = ", ".join(rule.digest[:10] for rule in run.rules.values())
+        notes.append(
+            f"Own rules of this run: {phrase(run.rules)} (source {sources}). An outer step and a "
+            "router are the modular model's; a path loss trains the base model and the others too."
+        )
+    if left_out := max(row.bytes_left_out for row in rows):
+        notes.append(
+            "Contributions leave out rows of tokens that a path does not have: "
+            f"{num_bytes(left_out)} that are not among the bytes sent (`outer.vocabulary_rows`)."
+        )
+    notes += notes_on_start(run, rows)
+    if run.config.num_paths > 1:
+        notes.append(note_on_routing(run.config))
+    notes += notes_on_bounds(run)
+    router = router_costs(run)
+    if router.flops:
+        notes.append(
+            f"flops and times of the modular rows include {quantity(router.flops)} flops and "
+            f"{duration(router.seconds)} of fitting the small models that route, on one machine."
+        )
+    if "modular_ensemble" in by_name:
+        notes.append(note_on_ensembles(run.config))
+    if BEST_PATH in by_name:
         notes.append(
             "modular_best_path picks each document's path after the fact: a bound that no router "
             "can reach."
@@ -209,8 +277,19 @@ def _notes(run: Run, rows: list[ReportRow], prepared: dict[str, Any], documents:
             "dense_equal_tokens saw the tokens of all paths together, one after another, in one "
             f"model; it {verdict}."
         )
+    sent = {row.name: row.bytes_sent for row in rows}
+    if sent.get(DATA_PARALLEL) and sent[MODULAR]:  # more than one machine each
+        times = sent[DATA_PARALLEL] / sent[MODULAR]
+        gap = by_name[MODULAR] / by_name[DATA_PARALLEL] - 1
+        machines = run.plan.arm(DATA_PARALLEL).topology.num_paths
+        notes.append(
+            f"data_parallel is what {machines} machines do in lock-step: one model of a path's "
+            f"size under batches {machines} times as large, whose gradients they average at every "
+            f"step, at the same rate, for {times:.3g} times the bytes. modular is {abs(gap):.1%} "
+            f"{'behind' if gap > 0 else 'ahead'}."
+        )
     if run.plan.reroutes:
-        notes += _notes_on_rerouting(run)
+        notes += notes_on_rerouting(run)
     if run.plan.arm(MODULAR).has_quorum:
         notes.append(_note_on_quorum(run))
     notes += [

@@ -30,11 +30,11 @@ from dipaco.model.lm import hidden_states
 from dipaco.routing import token_router
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot, save_snapshot
-from dipaco.store.tensors import load_tree, save_tree
+from dipaco.store.tensors import save_tree
 from dipaco.workers.callbacks import OnStep
 from dipaco.workers.errors import RouterDiverged
 from dipaco.workers.preemption import Preempted
-from dipaco.workers.scoring import validation
+from dipaco.workers.scoring import by_rule, saved_scores, scores_of_paths, validation
 
 NUM_CHECKS = 40  # of the router on its hold-out during training
 
@@ -76,7 +76,9 @@ def reroute(
     scores = functools.partial(_scores_by_path, run, arm.phases)
     kept, seconds = _trained(run, claim, scores, on_step, should_stop)
 
-    documents, path_N = validation(run, MODULAR, arm.phases)
+    valid = validation(run, MODULAR, arm.phases)
+    documents = valid.documents
+    path_N = by_rule(run, valid, scores_of_paths(run, valid, MODULAR, arm.phases).prefixes)
     tokens, lengths = first_tokens(run.tokens_of(documents), documents, config.data.length)
     choice_NT = _choices(run, kept.params, tokens)
     prefix_tokens = config.data.prefix_tokens
@@ -102,8 +104,8 @@ def reroute(
 
 def _scores_by_path(run: Run, phase: int, name: str) -> Iterator[np.ndarray]:
     """Saved scores of the last release, path by path."""
-    for receipt in run.ledger.facts.scores(MODULAR, phase):
-        yield load_tree(run.objects, receipt)[name]
+    for scores in saved_scores(run, MODULAR, phase):
+        yield scores[name]
 
 
 def _hidden_of(run: Run) -> token_router.HiddenOf:

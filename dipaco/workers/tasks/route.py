@@ -1,5 +1,6 @@
 """`route`: from the base model to a router, shards and the first modules. DiPaCo section 2.4."""
 
+import dataclasses
 import functools
 import json
 import time
@@ -11,19 +12,26 @@ import numpy as np
 from dipaco.config import MODULAR
 from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim, Fact, ModuleReady, StageDone
+from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan
 from dipaco.data.shard_tokens import shard_tokens_digest, write_shard_tokens
 from dipaco.data.shards import Shard, build_shard, domain_table, hold_out, token_counts
+from dipaco.errors import SettingsDisagree
 from dipaco.receipt import Receipt
 from dipaco.routing.calibration import is_near
+from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
 from dipaco.routing.discriminative import calibrated, fit_classifier
+from dipaco.routing.features import document_features
 from dipaco.routing.labels import best_paths
+from dipaco.routing.likelihood import balanced, balancing_nats
 from dipaco.routing.router import Router, fit_router, load, save
 from dipaco.runs.routing import features_of, route_documents
 from dipaco.runs.run import Run
+from dipaco.runs.small_models import FittedModels, fit_small_models
 from dipaco.store.layout import shard_tokens_folder
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.errors import EmptyHoldOut
+from dipaco.workers.routing_notes import shards_outside_bounds
 from dipaco.workers.row_plans import save_row_plan
 
 
@@ -31,17 +39,35 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
     """Fits the router, builds the shards and, at phase 0, cuts every arm's modules from the base
     model.
 
-    At an alternation the router is fitted to the labels of the paths, and all documents are routed
-    again; earlier routers and shards stay. Of several hosts, the first writes the tokens of each
+    At an alternation the router is fitted to the labels of the paths, or stays and the paths
+    themselves choose by likelihood, and all documents are routed again; earlier routers and shards
+    stay. Of several hosts, the first writes the tokens of each
     shard. DiPaCo section 2.4.
     """
     started = time.monotonic()
     config, corpus, phase = run.config, run.corpus, claim.task.phase
-    refit = None if phase == 0 else _refit(run, phase)
-    router = _router(run) if refit is None else refit.router
-    shards, held_out = _build_shards(run, router)
+    by_likelihood = config.routing.rule == LIKELIHOOD
+    refit = None
+    if phase:
+        refit = _by_likelihood(run, phase) if by_likelihood else _refit(run, phase)
+    small, small_seconds = None, {}
+    if config.routing.kind == SMALL_MODELS and not phase:
+        small_started = time.monotonic()
+        small = _small_models(run)
+        small_seconds = {"small_models_seconds": time.monotonic() - small_started}
+        run.small_models = small.models  # they route from here on, before the stage is recorded
+        router, choices_NK = small.router, small.choices_NK
+    else:
+        router = _router(run) if refit is None else refit.router
+        choices_NK = None if refit is None else refit.choices_NK
+    if choices_NK is None:
+        train = corpus.documents("train")
+        choices_NK = route_documents(run, router, corpus, train, config.routing.overlap)
+    shards, held_out = _build_shards(run, choices_NK)
     valid = _validation_documents(run)
-    valid_paths = route_documents(run, router, corpus, valid)[:, 0]
+    compared = config.routing.num_compared(config.num_paths)
+    shortlists = route_documents(run, router, corpus, valid, compared)
+    valid_paths = shortlists[:, 0]
     table = domain_table(corpus, shards)
     if run.address.url is not None and is_first:
         for documents in (*(shard.plan.documents for shard in shards), *held_out, valid):
@@ -54,15 +80,27 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
     artifacts = {
         "router": run.objects.write_bytes("routers", "safetensors", save(router)),
         "shards": run.objects.write_bytes("shards", "json", json.dumps(index).encode()),
-        "valid": save_tree(run.objects, "shards", {"documents": valid, "paths": valid_paths}),
+        "valid": save_tree(
+            run.objects,
+            "shards",
+            {"documents": valid, "paths": valid_paths, "shortlists": shortlists},
+        ),
     }
-    if config.outer.vocabulary_rows == "holders":
+    if config.counts_tokens:
         size = config.model.vocab_size
         counts_PV = np.stack([token_counts(corpus, shard.plan, size) for shard in shards])
         artifacts["token_counts"] = save_tree(run.objects, "shards", {"token_counts": counts_PV})
     if config.inner.hold_out:
         tree = {f"{path:06d}": documents for path, documents in enumerate(held_out)}
         artifacts["held_out"] = save_tree(run.objects, "shards", tree)
+    if by_likelihood and config.routing.alternations and not phase:
+        shortlists = {
+            split: route_documents(run, router, corpus, corpus.documents(split), compared)
+            for split in ("router", "train")
+        }
+        artifacts["shortlists"] = save_tree(run.objects, "shards", shortlists)
+    if small is not None:
+        artifacts["small_models"] = save_tree(run.objects, "routers", small.models)
     if refit is not None:
         artifacts["labels"] = save_tree(run.objects, "shards", refit.labels)
     stage = StageDone(
@@ -80,6 +118,8 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
                 for row in table
             ],
             "valid": np.bincount(valid_paths, minlength=config.num_paths).tolist(),
+            **small_seconds,
+            **shards_outside_bounds(run, index["documents"], phase),
             **({} if refit is None else _alternation_summary(run, phase, shards, refit)),
         },
         seconds=time.monotonic() - started,
@@ -93,13 +133,44 @@ def _router(run: Run) -> Router:
     """The router that the run was given, or one fitted to the documents set aside for it."""
     given = run.given("router")
     if given is not None:
-        return load(run.objects.read_bytes(Receipt(*given)))
+        return load(run.objects.read_bytes(Receipt(*given)), run.router_functions)
+    return _fitted(run, _router_features(run))
+
+
+def _fitted(run: Run, features_ND: np.ndarray, label_N: np.ndarray | None = None) -> Router:
     return fit_router(
         run.config.routing,
-        _router_features(run),
+        features_ND,
         run.config.topology.choices,
         run.seed_for("router"),
+        run.router_functions,
+        label_N,
     )
+
+
+def _small_models(run: Run) -> FittedModels:
+    """Small models that share out the training documents, from k-means on."""
+    if run.given("router") is not None:
+        raise SettingsDisagree(
+            problem="the run starts from the router of another one, and `routing.kind` is "
+            "small_models, which would fit another: begin it without `--from`, or take the base "
+            "model alone"
+        )
+    config, train = run.config, run.corpus.documents("train")
+    prefix_tokens = config.routing.prefix_tokens
+
+    def base_features(documents: np.ndarray) -> np.ndarray:
+        return document_features(
+            run.base_hidden, *first_tokens(run.corpus, documents, prefix_tokens), batch_size=256
+        )
+
+    clusters = fit_router(
+        dataclasses.replace(config.routing, kind="kmeans"),
+        base_features(run.corpus.documents("router")),
+        config.topology.choices,
+        run.seed_for("router"),
+    )
+    return fit_small_models(run, clusters.assign(base_features(train))[:, 0])
 
 
 def _router_features(run: Run) -> np.ndarray:
@@ -115,6 +186,7 @@ class _Refit(NamedTuple):
     agreement_after: float
     before_calibration: list[int]  # documents of each path
     after_calibration: list[int]
+    choices_NK: np.ndarray | None = None  # paths of each training document; None = by the router
 
 
 def _refit(run: Run, phase: int) -> _Refit:
@@ -134,8 +206,11 @@ def _refit(run: Run, phase: int) -> _Refit:
     counts_P = np.bincount(assigned_N, minlength=config.num_paths)
     classifier = router = before
     if not (is_right_N.all() and (share is None or is_near(counts_P, np.array(share)))):
-        classifier = fit_classifier(config.routing, features_ND, label_N, config.num_paths)
-        router = calibrated(classifier, config.routing, features_ND, label_N)
+        if run.router_functions is not None:
+            classifier = router = _fitted(run, features_ND, label_N)
+        else:
+            classifier = fit_classifier(config.routing, features_ND, label_N, config.num_paths)
+            router = calibrated(classifier, config.routing, features_ND, label_N)
     calibrated_N = router.assign(features_ND)[:, 0]
     return _Refit(
         router=router,
@@ -146,6 +221,43 @@ def _refit(run: Run, phase: int) -> _Refit:
             classifier.assign(features_ND)[:, 0], minlength=config.num_paths
         ).tolist(),
         after_calibration=np.bincount(calibrated_N, minlength=config.num_paths).tolist(),
+    )
+
+
+def _by_likelihood(run: Run, phase: int) -> _Refit:
+    """Divides the documents by what the paths say of their first tokens, balanced by prices that
+    are fitted to the router's documents. The router stays: it makes the shortlists.
+    """
+    config, routing = run.config, run.config.routing
+    router = run.router_of(run.routing_of(MODULAR, phase - 1))
+    shortlists = load_tree(run.objects, run.stage("route").artifacts["shortlists"])
+    scores = {split: np.zeros(each.shape) for split, each in shortlists.items()}
+    for path, receipt in enumerate(run.ledger.facts.labels(MODULAR, phase)):
+        for split, prefix_M in load_tree(run.objects, receipt).items():
+            scores[split][shortlists[split] == path] = prefix_M
+    for score_Nn in scores.values():
+        score_Nn[:, 0] += routing.prior
+    price_P = balancing_nats(
+        scores["router"],
+        shortlists["router"],
+        config.num_paths,
+        floor=routing.floor,
+        capacity=routing.capacity,
+    )
+
+    def paths(split: str, price_P: np.ndarray, num_choices: int = 1) -> np.ndarray:
+        return balanced(scores[split], shortlists[split], price_P, num_choices)
+
+    label_N = paths("router", np.zeros(config.num_paths))[:, 0]
+    priced_N = paths("router", price_P)[:, 0]
+    return _Refit(
+        router=router,
+        labels={"documents": run.corpus.documents("router"), "paths": label_N, "prices": price_P},
+        agreement=float((shortlists["router"][:, 0] == label_N).mean()),
+        agreement_after=float((priced_N == label_N).mean()),
+        before_calibration=np.bincount(label_N, minlength=config.num_paths).tolist(),
+        after_calibration=np.bincount(priced_N, minlength=config.num_paths).tolist(),
+        choices_NK=paths("train", price_P, routing.overlap),
     )
 
 
@@ -173,12 +285,11 @@ def _alternation_summary(
     }
 
 
-def _build_shards(run: Run, router: Router) -> tuple[list[Shard], list[np.ndarray]]:
+def _build_shards(run: Run, choices_NK: np.ndarray) -> tuple[list[Shard], list[np.ndarray]]:
     """The shard of each path, and the documents held out of it; with overlap, a document is in the
     shards of several paths. DiPaCo section 2.4.
     """
     config, train = run.config, run.corpus.documents("train")
-    choices_NK = route_documents(run, router, run.corpus, train, config.routing.overlap)
     shards, held_out = [], []
     for path in range(config.num_paths):
         documents, held = hold_out(

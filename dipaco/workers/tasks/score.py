@@ -1,7 +1,8 @@
 """`score`: log-likelihoods of validation documents under one path of a release.
 
-A document is scored under the path it was routed to. At the end of the run, where the row of the
-best path per document is wanted, it is scored under every path.
+A document is scored under the path it was routed to; where it is routed by likelihood, under each
+path of its shortlist. At the end of the run, where the row of the best path per document is wanted,
+it is scored under every path.
 """
 
 import time
@@ -11,12 +12,16 @@ from dipaco.control.tasks import (
     Fact,
     PathScored,
 )
-from dipaco.evaluation.perplexity import (
-    score_tokens,
-)
 from dipaco.runs.run import Run
 from dipaco.store.tensors import save_tree
-from dipaco.workers.scoring import score_under_path, scores_every_path, validation
+from dipaco.workers.scoring import (
+    compares_paths,
+    score_tokens_under_path,
+    score_under_path,
+    scored_documents,
+    scores_every_path,
+    validation,
+)
 
 
 def score_path(run: Run, claim: Claim) -> list[Fact]:
@@ -24,21 +29,26 @@ def score_path(run: Run, claim: Claim) -> list[Fact]:
     started = time.monotonic()
     task = claim.task
     release = run.ledger.facts.release(task.arm, task.phase)
-    documents, paths = validation(run, task.arm, task.phase)
-    corpus = run.tokens_of(documents)
-    if not scores_every_path(run, task.arm, task.phase):
-        documents = documents[paths == task.path]
+    config, valid = run.config, validation(run, task.arm, task.phase)
+    corpus = run.tokens_of(valid.documents)
+    mine = scored_documents(run, valid, task.arm, task.phase, task.path)
+    documents = valid.documents[mine]
     parts = run.path_of(release, task.path)
     scores = {"documents": documents}
-    if run.config.reroute.every and scores_every_path(run, task.arm, task.phase):
-        of_tokens = score_under_path(run, parts, corpus, documents, score_tokens)
-        sums, counts, scores["values"] = of_tokens
-        for_router = run.corpus.documents("router")
-        of_tokens = score_under_path(run, parts, run.corpus, for_router, score_tokens)
-        scores["router_values"] = of_tokens[2]
+    if compares_paths(run, task.arm, task.phase):
+        of_tokens = score_tokens_under_path(run, parts, corpus, documents)
+        scores |= {"sums": of_tokens.sums, "counts": of_tokens.counts}
+        scores["prefixes"] = of_tokens.prefixes
+        if scores_every_path(run, task.arm, task.phase):
+            if config.evaluation.ensembles or config.reroute.every:
+                scores["values"] = of_tokens.values
+            if config.reroute.every:
+                for_router = run.corpus.documents("router")
+                of_tokens = score_tokens_under_path(run, parts, run.corpus, for_router)
+                scores["router_values"] = of_tokens.values
     else:
         sums, counts = score_under_path(run, parts, corpus, documents)
-    scores |= {"sums": sums, "counts": counts}
+        scores |= {"sums": sums, "counts": counts}
     return [
         PathScored(
             arm=task.arm,

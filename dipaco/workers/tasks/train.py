@@ -13,11 +13,13 @@ import numpy as np
 
 from dipaco.control.facts import PartialSnapshot
 from dipaco.control.tasks import Claim, Contribution, Fact, ModuleReady, PathTrained
+from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.phase import run_phase
 from dipaco.inner.phase_runner import PhaseRunner, PhaseWork
 from dipaco.inner.stacked import unstack
 from dipaco.inner.state import PathState
+from dipaco.inner.step import Batch
 from dipaco.outer.compress import EncodedContribution, codec, encode_rows
 from dipaco.outer.gradient import outer_gradient
 from dipaco.outer.vocabulary import sent_rows
@@ -129,6 +131,7 @@ def train_with_runner(
       Preempted: `should_stop` returned True.
     """
     started = time.monotonic()
+    assert run.config.inner.absent_tokens == "plain", "`dipaco swarm` refuses such runs"
     start = phase_start(run, claim)
     (taken, end), arm = (start.state.step, start.steps[1]), start.arm
     tokens = run.config.inner.batch_size * run.config.data.length
@@ -212,12 +215,21 @@ def _first_steps(starts: list[PhaseStart]) -> str:
 def _placed(run: Run, starts: list[PhaseStart], count: int) -> tuple[PathState, Iterator, Any]:
     """State, `count` batches and the program of one path, or of several stacked."""
     programs = run.programs
-    rows = [start.batches.iterate(start.taken, count) for start in starts]
+    rows = [_batches(run, start, count) for start in starts]
     if len(starts) == 1:
         return programs.place(*starts[0].state), map(programs.place_batch, rows[0]), programs.step
     state = programs.place_stacked([start.state for start in starts])
     batches = map(programs.place_stacked_batch, zip(*rows, strict=True))
     return state, batches, programs.stacked_step
+
+
+def _batches(run: Run, start: PhaseStart, count: int) -> Iterator[Batch]:
+    """The next batches, with the tokens that the shard has where training asks for them."""
+    batches = start.batches.iterate(start.taken, count)
+    present_V = run.present_tokens(start.arm.name, start.claim.task.path, start.claim.task.phase)
+    if present_V is None:
+        return batches
+    return ({**batch, PRESENT: present_V} for batch in batches)
 
 
 def _save_partial_snapshot(

@@ -108,8 +108,10 @@ def train_synchronous(
 
 
 def _weights(run: Run, arm: Arm, phase: int) -> dict[ModuleId, dict[int, Any]]:
-    """Module -> path -> alpha_i, float32, as in an outer step."""
-    documents = run.shards_of(run.routing_of(arm.name, phase)).documents
+    """Module -> path -> alpha_i, float32, as in an outer step; equal where paths have no shards."""
+    documents = [1] * arm.topology.num_paths
+    if arm.is_routed:
+        documents = run.shards_of(run.routing_of(arm.name, phase)).documents
     weights = {}
     for module in arm.topology.modules:
         paths = arm.topology.paths_through(module)

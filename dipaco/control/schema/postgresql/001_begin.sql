@@ -90,6 +90,9 @@ CREATE TABLE workers (
   kinds              TEXT NOT NULL DEFAULT '',  -- of the tasks that it does, with commas
   last_words         TEXT NOT NULL DEFAULT ''   -- why it ended, if not in order
 );
+-- Workers that were preempted never leave, and are silent for ever: every heartbeat of any worker
+-- reads the others only.
+CREATE INDEX workers_heard ON workers (name) WHERE state = 'here' AND is_silent = 0;
 
 -- Modules at the start of a phase.
 CREATE TABLE modules (
@@ -103,7 +106,7 @@ CREATE TABLE modules (
   state_digest   TEXT,
   state_bytes    BIGINT,
   gradient_norm  DOUBLE PRECISION,
-  gradient_stats TEXT,  -- JSON: [{path: norm}, mean cosine]; NULL: no path moved it
+  gradient_stats TEXT,  -- JSON: [{path: norm}, cosine, lag cosine]; NULL: no path moved it
   PRIMARY KEY (arm, phase, module)
 );
 CREATE INDEX modules_by_module ON modules (arm, module, phase);
@@ -143,6 +146,7 @@ CREATE TABLE taken (
   PRIMARY KEY (arm, module, phase, path)  -- a contribution counts once
 );
 CREATE INDEX taken_by_step ON taken (arm, module, step);
+CREATE INDEX taken_late ON taken (arm, step) WHERE step > phase;
 
 -- Phases that paths went through.
 CREATE TABLE trained (
@@ -239,6 +243,7 @@ CREATE TABLE evaluations (
   phase                 BIGINT NOT NULL,
   perplexity            DOUBLE PRECISION NOT NULL,
   best_path_perplexity  DOUBLE PRECISION,
+  other_rows            TEXT NOT NULL,  -- JSON: suffix of the row -> perplexity
   documents             BIGINT NOT NULL,
   tokens                BIGINT NOT NULL,
   seconds               DOUBLE PRECISION NOT NULL,

@@ -101,10 +101,13 @@ CREATE TABLE modules (
   state_digest   TEXT,
   state_bytes    INTEGER,
   gradient_norm  REAL,
-  gradient_stats TEXT,  -- JSON: [{path: norm}, mean cosine]; NULL: no path moved it
+  gradient_stats TEXT,  -- JSON: [{path: norm}, cosine, lag cosine]; NULL: no path moved it
   PRIMARY KEY (arm, phase, module)
 ) WITHOUT ROWID;
 CREATE INDEX modules_by_module ON modules (arm, module, phase);
+-- Workers that were preempted never leave, and are silent for ever: every heartbeat of any worker
+-- reads the others only.
+CREATE INDEX workers_heard ON workers (name) WHERE state = 'here' AND is_silent = 0;
 CREATE INDEX modules_by_name ON modules (name);
 CREATE INDEX modules_by_state ON modules (state_name);
 
@@ -141,6 +144,7 @@ CREATE TABLE taken (
   PRIMARY KEY (arm, module, phase, path)  -- a contribution counts once
 ) WITHOUT ROWID;
 CREATE INDEX taken_by_step ON taken (arm, module, step);
+CREATE INDEX taken_late ON taken (arm, step) WHERE step > phase;
 
 -- Phases that paths went through.
 CREATE TABLE trained (
@@ -237,6 +241,7 @@ CREATE TABLE evaluations (
   phase                 INTEGER NOT NULL,
   perplexity            REAL NOT NULL,
   best_path_perplexity  REAL,
+  other_rows            TEXT NOT NULL,  -- JSON: suffix of the row -> perplexity
   documents             INTEGER NOT NULL,
   tokens                INTEGER NOT NULL,
   seconds               REAL NOT NULL,

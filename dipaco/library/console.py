@@ -2,9 +2,9 @@
 
 import sys
 import time
-from typing import Self
+from collections.abc import Callable
+from typing import Self, TextIO
 
-from dipaco.config import RunConfig
 from dipaco.control.tasks import Claim, Fact, PathTrained, StageDone
 from dipaco.data.prepare import PrepareProgress
 from dipaco.errors import DipacoError
@@ -12,8 +12,10 @@ from dipaco.evaluation.tables import render_text
 from dipaco.observe.events import Event
 from dipaco.observe.fact_events import fact_events
 from dipaco.observe.progress import Progress
+from dipaco.observe.terminal import bullets, terminal_width
 from dipaco.observe.writers import EventWriter, JsonLines, Several, TensorBoard
 from dipaco.runs.progress import progress_of
+from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
 from dipaco.workers.tasks.report import files_of, make_report, write_files
 
@@ -24,16 +26,30 @@ SECONDS_BETWEEN_COUNTS = 10.0
 class ConsoleReporter:
     """Callbacks of a worker: one bar for the whole run, and every event as a line on the terminal
     and a record in events.jsonl.
+
+    Args:
+      run: that is worked on.
+      tensorboard: also writes TensorBoard event files.
+      stream: where the bar and the lines go; None = standard error.
+      listener: called with every event.
     """
 
-    def __init__(self, run: Run, *, tensorboard: bool = False):
+    def __init__(
+        self,
+        run: Run,
+        *,
+        tensorboard: bool = False,
+        stream: TextIO | None = None,
+        listener: Callable[[Event], None] | None = None,
+    ):
         self._run = run
         done, total = progress_of(run, with_partial_snapshots=True)
         writers: list[EventWriter] = [JsonLines(run.layout.events, clock=time.time)]
         if tensorboard:
             writers.append(TensorBoard(run.layout.tensorboard))
         self._log = Several(*writers)
-        self._bar = Progress("prepare", total, done_steps=done)
+        self._listener = listener
+        self._bar = Progress("prepare", total, done_steps=done, stream=stream)
         self._done, self._total = done, total
         self._began_seconds = self._message_seconds = 0.0
         self._counted_seconds = time.monotonic()
@@ -48,7 +64,7 @@ class ConsoleReporter:
     def greet(self, *, is_new: bool) -> None:
         """Prints what a new run is, or how far a run was that continues."""
         if is_new:
-            self._bar.say(title_of(self._run.config))
+            self._bar.say(title_of(self._run))
         elif not self._run.ledger.queue.is_finished():
             self._write(Event("resumed", {"done": self._done, "total": self._total}))
 
@@ -107,13 +123,16 @@ class ConsoleReporter:
     def _write(self, event: Event) -> None:
         self._log.write(event)
         self._bar.say(event.line)
+        if self._listener is not None:
+            self._listener(event)
 
 
-def title_of(config: RunConfig) -> str:
+def title_of(run: Run) -> str:
     """A run in a line."""
+    config, rules = run.config, f"; {phrase(run.rules)}" if run.rules else ""
     return (
         f"{config.name}, seed {config.seed}: {config.num_paths} paths, "
-        f"{len(config.topology.modules)} modules"
+        f"{len(config.topology.modules)} modules{rules}"
     )
 
 
@@ -123,8 +142,8 @@ def print_results(run: Run) -> None:
     files = files_of(run).values()
     if run.address.remote is None and not all(file.exists() for file in files):
         write_files(run, report)
-    print(f"\n{render_text(report.rows)}\n")
-    for note in report.notes:
-        print(f"- {note}")
+    width = terminal_width()
+    print(f"\n{render_text(report.rows, width)}\n")
+    print(bullets(report.notes, width))
     print(f"\nWritten: {', '.join(map(run.address.place_of, files))}")
     sys.stdout.flush()

@@ -1,0 +1,68 @@
+"""Rows of the vocabulary: averaged by documents (the paper's) or by those who hold the token, or
+each path's own; and what training does about tokens that a path's shard does not have.
+
+    dipaco ablate configs/ablations/vocabulary.py --run runs/vocabulary --seeds 0,1,2 --only \\
+        "2x2 documents rate 0.006 phases 10" "2x2 holders rate 0.006 phases 10" …
+
+Rows are called `GRID ARM rate RATE phases N`, and there are more of them than anyone wants to run
+at once: `--only` picks. GRID is 2x2, 4x4, or diloco (four paths that share all, without the root of
+the fan-in). ARM is one of
+
+  documents, holders          `outer.vocabulary_rows`, all tokens in training
+  private                     2x2 and 4x4 with each path's own embedding, last norm and head
+  masked, damped, frozen      `inner.absent_tokens`, rows averaged by documents
+  holders masked, ...         the same with rows averaged by holders
+
+All rows have the shape, text and base model of `reproduction.py`, and average plainly (outer rate
+1, no momentum). Cost on two cores that have nothing else to do: at ten phases a row of four paths 4
+minutes, of sixteen 10; at twenty and forty two and four times that.
+"""
+
+import dataclasses
+
+from reproduction import PLAIN, inner, of, private_grid, shared_grid, whole
+
+from dipaco.config import RunConfig
+from dipaco.topology import SHARED, Topology
+
+GRIDS = {"2x2": shared_grid(2), "4x4": shared_grid(4), "diloco": whole(2, SHARED)}
+ABSENT = ("plain", "masked", "damped", "frozen")
+
+
+def sweep() -> dict[str, RunConfig]:
+    return {
+        f"{name} rate {rate:g} phases {phases}": config
+        for phases in (10, 20, 40)
+        for rate in (3e-3, 6e-3, 12e-3, 24e-3)
+        for name, config in arms(rate, phases).items()
+    }
+
+
+def arms(rate: float, phases: int) -> dict[str, RunConfig]:
+    """All arms at one rate, for so many phases."""
+
+    def arm(topology: Topology, rows: str = "documents", absent_tokens: str = "plain") -> RunConfig:
+        return of(
+            topology,
+            phases=phases,
+            inner=dataclasses.replace(inner(rate), absent_tokens=absent_tokens),
+            outer=dataclasses.replace(
+                PLAIN,
+                vocabulary_rows=rows,
+                rescale_by_fan_in=topology != GRIDS["diloco"],
+            ),
+        )
+
+    rows = {
+        f"{grid} {_name(kind, absent)}": arm(topology, kind, absent)
+        for grid, topology in GRIDS.items()
+        for kind in ("documents", "holders")
+        for absent in ABSENT
+    }
+    return rows | {f"{k}x{k} private": arm(private_grid(k)) for k in (2, 4)}
+
+
+def _name(kind: str, absent: str) -> str:
+    if absent == "plain":
+        return kind
+    return absent if kind == "documents" else f"{kind} {absent}"

@@ -1,0 +1,89 @@
+"""What of the text is not in a corpus, why, and what to do about it, in sentences."""
+
+import numpy as np
+
+from dipaco.data.config import DataConfig
+from dipaco.data.packages.source import MAX_BYTES_PER_DOMAIN
+from dipaco.data.source_url import SUFFIXES, parse_url
+from dipaco.data.staging import Staged
+from dipaco.plural import counted
+
+MOST_NAMED = 3  # domains in a sentence
+
+
+def notes_of_left_out(config: DataConfig, staged: Staged, num_short: int) -> list[str]:
+    """A sentence for each reason; none where everything is in the corpus.
+
+    Args:
+      config: the corpus's.
+      staged: all text that was read.
+      num_short: documents of the splits `valid` and `router` that are too short for them.
+    """
+    notes = []
+    if staged.bytes_over:
+        notes.append(_over_the_bound(config, staged))
+    if num := int((~staged.is_kept).sum()):
+        num_bytes = int(staged.num_bytes[~staged.is_kept].sum(dtype=np.int64))
+        size, of = _megabytes(num_bytes), _megabytes(int(staged.num_bytes.sum(dtype=np.int64)))
+        documents = counted(num, "document")
+        notes.append(
+            f"Left out, since an earlier document has the same text: {documents}, {size} of {of}."
+        )
+    if num_short:
+        documents = counted(num_short, "document")
+        notes.append(
+            f"Left out, since no longer than the {config.prefix_tokens} tokens that the router "
+            f"reads: {documents} drawn for validation or for the router."
+        )
+    return notes
+
+
+def _over_the_bound(config: DataConfig, staged: Staged) -> str:
+    read = np.bincount(staged.domains, staged.num_bytes, minlength=len(staged.domain_names))
+    read_of = dict(zip(staged.domain_names, read.astype(np.int64).tolist(), strict=True))
+    over = sorted(staged.bytes_over.items(), key=lambda item: -item[1])
+    parts = [
+        f"{_megabytes(left)} of {_megabytes(left + read_of.get(domain, 0))} of `{domain}`"
+        for domain, left in over[:MOST_NAMED]
+    ]
+    if rest := over[MOST_NAMED:]:
+        others = counted(len(rest), "other domain")
+        parts.append(f"{_megabytes(sum(left for _, left in rest))} of {others}")
+    bound = f"{_megabytes(config.max_bytes_per_domain or MAX_BYTES_PER_DOMAIN)}"
+    if config.max_bytes_per_domain is None:
+        bound += ", for `packages:` alone"
+    return f"Left out, beyond `data.max_bytes_per_domain` ({bound}): {', '.join(parts)}."
+
+
+def _megabytes(num_bytes: int) -> str:
+    if num_bytes < 100_000:
+        return f"{num_bytes / 1000:.1f} kB"
+    return f"{num_bytes / 1e6:.1f} MB"
+
+
+def advice_for_empty_split(config: DataConfig, split: str, num_groups: int) -> str:
+    """What fills a split that has no document: what the settings leave to do."""
+    if split == "train":
+        advice = "Lower `data.valid_fraction` or `data.router_fraction`"
+    else:
+        fraction = getattr(config, f"{split}_fraction")
+        advice = (
+            f"About {fraction * num_groups:.1f} groups were to be expected: raise "
+            f"`data.{split}_fraction` ({fraction:g})"
+        )
+    whole = [url for url in config.sources if _can_split_pieces(url)]
+    if whole:
+        mark = "&" if "=" in whole[0].rpartition("?")[2] else "?"
+        return (
+            f"{advice}, or add text, or let each piece of a text stand by itself: "
+            f"`{whole[0]}{mark}group=piece`."
+        )
+    return (
+        f"{advice}, or add text, or cut it into more pieces by a lower `data.max_document_bytes` "
+        f"({config.max_document_bytes:,})."
+    )
+
+
+def _can_split_pieces(url: str) -> bool:
+    source = parse_url(url)
+    return source.kind in (*SUFFIXES, "hf") and "group" not in source.options

@@ -1,0 +1,55 @@
+"""Tokens that the shard of a path does not have, and what its training does about them. Ours, not
+the paper's.
+
+The softmax pushes the logit of such a token down at every step, and AdamW makes full steps of that
+weak push; the mean of two paths then undoes what the one that has the token learned. Against it,
+`inner.absent_tokens` is one of:
+
+  plain    nothing; the paper's
+  masked   absent tokens leave the softmax of training (DEPT-TRIM, arXiv 2410.05021)
+  damped   their logits count by half in training (FedRS, KDD 2021, in its binary form)
+  frozen   they stay in the softmax, and their rows of embedding and head do not move: no gradient,
+           no AdamW step, no decay
+
+A batch says which tokens its shard has, under `PRESENT`; a batch without it (the base model, dense
+baselines: all text is theirs) is trained as with `plain`. Scoring and serving read all logits.
+
+Axes: V tokens of the vocabulary.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dipaco import trees
+from dipaco.model.config import VOCABULARY_AXIS
+
+PRESENT = "present_V"  # in a batch: bool [V], whether the path's shard has the token
+DAMPING = 0.5  # FedRS: what an absent token's logit is multiplied by
+
+
+def rows_of(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a batch has a first axis of rows."""
+    return {name: leaf for name, leaf in batch.items() if name != PRESENT}
+
+
+def freeze_absent(kind: str, tree: Any, batch: Mapping[str, Any]) -> Any:
+    """A gradient, or an update, that is 0 at the rows that do not move.
+
+    Args:
+      kind: `inner.absent_tokens`.
+      tree: part name -> leaves shaped like the parameters.
+      batch: of the step.
+    """
+    present_V = batch.get(PRESENT)
+    if kind != "frozen" or present_V is None:
+        return tree
+
+    def keep(name: str, leaf: jax.Array) -> jax.Array:
+        if name not in VOCABULARY_AXIS:
+            return leaf
+        return jnp.where(jnp.expand_dims(present_V, 1 - VOCABULARY_AXIS[name]), leaf, 0.0)
+
+    return trees.unflatten({name: keep(name, leaf) for name, leaf in trees.flatten(tree)})

@@ -1,0 +1,19 @@
+"""Errors of this room: what a run cannot be asked for. The docstring of a class is its message."""
+
+from dipaco.errors import DipacoError
+
+
+class RunUnfinished(DipacoError):
+    """The run in {folder} has no report so far: {unfinished} tasks are to do. Go on with it: `dipaco train`, or `dipaco.run` with the same config. `.release` is what it has already."""
+
+
+class NoSuchModule(DipacoError):
+    """This run has no module `{module}`. It has: {known}."""
+
+
+class ModuleNotReleased(DipacoError):
+    """The paths of this release hold `{module}` as it was at different phases, since they stop early. Say whose: `.module("{module}", path=N)`, with N one of {paths}."""
+
+
+class PandasMissing(DipacoError):
+    """A data frame needs pandas, which is not installed: `pip install pandas`. `.rows` gives the same as records."""

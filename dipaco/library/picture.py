@@ -1,0 +1,36 @@
+"""A picture that a notebook shows, and that can be written into a file."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from dipaco.files import translate_os_errors
+
+
+class Picture:
+    """A drawing whose format is chosen by the file that it is written into.
+
+    Args:
+      draw: draws it into a file; the file's ending (.png, .svg, .pdf) chooses the format.
+    """
+
+    def __init__(self, draw: Callable[[Path], None]):
+        self._draw = draw
+
+    def save(self, file: Path | str) -> Path:
+        """Writes it; returns the file."""
+        file = Path(file)
+        with translate_os_errors(file):
+            self._draw(file)
+        return file
+
+    def png(self) -> bytes:
+        """The picture as PNG."""
+        with tempfile.TemporaryDirectory(prefix="dipaco-picture-") as folder:
+            return self.save(Path(folder) / "picture.png").read_bytes()
+
+    def _repr_png_(self) -> bytes:
+        return self.png()
+
+    def __repr__(self) -> str:
+        return "a picture: a notebook shows it, `.save(FILE)` writes it (.png, .svg, .pdf)"

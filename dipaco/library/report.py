@@ -1,0 +1,61 @@
+"""The report of a run: its table as records, as text, and as a data frame where pandas is."""
+
+import dataclasses
+from typing import Any
+
+from dipaco.evaluation.tables import Report, render_markdown, render_text
+from dipaco.library.errors import PandasMissing
+
+
+class RunReport:
+    """The results of a finished run. `repr` and a notebook show its table.
+
+    Attributes:
+      content: everything, as `report.json` has it.
+    """
+
+    def __init__(self, content: Report):
+        self.content = content
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A record for each trained model, in the order of the table; the fields of `ReportRow`."""
+        return [dataclasses.asdict(row) for row in self.content.rows]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the rows."""
+        return [row.name for row in self.content.rows]
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on how to read the table."""
+        return self.content.notes
+
+    @property
+    def curves(self) -> dict[str, list[tuple[int, float]]]:
+        """Validation perplexity of each model: (steps, perplexity), steps ascending."""
+        return self.content.curves
+
+    def data_frame(self) -> Any:
+        """The rows as a pandas DataFrame, by name; `link_seconds.20` is a column of its own.
+
+        Raises:
+          PandasMissing: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise PandasMissing() from error
+        return pd.json_normalize(self.rows).set_index("name")
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        """The record of a model, by its name in the table. Raises `KeyError`."""
+        return {row["name"]: row for row in self.rows}[name]
+
+    def __repr__(self) -> str:
+        return render_text(self.content.rows)
+
+    def _repr_markdown_(self) -> str:
+        notes = "\n".join(f"- {note}" for note in self.notes)
+        return f"{render_markdown(self.content.rows)}\n\n{notes}"

@@ -1,0 +1,74 @@
+"""Trains a run in this process, as `dipaco train` does, and opens it."""
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from dipaco.caches import cache_folder
+from dipaco.config import RunConfig
+from dipaco.control.names import name_of
+from dipaco.library.console import ConsoleReporter
+from dipaco.library.opened import OpenedRun
+from dipaco.library.opened import open as open_for_reading
+from dipaco.observe.events import Event
+from dipaco.overrides import load_config
+from dipaco.runs.programs import use_compilation_cache
+from dipaco.runs.rules import Rules
+from dipaco.store.address import Address
+from dipaco.workers.process import begun_run, work
+
+
+def run(
+    config: RunConfig | Path | str,
+    folder: Path | str,
+    *,
+    progress: bool | Callable[[Event], None] = True,
+    database: str | None = None,
+    init_from: Path | str | None = None,
+    start_from: str | None = None,
+    rules: Rules | None = None,
+) -> OpenedRun:
+    """Does a run, or goes on with one; interrupted, the same call continues it to the same bits.
+
+    Args:
+      config: what to run; or a config file, or the name of a shipped one (`quickstart`).
+      folder: the run's folder, or s3://BUCKET/NAME, gs://BUCKET/NAME.
+      progress: True prints a bar and a line for every event, False nothing; a function is called
+        with every event instead, and `str(event)` is its line. `events.jsonl` has them anyway.
+      database: postgresql://HOST/NAME, or env:VARIABLE; None = SQLite in the folder.
+      init_from: a Hugging Face checkpoint that a new run starts from.
+      start_from: `DIR@PHASE` of another run that a new run starts from.
+      rules: an own outer step, router or path loss for a new run, which keeps their names; None =
+        those that the run has, or the built-in ones.
+
+    Returns:
+      The run, opened for reading. It is unfinished if it was told to stop (SIGTERM, `dipaco
+      drain`).
+
+    Raises:
+      RuleUnnamed, RuleNotImportable, RuleDiffers, RunOfOtherRules: a rule cannot be imported by
+        name, or is not the one that the run began with.
+      BadConfigFile, RunBusy, RunOfOtherConfig, TaskFailed: what `dipaco train` refuses or reports.
+    """
+    if not isinstance(config, RunConfig):
+        config = load_config(Path(config))
+    use_compilation_cache(cache_folder() / "compiled")
+    address = Address.parse(str(folder))
+    checkpoint = None if init_from is None else Path(init_from)
+    listener = progress if callable(progress) else None
+    stream = sys.stdout if progress is True else io.StringIO()  # where nobody looks
+    with (
+        begun_run(
+            address,
+            config,
+            database,
+            init_from=checkpoint,
+            start_from=start_from,
+            rules=rules,
+        ) as (opened, is_new),
+        ConsoleReporter(opened, stream=stream, listener=listener) as console,
+    ):
+        console.greet(is_new=is_new)
+        work(opened, name_of(None), console)
+    return open_for_reading(folder)

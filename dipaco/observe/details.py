@@ -1,0 +1,114 @@
+"""The details of a run, as lines: what `dipaco status` prints below its overview."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MOST_ROWS = 64  # of an arm's modules or paths; more are for `--json`
+
+
+def details(status: Mapping[str, Any]) -> Iterator[str]:
+    """Stages, text that was left out, modules and paths of every arm, bytes, quorums, swarms, and
+    what is to do.
+
+    Args:
+      status: the JSON values that `dipaco status --json` prints.
+    """
+    yield f"stages done: {', '.join(status['stages_done']) or 'none'}"
+    for note in status["stages"].get("prepare", {}).get("notes", ()):
+        yield f"text: {note}"
+    if status["outside_bounds"]:
+        yield f"shards outside their bounds: {status['outside_bounds']}"
+    for name, arm in status["arms"].items():
+        if arm["steps"]:
+            yield from _arm(name, arm)
+    yield ""
+    yield from _work(status)
+    for swarm in status["swarms"]:
+        yield from _swarm(swarm)
+    for task in status["unfinished"][:10]:
+        subject = f" {task['arm']} {task['subject']}".rstrip()
+        yield f"to do: {task['kind']}{subject} phase {task['phase']} ({task['state']})"
+
+
+def sizes(num_bytes: Mapping[str, int]) -> str:
+    """How much there is of each kind: `57.3 MB: 40.1 MB modules, 17.2 MB text`."""
+    from rich.filesize import decimal
+
+    kinds = ", ".join(f"{decimal(num)} {kind.replace('_', ' ')}" for kind, num in num_bytes.items())
+    return f"{decimal(sum(num_bytes.values()))}: {kinds}"
+
+
+def _arm(name: str, arm: Mapping[str, Any]) -> Iterator[str]:
+    yield f"\n{name}: {arm['phases']} phases, {arm['steps']} steps a path"
+    if len(arm["modules"]) > MOST_ROWS or len(arm["paths"]) > MOST_ROWS:
+        yield f"  {len(arm['modules'])} modules, {len(arm['paths'])} paths: each with `--json`"
+    else:
+        for module, at in arm["modules"].items():
+            yield f"  module {module}  phase {at['phase']:4d}  {at['digest']}"
+        for path, at in arm["paths"].items():
+            loss = "" if at["loss"] is None else f"  loss {at['loss']:.3f}"
+            yield f"  path {path:>4}  step {at['step']:6d}{loss}  {at['tokens']:,} tokens"
+    for evaluation in arm["evaluations"]:
+        yield f"  perplexity {evaluation['perplexity']:.2f} at phase {evaluation['phase']}"
+
+
+def _work(status: Mapping[str, Any]) -> Iterator[str]:
+    from rich.filesize import decimal
+
+    if status["command"] != "run":
+        yield f"command: {status['command']}"
+    if any(status["bytes"].values()):
+        kinds = ", ".join(
+            f"{decimal(num)} {kind.replace('_', ' ')}" for kind, num in status["bytes"].items()
+        )
+        yield f"bytes: {kinds}"
+    if status["stored"]:
+        cleaned = ", cleaned: it cannot go back or go on" * status["is_cleaned"]
+        yield f"stored: {sizes(status['stored'])}{cleaned}"
+    at = status["goodput"]
+    if at["worker_seconds"]:
+        yield (
+            f"goodput: {at['tokens']:,} tokens, {at['tokens_per_worker_second']:,.0f} a second of "
+            f"a worker; participation {at['participation']:.0%}"
+        )
+    if status["quorum"] is not None:
+        yield from _quorum(status["quorum"])
+    for number, rollback in enumerate(status["rollbacks"], start=1):
+        aside = ", ".join(f"{n} {kind}" for kind, n in rollback["set_aside"].items())
+        yield f"rollback {number}: to phase {rollback['phase']}, set aside: {aside}"
+    for refusal in status["refusals"][:5]:
+        yield f"refused: {refusal['what']}: {refusal['reason']} Again: {refusal['task']}"
+
+
+def _quorum(quorum: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"quorum {quorum['share']:.0%} and {quorum['grace_seconds']:g} s of grace: "
+        f"{len(quorum['late'])} of {quorum['taken']} contributions were late"
+    )
+    for at in quorum["in_grace"]:
+        left = max(0.0, at["seconds_left"])
+        yield f"  {at['module']} phase {at['phase']}: steps without the rest in {left:.0f} s"
+    for module, at in quorum["newest_steps"].items():
+        late = f", late: {', '.join(map(str, at['late_paths']))}" if at["late_paths"] else ""
+        paths = ", ".join(map(str, at["paths"]))
+        yield f"  {module} step {at['step']} took paths {paths or 'none'}{late}"
+
+
+def _swarm(swarm: Mapping[str, Any]) -> Iterator[str]:
+    loss = "" if swarm["loss"] is None else f", loss {swarm['loss']:.3f}"
+    state = "" if swarm["is_open"] else " (between two phases)"
+    yield (
+        f"\nswarm of {swarm['arm']} path {swarm['path']}{state}: step {swarm['step']:,}, "
+        f"{swarm['samples']} of {swarm['target']} samples, "
+        f"{swarm['samples_per_second']:.1f} samples/s{loss}; {len(swarm['peers'])} peers"
+    )
+    for name, peer in swarm["peers"].items():
+        yield (
+            f"  {name}  {peer['kind']}  {peer['samples']:,} samples, "
+            f"{peer['samples_per_second']:.1f}/s, {peer['bytes_up'] / 1e6:.1f} MB up, "
+            f"{peer['bytes_down'] / 1e6:.1f} MB down, {peer['seconds'] / 60:.1f} min"
+        )
+    for name, reason in list(swarm["gone"].items())[-5:]:
+        yield f"  gone: {name}: {reason}"
+    for refusal in swarm["refused"][-5:]:
+        yield f"  refused: {refusal['who']}: {refusal['why']}"

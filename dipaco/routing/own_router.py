@@ -1,0 +1,82 @@
+"""A router of one's own: a pair of pure functions, one that fits values, one that reads them.
+
+A rule is a function of the routing settings that returns the pair. What it fits is a few arrays,
+which a run keeps as it keeps those of the routers here, so that every worker and every server reads
+the same; `router.Router` makes choices of the costs, with the promises of every router.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dipaco.routing.blocks import in_blocks
+from dipaco.routing.config import RoutingConfig
+from dipaco.routing.errors import BadRouterRule
+
+Values = Mapping[str, np.ndarray]  # what was fitted, by names of its own
+
+
+class RouterFunctions(NamedTuple):
+    """How a router is fitted, and what it says of documents.
+
+    fit(features_ND, choices, seed, label_N) -> values
+      features_ND: float32 [N, D], raw features of the router's documents.
+      choices: the number of experts of each choice level; paths are their product, row-major.
+      seed: of every random draw.
+      label_N: int [N], the path that predicts each document best, at an alternation; None before
+        the paths have trained.
+
+    costs(values, features_BD) -> [B, P]
+      what each document would cost on each path, the lowest is taken. It treats every row alone;
+      rows are float64 and always as many, zeros where there are fewer documents, so that a document
+      alone gets the bits that it has in a batch.
+    """
+
+    fit: Callable[[np.ndarray, Sequence[int], int, np.ndarray | None], Values]
+    costs: Callable[[Values, np.ndarray], np.ndarray]
+
+
+RouterRule = Callable[[RoutingConfig], RouterFunctions]
+
+
+class OwnCosts(NamedTuple):
+    """What a fitted router of one's own says."""
+
+    functions: RouterFunctions
+    values: Values
+
+    def of(self, features_ND: np.ndarray, num_paths: int) -> np.ndarray:
+        """Raw features [N, D] -> float64 [N, P]. Raises `BadRouterRule`."""
+        cost_NP = in_blocks(
+            lambda rows_BD: np.asarray(self.functions.costs(self.values, rows_BD), np.float64),
+            features_ND,
+        )
+        if cost_NP.shape != (len(features_ND), num_paths):
+            raise BadRouterRule(
+                problem=f"its costs have the shape {cost_NP.shape}, and there are "
+                f"{len(features_ND)} documents and {num_paths} paths"
+            )
+        if np.isnan(cost_NP).any():
+            raise BadRouterRule(problem="a cost is not a number")
+        return cost_NP
+
+
+def fit_own(
+    functions: RouterFunctions,
+    features_ND: np.ndarray,
+    choices: Sequence[int],
+    seed: int,
+    label_N: np.ndarray | None,
+) -> OwnCosts:
+    """Fits the rule's values to the router's documents. Raises `BadRouterRule`."""
+    values = functions.fit(features_ND, tuple(choices), seed, label_N)
+    if not isinstance(values, Mapping):
+        raise BadRouterRule(
+            problem=f"`fit` returned {type(values).__name__}, and not arrays by their names"
+        )
+    arrays = {name: np.asarray(array, order="C") for name, array in values.items()}
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiub":
+            raise BadRouterRule(problem=f"its value `{name}` is no array of numbers")
+    return OwnCosts(functions, arrays)

@@ -1,0 +1,48 @@
+"""Which shards are outside their bounds, in a sentence.
+
+Prices are fitted to the router's documents, and hold exactly for those. Other documents pay the
+same prices, and of many more of them a path may get somewhat more, or less, than its bounds say.
+"""
+
+from collections.abc import Sequence
+
+from dipaco.routing.capacity import bounds
+from dipaco.routing.config import RoutingConfig
+
+MOST_NAMED = 8  # paths
+
+
+def outside_bounds(config: RoutingConfig, documents: Sequence[int], phase: int = 0) -> list[int]:
+    """The paths whose shards have fewer or more documents than `routing.floor` and
+    `routing.capacity` say; none where these do not bound anything.
+
+    Args:
+      config: of the router.
+      documents: of each path's shard.
+      phase: before which they were routed.
+    """
+    has_target = bool(phase) and config.target_share is not None
+    if config.kind == "random" or has_target:
+        return []
+    least, most = bounds(sum(documents), len(documents), config.floor, config.capacity)
+    return [path for path, count in enumerate(documents) if not least <= count <= most]
+
+
+def sentence_on_bounds(config: RoutingConfig, documents: Sequence[int], phase: int = 0) -> str:
+    """Which paths are outside, by how much, why, and what would help; empty where none is. The
+    arguments are those of `outside_bounds`.
+    """
+    outside = outside_bounds(config, documents, phase)
+    if not outside:
+        return ""
+    total, num_paths = sum(documents), len(documents)
+    least = config.floor / num_paths
+    most = 1.0 if config.capacity is None else min(1.0, config.capacity / num_paths)
+    named = ", ".join(f"path {path} {documents[path] / total:.1%}" for path in outside[:MOST_NAMED])
+    more = f" and {len(outside) - MOST_NAMED} more" if len(outside) > MOST_NAMED else ""
+    return (
+        f"{named}{more} of the training documents, where `routing.floor` and `routing.capacity` "
+        f"mean {least:.1%} to {most:.1%}: these bounds hold for the documents that the router was "
+        "fitted to, and about for others. With more of those (`data.router_fraction`) shards come "
+        "closer."
+    )

@@ -1,0 +1,29 @@
+"""Which release of a run is meant: by arm and phase, and which of its paths."""
+
+from typing import TYPE_CHECKING
+
+from dipaco.errors import NoSuchPath
+from dipaco.runs.errors import NoSuchArm
+
+if TYPE_CHECKING:
+    from dipaco.control.release import Release
+    from dipaco.runs.run import Run
+
+
+def find_release(run: "Run", arm: str, phase: int | None = None) -> "Release":
+    """The release of an arm at a phase, None = its newest. Raises `NoSuchArm`, `NotAvailable`."""
+    check_arm(run, arm)
+    return run.ledger.facts.release(arm, phase)
+
+
+def check_arm(run: "Run", arm: str) -> None:
+    """Raises `NoSuchArm`."""
+    known = [each.name for each in (run.plan.base, *run.plan.arms)]
+    if arm not in known:
+        raise NoSuchArm(arm=arm, known=", ".join(known))
+
+
+def check_path(path: int | None, release: "Release") -> None:
+    """Raises `NoSuchPath`. None (the router's choice) passes."""
+    if path is not None and not 0 <= path < len(release.paths):
+        raise NoSuchPath(path=path, last=len(release.paths) - 1)

@@ -1,0 +1,41 @@
+"""What contributions save by leaving out rows of the vocabulary that would have no weight."""
+
+import numpy as np
+
+from dipaco.control.plan import Arm
+from dipaco.outer.compress import codec
+from dipaco.outer.vocabulary import sent_rows
+from dipaco.runs.run import Run
+from dipaco.topology import ModuleId
+
+
+def bytes_left_out(run: Run, arm: Arm) -> int:
+    """Bytes of the rows that the contributions of a finished arm do not hold, by the bits that the
+    codec takes for a value. 0 where rows are averaged by documents.
+    """
+    row_bytes = run.config.model.d_model * codec(run.config.outer.codec).bits_per_value / 8
+    known: dict[tuple[ModuleId, int, tuple[int, ...]], int] = {}  # rows, of all paths of a phase
+
+    def rows_left_out(module: ModuleId, phase: int) -> int:
+        through = tuple(arm.paths_through(module, phase))
+        key = module, arm.routed_at(phase), through
+        if key not in known:
+            counts_PV = run.counts_through(arm.name, module, phase) if through else None
+            known[key] = (
+                0
+                if counts_PV is None
+                else sum(
+                    int(np.count_nonzero(~sent_rows(counts_PV, place)))
+                    for place in range(len(through))
+                )
+            )
+        return known[key]
+
+    if not (arm.is_averaged and run.config.outer.vocabulary_rows == "holders"):
+        return 0
+    rows = sum(
+        rows_left_out(module, phase) * len({"embed", "head"} & set(arm.topology.parts_of(module)))
+        for phase in range(arm.phases)
+        for module in arm.topology.modules
+    )
+    return round(rows * row_bytes)

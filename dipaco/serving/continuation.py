@@ -1,0 +1,150 @@
+"""A text, routed and continued by one path of a release: for a notebook and for the command line.
+
+The text may be empty, where the run's texts begin with a start token; it is then all that is read.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dipaco.control.release import Release
+from dipaco.runs.routing import paths_of_prefixes, prefixes_of, routing_by
+from dipaco.runs.run import Run
+from dipaco.serving.decoding.generate import generate
+from dipaco.serving.decoding.limits import check_fits
+from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.dispatch import PathChoice, dispatch, is_routed, without_start
+
+
+class Continuation(NamedTuple):
+    """What a path made of a prompt; `str` is the whole text."""
+
+    prompt: str
+    text: str  # without the prompt
+    path: int
+    num_tokens: int  # of the text
+    seed: int  # of the draws
+    has_ended: bool  # the text ended by itself; else it was cut there
+
+    def __str__(self) -> str:
+        return self.prompt + self.text
+
+    def __repr__(self) -> str:
+        end = "ended by itself" if self.has_ended else "cut there"
+        how = f"path {self.path}, {self.num_tokens} tokens, seed {self.seed}, {end}"
+        return f"{self}\n({how})"
+
+
+def prompt_tokens(run: Run, text: str) -> np.ndarray:
+    """int32 [tokens] of a prompt: an empty one is the start of a text, where the run has one."""
+    (tokens,) = run.corpus.tokenizer().encode([text])
+    start = run.corpus.edges.tokens.start
+    if not len(tokens) and start is not None:
+        return np.array([start], np.int32)
+    return np.asarray(tokens, np.int32)
+
+
+def begin_text(
+    run: Run,
+    release: Release,
+    prompt_ids: np.ndarray,
+    read_ids: list[int],
+    *,
+    max_tokens: int,
+    sampling: SamplingSettings,
+    seed: int,
+    path: int | None = None,
+    rule: str | None = None,
+    min_tokens: int = 0,
+    ignore_eos: bool = False,
+) -> tuple[PathChoice, Iterator[int]]:
+    """The path of a prompt, and the tokens that it makes, one after another as they are drawn; the
+    last one is the end of the text, if that came.
+
+    Args:
+      prompt_ids: int32, the prompt; chooses the path.
+      read_ids: the tokens of it that the path reads.
+      min_tokens: fewer are not made, even if the text would end.
+      ignore_eos: the end of the text is a token like any other.
+      run, release, max_tokens, sampling, seed, path, rule: as `continue_text`.
+
+    Raises:
+      EmptyPrompt, ContextTooLong, ReleaseOfOtherRouter, NotAllPaths: as `continue_text`.
+    """
+    check_fits(run.config.model, read_ids)
+    choice = dispatch(run, release, prompt_ids, path, rule=rule)
+    tokens = generate(
+        run.config.model,
+        run.path_of(release, choice.path),
+        read_ids,
+        max_new_tokens=max_tokens,
+        sampling=sampling,
+        seed=seed,
+        stop_ids=frozenset() if ignore_eos else run.corpus.edges.tokens.stop_ids,
+        min_new_tokens=min_tokens,
+    )
+    return choice, tokens
+
+
+def continue_text(
+    run: Run,
+    release: Release,
+    prompt: str,
+    *,
+    max_tokens: int,
+    sampling: SamplingSettings,
+    seed: int,
+    path: int | None = None,
+    rule: str | None = None,
+) -> Continuation:
+    """Continues a prompt until the text ends, or by `max_tokens`.
+
+    Args:
+      run, release: whose paths.
+      prompt: the text to continue.
+      max_tokens: the most tokens to make.
+      sampling: how they are drawn.
+      seed: of the draws.
+      path: uses this one; None = the router's choice.
+      rule: by which the path is chosen; None = `routing.rule`.
+
+    Raises:
+      EmptyPrompt, ContextTooLong: the prompt has no token, or fills the context.
+      ReleaseOfOtherRouter, NotAllPaths: as `dispatch`.
+    """
+    prompt_ids = prompt_tokens(run, prompt)
+    choice, tokens = begin_text(
+        run,
+        release,
+        prompt_ids,
+        prompt_ids.tolist(),
+        max_tokens=max_tokens,
+        sampling=sampling,
+        seed=seed,
+        path=path,
+        rule=rule,
+    )
+    ids = list(tokens)
+    has_ended = bool(ids) and ids[-1] == run.corpus.edges.tokens.end
+    text_ids = ids[:-1] if has_ended else ids
+    text = run.corpus.tokenizer().decode(text_ids)
+    return Continuation(prompt, text, choice.path, len(text_ids), seed, has_ended)
+
+
+def paths_of_texts(
+    run: Run, release: Release, texts: Sequence[str], rule: str | None = None
+) -> np.ndarray:
+    """The path of each text by its first tokens, int32 [N], as one prompt after another would be
+    sent. Raises as `paths_of_prefixes`, and `EmptyPrompt` for a text without a token.
+    """
+    routing = routing_by(run, rule)
+    if not is_routed(run, release):
+        return np.zeros(len(texts), np.int32)
+    start = run.corpus.edges.tokens.start
+    prompts = [without_start(prompt_tokens(run, text), start) for text in texts]
+    for prompt in prompts:
+        check_fits(run.config.model, prompt[: routing.prefix_tokens].tolist())
+    if not prompts:
+        return np.zeros(0, np.int32)
+    return paths_of_prefixes(run, release, routing, *prefixes_of(run, prompts))

@@ -1,0 +1,104 @@
+"""Clients share rows and places: each gets as many as any other, if it asks for them.
+
+A client is who sent a request: an API key, else a connection. A waiting request of the client with
+the fewest rows is served next. If no row is free, one of the client with the most is *paused* for
+it, as long as that brings the two closer: the request goes back to the head of its queue and goes
+on later where it stopped. So a client that asks for much gets all while no other wants anything,
+and delays the next one by a turn of the loop, not by its texts.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from dipaco.serving.decoding.batch import Batch, BatchRow
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.stream import Stream
+from dipaco.serving.decoding.waiting_requests import PathKey, key_of
+
+ActiveRow = tuple[Batch, BatchRow]
+
+
+def has_room(held: Mapping[str, int], client: str, number: int, places: int) -> bool:
+    """Whether a client gets so many more of a number of places.
+
+    Also when all are taken, up to its equal share of them. All clients together so hold at most
+    `places` times 1 + 1/2 + ... + 1/clients: what waits is small.
+
+    Args:
+      held: places by client; one without any may be missing.
+    """
+    if sum(held.values()) + number <= places:
+        return True
+    num_clients = len({client for client, number in held.items() if number} | {client})
+    return num_clients > 1 and held.get(client, 0) + number <= places // num_clients
+
+
+class RowShares:
+    """The active rows at one moment, by path and by client.
+
+    Args:
+      batches: of the loop.
+      limits: of the loop.
+      num_free: rows that no request has.
+      new: rows that have just been given, and are not paused.
+    """
+
+    def __init__(
+        self,
+        batches: Mapping[PathKey, Batch],
+        limits: LoopLimits,
+        num_free: int,
+        new: Collection[BatchRow] = (),
+    ):
+        self._batches, self._limits, self._num_free = batches, limits, num_free
+        self._new = set(map(id, new))
+        self._rows = [(batch, row) for batch in batches.values() for row in batch.rows]
+        self._heaviest: dict[PathKey | None, tuple[Counter[str], str | None]] = {}
+        self.by_path = {key: len(batch.rows) for key, batch in batches.items()}
+        self.by_client = Counter(map(_client_of, self._rows))
+
+    def may_begin(self, client: str, key: PathKey) -> bool:
+        """Whether a request may get a row now, if need be that of a client with more."""
+        most = self._limits.rows_per_client
+        if most is not None and self.by_client[client] >= most:
+            return False
+        return self._is_free(key) or self._gives_way(client, key) is not None
+
+    def to_pause(self, stream: Stream) -> ActiveRow | None:
+        """The row to pause for a request that may begin; None = there is a free one."""
+        client, key = stream.request.client, key_of(stream)
+        if self._is_free(key) or (other := self._gives_way(client, key)) is None:
+            return None
+        # The one whose text so far is the shortest: it is read again later.
+        theirs = [one for one in self._scope(key) if _client_of(one) == other]
+        theirs = [one for one in theirs if id(one[1]) not in self._new]
+        return min(theirs, key=lambda one: len(one[1].tokens))
+
+    def _gives_way(self, client: str, key: PathKey) -> str | None:
+        """The client with the most rows, if it keeps as many as this one after giving one up."""
+        scope = key if self._is_full(key) else None
+        if scope not in self._heaviest:
+            rows = self._scope(key)
+            counts = Counter(map(_client_of, rows))
+            old = {_client_of(one) for one in rows if id(one[1]) not in self._new}
+            self._heaviest[scope] = counts, max(old, key=counts.__getitem__, default=None)
+        counts, heaviest = self._heaviest[scope]
+        if heaviest is None or counts[heaviest] - 1 < counts[client] + 1:
+            return None
+        return heaviest
+
+    def _is_free(self, key: PathKey) -> bool:
+        return self._num_free > 0 and not self._is_full(key)
+
+    def _is_full(self, key: PathKey) -> bool:
+        return self.by_path.get(key, 0) >= self._limits.rows_per_path
+
+    def _scope(self, key: PathKey) -> list[ActiveRow]:
+        """The rows of which one must go: of the path if it is full, else of all."""
+        if not self._is_full(key):
+            return self._rows
+        return [(self._batches[key], row) for row in self._batches[key].rows]
+
+
+def _client_of(one: ActiveRow) -> str:
+    return one[1].stream.request.client

@@ -1,0 +1,105 @@
+"""One budget for all that a serving process holds: the rows of the cache, the paths, their copies.
+
+Counted are the pool of rows, the rows gathered from it for the steps, one path as it is read, and
+the base model that routes. Paths may take what is left of the budget.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dipaco.errors import BadSetting
+from dipaco.model.config import ModelConfig
+from dipaco.model.inference import prepare
+from dipaco.model.spec import Parts, describe
+from dipaco.serving.decoding.decode import make_pool
+from dipaco.serving.decoding.limits import LoopLimits
+
+BUDGET = 0.8  # of the free bytes; programs, their scratch space and others take the rest
+CGROUP = Path("/sys/fs/cgroup")  # version 2: the limits of a container
+
+
+class MemoryPlan(NamedTuple):
+    """What each may take, in bytes; all together are within the budget."""
+
+    rows: int  # the cache of all rows, and the rows gathered from it
+    paths: int  # all paths together
+    copies: int  # a path that is being read, and the base model
+
+
+def plan_memory(
+    model: ModelConfig, limits: LoopLimits, path_bytes: int | None, free_bytes: int
+) -> MemoryPlan:
+    """Divides the budget.
+
+    Args:
+      model: sizes of a path.
+      limits: of the loop.
+      path_bytes: that all paths may take; None = what is left.
+      free_bytes: of the device.
+
+    Raises:
+      BadSetting: the rows, or the paths beside them, do not fit.
+    """
+    budget = int(BUDGET * free_bytes)
+    row_bytes = _num_bytes(jax.eval_shape(lambda: make_pool(model, 0)))  # of the spare row
+    one_path = _num_bytes(jax.eval_shape(lambda: zero_path(model)))
+    copies = 2 * one_path
+    rows = row_bytes * (limits.rows + 1 + limits.gathered_rows)
+    left = budget - copies - rows
+    if left < one_path:
+        most = ((budget - copies - one_path) // row_bytes - 1) // 2  # beside a spare one
+        expected = f"at most {most:,}" if most > 0 else "a machine with more free memory"
+        hint = (
+            f" A row takes {2 * row_bytes:,} bytes, a path {one_path:,}, and all together may take "
+            f"{budget:,} of the {free_bytes:,} that are free."
+        )
+        raise BadSetting(name="--rows", value=limits.rows, expected=expected, hint=hint)
+    if path_bytes is not None and path_bytes > left:
+        hint = (
+            f" {limits.rows} rows take {rows:,} of the {budget:,} bytes that rows and paths may "
+            f"take together."
+        )
+        expected = f"at most {left:,} bytes"
+        raise BadSetting(name="--path-bytes", value=path_bytes, expected=expected, hint=hint)
+    return MemoryPlan(rows, left if path_bytes is None else path_bytes, copies)
+
+
+def zero_path(model: ModelConfig) -> Parts:
+    """Parameters of the right shapes, all 0."""
+    zeros = jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), describe(model))
+    return prepare(model, zeros)
+
+
+def free_bytes() -> int:
+    """Free bytes of the device; on CPU, of the machine, or of the container if it has fewer."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    return min(_free_of_machine(), _free_of_container(CGROUP))
+
+
+def _free_of_machine() -> int:
+    with contextlib.suppress(OSError):  # Linux: counts the page cache as free
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = dict(line.split(":") for line in lines)
+        if "MemAvailable" in found:
+            return int(found["MemAvailable"].split()[0]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _free_of_container(folder: Path) -> int:
+    with contextlib.suppress(OSError, ValueError):  # ValueError: "max" is no number
+        used = int((folder / "memory.current").read_text())
+        counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        cached = int(counts.get("inactive_file", 0))  # given back when it is needed
+        return max(0, int((folder / "memory.max").read_text()) - used + cached)
+    return 1 << 62
+
+
+def _num_bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

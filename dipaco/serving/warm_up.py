@@ -1,0 +1,36 @@
+"""Compiling at the start, program by program, so that no request waits for a compiler."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+
+class WarmUpProgram(NamedTuple):
+    """A compiled program of serving, in the shapes that it is used in."""
+
+    name: str  # in words: `prefill of 8 x 64 tokens`
+    run: Callable[[], object]  # runs it once, which compiles it
+
+
+class WarmUp:
+    """Runs programs one after another, and tells how far it is.
+
+    Args:
+      on_program: called before each with its name, how many are done, and how many there are in
+        all.
+    """
+
+    def __init__(self, on_program: Callable[[str, int, int], object] = lambda *_: None):
+        self._on_program = on_program
+        self._done = self._expected = 0
+
+    def expect(self, number: int) -> None:
+        """So many programs more will be run: with all of them announced, the total is right."""
+        self._expected += number
+
+    def run(self, programs: Sequence[WarmUpProgram]) -> None:
+        """Runs them, in order."""
+        for program in programs:
+            self._expected = max(self._expected, self._done + 1)
+            self._on_program(program.name, self._done, self._expected)
+            program.run()
+            self._done += 1

@@ -1,0 +1,120 @@
+"""Arms that are equal are trained once for all rows of a sweep.
+
+Two rows may be the same run under two names, or their runs may have the same dense baseline, which
+depends on the steps that it takes and not on what the paths share. An arm is known by the digest of
+all settings that it depends on. The first run that has it trains it; runs begun later leave it out,
+and the table shows its figures under every row.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dipaco.config import MODULAR, RunConfig
+from dipaco.sweeps.shared_base import base_digest, digest_of
+from dipaco.sweeps.trials import Trial
+
+NOT_OF_AN_ARM = ("name", "baselines")
+
+
+class SweepRun(NamedTuple):
+    """A run of a sweep: the arms that it trains, for all rows that have an equal one."""
+
+    title: str
+    folder: Path
+    config: RunConfig  # as it is begun, without the baselines that other runs train
+
+    @property
+    def arms(self) -> dict[str, str]:
+        """Arm -> digest."""
+        return arms_of(self.config)
+
+
+Sources = Mapping[str, SweepRun]  # arm of a row -> the run that trains it
+
+
+class SweepPlan(NamedTuple):
+    """What is to be run for some rows, and where the results of each row come from."""
+
+    runs: list[SweepRun]
+    sources: dict[Trial, Sources]
+
+    @property
+    def shared(self) -> list[str]:
+        """Sentences: which rows an arm of another one is trained for."""
+        rows: dict[tuple[str, str], list[Trial]] = {}  # run, arm -> rows besides its own
+        for trial, sources in self.sources.items():
+            for arm, run in sources.items():
+                if run.title != str(trial):
+                    rows.setdefault((run.title, arm), []).append(trial)
+        return [
+            f"{'' if arm == MODULAR else f'`{arm}` of '}{title} is also that of "
+            f"{', '.join(trial.row for trial in trials)}: trained once"
+            for (title, arm), trials in rows.items()
+        ]
+
+
+def arms_of(config: RunConfig) -> dict[str, str]:
+    """Arm -> digest of all that its results depend on: the modular arm, then the baselines."""
+    settings = dataclasses.asdict(config)
+    modular = {name: settings[name] for name in settings if name not in NOT_OF_AN_ARM}
+    return {MODULAR: digest_of(modular)} | {
+        baseline: digest_of(
+            {
+                "base": base_digest(config),
+                "arm": dataclasses.asdict(config.plan.arm(baseline)),
+                **{name: settings[name] for name in ("data", "inner", "evaluation", "report")},
+            }
+        )
+        for baseline in config.baselines
+    }
+
+
+def is_of_row(run: RunConfig, row: RunConfig, elsewhere: Iterable[str]) -> bool:
+    """Whether a run is that of a row: it trains what the row has, but for baselines whose digests
+    are `elsewhere`, and may train more of them.
+    """
+    if run == row:
+        return True
+    arms, there = arms_of(row), set(elsewhere)
+    left_out = [each for each in row.baselines if each not in run.baselines]
+    return dataclasses.replace(row, baselines=run.baselines) == run and all(
+        arms[each] in there for each in left_out
+    )
+
+
+def plan_runs(
+    trials: Sequence[Trial], own: Mapping[Trial, Path], existing: Sequence[SweepRun]
+) -> SweepPlan:
+    """The runs that give every trial its results, with no arm trained twice.
+
+    Args:
+      trials: that are asked for, in the order in which to run them.
+      own: trial -> its folder.
+      existing: runs to take results from: finished ones, and those of the trials themselves.
+    """
+    by_folder = {run.folder: run for run in existing}
+    trained_by: dict[str, SweepRun] = {}  # digest of an arm -> run
+    for run in existing:
+        for digest in run.arms.values():
+            trained_by.setdefault(digest, run)
+    runs: list[SweepRun] = []
+    sources: dict[Trial, Sources] = {}
+    for trial in trials:
+        arms, run = arms_of(trial.config), by_folder.get(own[trial])
+        if run is None and not trained_by.keys() >= set(arms.values()):
+            left = (each for each in trial.config.baselines if arms[each] not in trained_by)
+            config = dataclasses.replace(trial.config, baselines=tuple(left))
+            run = SweepRun(str(trial), own[trial], config)
+            for digest in run.arms.values():
+                trained_by.setdefault(digest, run)
+        if run is not None:
+            runs.append(run)
+        own_arms = run.arms if run is not None else {}
+        sources[trial] = {
+            arm: run if run is not None and arm in own_arms else trained_by[digest]
+            for arm, digest in arms.items()
+            if arm in own_arms or digest in trained_by
+        }
+    return SweepPlan(runs, sources)

@@ -1,0 +1,100 @@
+"""Sentences of the report about routing: which path takes a document, and what that costs."""
+
+from collections.abc import Sequence
+
+from dipaco.config import MODULAR, RunConfig
+from dipaco.evaluation.tables import quantity
+from dipaco.model.config import flops_per_token
+from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
+from dipaco.routing.shard_sizes import sentence_on_bounds
+from dipaco.runs.run import Run
+from dipaco.runs.small_models import small_config
+
+
+def note_on_routing(config: RunConfig) -> str:
+    """By which rule a document is routed, what the other row is, and what each costs."""
+    prefix_tokens, compared = (
+        config.data.prefix_tokens,
+        config.routing.num_compared(config.num_paths),
+    )
+    first = _flops_of_router(config)
+    both = first + compared * prefix_tokens * _flops(config)
+    by_router = (
+        f"by the likelihood of its first {prefix_tokens} tokens under {config.num_paths} small "
+        f"models ({quantity(first)} flops)"
+        if config.routing.kind == SMALL_MODELS
+        else f"by features, for which the base model reads its first {prefix_tokens} tokens "
+        f"({quantity(first)} flops)"
+    )
+    by_paths = (
+        f"by likelihood, for which {compared} of {config.num_paths} paths read them too "
+        f"({quantity(both)} flops in all)"
+    )
+    ways = (by_router, by_paths)
+    set_to, other = reversed(ways) if config.routing.rule == LIKELIHOOD else ways
+    return f"modular routes a document {set_to}; the row beside it {other}."
+
+
+def note_on_ensembles(config: RunConfig) -> str:
+    """What an ensemble mixes, and what each predicted token costs."""
+    paths, temperature = config.num_paths, config.evaluation.ensemble_temperature
+    return (
+        "modular_ensemble mixes the predictions of all paths by their posterior given the first "
+        f"tokens (temperature {temperature:g}), at {paths} forward passes a token; "
+        "modular_ensemble_2 those of the two likeliest, at 2; modular_ensemble_renewed all, the "
+        f"posterior renewed at every token, at {paths}. path size is what a prediction reads, of "
+        "two paths at most."
+    )
+
+
+def shards_outside_bounds(run: Run, documents: Sequence[int], phase: int) -> dict[str, str]:
+    """What is recorded of a routing whose shards are outside their bounds: `outside_bounds`, a
+    sentence. A router of one's own has no bounds.
+    """
+    if "router" in run.rules:
+        return {}
+    outside = sentence_on_bounds(run.config.routing, documents, phase)
+    return {"outside_bounds": outside} if outside else {}
+
+
+def notes_on_bounds(run: Run) -> list[str]:
+    """Which shards are outside their bounds, if any are."""
+    outside = run.routing_of(MODULAR, run.config.phases).summary.get("outside_bounds")
+    return [f"Shards outside their bounds: {outside}"] if outside else []
+
+
+def notes_on_rerouting(run: Run) -> list[str]:
+    """What changing the path within a document costs."""
+    summary = run.stage("reroute").summary
+    rows = [row for row in summary["rows"] if row["every"] is not None]
+    costs = "; ".join(
+        f"every {row['every']} tokens: {row['switches']:,} changes, "
+        f"{row['tokens_read_again'] / row['tokens']:.2f} tokens read again for each predicted"
+        for row in rows
+    )
+    kept = ""
+    if summary.get("hold_out_loss") is not None:  # runs of older versions have none
+        kept = (
+            f" That router is kept as it was after {summary['step']:,} of "
+            f"{run.config.reroute.steps:,} steps, when it did best on documents that did not train "
+            "it."
+        )
+    return [
+        "modular_every_N asks a router again after every N tokens; a path that takes over reads "
+        f"the text again from its beginning ({costs}).{kept}"
+    ]
+
+
+def _flops(config: RunConfig) -> int:
+    """Of one path for one token of a prefix."""
+    return flops_per_token(config.model, config.data.prefix_tokens, training=False)
+
+
+def _flops_of_router(config: RunConfig) -> int:
+    """Of the base model without its head, or of all small models, for a prefix."""
+    prefix_tokens = config.data.prefix_tokens
+    if config.routing.kind == SMALL_MODELS:
+        small = small_config(config.model, config.small_models, prefix_tokens)
+        each = flops_per_token(small, prefix_tokens, training=False)
+        return prefix_tokens * config.num_paths * each
+    return prefix_tokens * (_flops(config) - 2 * config.model.vocab_size * config.model.d_model)

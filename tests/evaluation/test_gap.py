@@ -1,0 +1,37 @@
+"""The share of a gap, and its interval over documents."""
+
+import numpy as np
+import pytest
+
+from dipaco.evaluation.gap import share_of_gap
+
+RANDOM = np.random.default_rng(0)
+COUNT = RANDOM.integers(10, 90, 300)
+BEST = -4.0 * COUNT
+BEFORE = BEST - RANDOM.exponential(0.3, 300) * COUNT
+
+
+def test_the_router_itself_closes_nothing_and_the_best_path_all():
+    assert share_of_gap(BEFORE, BEFORE, BEST, COUNT) == (0, 0, 0)
+    assert share_of_gap(BEFORE, BEST, BEST, COUNT) == (1, 1, 1)
+
+
+def test_documents_that_are_all_alike_leave_no_doubt():
+    share = share_of_gap(COUNT * -5.0, COUNT * -4.5, COUNT * -4.0, COUNT)
+    expected = (np.exp(5) - np.exp(4.5)) / (np.exp(5) - np.exp(4))
+    assert share == pytest.approx((expected,) * 3)
+
+
+def test_the_interval_holds_the_share_and_narrows_with_documents():
+    after = np.where(RANDOM.random(300) < 0.5, BEST, BEFORE)
+    share = share_of_gap(BEFORE, after, BEST, COUNT)
+    assert share.low < share.value < share.high
+    assert 0.3 < share.value < 0.7
+    fewer = share_of_gap(BEFORE[:50], after[:50], BEST[:50], COUNT[:50])
+    assert fewer.high - fewer.low > share.high - share.low
+
+
+def test_a_permutation_of_the_documents_keeps_the_share():
+    after, order = (BEFORE + BEST) / 2, RANDOM.permutation(300)
+    moved = share_of_gap(BEFORE[order], after[order], BEST[order], COUNT[order])
+    assert moved.value == pytest.approx(share_of_gap(BEFORE, after, BEST, COUNT).value)

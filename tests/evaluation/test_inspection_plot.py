@@ -1,0 +1,155 @@
+"""The picture of an inspection: bars and lines as it says, and each named where it ends."""
+
+import numpy as np
+import pytest
+
+from dipaco.evaluation.direct_labels import TEXT
+from dipaco.evaluation.inspection_plot import (
+    MOST_NAMED_MODULES,
+    MOVES,
+    draw_inspection,
+    inspection_figure,
+)
+from dipaco.topology import PER_PATH, Level, Topology
+from tests.support.pictures import cut_off, overlapping
+
+PHASES = 4
+
+
+def grid(*experts, has_own=True):
+    levels = [
+        Level(name=f"level_{number}", parts=(f"part_{number}",), experts=count)
+        for number, count in enumerate(experts)
+    ]
+    own = [Level(name="own", parts=("own",), experts=PER_PATH)] * has_own
+    return Topology(levels=(*levels, *own))
+
+
+def inspection(topology, num_routings=1, capacity=1.25, floor=0.5):
+    random = np.random.default_rng(0)
+    paths = range(topology.num_paths)
+    routings = random.integers(500, 2000, (num_routings, len(paths))).tolist()
+    mean = sum(routings[-1]) / len(paths)
+
+    def step(module, phase):
+        has_pairs = topology.fan_in(module) > 1
+        return {
+            "phase": phase,
+            "norm": float(random.random()),
+            "cosine": float(random.uniform(-1, 1)) if has_pairs else None,
+            "lag_cosine": None if phase == 1 else float(random.uniform(-1, 1)),
+        }
+
+    return {
+        "paths": [
+            {
+                "path": path,
+                "documents": routings[-1][path],
+                "domains": {"text": routings[-1][path]},
+                "modules": [str(module) for module in topology.modules_of(path)],
+            }
+            for path in paths
+        ],
+        "bounds": {
+            "mean": mean,
+            "capacity": capacity and capacity * mean,
+            "floor": floor and floor * mean,
+        },
+        "routings": [
+            {"phase": 2 * number, "documents": documents}
+            for number, documents in enumerate(routings)
+        ],
+        "modules": {
+            str(module): {"steps": [step(module, phase + 1) for phase in range(PHASES)]}
+            for module in topology.modules
+        },
+    }
+
+
+def panel(figure, title):
+    return next(axes for axes in figure.axes if axes.get_title(loc="left") == title)
+
+
+def names_beside(axes):
+    """From top to bottom."""
+    labels = [text for text in axes.texts if text.get_position()[0] == TEXT]
+    return [text.get_text() for text in sorted(labels, key=lambda t: -t.get_position()[1])]
+
+
+def lines_of(axes):
+    """Label -> points, of lines that stand for something."""
+    lines = [line for line in axes.lines if not line.get_label().startswith("_")]
+    return {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in lines}
+
+
+@pytest.mark.parametrize("num_routings", [1, 3])
+@pytest.mark.parametrize("experts", [(1,), (4, 4)])
+def test_nothing_lies_over_anything_else_or_is_cut_off(experts, num_routings):
+    figure = inspection_figure(inspection(grid(*experts), num_routings))
+    assert overlapping(figure) == []
+    assert cut_off(figure) == []
+
+
+def test_bars_and_bounds_are_those_of_the_inspection():
+    given = inspection(grid(2, 2), num_routings=2)
+    axes = panel(inspection_figure(given), "Shards")
+    for bars, routing in zip(axes.containers, given["routings"], strict=True):
+        assert [bar.get_height() for bar in bars] == routing["documents"]
+        assert bars.get_label() == f"routed at phase {routing['phase']}"
+    lines = lines_of(axes)
+    for name, value in given["bounds"].items():
+        assert [height for _, height in lines[name]] == [value, value]
+        assert f"{name}  {value:,.0f}" in names_beside(axes)
+    assert {"routed at phase 0", "routed at phase 2"} <= set(names_beside(axes))
+
+
+def test_what_bounds_nothing_has_no_line():
+    axes = panel(inspection_figure(inspection(grid(2), capacity=None, floor=None)), "Shards")
+    assert list(lines_of(axes)) == ["mean"]
+
+
+def test_each_module_is_named_where_its_line_ends():
+    given = inspection(grid(2, 3, has_own=False))
+    figure = inspection_figure(given)
+    for what, (title, _) in MOVES.items():
+        axes = panel(figure, title)
+        lines = lines_of(axes)
+        for name, module in given["modules"].items():
+            values = [(s["phase"], s[what]) for s in module["steps"] if s[what] is not None]
+            assert lines[name] == values
+        ranked = sorted(lines, key=lambda name: -lines[name][-1][1])
+        assert names_beside(axes) == ranked
+        looks = [(line.get_color(), line.get_marker()) for line in axes.lines[: len(lines)]]
+        assert len(set(looks)) == len(lines)
+
+
+def test_norm_and_cosines_say_what_they_mean():
+    figure = inspection_figure(inspection(grid(2)))
+    said = {
+        title: " ".join(t.get_text() for t in panel(figure, title).texts)
+        for title in ("Norm", "Cosine", "Lag")
+    }
+    assert "length of its mean outer gradient" in said["Norm"]
+    assert "1 agree, 0 unrelated, -1 opposed" in said["Cosine"]
+    assert "the phase before: 1 goes on, 0 unrelated, -1 back" in said["Lag"]
+
+
+def test_of_many_modules_levels_are_named():
+    topology = grid(8, 8)
+    assert len(topology.modules) > MOST_NAMED_MODULES
+    figure = inspection_figure(inspection(topology))
+    names = names_beside(panel(figure, "Norm"))
+    assert sorted(names) == ["level_0  (8 modules)", "level_1  (8 modules)", "own  (64 modules)"]
+    assert cut_off(figure) == []
+
+
+def test_modules_of_one_path_have_no_cosine_and_the_picture_says_so(tmp_path):
+    given = inspection(grid(2, has_own=False))
+    texts = [t.get_text() for t in panel(inspection_figure(given), "Cosine").texts]
+    assert "no module has two paths" in texts
+    for module in given["modules"].values():
+        module["steps"] = []
+    texts = [t.get_text() for t in panel(inspection_figure(given), "Norm").texts]
+    assert "no outer step so far" in texts
+    draw_inspection(given, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,177 @@
+"""`dipaco.open` gives what the verbs of the command line print, from the same functions."""
+
+import json
+import math
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import dipaco as library
+from dipaco.errors import BadSetting, NoSuchPath
+from dipaco.evaluation.tables import Report, render_text
+from dipaco.library.errors import ModuleNotReleased, NoSuchModule, RunUnfinished
+from dipaco.library.opened import OpenedRun
+from dipaco.runs.errors import NoSuchArm, NoSuchRun
+from dipaco.serving.continuation import prompt_tokens
+from dipaco.serving.dispatch import dispatch
+
+TEXTS = [
+    "ba bi bo ba bu be " * 8,
+    "da de di do du da " * 9,
+    "short",
+    "ka ki ku ka " * 20,
+]
+
+
+@pytest.fixture(scope="module")
+def opened(tiny):
+    with library.open(tiny.folder) as run:
+        yield run
+
+
+def test_its_repr_says_what_it_is_and_how_good(opened, tiny):
+    title, sizes, results = repr(opened).splitlines()
+    assert title == f"toy, seed 0, in {tiny.folder}: finished"
+    assert sizes.startswith("modular: 4 paths of ")
+    assert "4 modules of" in sizes
+    assert "release of phase 2" in results
+    assert "modular " in results
+
+
+def test_a_run_that_is_half_done_says_what_is_to_do_and_has_no_report(half):
+    with library.open(half.folder) as run:
+        assert "tasks to do" in repr(run)
+        assert not run.is_finished
+        with pytest.raises(RunUnfinished, match="are to do"):
+            _ = run.report
+
+
+def test_the_report_is_that_of_the_file(opened, tiny):
+    written = Report.from_json((tiny.folder / "report.json").read_bytes())
+    report = opened.report
+    assert report.content.rows == written.rows
+    assert repr(report) == render_text(written.rows)
+    assert (
+        report["modular"]["perplexity"] == written.rows[[*report.names].index("modular")].perplexity
+    )
+    assert "| modular |" in report._repr_markdown_()
+    assert json.dumps(report.rows)
+
+
+def test_the_report_is_a_data_frame_where_pandas_is(opened):
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = opened.report.data_frame()
+    assert list(frame.index) == opened.report.names
+    assert frame.loc["modular", "perplexity"] == opened.report["modular"]["perplexity"]
+
+
+def test_modules_are_those_of_the_release_and_make_its_paths(opened):
+    assert opened.modules == ("early/0000", "early/0001", "late/0000", "late/0001")
+    parts = {**opened.module("early/0000"), **opened.module("late/0001")}
+    (path,) = [
+        number
+        for number, modules in enumerate(opened.release.paths)
+        if set(modules) == {"early/0000", "late/0001"}
+    ]
+    whole = opened.path(path)
+    assert parts.keys() == whole.keys()
+    jax.tree.map(np.testing.assert_array_equal, parts, whole)
+
+
+def test_a_module_that_is_not_there_is_named_with_those_that_are(opened):
+    with pytest.raises(NoSuchModule, match=r"early/0003.*early/0000, early/0001"):
+        opened.module("early/0003")
+    with pytest.raises(NoSuchPath):
+        opened.path(4)
+
+
+def test_a_module_that_paths_hold_at_different_phases_wants_a_path(opened, monkeypatch):
+    release = opened.release
+    first = {**release.paths[0], "early/0000": "older"}
+    objects = {**release.objects, "older": release.objects[release.paths[1]["early/0000"]]}
+    mixed = release._replace(paths=(first, *release.paths[1:]), objects=objects)
+    monkeypatch.setattr(OpenedRun, "release", mixed)
+    with pytest.raises(ModuleNotReleased, match="path=N"):
+        opened.module("early/0000")
+    assert opened.module("early/0000", path=0)
+
+
+def test_texts_are_routed_as_one_prompt_after_another(opened):
+    paths = opened.route(TEXTS)
+    alone = [
+        dispatch(opened._run, opened.release, prompt_tokens(opened._run, text)).path
+        for text in TEXTS
+    ]
+    assert paths.tolist() == alone
+    assert opened.route(TEXTS[0]).tolist() == alone[:1]
+
+
+def test_a_dense_arm_has_one_path_which_takes_all(tiny):
+    with library.open(tiny.folder, arm="base") as run:
+        assert run.route(TEXTS).tolist() == [0] * len(TEXTS)
+    with pytest.raises(NoSuchArm, match="modular"):
+        library.open(tiny.folder, arm="modules")
+
+
+def test_greedy_text_is_that_of_the_command_line(opened, dipaco, tiny):
+    made = opened.generate("ba bi bo", max_tokens=8, temperature=0)
+    ended = dipaco(
+        *("generate", "--run", tiny.folder, "--prompt", "ba bi bo"),
+        *("--max-tokens", 8, "--temperature", 0),
+    )
+    assert ended.code == 0, ended.err
+    assert str(made) == ended.out.rstrip("\n")
+    assert made.path == opened.route("ba bi bo")[0]
+    assert f"path {made.path}, {made.num_tokens} tokens, seed 0" in repr(made)
+
+
+def test_a_seed_makes_the_same_text_again_and_settings_are_checked(opened):
+    first, again = (opened.generate("da", max_tokens=12, seed=3) for _ in range(2))
+    assert first == again
+    assert opened.generate("da", max_tokens=2, path=2).path == 2
+    for wrong in ({"max_tokens": 0}, {"temperature": -1.0}, {"top_p": 2.0}):
+        with pytest.raises(BadSetting):
+            opened.generate("da", **wrong)
+
+
+def test_a_score_is_what_evaluate_prints(opened, dipaco, tiny, tmp_path):
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    ended = dipaco("evaluate", "--run", tiny.folder, "--documents", file, "--json")
+    assert ended.code == 0, ended.err
+    printed, scored = json.loads(ended.out), opened.score(TEXTS)
+    assert math.isclose(scored["perplexity"], printed["perplexity"], rel_tol=1e-6)
+    assert scored["tokens"] == printed["tokens"]
+
+
+def test_the_plot_is_a_picture_for_a_notebook_and_a_file(opened, tmp_path):
+    picture = opened.plot(tmp_path / "report.svg")
+    assert b"<svg" in (tmp_path / "report.svg").read_bytes()
+    assert picture._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(NoSuchRun):
+        library.open(tmp_path)
+
+
+def test_the_names_of_the_library_are_listed_and_no_other_is_there():
+    assert {"open", "run", "load_config"} <= set(dir(library))
+    with pytest.raises(AttributeError, match="opne"):
+        _ = library.opne
+
+
+def test_reading_changes_no_file(tiny, tmp_path):
+    folder = shutil.copytree(tiny.folder, tmp_path / "run")
+
+    def content():
+        files = (file for file in folder.rglob("*") if file.is_file())
+        return {file: file.read_bytes() for file in files if "ledger" not in file.name}
+
+    before = content()
+    with library.open(folder) as run:
+        assert repr(run)
+        assert run.report.rows
+    assert content() == before

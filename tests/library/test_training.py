@@ -1,0 +1,89 @@
+"""`dipaco.run` does what `dipaco train` does."""
+
+import ast
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import dipaco as library
+from dipaco.runs.errors import RunOfOtherConfig
+from tests.support.tiny_run import HOME, TOY, facts, report
+
+
+@pytest.fixture
+def own_cache(command_cache, monkeypatch):
+    """Programs that other tests have compiled."""
+    import jax
+
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("DIPACO_CACHE", str(command_cache))
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_a_run_from_python_goes_on_to_the_table_of_the_command_line(
+    half, tiny, copy_of, own_cache, capsys
+):
+    folder, events = copy_of(half).folder, []
+    with library.run(TOY, folder, progress=events.append) as run:
+        assert run.is_finished
+        rows = run.report.rows
+    assert capsys.readouterr().out.count("\n") <= 1
+    assert {"path_trained", "module_updated", "evaluated"} <= {event.name for event in events}
+    logged = (folder / "events.jsonl").read_text()
+    assert all(f'"{event.name}"' in logged for event in events)
+    assert len(rows) == len(report(tiny.folder)["rows"])
+
+
+def test_a_finished_run_is_opened_at_once_and_another_config_is_refused(tiny, copy_of, own_cache):
+    run = copy_of(tiny)
+    before = facts(run.folder)
+    with library.run(run.config, run.folder, progress=False) as opened:
+        assert opened.report["modular"]
+    assert facts(run.folder) == before
+    with pytest.raises(RunOfOtherConfig):
+        library.run(library.load_config(run.config, ["seed=1"]), run.folder, progress=False)
+
+
+def test_the_example_prints_the_front_pages_table_and_draws_its_picture(
+    tiny, copy_of, own_cache, capsys
+):
+    run = copy_of(tiny)
+    example = runpy.run_path(str(HOME / "configs" / "examples" / "front_page.py"))
+    example["main"](str(run.config), run.folder)
+    said = capsys.readouterr().out
+    for row in report(run.folder)["rows"]:
+        assert re.search(rf"^{row['name']} +{row['perplexity']:,.6g} ", said, re.MULTILINE)
+    assert (run.folder / "front_page.png").read_bytes().startswith(b"\x89PNG")
+
+
+EXAMPLES = sorted((HOME / "configs" / "examples").glob("own_*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
+def test_an_example_of_own_rules_runs_as_its_docstring_says(example, command_cache, tmp_path):
+    assert len(EXAMPLES) == 3
+    assert len(example.read_text().splitlines()) <= 60
+    doc = ast.get_docstring(ast.parse(example.read_text()))
+    first, second = re.findall(r"^    (.+)$", doc, re.MULTILINE)
+    shutil.copytree(HOME / "configs", tmp_path / "configs")  # the command names the file from here
+    environment = os.environ | {"PYTHONPATH": str(HOME), "DIPACO_CACHE": str(command_cache)}
+    python, *arguments = first.split()
+    assert python == "python"
+    train = [sys.executable, *arguments]
+    ran = subprocess.run(train, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert re.search(r"^modular +\d", ran.stdout, re.MULTILINE)
+
+    path, program, *worker = second.split()
+    assert (path, program) == ("PYTHONPATH=configs/examples", "dipaco")
+    environment["PYTHONPATH"] = os.pathsep.join((str(HOME), "configs/examples"))
+    join = [sys.executable, "-m", "dipaco.cli.main", *worker]
+    joined = subprocess.run(join, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert joined.returncode == 0, joined.stderr

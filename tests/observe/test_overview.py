@@ -1,0 +1,99 @@
+"""The overview of a run: its first line, its workers, a grid of its paths; cut to a terminal."""
+
+import pytest
+
+from dipaco.observe.overview import fit, headline, overview
+
+
+def status_of(*, workers=(), paths=(), num_paths=4, finished=False, **changes):
+    """What `dipaco status --json` prints, as far as an overview reads it."""
+    arm = {
+        "phases": 4,
+        "steps": 80,
+        "num_paths": num_paths,
+        "modules": {"early/0000": {"phase": 2, "digest": "d"}},
+        "paths": {str(path): {"step": step, "loss": 5.0} for path, step in paths},
+        "evaluations": [],
+    }
+    return {
+        "name": "quick",
+        "seed": 0,
+        "rules": {},
+        "finished": finished,
+        "why": {"sentence": "3 tasks are ready"},
+        "bits": "the same",
+        "progress": {"steps": 160, "total_steps": 320, "work_left_seconds": 240.0},
+        "workers": dict(workers),
+        "failures": [],
+        "unfinished": [],
+        "arms": {"modular": arm},
+    } | changes
+
+
+def worker(state="here", task="train modular path 2", silent_seconds=107):
+    return {
+        "state": state,
+        "task": task,
+        "task_seconds": 14.0,
+        "silent_seconds": silent_seconds,
+        "participation": 0.9,
+        "committed_tasks": 3,
+        "lost_tasks": 0,
+    }
+
+
+def test_the_first_line_says_how_far_how_long_and_who():
+    two = {"a": worker(), "b": worker()}
+    said = headline(status_of(workers=two))
+    assert said == "quick, seed 0: 50 %, about 2 min 00 s left; 2 workers are at work"
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [{}, {"a": worker("silent")}, {"a": worker("lost", None)}, {"a": worker(task=None)}],
+)
+def test_the_first_line_says_that_nobody_is_working(workers):
+    said = headline(status_of(workers=workers))
+    assert said == "quick, seed 0: 50 %, about 4 min 00 s left for one worker; nobody is working"
+
+
+def test_before_any_step_the_time_left_is_not_guessed():
+    nothing = {"steps": 0, "total_steps": 320, "work_left_seconds": None}
+    assert "0 %, time left not known yet" in headline(status_of(progress=nothing))
+
+
+def test_all_steps_are_not_yet_a_finished_run():
+    all_steps = {"steps": 320, "total_steps": 320, "work_left_seconds": 0.0}
+    assert "99 %" in headline(status_of(progress=all_steps))
+
+
+def test_a_finished_run_has_no_workers_whatever_they_last_said():
+    workers = {"a": worker(), "b": worker("silent"), "c": worker("lost", None)}
+    shown = overview(status_of(workers=workers, finished=True), 80)
+    assert shown[0] == "quick, seed 0: finished, 100 % of 320 steps; nobody is working"
+    assert "workers: none, 3 took part; bits: the same" in shown
+    assert not [line for line in shown if "silent" in line]
+
+
+def test_256_paths_are_a_grid_of_characters_that_fits():
+    paths = [(0, 80), (1, 40), (2, 1), (9, 79)]
+    task = {"kind": "train", "arm": "modular", "subject": "3", "state": "claimed"}
+    shown = overview(status_of(paths=paths, num_paths=256, unfinished=[task]), 80)
+    grid = [line for line in shown if line.startswith(" ")]
+    assert len(grid) == 4
+    assert grid[0].split()[:3] == ["0", "#51*....", ".9......"]
+    assert sum(len("".join(line.split()[1:])) for line in grid) == 256
+    assert max(map(len, shown)) <= 80
+
+
+def test_many_workers_are_counted_not_listed():
+    shown = overview(status_of(workers={f"w{n}": worker() for n in range(50)}), 80)
+    assert "workers: 50 here, 0 silent, 0 gone; bits: the same" in shown
+    assert "  and 42 more" in shown
+
+
+def test_lines_are_cut_to_the_terminal():
+    lines = [f"line {number} of a few words" for number in range(20)]
+    assert fit(lines, 80, 20) == lines
+    cut = fit(lines, 10, 5)
+    assert cut == [*["line 0 of…", "line 1 of…", "line 2 of…", "line 3 of…"], "… 16 more…"]

@@ -1,0 +1,208 @@
+"""Every setting has a sentence, which the page and `dipaco config show --explain` are made of."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import settings_page
+
+from dipaco.cli.main import main
+from dipaco.config import RunConfig
+from dipaco.overrides import load_config, settings
+from dipaco.settings import (
+    REQUIRED,
+    describe_kind,
+    find,
+    groups_of,
+    kind_in_words,
+    sentences_of,
+    value_in_words,
+)
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+ALL = {each.name: each for group in groups_of(RunConfig) for each in group.settings}
+NUMBERS = [name for name, each in ALL.items() if re.search("number", kind_in_words(each.kind))]
+# What a number counts, or what it is a share, multiple or size of.
+UNITS = (
+    "bytes|tokens|steps|rows|documents|phases|paths|blocks|heads|values|modules|rounds|iterations|"
+    "processes|devices|pieces|seconds|megabits a second|nats|times|share|over the mean's|rate|"
+    "decay|number|norm|weight|logarithms"
+)
+FROM_THE_PAPER = {  # section of DiPaCo
+    "topology": "2.3",
+    "topology.levels.experts": "2.3",
+    "base.steps": "4",
+    "routing.kind": "2.4",
+    "routing.prefix_tokens": "2.4",
+    "data.prefix_tokens": "2.4",
+    "routing.overlap": "2.4",
+    "routing.alternations": "2.4",
+    "routing.target_share": "2.4",
+    "routing.rule": "2.4",
+    "inner.steps": "4",
+    "inner.batch_size": "4",
+    "inner.learning_rate": "4",
+    "inner.warmup_steps": "4",
+    "inner.weight_decay": "4",
+    "inner.hold_out": "2.7",
+    "outer.learning_rate": "4",
+    "outer.momentum": "4",
+    "outer.rescale_by_fan_in": "2.7",
+    "outer.weigh_by_documents": "2.7",
+    "outer.path_share": "3",
+    "outer.synchronous": "4.5",
+    "reroute.every": "2.4",
+    "reroute.steps": "2.4",
+}
+
+
+def test_the_page_is_what_the_command_gives():
+    given = (CONFIGS / "settings.md").read_text()
+    assert given == settings_page.page(), "python tools/settings_page.py > configs/settings.md"
+
+
+def test_every_setting_is_there_and_no_other():
+    """The names that `--set` takes, from the values of a config."""
+    named = set(settings(load_config("toy")))
+    assert ALL.keys() - named == {"topology", *(name for name in ALL if "levels." in name)}
+    assert named <= ALL.keys()
+    rows = re.findall(r"^\| `([\w.]+)` \|", settings_page.page(), re.MULTILINE)
+    assert rows == list(ALL)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_setting_has_a_sentence(name):
+    sentence = ALL[name].sentence
+    assert re.fullmatch(r"[A-Z`].{15,}\.", sentence), sentence
+    assert len(sentence.split()) >= 4
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_has_its_unit(name):
+    assert re.search(rf"\b({UNITS})\b", ALL[name].sentence, re.IGNORECASE), ALL[name].sentence
+
+
+@pytest.mark.parametrize("name", FROM_THE_PAPER)
+def test_what_comes_from_the_paper_says_from_where(name):
+    section = re.escape(FROM_THE_PAPER[name])
+    assert re.search(rf"DiPaCo\b[^)]*section {section}(?!\.?\d)", ALL[name].sentence)
+
+
+def test_every_group_says_what_it_is():
+    for group in groups_of(RunConfig):
+        assert group.sentence.endswith("."), group
+        assert len(group.sentence.split()) >= 4, group
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in ALL.items() if each.choices and "mesh.rules" not in name]
+)
+def test_a_choice_says_what_each_of_its_values_does(name):
+    for value in ALL[name].choices:
+        assert f"`{value}`" in ALL[name].sentence
+
+
+def test_the_two_prefixes_are_told_apart():
+    data, routing = ALL["data.prefix_tokens"].sentence, ALL["routing.prefix_tokens"].sentence
+    assert "perplexity" in data.partition(";")[0]
+    assert "`routing.prefix_tokens`" in data
+    assert "router reads" in routing.partition(":")[0]
+    assert "`data.prefix_tokens`" in routing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Oven:
+    """How bread is
+    baked."""
+
+    degrees: int
+    """Heat, in degrees
+    Celsius."""
+    minutes: float | None = None
+    fan: Literal["on", "off"] = "on"
+    """Whether the fan is `on` or `off`."""
+    loaves: tuple[int, ...] = ()
+    """Loaves of each size."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kitchen:
+    """All of it."""
+
+    oven: Oven
+    flour: tuple[str, ...] = ("rye", "wheat")
+    """Kinds of flour."""
+
+
+def test_a_sentence_is_the_text_below_its_field_and_a_field_without_one_has_none():
+    assert sentences_of(Oven) == {
+        "degrees": "Heat, in degrees Celsius.",
+        "fan": "Whether the fan is `on` or `off`.",
+        "loaves": "Loaves of each size.",
+    }
+    top, oven = groups_of(Kitchen)
+    assert [each.name for each in top.settings] == ["flour"]
+    assert (oven.name, oven.sentence) == ("oven", "How bread is baked.")
+    degrees, minutes, fan, _ = oven.settings
+    assert degrees.default is REQUIRED
+    assert (minutes.name, minutes.sentence) == ("oven.minutes", "")
+    assert fan.choices == ("on", "off")
+    assert [describe_kind(each) for each in oven.settings] == [
+        "a whole number; no default",
+        "a number, or None; default None",
+        "one of on, off; default on",
+        "whole numbers; default ()",
+    ]
+    assert describe_kind(top.settings[0]) == "texts; default rye,wheat"
+
+
+def test_a_name_finds_a_setting_with_or_without_its_group_or_a_whole_group():
+    def names(name):
+        return [each.name for group in find(RunConfig, name) for each in group.settings]
+
+    assert names("inner.steps") == ["inner.steps"]
+    assert names("prefix_tokens") == ["data.prefix_tokens", "routing.prefix_tokens"]
+    assert names("mesh")[0] == "mesh.data"
+    assert names("mesh")[-1] == "mesh.rules.feed_forward"
+    assert names("topology") == ["topology", *(name for name in ALL if "topology." in name)]
+    assert names("") == list(ALL)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(True, "true"), (None, "None"), ((), "()"), ((2, 4), "2,4"), (4e-4, "0.0004"), ("x", "x")],
+)
+def test_a_value_is_shown_as_it_is_set(value, words):
+    assert value_in_words(value) == words
+
+
+def explained(capsys, *words: str) -> str:
+    assert main(["config", "show", "toy", *words]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_setting_is_explained_with_its_type_default_value_and_sentence(capsys):
+    assert explained(capsys, "--explain", "inner.steps", "--set", "inner.steps=7") == (
+        f"inner.steps = 7 a whole number; default 150 {ALL['inner.steps'].sentence}"
+    )
+    said = explained(capsys, "--explain", "outer.codec")
+    assert said.startswith("outer.codec = none one of none, bfloat16, int8; default none How")
+
+
+def test_a_group_is_explained_and_so_is_everything(capsys):
+    said = explained(capsys, "--explain", "base")
+    assert said.startswith("[base] The dense model that all modules start from")
+    assert "base.steps = 4 a whole number; default 24000" in said
+    assert "base.steps_per_phase = 2" in said
+    assert "inner" not in said
+    said = explained(capsys, "--explain")
+    assert all(f"{name} " in said for name in ALL)
+    said = explained(capsys, "--explain", "topology")
+    assert "level early: 2 experts, owns embed, block_00 level late" in said
+
+
+def test_a_name_that_no_setting_has_is_answered_with_one(capsys):
+    assert main(["config", "show", "toy", "--explain", "inner.step"]) == 2
+    assert "`inner.step` is not a setting. Did you mean `inner.steps`?" in capsys.readouterr().err

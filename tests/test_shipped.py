@@ -1,0 +1,65 @@
+"""Shipped configs are found by name, from any folder, and copied to be edited."""
+
+from pathlib import Path
+
+import pytest
+
+from dipaco import shipped
+from dipaco.cli.main import main
+from dipaco.errors import BadConfigFile
+from dipaco.overrides import load_config, load_sweep
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def test_every_config_and_sweep_has_a_name_of_its_own():
+    files = [*CONFIGS.glob("*.py"), *(CONFIGS / "ablations").glob("*.py")]
+    assert sorted(shipped.shipped_files().values()) == sorted(files)
+
+
+def test_a_name_is_a_shipped_config_and_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config("quickstart", ["seed=3"]).seed == 3
+    assert load_config("quickstart") == load_config(CONFIGS / "quickstart.py")
+    assert load_sweep(Path("sharing")) == load_sweep(CONFIGS / "ablations" / "sharing.py")
+    (tmp_path / "quickstart").write_text("from toy import run")
+    assert load_config("quickstart").name == "toy"
+
+
+@pytest.mark.parametrize(
+    ("name", "offer"),
+    [
+        ("quikstart", "did you mean `quickstart`"),
+        ("configs/toys.py", "`toy`"),
+        ("x", "shipped are"),
+    ],
+)
+def test_a_name_that_is_not_there_is_answered_with_one_that_is(name, offer):
+    with pytest.raises(BadConfigFile, match=offer):
+        load_config(name)
+
+
+def test_a_copy_is_a_config_of_ones_own_and_never_overwrites(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["config", "copy", "quickstart", "my.py"]) == 0
+    assert "dipaco train my.py --run DIR" in capsys.readouterr().out
+    assert load_config("my.py") == load_config("quickstart")
+    assert main(["config", "copy", "toy", "my.py"]) == 2
+    assert "ConfigExists" in capsys.readouterr().err
+    assert load_config("my.py") == load_config("quickstart")
+    assert main(["config", "copy", "quikstart", "other.py"]) == 2
+    assert "did you mean `quickstart`" in capsys.readouterr().err
+
+
+def test_each_sweep_can_be_copied_and_still_finds_what_it_imports(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for file in (CONFIGS / "ablations").glob("*.py"):
+        assert main(["config", "copy", file.stem, f"my_{file.name}"]) == 0
+        assert load_sweep(tmp_path / f"my_{file.name}").keys() == load_sweep(file).keys()
+
+
+def test_the_list_names_each_with_what_it_is(capsys):
+    assert main(["config", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(shipped.shipped_files())
+    assert all(len(line.split()) > 3 for line in lines)

@@ -1,0 +1,95 @@
+"""`tools/lockstep.py`: each side at its best rate, by tokens, by bytes and by hours."""
+
+import dataclasses
+
+import lockstep
+import pytest
+from support.curves import tries
+
+from tests.tools.test_race import row as row_of
+
+MEGABYTES = 10**6
+
+
+def row(name, perplexity, phases, num_bytes, parameters=1_000_000):
+    return dataclasses.replace(
+        row_of(f"{name} phases {phases}", perplexity),
+        steps=100 + 50 * phases,
+        tokens=1_000_000 * phases,
+        parameters_per_path=parameters,
+        bytes_per_machine=num_bytes,
+        machine_seconds=2.0 * (100 + 50 * phases),
+    )
+
+
+ROWS = (
+    row("data_parallel 4 rate 0.006", 50.0, 2, 900 * MEGABYTES),
+    row("data_parallel 4 rate 0.012", 48.0, 2, 900 * MEGABYTES),
+    row("data_parallel 4 rate 0.024", 49.0, 2, 900 * MEGABYTES),
+    row("data_parallel 4 rate 0.012", 40.0, 4, 1800 * MEGABYTES),
+    row("2x2 private rate 0.006", 52.0, 2, 9 * MEGABYTES),
+    row("2x2 private rate 0.012", 38.0, 4, 18 * MEGABYTES),
+    row("4x4 private rate 0.012", 1.0, 4, 18 * MEGABYTES),
+)
+
+
+@pytest.fixture(scope="module")
+def curves():
+    ensemble = row("2x2 private rate 0.012", 30.0, 4, 18 * MEGABYTES, parameters=3_000_000)
+    bound = dataclasses.replace(ensemble, name=f"{ensemble.name}_best_path")
+    likely = row("2x2 private rate 0.012", 37.0, 4, 18 * MEGABYTES)
+    likely = dataclasses.replace(likely, name=f"{likely.name}_by_likelihood")
+    return lockstep.curves_of(tries([*ROWS, bound, likely], rate=0.0, phases=0), 4)
+
+
+def test_each_comes_with_its_best_rate_and_only_with_those_of_as_many_machines(curves):
+    assert list(curves) == ["data_parallel 4", "2x2 private", "2x2 private_by_likelihood"]
+    first, second = curves["data_parallel 4"]
+    assert (first.phases, first.perplexity, first.rate) == (2, 48.0, 0.012)
+    assert first.rates == (0.006, 0.012, 0.024)
+    assert (second.tokens, second.num_bytes) == (4.0, 1800 * MEGABYTES)
+    assert [point.perplexity for point in curves["2x2 private_by_likelihood"]] == [37.0]
+
+
+def test_rows_that_are_asked_for_are_shown_too():
+    bound = dataclasses.replace(ROWS[5], name=f"{ROWS[5].name}_best_path")
+    found = tries([*ROWS, bound], rate=0.0, phases=0)
+    assert "2x2 private_best_path" in lockstep.curves_of(found, 4, ["_best_path"])
+
+
+def test_hours_are_of_the_steps_and_then_of_the_bytes(curves):
+    first, _ = curves["data_parallel 4"]
+    assert first.seconds == 400.0
+    assert first.hours(20.0) == pytest.approx((400 + 360) / 3600)
+
+
+def test_the_table_has_a_line_for_every_budget_and_the_gap_to_lock_step(curves):
+    lines = lockstep.table(curves, [20.0, 100.0]).splitlines()
+    assert lines[0].endswith("| bytes | hours at 20 | hours at 100 |")
+    assert lines[2] == "| 2 | 2.0 | data_parallel 4 | 48.00 (0.012) |  | 900 MB | 0.211 | 0.131 |"
+    assert lines[3] == "| 2 | 2.0 | 2x2 private | 52.00 (0.006) | +8.3% | 9 MB | 0.112 | 0.111 |"
+    assert len(lines) == 2 + 5
+
+
+def test_who_is_ahead_at_equal_tokens_and_at_equal_hours(curves):
+    assert lockstep.crossings(curves)[0] == (
+        "- 2x2 private: ahead at 4 phases of data_parallel 4 (+8.3% at 2, -5.0% at 4)"
+    )
+    first, _ = lockstep.within(curves, 20.0)
+    assert first == (
+        "- 0.211 hours at 20 Mbit/s: lock-step 48.00 (2 phases); 2x2 private 38.00 (4 phases), "
+        "2x2 private_by_likelihood 37.00 (4 phases)"
+    )
+    at_once, _ = lockstep.within(curves, 1e9)
+    assert at_once.endswith("lock-step 48.00 (2 phases); 2x2 private 52.00 (2 phases)")
+
+
+def test_a_best_rate_at_the_edge_of_those_tried_is_named(curves):
+    named = "\n".join(lockstep.untuned(curves))
+    assert "data_parallel 4, 2 phases" not in named
+    assert "- 2x2 private, 4 phases: best at 0.012, of 0.012" in named
+
+
+def test_the_curves_are_drawn(curves, tmp_path):
+    lockstep.draw({4: curves}, [20.0, 100.0], tmp_path / "lockstep.png")
+    assert (tmp_path / "lockstep.png").stat().st_size > 1000

@@ -1,0 +1,56 @@
+"""A worker that breaks rules on order, as storms have them: an order is carried out."""
+
+from types import SimpleNamespace
+
+import misbehave
+import pytest
+
+from dipaco.control.commit import Commit
+from dipaco.control.tasks import Claim, Contribution, Task
+from dipaco.errors import ClaimLost
+from dipaco.receipt import Receipt
+from dipaco.topology import ModuleId
+from dipaco.workers.tasks import train
+
+CLAIM = Claim(Task("train", "modular", "1", 0), task_id=1, attempt=1, worker="w")
+TRUE = Contribution(
+    arm="modular",
+    path=1,
+    module=ModuleId("late", 0),
+    phase=0,
+    base_digest="digest",
+    message=Receipt("message", "digest", 8),
+)
+
+
+def test_a_corruption_whose_claim_is_lost_is_made_again_with_the_next(monkeypatch, tmp_path):
+    """Others have the task by then, and record a true contribution."""
+    lost = iter([True, False, False])
+
+    def record(*_):
+        if next(lost):
+            raise ClaimLost(task=CLAIM.task)
+        return []
+
+    monkeypatch.setattr(Commit, "finish", record)
+    monkeypatch.setattr(train, "_finish", lambda run, begun: [TRUE])
+    monkeypatch.setattr(misbehave, "corrupted", lambda run, fact, wanted: wanted)
+    misbehave.corrupt_on_order(misbehave.OrderFile(tmp_path / "w"))
+    order, done = tmp_path / "w.order", tmp_path / "w.done"
+    order.write_text("NaN")
+    commit, begun = Commit.__new__(Commit), SimpleNamespace(claim=CLAIM)
+    sent = []
+
+    def work():
+        sent.append(train._finish(None, begun))
+        commit.finish(None, CLAIM, sent[-1])
+
+    with pytest.raises(ClaimLost):
+        work()
+    assert order.read_text() == "NaN"
+    assert not done.exists()
+    work()
+    work()
+    assert sent == [["NaN"], ["NaN"], [TRUE]]
+    assert done.read_text() == "NaN\n"
+    assert not order.exists()

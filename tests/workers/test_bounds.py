@@ -1,0 +1,34 @@
+"""Where shards are outside their bounds, `status` and the report say so with figures."""
+
+import dataclasses
+
+from dipaco.observe.details import details
+from dipaco.runs.status import status_of
+from dipaco.workers.tasks.report import make_report
+from tests.workers.conftest import CONFIG
+from tests.workers.test_recovery import finish
+
+
+def test_status_and_report_say_which_shards_are_outside_and_by_how_much(begin):
+    routing = dataclasses.replace(CONFIG.routing, capacity=1.0, floor=1.0)  # all alike: too much
+    run = begin(dataclasses.replace(CONFIG, routing=routing, phases=1))
+    finish(run)
+    documents = run.stage("route").summary["documents"]
+    largest = max(range(4), key=documents.__getitem__)
+    figures = f"path {largest} {documents[largest] / sum(documents):.1%}"
+    assert len(set(documents)) > 1, "the bounds hold for the training documents, too"
+    status = status_of(run)
+    shown = "\n".join(details(status))
+    (note,) = (note for note in make_report(run).notes if "outside" in note)
+    for said in (status["outside_bounds"], shown, note):
+        assert figures in said
+        assert "mean 25.0% to 25.0%" in said
+
+
+def test_where_all_are_inside_nothing_is_said(begin):
+    routing = dataclasses.replace(CONFIG.routing, capacity=None, floor=0.0)
+    run = begin(dataclasses.replace(CONFIG, routing=routing, phases=1))
+    finish(run)
+    status = status_of(run)
+    assert status["outside_bounds"] == ""
+    assert "outside" not in "\n".join([*details(status), *make_report(run).notes])

@@ -1,0 +1,259 @@
+"""A run that is routed by likelihood: evaluation and serving against full forward passes."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco.config import MODULAR
+from dipaco.data.first_tokens import first_tokens
+from dipaco.data.pack import load_plan
+from dipaco.errors import SettingsDisagree
+from dipaco.model.lm import forward
+from dipaco.runs.errors import NotAllPaths
+from dipaco.runs.evaluate_texts import evaluate_texts
+from dipaco.runs.opening import create_or_open
+from dipaco.runs.routing import features, paths_of_prefixes, router_of
+from dipaco.serving.dispatch import Dispatcher, dispatch
+from dipaco.store.tensors import load_tree
+from dipaco.workers.scoring import document_scores
+from tests.workers.conftest import CONFIG, worker_of
+
+PREFIX, PRIOR = CONFIG.data.prefix_tokens, 0.05
+RUN = dataclasses.replace(
+    CONFIG,
+    inner=dataclasses.replace(CONFIG.inner, learning_rate=3e-2),
+    evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=1),
+    routing=dataclasses.replace(CONFIG.routing, rule="likelihood", shortlist=3, prior=PRIOR),
+)
+
+
+@pytest.fixture(scope="module")
+def finished(programs, corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("likelihood")
+    shutil.copytree(corpus, folder / "corpus")
+    run, _ = create_or_open(folder, RUN)
+    run.programs = programs
+    worker = worker_of(run)
+    while worker.run_once():
+        pass
+    assert not run.ledger.queue.unfinished()
+    yield run
+    run.ledger.close()
+
+
+def by_hand(run, phase):
+    """By plain sums over the full forward pass of each document alone: under every path the
+    log-likelihood of each token; and the paths by features, best first.
+    """
+    documents = run.corpus.documents("valid")
+    tokens, lengths = first_tokens(run.corpus, documents, RUN.data.length)
+    release = run.ledger.facts.release(MODULAR, phase)
+    apply = jax.jit(lambda parts, tokens: forward(RUN.model, parts, tokens)[0])
+    values = np.zeros((4, *tokens.shape))
+    for path in range(4):
+        parts = run.path_of(release, path)
+        for n, (row, length) in enumerate(zip(tokens, lengths, strict=True)):
+            logits = np.asarray(apply(parts, row[None])[0], np.float64)
+            log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+            for t in range(1, length):
+                values[path, n, t] = log_p[t - 1, row[t]]
+    cost = router_of(run, release).costs(
+        features(run, tokens[:, :PREFIX], lengths.clip(max=PREFIX))
+    )
+    return values, lengths, np.argsort(cost, axis=1, kind="stable")
+
+
+def test_evaluation_is_what_full_forward_passes_say(finished):
+    run = finished
+    evaluated = {e.phase: e for e in run.ledger.facts.evaluations() if e.arm == MODULAR}
+    for phase in (1, 3):  # scored under the shortlist, and under every path
+        values, lengths, order = by_hand(run, phase)
+        score = values[:, :, :PREFIX].sum(axis=2)
+        score[order[:, 0], np.arange(len(order))] += PRIOR
+        score[order[:, 3], np.arange(len(order))] = -np.inf  # the one outside the shortlist
+        chosen = score.argmax(axis=0)
+        assert (chosen != order[:, 0]).any()
+        count = (lengths - PREFIX).clip(min=0)
+        sums = values[:, :, PREFIX:].sum(axis=2)
+
+        def perplexity(sum_N, count=count):
+            return np.exp(-sum_N.sum() / count.sum())
+
+        everyone = np.arange(len(order))
+        assert evaluated[phase].perplexity == pytest.approx(perplexity(sums[chosen, everyone]))
+        if phase == 3:
+            others = evaluated[phase].other_rows
+            names = ("by_features", "wrong_path", "ensemble_2", "ensemble", "ensemble_renewed")
+            assert set(others) == set(names)
+            wrong = np.ones(sums.shape, bool)
+            wrong[chosen, everyone] = False
+            mean_N = np.where(wrong, sums, 0).sum(axis=0) / 3
+            assert others["wrong_path"] == pytest.approx(perplexity(mean_N))
+            by_features = perplexity(sums[order[:, 0], everyone])
+            assert others["by_features"] == pytest.approx(by_features)
+            score = values[:, :, :PREFIX].sum(axis=2)
+            score[order[:, 0], everyone] += PRIOR
+            weight = np.exp((score - score.max(axis=0)) / RUN.evaluation.ensemble_temperature)
+            weight /= weight.sum(axis=0)
+            mixed = np.log(np.einsum("pn,pnt->nt", weight, np.exp(values)))[:, PREFIX:]
+            assert others["ensemble"] == pytest.approx(perplexity(mixed.sum(axis=1)))
+        else:
+            assert evaluated[phase].other_rows == {}
+
+    for phase in (1, 3):  # what the bootstrap over documents draws from
+        scores = document_scores(run, MODULAR, phase)
+        assert (np.diff(scores.documents) > 0).all()
+        assert np.exp(-scores.sums.sum() / scores.counts.sum()) == pytest.approx(
+            evaluated[phase].perplexity
+        )
+
+    report = json.loads(run.layout.report("json").read_bytes())
+    names = [row["name"] for row in report["rows"]]
+    assert names == [
+        *("modular", "modular_by_features", "modular_ensemble_2", "modular_ensemble"),
+        *("modular_ensemble_renewed", "modular_best_path"),
+    ]
+    assert any("3 of 4 paths read them too" in note for note in report["notes"])
+
+
+def test_a_shortlist_of_more_paths_than_there_are_is_refused():
+    with pytest.raises(SettingsDisagree, match="is 5, and there are 4 paths"):
+        dataclasses.replace(CONFIG, routing=dataclasses.replace(CONFIG.routing, shortlist=5))
+
+
+@pytest.mark.parametrize("shortlist", [3, None])
+def test_a_prompt_goes_where_evaluation_sends_its_tokens(finished, monkeypatch, shortlist):
+    routing = dataclasses.replace(RUN.routing, shortlist=shortlist)
+    run = finished
+    monkeypatch.setattr(run, "config", dataclasses.replace(RUN, routing=routing))
+    release = run.ledger.facts.release(MODULAR)
+    documents = run.corpus.documents("valid")
+    tokens, lengths = first_tokens(run.corpus, documents, PREFIX)
+    lengths = np.where(np.arange(len(lengths)) % 3, lengths, 5)  # some are short prompts
+    tokens *= np.arange(PREFIX) < lengths[:, None]
+    expected = paths_of_prefixes(run, release, routing, tokens, lengths)
+    dispatcher = Dispatcher(run, release)
+    start = run.corpus.edges.tokens.start
+    for row, length, path in zip(tokens, lengths, expected, strict=True):
+        choice = dispatch(run, release, row[:length], dispatcher=dispatcher)
+        assert (choice.path, choice.rule) == (path, "likelihood")
+        assert choice.ranking()[0] == path
+        assert len(choice.ranking()) == (shortlist or 4)
+        assert dispatch(run, release, np.append(start, row[:length]), None, dispatcher).path == path
+    assert (
+        expected
+        != paths_of_prefixes(
+            run, release, dataclasses.replace(routing, rule="features"), tokens, lengths
+        )
+    ).any()
+
+    stats = dispatcher.stats()
+    distinct = {row[:length].tobytes() for row, length in zip(tokens, lengths, strict=True)}
+    assert (stats.prompts, stats.prefills) == (len(distinct), len(distinct) * (shortlist or 4))
+    assert stats.path_tokens == (shortlist or 4) * stats.base_tokens > 0
+    single = dispatch(run, release, tokens[0][:1], dispatcher=dispatcher)
+    by_features = dispatch(run, release, tokens[0][:1], rule="features")
+    assert (single.path, by_features.rule) == (by_features.path, "features")
+
+
+def test_evaluation_of_texts_is_that_of_the_run(finished):
+    run = finished
+    release = run.ledger.facts.release(MODULAR)
+    (last,) = (e for e in run.ledger.facts.evaluations() if (e.arm, e.phase) == (MODULAR, 3))
+    tokenizer = run.corpus.tokenizer()
+    texts = [tokenizer.decode(ids) for ids in run.corpus.tokens(run.corpus.documents("valid"))]
+    assert evaluate_texts(run, release, texts, beginnings=True)["perplexity"] == pytest.approx(
+        last.perplexity
+    )
+    by_features = evaluate_texts(run, release, texts, rule="features", beginnings=True)
+    assert by_features["perplexity"] == pytest.approx(last.other_rows["by_features"])
+
+
+def test_a_release_without_all_its_paths_is_refused(finished):
+    run = finished
+    release = run.ledger.facts.release(MODULAR)
+    prompt = np.arange(5, dtype=np.int32)
+    fewer = release._replace(paths=release.paths[:3])
+    with pytest.raises(NotAllPaths, match="it has 3 paths of 4"):
+        Dispatcher(run, fewer)
+    with pytest.raises(NotAllPaths, match="it has 3 paths of 4"):
+        evaluate_texts(run, fewer, ["word " * 40])
+    late = next(digest for module, digest in release.paths[3].items() if module.startswith("late"))
+    run.objects.file(release.objects[late]).unlink()
+    both = dataclasses.replace(RUN.routing, shortlist=None)
+    run.config = dataclasses.replace(RUN, routing=both)
+    with pytest.raises(NotAllPaths, match=r"path \d cannot be read"):
+        dispatch(run, release, prompt)
+    with pytest.raises(NotAllPaths, match=r"path \d cannot be read"):
+        evaluate_texts(run, release, ["word " * 40])
+    assert dispatch(run, release, prompt, rule="features").scores is not None
+
+
+ALTERNATED = dataclasses.replace(
+    RUN, routing=dataclasses.replace(RUN.routing, alternations=(1,), shortlist=None)
+)
+
+
+@pytest.mark.parametrize("capacity", [pytest.param(None, marks=pytest.mark.slow), 1.0])
+def test_an_alternation_gives_documents_to_the_paths_that_find_them_likeliest(begin, capacity):
+    bounds = {"capacity": capacity, "floor": 0.0 if capacity is None else 1.0}
+    routing = dataclasses.replace(ALTERNATED.routing, **bounds)
+    run = begin(dataclasses.replace(ALTERNATED, routing=routing))
+    worker = worker_of(run)
+    while run.ledger.facts.num_labelled(MODULAR, 1) < 4:
+        assert worker.run_once()
+    assert worker.run_once()  # the shards
+    after, router = run.stage("route", 1), run.router_of(run.stage("route"))
+    assert after.artifacts["router"] == run.stage("route").artifacts["router"]
+
+    def scored(split):
+        documents = run.corpus.documents(split)
+        tokens, lengths = first_tokens(run.corpus, documents, PREFIX)
+        score = np.zeros((len(documents), 4))
+        for path in range(4):
+            parts = run.parts_at(MODULAR, path, 1)
+            logits = np.asarray(forward(RUN.model, parts, tokens)[0], np.float64)
+            log_p = logits - np.log(np.exp(logits).sum(axis=2, keepdims=True))
+            next_ = np.take_along_axis(log_p[:, :-1], tokens[:, 1:, None], axis=2)[:, :, 0]
+            is_token = np.arange(1, PREFIX) < lengths[:, None]
+            score[:, path] = np.where(is_token, next_, 0).sum(axis=1)
+        by_features = router.assign(features(run, tokens, lengths))[:, 0]
+        score[np.arange(len(documents)), by_features] += PRIOR
+        return documents, score
+
+    documents, score = scored("train")
+    of_router = scored("router")[1]
+    price = load_tree(run.objects, after.artifacts["labels"])["prices"]
+    if capacity is None:
+        assert not price.any()
+    else:
+        count = np.bincount((of_router - price).argmax(axis=1), minlength=4)
+        assert count.max() <= -(-len(of_router) // 4)
+        assert count.min() >= len(of_router) // 4
+    net = np.sort(score - price, axis=1)
+    is_clear = net[:, -1] - net[:, -2] > 1e-4  # a tie may go either way by rounding
+    assert is_clear.mean() > 0.9
+    chosen = (score - price).argmax(axis=1)
+    for path, plan in enumerate(run.shards_of(after).plans):
+        trained = load_plan(Path(run.objects.file(plan))).documents
+        expected = documents[is_clear & (chosen == path)]
+        assert set(expected) <= set(trained)
+    assert sum(after.summary["documents"]) == len(documents)
+    assert after.summary["after_calibration"] == count.tolist() if capacity else True
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"overlap": 3, "shortlist": 2}, "documents train paths of their shortlists"),
+        ({"target_share": (0.25,) * 4}, "`routing.target_share` is set, and `routing.rule`"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(settings, problem):
+    with pytest.raises(SettingsDisagree, match=problem):
+        dataclasses.replace(ALTERNATED, routing=dataclasses.replace(ALTERNATED.routing, **settings))

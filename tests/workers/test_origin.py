@@ -1,0 +1,118 @@
+"""What a run that starts from another takes from there: its text, its costs, its perplexity."""
+
+import dataclasses
+import shutil
+
+import pytest
+
+from dipaco.config import DENSE, MODULAR, EvaluationSettings
+from dipaco.runs.opening import create_or_open
+from dipaco.topology import Level, Topology
+from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.errors import TextChanged
+from dipaco.workers.execution import execute
+from dipaco.workers.origin import from_run
+from dipaco.workers.tasks.report import make_report
+from tests.workers.conftest import CONFIG, EVERYTHING, never
+from tests.workers.test_recovery import finish
+
+CONFIG = dataclasses.replace(CONFIG, evaluation=EvaluationSettings(every_phases=1))
+BASE_STEPS, STEPS = CONFIG.base.steps, CONFIG.inner.steps  # of a phase
+
+
+def test_another_text_than_that_of_the_base_model_is_refused(corpus, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "corpus").symlink_to(corpus)
+    given = {"origin": "--from there@base", "corpus": "0" * 32}
+    run, _ = create_or_open(tmp_path / "run", CONFIG, given)
+    claim = run.ledger.queue.claim("test")
+    assert claim is not None
+    with pytest.raises(TextChanged, match="`--from there@base` was trained on"):
+        execute(run, claim, NullCallbacks(), never)
+    run.ledger.close()
+
+
+@pytest.fixture(scope="module")
+def source(programs, corpus, tmp_path_factory):
+    """The folder of a finished run, and its report."""
+    folder = tmp_path_factory.mktemp("source") / "run"
+    shutil.copytree(corpus, folder / "corpus")
+    run, _ = create_or_open(folder, CONFIG)
+    run.programs = programs
+    finish(run)
+    report = make_report(run)
+    run.ledger.close()
+    return folder, report
+
+
+@pytest.fixture
+def report_of(programs, tmp_path):
+    """`report_of(config, "DIR@PHASE")` -> the report of a run that starts from there."""
+    numbers = iter(range(9))
+
+    def report_of(config, start):
+        folder = tmp_path / f"run{next(numbers)}"
+        run, _ = create_or_open(folder, config, from_run(config, folder, start))
+        run.programs = programs
+        finish(run)
+        try:
+            return folder, make_report(run)
+        finally:
+            run.ledger.close()
+
+    return report_of
+
+
+def row_of(report, name):
+    (row,) = (row for row in report.rows if row.name == name)
+    return row
+
+
+def test_the_steps_of_the_source_count_and_the_curve_begins_where_training_began(source, report_of):
+    folder, there = source
+    # At this rate nothing moves: the first point is what this run would have measured itself.
+    inner = dataclasses.replace(CONFIG.inner, learning_rate=1e-12)
+    still = dataclasses.replace(CONFIG, phases=1, inner=inner, baselines=(DENSE,))
+    new, report = report_of(still, f"{folder}@2")
+    first, last = report.curves[MODULAR]
+    assert first == there.curves[MODULAR][2] == (BASE_STEPS + 2 * STEPS, first[1])
+    assert last == (BASE_STEPS + 3 * STEPS, pytest.approx(first[1], rel=1e-6))
+    assert report.base == there.base
+    assert report.curves[DENSE][0] == there.curves[MODULAR][0]  # the base model, for the dense one
+    assert {steps for steps, _ in report.losses[MODULAR]["0"]} == {
+        BASE_STEPS + 2 * STEPS + step for step in range(1, STEPS + 1)
+    }
+    row, all_of_it = row_of(report, MODULAR), row_of(there, MODULAR)
+    assert (row.steps, row.steps_elsewhere) == (BASE_STEPS + 3 * STEPS, 2 * STEPS)
+    assert (row.tokens, row.flops) == (all_of_it.tokens, all_of_it.flops)
+    assert (row.bytes_sent, row.bytes_per_machine) == (
+        all_of_it.bytes_sent, all_of_it.bytes_per_machine
+    )  # fmt: skip
+    assert row.machine_seconds > 0
+    dense = row_of(report, DENSE)
+    assert (dense.steps, dense.steps_elsewhere) == (BASE_STEPS + STEPS, 0)
+    (note,) = (note for note in report.notes if f"{folder}@2" in note and "steps" in note)
+    assert note.startswith(
+        f"modular has taken {BASE_STEPS + 3 * STEPS} steps, of these {2 * STEPS} as modules of "
+        f"{folder}@2 and {BASE_STEPS} as its base model"
+    )
+    _, third = report_of(still, f"{new}@1")  # from a run that itself began so
+    assert row_of(third, MODULAR).steps == BASE_STEPS + 4 * STEPS
+    assert third.curves[MODULAR][0] == last
+
+
+ONE_MODEL = Topology(levels=(Level(name="all", parts=EVERYTHING),))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"topology": ONE_MODEL}, {"evaluation": EvaluationSettings(every_phases=1, batch_size=3)}],
+    ids=["another topology", "another evaluation"],
+)
+def test_where_the_first_perplexity_is_not_known_the_curve_begins_with_the_next(
+    source, report_of, changed
+):
+    folder, _ = source
+    _, report = report_of(dataclasses.replace(CONFIG, phases=1, **changed), f"{folder}@2")
+    assert [steps for steps, _ in report.curves[MODULAR]] == [BASE_STEPS + 3 * STEPS]
+    assert report.base is None, "no arm starts from it"

@@ -1,0 +1,86 @@
+"""A run whose router is a small language model for each path, fitted by balanced EM."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dipaco.config import MODULAR
+from dipaco.data.first_tokens import first_tokens
+from dipaco.errors import BadSetting
+from dipaco.model.config import flops_per_token
+from dipaco.model.lm import forward
+from dipaco.routing.config import SmallModelSettings
+from dipaco.runs.routing import paths_of_prefixes
+from dipaco.runs.small_models import small_config
+from dipaco.serving.dispatch import Dispatcher
+from dipaco.serving.warm_up import WarmUp
+from dipaco.store.tensors import load_tree
+from dipaco.workers.tasks.report import make_report
+from tests.workers.conftest import CONFIG, worker_of
+
+PREFIX = CONFIG.data.prefix_tokens
+RUN = dataclasses.replace(
+    CONFIG,
+    phases=1,
+    evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=1),
+    routing=dataclasses.replace(CONFIG.routing, kind="small_models", capacity=1.0, floor=1.0),
+    small_models=SmallModelSettings(rounds=2, steps=15, batch_size=8, d_model=16),
+)
+
+
+def test_documents_and_prompts_go_to_the_small_model_that_finds_them_likeliest(begin):
+    run = begin(RUN)
+    worker = worker_of(run)
+    while worker.run_once():
+        pass
+    assert not run.ledger.queue.unfinished()
+    routing, release = run.stage("route"), run.ledger.facts.release(MODULAR)
+    models = load_tree(run.objects, routing.artifacts["small_models"])
+    assert "small_models" in release.companions
+    model = small_config(RUN.model, RUN.small_models, PREFIX)
+
+    valid = load_tree(run.objects, routing.artifacts["valid"])
+    tokens, lengths = first_tokens(run.corpus, valid["documents"], PREFIX)
+    score = np.zeros((len(tokens), 4))
+    for path in range(4):
+        logits = np.asarray(forward(model, models[f"{path:06d}"], tokens)[0], np.float64)
+        log_p = logits - np.log(np.exp(logits).sum(axis=2, keepdims=True))
+        next_ = np.take_along_axis(log_p[:, :-1], tokens[:, 1:, None], axis=2)[:, :, 0]
+        score[:, path] = np.where(np.arange(1, PREFIX) < lengths[:, None], next_, 0).sum(axis=1)
+    np.testing.assert_array_equal(valid["paths"], score.argmax(axis=1))
+    routed = paths_of_prefixes(run, release, RUN.routing, tokens, lengths)
+    np.testing.assert_array_equal(routed, valid["paths"])
+    dispatcher = Dispatcher(run, release)
+    WarmUp().run(dispatcher.programs())
+    for row, length, path in zip(tokens, lengths, valid["paths"], strict=True):
+        assert dispatcher.route(row[:length], release)[0] == path
+
+    documents = routing.summary["documents"]
+    assert max(documents) - min(documents) <= 1  # capacity and floor 1
+
+    # The router's training stands in the costs of the row that it routes, and in no other's.
+    tokens_learned = 4 * 2 * 15 * 8 * PREFIX
+    tokens_scored = 4 * 2 * len(run.corpus.documents("train")) * PREFIX
+    fit = tokens_learned * flops_per_token(model, PREFIX)
+    fit += tokens_scored * flops_per_token(model, PREFIX, training=False)
+    each = flops_per_token(RUN.model, RUN.data.length)
+    report = make_report(run)
+    assert any("fitting the small models" in note for note in report.notes)
+    for row in report.rows:
+        is_routed = row.name.startswith(MODULAR)
+        assert row.flops == row.tokens * each + (fit if is_routed else 0)
+        assert (row.seconds >= routing.summary["small_models_seconds"]) or not is_routed
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"rounds": 0}, "`small_models.rounds` is 0. Expected 1 or more"),
+        ({"learning_rate": 0.0}, "above 0, and finite"),
+        ({"d_model": 30, "num_heads": 4}, "a multiple of 8"),
+    ],
+)
+def test_bad_settings(settings, expected):
+    with pytest.raises(BadSetting, match=expected):
+        SmallModelSettings(**settings)

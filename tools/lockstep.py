@@ -1,0 +1,236 @@
+"""Paths against as many machines in lock-step, from tables of sweeps: perplexity by tokens, by
+bytes and by hours.
+
+    python tools/lockstep.py runs/lockstep/table.json --plot lockstep.png
+    python tools/lockstep.py runs/lockstep/table.json runs/vocabulary/table.json --also _ensemble
+
+Rows are called as in `configs/ablations/lockstep.py`: `data_parallel P rate RATE phases N` against
+`KxK ANYTHING rate RATE phases N` with K x K = P. At every budget a contender comes with the rate
+that was best for it. All are given the same time for a step, the median of what was measured, since
+a machine of either side does the same work in it; then its bytes, one after another, over a link
+that carries so much up and down together. No transfer overlaps computing.
+"""
+
+import argparse
+import math
+import re
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from support.curves import Tries, looks_of, tries
+
+from dipaco.evaluation.direct_labels import End, arrange, label_ends
+from dipaco.evaluation.style import log_ticks, styled, tidy
+from dipaco.evaluation.tables import columns_as_markdown, num_bytes, seconds_over_link
+from dipaco.sweeps.table import OTHERWISE, SweepRow, SweepTable
+
+LOCK_STEP = re.compile(r"data_parallel (\d+)")
+SHOWN = ("_by_features", "_by_likelihood")  # of the rows that are routed otherwise
+HOUR_SECONDS = 3600
+
+
+class Point(NamedTuple):
+    """How far a contender came at one budget, at its best rate, and at what cost of a machine."""
+
+    phases: int
+    perplexity: float
+    rate: float
+    rates: tuple[float, ...]  # that were tried, ascending
+    tokens: float  # of all machines, for each parameter of a path
+    num_bytes: int
+    seconds: float  # of computing
+
+    def hours(self, megabits: float) -> float:
+        return seconds_over_link(self.seconds, self.num_bytes, megabits) / HOUR_SECONDS
+
+
+Curves = dict[str, list[Point]]  # contender -> its points, budgets ascending; lock-step first
+
+
+def curves_of(found: Tries, machines: int, also: Sequence[str] = ()) -> Curves:
+    """The contenders of so many machines."""
+    k = math.isqrt(machines)
+    names = [name for name in found if name.startswith(f"{k}x{k} ") and _is_shown(name, also)]
+    chosen = {name: found[name] for name in (f"data_parallel {machines}", *sorted(names))}
+    rows = [each.row for of_name in chosen.values() for tried in of_name.values() for each in tried]
+    of_a_step = statistics.median(row.machine_seconds / row.steps for row in rows)
+    size = min(row.parameters_per_path for row in rows)  # ensembles read more than a path
+    return {
+        name: [
+            Point(
+                phases,
+                tried[0].perplexity,
+                tried[0].rate,
+                tuple(sorted(each.rate for each in tried)),
+                tried[0].row.tokens / size,
+                tried[0].row.bytes_per_machine,
+                tried[0].row.steps * of_a_step,
+            )
+            for phases, tried in sorted(of_name.items())
+        ]
+        for name, of_name in chosen.items()
+    }
+
+
+def _is_shown(name: str, also: Sequence[str]) -> bool:
+    suffix = OTHERWISE.search(name)
+    return suffix is None or suffix[0] in (*SHOWN, *also)
+
+
+def table(curves: Curves, links: Sequence[float]) -> str:
+    """Markdown: a line for every contender at every budget."""
+    lock_step, *_ = curves.values()
+    bar = {point.phases: point.perplexity for point in lock_step}
+    headings = ["phases", "tokens a parameter", "row", "perplexity (rate)", "to lock-step", "bytes"]
+    lines = []
+    for phases in sorted({point.phases for points in curves.values() for point in points}):
+        for name, points in curves.items():
+            for point in (point for point in points if point.phases == phases):
+                gap = f"{point.perplexity / bar[phases] - 1:+.1%}" if phases in bar else ""
+                lines.append(
+                    [
+                        str(phases),
+                        f"{point.tokens:.1f}",
+                        name,
+                        f"{point.perplexity:.2f} ({point.rate:g})",
+                        gap if points is not lock_step else "",
+                        num_bytes(point.num_bytes),
+                        *(f"{point.hours(link):.3g}" for link in links),
+                    ]
+                )
+    return columns_as_markdown([*headings, *(f"hours at {link:g}" for link in links)], lines)
+
+
+def crossings(curves: Curves) -> list[str]:
+    """At equal tokens: where each contender is ahead of lock-step."""
+    (lock_step, points), *others = curves.items()
+    bar = {point.phases: point.perplexity for point in points}
+    lines = []
+    for name, theirs in others:
+        gaps = {p.phases: p.perplexity / bar[p.phases] - 1 for p in theirs if p.phases in bar}
+        ahead = [phases for phases, gap in gaps.items() if gap < 0]
+        verdict = f"ahead at {_listed(ahead)} phases" if ahead else "behind throughout"
+        shown = ", ".join(f"{gap:+.1%} at {phases}" for phases, gap in gaps.items())
+        lines.append(f"- {name}: {verdict} of {lock_step} ({shown})" if gaps else f"- {name}: none")
+    return lines
+
+
+def within(curves: Curves, megabits: float) -> list[str]:
+    """In the hours that lock-step needs for each of its budgets: how far the others come."""
+    (_, points), *others = curves.items()
+    lines = []
+    for bar in points:
+        hours = bar.hours(megabits)
+        reached = []
+        for name, theirs in others:
+            done = [point for point in theirs if point.hours(megabits) <= hours]
+            if done:
+                best = min(done, key=lambda point: point.perplexity)
+                reached.append(f"{name} {best.perplexity:.2f} ({best.phases} phases)")
+        lines.append(
+            f"- {hours:.3g} hours at {megabits:g} Mbit/s: lock-step {bar.perplexity:.2f} "
+            f"({bar.phases} phases); {', '.join(reached) or 'nobody else is done'}"
+        )
+    return lines
+
+
+def untuned(curves: Curves) -> list[str]:
+    """Where the best rate is the first or the last that was tried: a better one may lie beyond."""
+    return [
+        f"- {name}, {point.phases} phases: best at {point.rate:g}, of {_listed(point.rates)}"
+        for name, points in curves.items()
+        for point in points
+        if point.rate in (point.rates[0], point.rates[-1])
+    ]
+
+
+def _listed(numbers: Iterable[float]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
+
+
+def draw(all_curves: Mapping[int, Curves], links: Sequence[float], file: Path) -> None:
+    """A row of panels for each number of machines; the file's ending chooses the format."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    panels = {
+        "tokens of all, a parameter": lambda point: point.tokens,
+        "bytes of a machine": lambda point: point.num_bytes,
+        **{
+            f"hours at {link:g} Mbit/s": lambda point, link=link: point.hours(link)
+            for link in links
+        },
+    }
+    with styled(2 + 3.4 * len(panels), 3.6 * len(all_curves)) as figure:
+        rows = figure.subplots(len(all_curves), len(panels), sharey="row", squeeze=False)
+        columns = []
+        for (machines, curves), row in zip(all_curves.items(), rows, strict=True):
+            looks = looks_of(curves)
+            perplexities = [point.perplexity for points in curves.values() for point in points]
+            ends = []
+            for axes, (label, cost) in zip(row, panels.items(), strict=True):
+                ends = []
+                for name, points in curves.items():
+                    look = looks[name]
+                    costs = [cost(point) for point in points]
+                    axes.plot(
+                        costs,
+                        [point.perplexity for point in points],
+                        color=look.colour,
+                        linestyle=look.dashes,
+                        marker=look.mark,
+                        markersize=5,
+                        label=name,
+                    )
+                    last = points[-1].perplexity
+                    ends.append(End(f"{name}  {last:.1f}", (costs[-1], last), look))
+                axes.set(xlabel=label, xscale="log")
+                of_bytes = label.startswith("bytes")
+                axes.xaxis.set_major_locator(LogLocator(subs=(1,) if of_bytes else (1, 2, 5)))
+                axes.xaxis.set_major_formatter(EngFormatter("B") if of_bytes else "{x:g}")
+                axes.xaxis.set_minor_formatter(NullFormatter())
+                log_ticks(axes, "y", perplexities)
+                tidy(axes)
+            row[0].set_ylabel(f"validation perplexity, {machines} machines")
+            columns.append((row[-1], label_ends(row[-1], ends)))
+        arrange(figure, columns)
+        figure.savefig(file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="+", type=Path, help="`table.json` of sweeps")
+    parser.add_argument("--links", nargs="+", type=float, default=[20.0, 100.0], metavar="MEGABITS")
+    parser.add_argument("--also", nargs="+", default=[], metavar="SUFFIX", help="as _best_path")
+    parser.add_argument("--plot", type=Path, help="a file for the curves")
+    options = parser.parse_args()
+    rows: dict[str, SweepRow] = {}  # a row of the same name in several tables counts once
+    for file in options.tables:
+        try:
+            table_of_file = msgspec.json.decode(file.read_bytes(), type=SweepTable)
+        except (OSError, msgspec.DecodeError) as error:
+            sys.exit(
+                f"{file} is no table of this version ({error}). `dipaco ablate` writes it again."
+            )
+        rows |= {row.name: row for row in table_of_file.rows}
+    found = tries(list(rows.values()), rate=0.0, phases=0)
+    numbers = [int(match[1]) for match in map(LOCK_STEP.fullmatch, found) if match]
+    if not numbers:
+        sys.exit("There is no row `data_parallel P rate RATE phases N` in these tables.")
+    all_curves = {number: curves_of(found, number, options.also) for number in sorted(numbers)}
+    for number, curves in all_curves.items():
+        print(f"{number} machines\n\n{table(curves, options.links)}\n")
+        print("At equal tokens:\n\n" + "\n".join(crossings(curves)) + "\n")
+        print("At equal hours:\n")
+        print("\n".join(line for link in options.links for line in within(curves, link)) + "\n")
+        if lines := untuned(curves):
+            print("Not tuned to the end:\n\n" + "\n".join(lines) + "\n")
+    if options.plot:
+        draw(all_curves, options.links, options.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""What routing by likelihood and mixing paths bring on the same finished modules.
+
+    python tools/routing_gap.py runs/quickstart
+    python tools/routing_gap.py runs/quickstart --shortlists 2,4 --priors 0,2,4
+    python tools/routing_gap.py runs/quickstart --leave-out he_bible,en_law
+
+Reads what the last release's paths said of every validation document (`evaluation.best_path`,
+`evaluation.ensembles`) and computes, without running a model: perplexity by features and by
+likelihood, for every shortlist and prior; under the best path; as ensembles, for every temperature.
+Each with its share of the gap from features to the best path and its 95 % interval, a bootstrap
+over documents (paired: all rows are of the same documents).
+
+With `--leave-out`, the prior, for each shortlist, and the temperature, for each ensemble, are those
+that were best on the other domains; what is shown is of the domains left out.
+"""
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dipaco.config import MODULAR
+from dipaco.evaluation.ensembles import Mixture, RenewedMixture, best_of, log_posterior, mixed
+from dipaco.evaluation.gap import share_of_gap
+from dipaco.evaluation.perplexity import is_scored, perplexity
+from dipaco.routing.likelihood import likeliest, prefix_scores
+from dipaco.runs.opening import reading
+from dipaco.runs.routing import features_of
+from dipaco.runs.run import Run
+from dipaco.workers.scoring import saved_scores, scores_of_paths, validation
+
+ENSEMBLES = ("ensemble of 2", "ensemble", "ensemble, renewed")
+
+
+class Scores(NamedTuple):
+    """What the paths of a finished run said of N validation documents."""
+
+    order_NP: np.ndarray  # paths by features, the best first
+    prefix_NP: np.ndarray
+    sum_NP: np.ndarray
+    count_N: np.ndarray
+    domain_N: np.ndarray  # names
+    mixed_sums: dict[str, dict[float, np.ndarray]]  # ensemble -> temperature -> [N]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, metavar="DIR", help="folder of a finished run")
+    parser.add_argument("--shortlists", default="2,4,8,16,32", metavar="N,N")
+    parser.add_argument("--priors", default="0,1,2,4", metavar="NATS,NATS")
+    parser.add_argument("--temperatures", default="1,2,4,8", metavar="T,T")
+    parser.add_argument("--leave-out", default="", metavar="DOMAIN,DOMAIN")
+    options = parser.parse_args()
+    priors = [float(prior) for prior in options.priors.split(",")]
+    temperatures = [float(each) for each in options.temperatures.split(",")]
+    with reading(options.run) as run:
+        scores = scores_of(run, temperatures)
+    paths = scores.sum_NP.shape[1]
+    sizes = [int(size) for size in options.shortlists.split(",") if int(size) < paths]
+    left_out = [name for name in options.leave_out.split(",") if name]
+    is_shown_N = (
+        np.isin(scores.domain_N, left_out) if left_out else np.ones(len(scores.count_N), bool)
+    )
+    print("\n".join(table(scores, [*sizes, paths], priors, is_shown_N, is_tuned=bool(left_out))))
+
+
+def scores_of(run: Run, temperatures: list[float]) -> Scores:
+    """Reads the scores of the last release."""
+    phase = run.plan.arm(MODULAR).phases
+    valid = validation(run, MODULAR, phase)
+    said = scores_of_paths(run, valid, MODULAR, phase)
+    router = run.router_of(run.routing_of(MODULAR, phase))
+    order_NP = router.assign(features_of(run, run.corpus, valid.documents), router.num_paths)
+    names = np.array(run.corpus.domain_names)
+    score_NP = prefix_scores(said.prefixes.T, order_NP, run.config.routing.prior)
+    mixtures = {
+        (name, t): mixture
+        for t in temperatures
+        for name, mixture in zip(
+            ENSEMBLES,
+            (
+                Mixture(log_posterior(best_of(score_NP, 2), t)),
+                Mixture(log_posterior(score_NP, t)),
+                RenewedMixture(score_NP, t),
+            ),
+            strict=True,
+        )
+    }
+    values = (each["values"] for each in saved_scores(run, MODULAR, phase))
+    where = is_scored(said.counts, run.config.data.length, run.config.data.prefix_tokens)
+    mixed_sums: dict[str, dict[float, np.ndarray]] = {name: {} for name in ENSEMBLES}
+    for (name, t), sum_N in zip(mixtures, mixed(mixtures.values(), values, where), strict=True):
+        mixed_sums[name][t] = sum_N
+    return Scores(
+        order_NP=order_NP,
+        prefix_NP=said.prefixes.T,
+        sum_NP=said.sums.T,
+        count_N=said.counts,
+        domain_N=names[run.corpus.domains[valid.documents]],
+        mixed_sums=mixed_sums,
+    )
+
+
+def table(
+    scores: Scores,
+    sizes: list[int],
+    priors: list[float],
+    is_shown_N: np.ndarray,
+    *,
+    is_tuned: bool,
+) -> list[str]:
+    """Markdown, a line for each way."""
+    everyone = np.arange(len(scores.count_N))
+    ways: list[tuple[str, dict[str, np.ndarray]]] = []  # row -> setting -> [N]
+    for size in sizes:
+        shortlist = scores.order_NP[:, :size]
+        by_prior = {
+            f"prior {prior:g}": scores.sum_NP[
+                everyone, likeliest(prefix_scores(scores.prefix_NP, shortlist, prior), shortlist)
+            ]
+            for prior in priors
+        }
+        ways.append((f"likelihood, shortlist of {size}", by_prior))
+    for name, by_temperature in scores.mixed_sums.items():
+        ways.append((name, {f"temperature {t:g}": sum_N for t, sum_N in by_temperature.items()}))
+
+    count_N, before_N = scores.count_N[is_shown_N], scores.sum_NP[everyone, scores.order_NP[:, 0]]
+    best_N = scores.sum_NP.max(axis=1)
+    lines = [
+        f"{is_shown_N.sum()} of {len(is_shown_N)} documents, {scores.sum_NP.shape[1]} paths",
+        "",
+        "| way | setting | perplexity | share of the gap |",
+        "| :-- | :-- | --: | --: |",
+        f"| features | | {perplexity(before_N[is_shown_N], count_N):.2f} | |",
+    ]
+    for name, by_setting in ways:
+        if is_tuned:
+            best = max(by_setting, key=lambda each: by_setting[each][~is_shown_N].sum())
+            by_setting = {best: by_setting[best]}
+        for setting, sum_N in by_setting.items():
+            share = share_of_gap(
+                before_N[is_shown_N], sum_N[is_shown_N], best_N[is_shown_N], count_N
+            )
+            lines.append(
+                f"| {name} | {setting} | {perplexity(sum_N[is_shown_N], count_N):.2f} | "
+                f"{share.value:.0%} [{share.low:.0%}, {share.high:.0%}] |"
+            )
+    lines.append(f"| best path | | {perplexity(best_N[is_shown_N], count_N):.2f} | 100 % |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Rows of a sweep that are called `NAME rate RATE phases N`: the same contender at several budgets.
+
+As in `configs/ablations/reproduction.py`. At every budget a contender comes with the rate that was
+best for it, in the mean over the seeds that all rows have.
+"""
+
+import re
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
+from dipaco.evaluation.style import DILOCO, Look, nth_look
+from dipaco.sweeps.table import OTHERWISE, SweepRow
+
+ROW = re.compile(r"(?P<name>.+?)( rate (?P<rate>[\d.e-]+))?( phases (?P<phases>\d+))?")
+
+
+class Tried(NamedTuple):
+    """A contender at one budget and one peak rate."""
+
+    perplexity: float
+    rate: float
+    row: SweepRow
+
+
+Tries = dict[str, dict[int, list[Tried]]]  # contender, phases of a path; the best rate first
+
+
+def tries(rows: Sequence[SweepRow], rate: float, phases: int) -> Tries:
+    """All contenders at all budgets.
+
+    Args:
+      rows: of a table. Those that are routed otherwise, as `NAME rate RATE phases N_by_likelihood`,
+        are contenders of their own: `NAME_by_likelihood`.
+      rate: of a row whose name says nothing of it.
+      phases: likewise.
+    """
+    found: Tries = {}
+    seeds = set.intersection(*(set(row.seeds) for row in rows)) if rows else set()
+    if not seeds:
+        sys.exit("These rows have no seed in common: there is nothing to compare.")
+    for row in rows:
+        suffix = "".join(match[0] for match in OTHERWISE.finditer(row.name))
+        match = ROW.fullmatch(row.name.removesuffix(suffix))
+        assert match is not None, "every part but the name may be missing"
+        tried = Tried(_mean(row, seeds), float(match["rate"] or rate), row)
+        of_name = found.setdefault(match["name"] + suffix, {})
+        of_name.setdefault(int(match["phases"] or phases), []).append(tried)
+    for of_name in found.values():
+        for tried in of_name.values():
+            tried.sort(key=lambda each: (each.perplexity, each.rate))
+    return found
+
+
+def looks_of(names: Iterable[str]) -> dict[str, Look]:
+    """How contenders are drawn: in the colour of what they are, told apart by dashes and marks."""
+    before: Counter[str] = Counter()
+    looks = {}
+    for name in names:
+        arm = _arm_of(name)
+        looks[name] = nth_look(arm, before[arm])
+        before[arm] += 1
+    return looks
+
+
+def _arm_of(name: str) -> str:
+    if name.startswith(DATA_PARALLEL):
+        return DATA_PARALLEL
+    if re.match(r"dense (?!1x)\d+x", name):  # the steps of so many paths
+        return DENSE_EQUAL_TOKENS
+    if name.startswith(DENSE):
+        return DENSE
+    return DILOCO if name.lower().startswith("diloco") else MODULAR
+
+
+def _mean(row: SweepRow, seeds: set[int]) -> float:
+    of_seed = dict(zip(row.seeds, row.perplexities, strict=True))
+    return statistics.mean(of_seed[seed] for seed in seeds)
