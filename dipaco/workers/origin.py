@@ -25,6 +25,7 @@ from dipaco.data.tokenizer import Tokenizer, load_tokenizer
 from dipaco.files import link_folder
 from dipaco.model.config import ModelConfig
 from dipaco.receipt import Receipt
+from dipaco.routing.config import SMALL_MODELS
 from dipaco.runs.opening import reading
 from dipaco.runs.progress import base_costs, costs_of_start
 from dipaco.runs.rules import Recorded
@@ -108,6 +109,7 @@ def from_run(
                 problem=f"its modules have reached phases 0 to {whole}, not {phase}",
             )
         _check_not_cleaned(source, other, int(phase))
+        _check_small_models(source, other.config, config)
         objects = Address.of(where).objects()
         given: dict[str, Any] = {
             "origin": _origin(None, source),
@@ -191,7 +193,11 @@ def _measures_alike(one: RunConfig, other: RunConfig) -> bool:
 
 
 def _fits_alike(one: RunConfig, other: RunConfig) -> bool:
-    """Whether both configs fit a router in the same way, and so that its paths mean the same."""
+    """Whether both configs fit a router in the same way, and so that its paths mean the same. Small
+    models do not come along: what they are fitted to does, and gives the same again.
+    """
+    if SMALL_MODELS in (one.routing.kind, other.routing.kind):
+        return False
 
     def of(config: RunConfig) -> tuple[Any, ...]:
         routing = dataclasses.asdict(config.routing)
@@ -270,6 +276,20 @@ def _check_router_rule(source: str, there: Recorded, here: Recorded) -> None:
             " "
         )
     raise CannotStartFrom(source=source, problem=problem + base)
+
+
+def _check_small_models(source: str, there: RunConfig, here: RunConfig) -> None:
+    """Refuses modules whose router would come with them, where small models made their shards or
+    are to make those here.
+    """
+    kinds = there.routing.kind, here.routing.kind
+    if SMALL_MODELS in kinds and there.num_paths == here.num_paths:
+        raise CannotStartFrom(
+            source=source,
+            problem=f"`routing.kind` is {kinds[0]} there and {kinds[1]} here, and modules come "
+            "with a router of features, or not at all: small models stay where they were fitted. "
+            f"{source.rpartition('@')[0]}@base fits a router here",
+        )
 
 
 def _check_not_cleaned(source: str, other: Run, phase: int) -> None:

@@ -1,6 +1,7 @@
 """A run whose router is a small language model for each path, fitted by balanced EM."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +12,14 @@ from dipaco.errors import BadSetting
 from dipaco.model.config import flops_per_token
 from dipaco.model.lm import forward
 from dipaco.routing.config import SmallModelSettings
+from dipaco.runs.opening import create_or_open
 from dipaco.runs.routing import paths_of_prefixes
 from dipaco.runs.small_models import small_config
 from dipaco.serving.dispatch import Dispatcher
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.tensors import load_tree
+from dipaco.workers.errors import CannotStartFrom
+from dipaco.workers.origin import from_run
 from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG, worker_of
 
@@ -84,3 +88,49 @@ def test_documents_and_prompts_go_to_the_small_model_that_finds_them_likeliest(b
 def test_bad_settings(settings, expected):
     with pytest.raises(BadSetting, match=expected):
         SmallModelSettings(**settings)
+
+
+@pytest.fixture
+def routed(begin):
+    """Such a run, and one routed by k-means, as far as their shards; `routed.go_on(run)` shares out
+    the documents of another.
+    """
+
+    def go_on(run):
+        worker = worker_of(run)
+        while not any(stage.stage == "route" for stage in run.ledger.facts.stages()):
+            assert worker.run_once()
+        return run
+
+    return SimpleNamespace(small=go_on(begin(RUN, name="small")), go_on=go_on, begin=begin)
+
+
+def test_from_its_base_model_the_same_small_models_are_fitted_again(routed, programs, tmp_path):
+    start = f"{routed.small.address.folder}@base"
+    given = from_run(RUN, tmp_path / "again", start)
+    run, _ = create_or_open(tmp_path / "again", RUN, given)
+    run.programs = programs
+    routed.go_on(run)
+    there, here = (each.stage("route").artifacts for each in (routed.small, run))
+    assert {name: receipt.digest for name, receipt in here.items()} == {
+        name: receipt.digest for name, receipt in there.items()
+    }
+    assert "the router is fitted here" in given["notes"][0]
+    run.ledger.close()
+
+
+BY_FEATURES = dataclasses.replace(RUN, routing=dataclasses.replace(RUN.routing, kind="kmeans"))
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [(RUN, RUN), (RUN, BY_FEATURES), (BY_FEATURES, RUN)],
+    ids=["both", "there", "here"],
+)
+def test_modules_whose_shards_small_models_made_are_no_start(routed, tmp_path, there, here):
+    source = routed.small if there is RUN else routed.go_on(routed.begin(there, name="features"))
+    start = f"{source.address.folder}@0"
+    with pytest.raises(CannotStartFrom, match=r"small_models.*@base fits a router") as refused:
+        from_run(here, tmp_path / "new", start)
+    assert refused.value.exit_code == 2
+    assert not (tmp_path / "new").exists()

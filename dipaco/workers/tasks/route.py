@@ -16,7 +16,6 @@ from dipaco.data.first_tokens import first_tokens
 from dipaco.data.pack import load_plan
 from dipaco.data.shard_tokens import shard_tokens_digest, write_shard_tokens
 from dipaco.data.shards import Shard, build_shard, domain_table, hold_out, token_counts
-from dipaco.errors import SettingsDisagree
 from dipaco.receipt import Receipt
 from dipaco.routing.calibration import is_near
 from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
@@ -150,12 +149,7 @@ def _fitted(run: Run, features_ND: np.ndarray, label_N: np.ndarray | None = None
 
 def _small_models(run: Run) -> FittedModels:
     """Small models that share out the training documents, from k-means on."""
-    if run.given("router") is not None:
-        raise SettingsDisagree(
-            problem="the run starts from the router of another one, and `routing.kind` is "
-            "small_models, which would fit another: begin it without `--from`, or take the base "
-            "model alone"
-        )
+    assert run.given("router") is None, "`from_run` refuses such starts"
     config, train = run.config, run.corpus.documents("train")
     prefix_tokens = config.routing.prefix_tokens
 
