@@ -33,7 +33,7 @@ Outcome = Literal[
 ]
 
 
-class Event(NamedTuple):
+class PastEvent(NamedTuple):
     """One row of the history."""
 
     number: int  # they grow
@@ -53,12 +53,12 @@ class History:
     def __init__(self, database: Database):
         self._database = database
 
-    def after(self, number: int = 0) -> list[Event]:
+    def after(self, number: int = 0) -> list[PastEvent]:
         """The events with a higher number, the first one first. On PostgreSQL a lower number may
         still be recorded after a higher one.
         """
         return [
-            Event(
+            PastEvent(
                 row[0],
                 None if row[1] is None else Task(*row[1:5]),
                 *row[5:],

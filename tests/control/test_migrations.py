@@ -53,7 +53,8 @@ def content(place):
 def test_tables_of_an_older_version_are_left_alone_until_they_are_upgraded(older):
     """Other processes may be at work on them, with the version that made them."""
     before = content(older)
-    with pytest.raises(LedgerOlder, match=rf"version {NOW}, and this program works with {NOW + 1}.*upgrade"):
+    sentence = rf"version {NOW}, and this program works with {NOW + 1}.*upgrade"
+    with pytest.raises(LedgerOlder, match=sentence):
         Ledger(*older)
     assert content(older) == before
     with contextlib.closing(Ledger(*older, allows_older=True)) as ledger:
