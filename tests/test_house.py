@@ -28,7 +28,7 @@ STOREYS = (
     {"algorithm", "evaluation", "observe", "overrides"},
     {"runs"},
     {"workers", "serving", "swarm"},
-    {"launch"},
+    {"launch", "dashboard"},
     {"sweeps", "serving_cluster", "library"},
     {"cli"},
 )

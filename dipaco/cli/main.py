@@ -10,6 +10,7 @@ from dipaco.cli import (
     ablate,
     clean,
     config,
+    dashboard,
     evaluate,
     export,
     generate,
@@ -36,6 +37,7 @@ VERBS = {
     "ablate": ablate,
     "status": status,
     "inspect": inspect,
+    "dashboard": dashboard,
     "generate": generate,
     "serve": serve,
     "evaluate": evaluate,
@@ -65,6 +67,7 @@ Train one large modular language model as many small paths (DiPaCo, arXiv 2403.1
 
   dipaco train configs/quickstart.py --run runs/quickstart    text, training, a table at the end
   dipaco status --run runs/quickstart                         its progress
+  dipaco dashboard --run runs/quickstart                      the same as a page, and replayed
   dipaco ablate configs/ablations/sharing.py --run runs/sharing    many runs, one table
   dipaco generate --run runs/quickstart --prompt "In the beginning"
   dipaco serve --run runs/quickstart                          over HTTP, with a page to try it

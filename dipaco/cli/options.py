@@ -187,3 +187,19 @@ def check_memory_fraction(fraction: float | None) -> None:
         raise BadSetting(
             name="--memory-fraction", value=fraction, expected="above 0, and at most 1"
         )
+
+
+def read_keys(file: Path | None) -> tuple[str, ...]:
+    """The API keys of a file, one a line; none without a file. Raises `BadKeyFile`."""
+    from dipaco.cli.errors import BadKeyFile
+
+    if file is None:
+        return ()
+    try:
+        text = file.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
+        keys = tuple(line.strip() for line in text.splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadKeyFile(file=file, problem=error) from error
+    if not keys:
+        raise BadKeyFile(file=file, problem="there is no key in it")
+    return keys

@@ -30,6 +30,7 @@ from dipaco.cli.options import (
     check_memory_fraction,
     find_release,
     option_of,
+    read_keys,
 )
 from dipaco.errors import BadSetting
 
@@ -127,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
     check_between("--drain-seconds", options.drain_seconds, 0, DAY_SECONDS)
     raise_file_limit()
     max_connections(options.connections)  # raises if it is too many
-    keys = _keys(options.api_key_file)
+    keys = read_keys(options.api_key_file)
     max_body_bytes = _bytes("--body-bytes", options.body_bytes)
     path_bytes = _bytes("--path-bytes", options.path_bytes) if options.path_bytes else None
     with reading(options.run) as opened:  # a bad option fails before anything slow
@@ -231,21 +232,6 @@ def _only_on_ray(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         if (value := getattr(options, name)) is not None:
             raise BadSetting(name=option_of(name), value=value, expected="`--engine ray` beside it")
-
-
-def _keys(file: Path | None) -> tuple[str, ...]:
-    from dipaco.cli.errors import BadKeyFile
-
-    if file is None:
-        return ()
-    try:
-        text = file.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
-        keys = tuple(line.strip() for line in text.splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadKeyFile(file=file, problem=error) from error
-    if not keys:
-        raise BadKeyFile(file=file, problem="there is no key in it")
-    return keys
 
 
 def _bytes(name: str, text: str) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from dipaco.control.database import Database, KeyTaken
 from dipaco.control.facts import Facts, PartialSnapshot
+from dipaco.control.history import note_attempts
 from dipaco.control.plan import Plan
 from dipaco.control.queue import Queue, add_outer_task, add_tasks, held_seconds, key_of, reopen
 from dipaco.control.quorums import Quorums
@@ -71,8 +72,10 @@ class Commit:
           ClaimLost: another worker holds the task. Nothing was recorded.
         """
         with self._database.transaction():
-            if self._database.one("drop_claim", **key_of(claim)) is None:
+            dropped = self._database.rows("drop_claim", **key_of(claim))
+            if not dropped:
                 raise ClaimLost(task=claim.task)
+            note_attempts(self._database, dropped, "saved", f"at step {partial_snapshot.step}")
             self._put_partial_snapshot(claim.task, partial_snapshot)
             self._database.change("forget_deaths", task_id=claim.task_id)
             reopen(self._database)

@@ -64,7 +64,13 @@ class Database(Protocol):
         ...
 
     def rows(self, query: str, **values: Any) -> list[tuple]:
-        """Runs a named query; all its rows. `:now` is the database's clock, in seconds."""
+        """Runs a named query; all its rows. `:now` is the database's clock, in seconds, and `:wall`
+        one that is fit to be shown: seconds since 1970.
+        """
+        ...
+
+    def select(self, text: str, **values: Any) -> list[tuple]:
+        """As `rows`, for a statement of another room, which reads only."""
         ...
 
     def once(self, query: str, **values: Any) -> list[tuple]:

@@ -18,10 +18,12 @@ got on.
 from typing import NamedTuple
 
 from dipaco.control.database import Database
+from dipaco.control.history import note_attempts
 from dipaco.control.retry import retried
 from dipaco.control.tasks import Claim, Task
 from dipaco.errors import ClaimLost
 
+SILENT = "its worker fell silent"
 MOST_ERRORS = 3
 MOST_CRASHES = 10  # of 10 preemptions in a row that a launcher outlives, none has been seen
 FREE_DEATHS = 3  # crashes and losses that delay nothing
@@ -80,8 +82,10 @@ class Failures:
         database = self._database
         with database.transaction():
             key = {"task_id": claim.task_id, "attempt": claim.attempt, "worker": claim.worker}
-            if database.one("drop_claim", **key) is None:
+            dropped = database.rows("drop_claim", **key)
+            if not dropped:
                 raise ClaimLost(task=claim.task)
+            note_attempts(database, dropped, "crash" if is_crash else "error", reason)
             state = _count(
                 database,
                 claim.task_id,
@@ -142,8 +146,7 @@ def count_crash(database: Database, task_id: int, worker: str, reason: str) -> N
 
 def count_loss(database: Database, task_id: int, worker: str, lease_seconds: float) -> None:
     """Inside a transaction, after the claim was dropped: its worker fell silent for its lease."""
-    reason = "its worker fell silent"
-    _count(database, task_id, worker, reason, losses=1, most_seconds=lease_seconds)
+    _count(database, task_id, worker, SILENT, losses=1, most_seconds=lease_seconds)
 
 
 def forget(database: Database, task_id: int) -> None:

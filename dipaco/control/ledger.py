@@ -5,12 +5,14 @@ write it.
 import contextlib
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 from dipaco.control.cleaning import Cleanings
 from dipaco.control.commit import Commit
 from dipaco.control.database import Database
 from dipaco.control.facts import Facts
 from dipaco.control.failures import Failures
+from dipaco.control.history import History
 from dipaco.control.members import Members
 from dipaco.control.meta import Meta
 from dipaco.control.opening import open_database
@@ -50,6 +52,7 @@ class Ledger:
         self.rollbacks = Rollbacks(self._database, self.queue)
         self.cleanings = Cleanings(self._database)
         self.members = Members(self._database)
+        self.history = History(self._database)
         self.swarms = Swarms(self._database)
 
     def for_thread(self) -> "Ledger":
@@ -60,6 +63,10 @@ class Ledger:
 
     def close(self) -> None:
         self._database.close()
+
+    def select(self, text: str, **values: Any) -> list[tuple]:
+        """The rows of a statement of another room (`dashboard/*.sql`), which reads only."""
+        return self._database.select(text, **values)
 
     def start(self, meta: dict[str, str]) -> None:
         """Starts a run: stores its values, and makes its first task due."""

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from dipaco.control.database import Database
+from dipaco.control.history import note_event
 from dipaco.control.retry import retried
 
 
@@ -88,6 +89,8 @@ class Members:
                 after=None if after is None else after.life,
                 kinds=",".join(kinds),
             )
+            if changed:
+                note_event(self._database, "joined", name)
             return bool(changed)
 
     @retried
@@ -102,7 +105,9 @@ class Members:
         registered under its name.
         """
         with self._database.transaction(is_durable=False):
-            self._database.change("leave", name=name, life=life, last_words=last_words)
+            of = {"name": name, "life": life, "last_words": last_words}
+            if self._database.change("leave", **of):
+                note_event(self._database, "left", name, last_words)
 
     @retried
     def list(self) -> list[Member]:

@@ -7,6 +7,7 @@ import uuid
 from typing import NamedTuple
 
 from dipaco.control.database import Database
+from dipaco.control.history import note_event
 from dipaco.control.retry import retried
 
 
@@ -52,6 +53,7 @@ class Meta:
         """What the workers of this run do from now on: `run`, `pause`, `drain`."""
         with self._database.transaction():
             self._database.change("change_meta", key="command", value=name)
+            note_event(self._database, "command", reason=name)
 
     @retried
     def command(self) -> RunCommand:

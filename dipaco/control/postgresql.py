@@ -21,6 +21,7 @@ from dipaco.control.retry import with_retry
 from dipaco.control.server_connection import ServerConnection, qualified
 
 PATIENCE_SECONDS = 1.0  # for which a renewal waits for another thread's statement
+CLOCKS = ("now", "wall")
 NOW = "extract(epoch FROM clock_timestamp())::double precision"
 
 
@@ -93,6 +94,13 @@ class PostgreSQL:
         if self._connection.is_inside:
             return self._execute(query, values).fetchall()
         return with_retry(lambda: self._execute(query, values).fetchall(), self.reconnect)
+
+    def select(self, text: str, **values: Any) -> list[tuple]:
+        if self._connection.is_inside:
+            return self._connection.execute(_statement(text), values).fetchall()
+        return with_retry(
+            lambda: self._connection.execute(_statement(text), values).fetchall(), self.reconnect
+        )
 
     def once(self, query: str, **values: Any) -> list[tuple]:
         return self._execute(query, values).fetchall()
@@ -169,6 +177,6 @@ def _named(query: str) -> str:
 
 
 def _statement(text: str) -> str:
-    """SQLite's `:name` becomes `%(name)s`, and `:now` the server's clock."""
+    """SQLite's `:name` becomes `%(name)s`, `:now` and `:wall` the server's clock."""
     text = text.replace("%", "%%")
-    return re.sub(r"(?<!:):(\w+)", lambda m: NOW if m[1] == "now" else f"%({m[1]})s", text)
+    return re.sub(r"(?<!:):(\w+)", lambda m: NOW if m[1] in CLOCKS else f"%({m[1]})s", text)

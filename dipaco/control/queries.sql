@@ -220,8 +220,8 @@ claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
    RETURNING id, kind, arm, subject, phase, attempt),
 held AS
-  (INSERT INTO claims (task_id, attempt, worker, lease_seconds)
-   SELECT id, attempt, :worker, :lease_seconds FROM claimed)
+  (INSERT INTO claims (task_id, attempt, worker, lease_seconds, begun)
+   SELECT id, attempt, :worker, :lease_seconds, :wall FROM claimed)
 SELECT id, kind, arm, subject, phase, attempt FROM claimed
 WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
@@ -254,8 +254,8 @@ claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
    RETURNING id, kind, arm, subject, phase, attempt),
 held AS
-  (INSERT INTO claims (task_id, attempt, worker, lease_seconds)
-   SELECT id, attempt, :worker, :lease_seconds FROM claimed)
+  (INSERT INTO claims (task_id, attempt, worker, lease_seconds, begun)
+   SELECT id, attempt, :worker, :lease_seconds, :wall FROM claimed)
 SELECT id, kind, arm, subject, phase, attempt FROM claimed
 WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
@@ -286,8 +286,8 @@ SELECT (SELECT t.seconds FROM trained t WHERE t.arm = p.arm AND t.path = p.path
 FROM path_totals p WHERE p.arm = :arm AND p.phases > 0;
 
 -- add_claim: a worker holds a task until its lease expires
-INSERT INTO claims (task_id, attempt, worker, lease_seconds)
-VALUES (:task_id, :attempt, :worker, :lease_seconds);
+INSERT INTO claims (task_id, attempt, worker, lease_seconds, begun)
+VALUES (:task_id, :attempt, :worker, :lease_seconds, :wall);
 
 -- renew_claim: its lease starts again; changes no row if it is lost
 UPDATE claims SET renewals = renewals + 1, lease_seconds = :lease_seconds,
@@ -299,29 +299,48 @@ SELECT 1 FROM claims WHERE task_id = :task_id AND attempt = :attempt AND worker 
 
 -- drop_claim: no row if it is lost
 DELETE FROM claims WHERE task_id = :task_id AND attempt = :attempt AND worker = :worker
-RETURNING task_id;
+RETURNING task_id, attempt, worker, begun;
 
 -- drop_claims_of_task: all of them
-DELETE FROM claims WHERE task_id = :task_id RETURNING attempt, worker;
+DELETE FROM claims WHERE task_id = :task_id RETURNING task_id, attempt, worker, begun;
 
 -- drop_claims_of_worker: of a worker that is known to be dead
-DELETE FROM claims WHERE worker = :worker RETURNING task_id;
+DELETE FROM claims WHERE worker = :worker RETURNING task_id, attempt, worker, begun;
 
 -- drop_all_claims: of a run without workers
-DELETE FROM claims;
+DELETE FROM claims RETURNING task_id, attempt, worker, begun;
 
 -- live_claims: every claim, with the counter that its worker raises
 SELECT task_id, attempt, renewals, lease_seconds FROM claims ORDER BY task_id, attempt;
 
 -- drop_silent_claim: of a worker that was silent for a whole lease; no row if it was renewed since
 DELETE FROM claims WHERE task_id = :task_id AND attempt = :attempt AND renewals = :renewals
-RETURNING task_id, worker;
+RETURNING task_id, attempt, worker, begun;
 
 -- heard_workers: those that count as alive, with the counter that each raises
 SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 ORDER BY name;
 
 -- mark_silent: a worker that was silent for a whole lease; until its next heartbeat
 UPDATE workers SET is_silent = 1 WHERE name = :name AND heartbeats = :heartbeats;
+
+-- note_attempt: how an attempt at a task ended
+INSERT INTO history (task_id, attempt, worker, machine, begun, ended, outcome, reason)
+VALUES (:task_id, :attempt, :worker,
+        coalesce((SELECT machine FROM workers WHERE name = :worker), ''),
+        :begun, :wall, :outcome, :reason);
+
+-- note_event: what became of a worker, or of the run
+INSERT INTO history (worker, machine, ended, outcome, reason)
+VALUES (:worker, coalesce((SELECT machine FROM workers WHERE name = :worker), ''), :wall,
+        :outcome, :reason);
+
+-- history_after: with their numbers, the first one first
+SELECT h.id, t.kind, t.arm, t.subject, t.phase, h.attempt, h.worker, h.machine, h.begun, h.ended,
+       h.outcome, h.reason
+FROM history h LEFT JOIN tasks t ON t.id = h.task_id WHERE h.id > :number ORDER BY h.id;
+
+-- prune_history: all but the newest
+DELETE FROM history WHERE id <= (SELECT max(id) FROM history) - :keep;
 
 -- lock_given_up: before `reopen_tasks`; SQLite has one writer at a time
 SELECT 1 WHERE FALSE;

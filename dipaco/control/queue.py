@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from dipaco.control import clock
 from dipaco.control.database import Database
-from dipaco.control.failures import count_crash, count_loss, forget
+from dipaco.control.failures import SILENT, count_crash, count_loss, forget
+from dipaco.control.history import Outcome, note_attempts, note_event
 from dipaco.control.retry import retried
 from dipaco.control.silence import Counter, Silence
 from dipaco.control.tasks import PRIORITY, Claim, Kind, Task
@@ -25,6 +26,7 @@ from dipaco.errors import ClaimLost
 LEASE_SECONDS = 60.0
 LATE_FACTOR = 3.0  # a task gets a backup after this many times its usual duration
 ALL_KINDS: tuple[Kind, ...] = tuple(PRIORITY)
+NO_PROCESS = "its process was gone"
 STACKED_KINDS = ("train",)  # several of these may be claimed and done together
 
 
@@ -143,25 +145,30 @@ class Queue:
             )
         return bool(renewed)
 
-    def end(self, claim: Claim) -> float:
+    def end(self, claim: Claim, outcome: Outcome, reason: str = "") -> float:
         """Inside a transaction: drops all claims of the task, backups included. Returns for how
         many seconds `claim` held it. Raises `ClaimLost`.
         """
         dropped = self._database.rows("drop_claims_of_task", **_task(claim))
-        if (claim.attempt, claim.worker) not in dropped:
+        own = [row for row in dropped if row[1:3] == (claim.attempt, claim.worker)]
+        if not own:
             raise ClaimLost(task=claim.task)
+        note_attempts(self._database, own, outcome, reason)
+        others = [row for row in dropped if row not in own]
+        note_attempts(self._database, others, "superseded")
         return held_seconds(claim)
 
     def end_finished(self, claim: Claim) -> tuple[float, int]:
         """Inside a transaction: as `end`, and the task is done. Returns also how often it had been
         opened again. Raises `ClaimLost`.
         """
-        seconds = self.end(claim)
+        seconds = self.end(claim, "done")
         finished = self._database.one("finish_task", **_task(claim))
         if finished is None:
             raise ClaimLost(task=claim.task)
         if self._database.is_remote:  # a backup's that was made meanwhile
-            self._database.rows("drop_claims_of_task", **_task(claim))
+            late = self._database.rows("drop_claims_of_task", **_task(claim))
+            note_attempts(self._database, late, "superseded")
         forget(self._database, claim.task_id)
         return seconds, finished[0]
 
@@ -179,14 +186,16 @@ class Queue:
     def give_back(self, claim: Claim) -> None:
         """The task is ready again; nothing happens if the claim is lost."""
         with self._database.transaction():
-            self._database.rows("drop_claim", **key_of(claim))
+            dropped = self._database.rows("drop_claim", **key_of(claim))
+            note_attempts(self._database, dropped, "given back")
             reopen(self._database)
 
     @retried
     def give_back_all(self) -> int:
         """Every claimed task is ready again; only for a run without workers."""
         with self._database.transaction():
-            self._database.change("drop_all_claims")
+            dropped = self._database.rows("drop_all_claims")
+            note_attempts(self._database, dropped, "crash", NO_PROCESS)
             return reopen(self._database)
 
     @retried
@@ -199,7 +208,9 @@ class Queue:
           last_words: the last of its output, for `status`.
         """
         with self._database.transaction():
-            self._database.change("lose_worker", name=worker, last_words=last_words or crash)
+            words = last_words or crash
+            if self._database.change("lose_worker", name=worker, last_words=words):
+                note_event(self._database, "died", worker, words)
             return self._reopen(worker, crash)
 
     @retried
@@ -210,7 +221,8 @@ class Queue:
 
     def _reopen(self, worker: str, crash: str = "") -> int:
         dropped = self._database.rows("drop_claims_of_worker", worker=worker)
-        for (task_id,) in dropped:
+        note_attempts(self._database, dropped, "crash", crash or NO_PROCESS)
+        for task_id, *_ in dropped:
             if crash:
                 count_crash(self._database, task_id, worker, crash)
         reopen(self._database)
@@ -239,7 +251,8 @@ class Queue:
                 renewals, lease_seconds = claims[task_id, attempt]
                 of = {"task_id": task_id, "attempt": attempt, "renewals": renewals}
                 dropped = self._database.rows("drop_silent_claim", **of)
-                expired += [(*row, lease_seconds) for row in dropped]
+                note_attempts(self._database, dropped, "lost", SILENT)
+                expired += [(task_id, worker, lease_seconds) for _, _, worker, _ in dropped]
             for task_id, worker, lease_seconds in expired:
                 count_loss(self._database, task_id, worker, lease_seconds)
                 self._database.change("debit_worker", name=worker)
@@ -255,7 +268,9 @@ class Queue:
         if silent:
             with self._database.transaction(is_durable=False):
                 for name in silent:
-                    self._database.change("mark_silent", name=name, heartbeats=workers[name].count)
+                    of = {"name": name, "heartbeats": workers[name].count}
+                    if self._database.change("mark_silent", **of):
+                        note_event(self._database, "silent", name)
 
     @retried
     def held(self) -> list[HeldClaim]:

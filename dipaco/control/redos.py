@@ -52,7 +52,7 @@ class Redos:
             still not done.
         """
         with self._database.transaction():
-            self._queue.end(claim)
+            self._queue.end(claim, "postponed", f"{what}: {reason}")
             key = cause._asdict()
             found = self._database.one("get_task", **key)
             assert found is not None, cause

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from dipaco.control.cleaning import lock_whole_run, refuse_cleaned
 from dipaco.control.database import Database
+from dipaco.control.history import note_event
 from dipaco.control.queue import Queue, add_tasks
 from dipaco.control.retry import retried
 from dipaco.control.tasks import Task
@@ -69,6 +70,7 @@ class Rollbacks:
                     database.change(
                         "put_aside", rollback=newest + 1, **of, kind=table, body=json.dumps(row)
                     )
+            note_event(database, "rollback", reason=f"{arm} to phase {phase}")
             add_tasks(database, due)
         return {table: count for table, count in counts.items() if count}
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,10 @@ class SQLite:
         """Fetches all: a cursor left open would hold the write lock."""
         return self._execute(query, values).fetchall()
 
+    def select(self, text: str, **values: Any) -> list[tuple]:
+        with self._translate_errors():
+            return self._connection.execute(text, values).fetchall()
+
     def once(self, query: str, **values: Any) -> list[tuple]:
         with self.transaction():
             return self.rows(query, **values)
@@ -168,7 +173,7 @@ class SQLite:
 
     def _execute(self, query: str, values: dict[str, Any]) -> sqlite3.Cursor:
         with self._translate_errors():
-            values = {**values, "now": clock.now_seconds()}
+            values = {**values, "now": clock.now_seconds(), "wall": time.time()}
             return self._connection.execute(queries("sqlite")[query], values)
 
     def _free_bytes(self) -> int:

@@ -7,11 +7,12 @@ import dataclasses
 from dipaco.errors import BadSetting
 
 EVERYTHING = 1_000_000_000  # phases; more than any run has
+LEAST = {"snapshots": 1, "contributions": 1, "modules": 2, "history": 0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RetentionSettings:
-    """How many phases are kept, counted from the newest; None = all. Changes no result.
+    """How much is kept, counted from the newest; None = all. Changes no result.
 
     A module of a phase that is evaluated belongs to a release, and is always kept.
     """
@@ -26,9 +27,12 @@ class RetentionSettings:
     modules: int | None = None
     """Phases of which modules and their outer state are kept: how far `dipaco rollback` goes
     back. Once the run is finished, outer states are kept as snapshots are."""
+    history: int | None = 1_000_000
+    """Events of the history that are kept: attempts at tasks, and what became of workers; about
+    200 bytes of the ledger each. `dipaco dashboard` knows no times of what is older."""
 
     def __post_init__(self):
-        for name, least in (("snapshots", 1), ("contributions", 1), ("modules", 2)):
+        for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 expected = f"{least} or more, or None for all"

@@ -11,6 +11,8 @@ from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
 
+PRUNE_EVERY = 500  # tasks
+
 
 def superseded_partial_snapshots(run: Run, claim: Claim, but: str | None = None) -> list[str]:
     """Names of partial snapshots of the task that are useless once it is recorded, or once a newer
@@ -44,6 +46,8 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
         objects.delete(name)
     for name in _superseded_modules(run, claim):
         objects.delete(name)
+    if keep.history is not None and claim.task_id % PRUNE_EVERY == 0:
+        run.ledger.history.prune(keep.history)
     if task.kind == "report":  # the last task: nothing is written any more
         collect_all(run)
 

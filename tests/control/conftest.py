@@ -215,6 +215,7 @@ TABLES = (
     *("meta", "tasks", "modules", "contributions", "trained", "stages", "scores", "releases"),
     *("evaluations", "claims", "workers", "partial_snapshots", "refusals"),
     *("labels", "checks", "set_aside", "quorums", "taken"),
+    "history",
     *("path_totals", "path_machines", "module_totals", "settled_tasks"),
 )
 

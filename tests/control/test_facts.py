@@ -150,6 +150,7 @@ def test_every_kind_of_fact_has_a_table(finished):
         "path_totals": 1 + 4 + 1,
         "path_machines": 1 + 4 + 1,
         "module_totals": 1 + 4 + 1,
+        "history": 40,  # each task was tried once
         "settled_tasks": 22,  # of 40 tasks: those of several phases share a row
     }
 

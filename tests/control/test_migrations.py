@@ -9,8 +9,10 @@ import pytest
 from dipaco.control import database
 from dipaco.control.errors import LedgerOlder
 from dipaco.control.ledger import Ledger
+from tests.control.conftest import do_one
 
-SECOND = """
+NOW = database.newest_version("sqlite")
+NEXT = """
 ALTER TABLE refusals ADD COLUMN times BIGINT NOT NULL DEFAULT 1;
 UPDATE tasks SET attempt = attempt + 1 WHERE kind = 'prepare';
 """
@@ -18,14 +20,14 @@ UPDATE tasks SET attempt = attempt + 1 WHERE kind = 'prepare';
 
 @pytest.fixture
 def older(place, tmp_path, monkeypatch):
-    """A run's place, whose tables are of version 1, while the program works with version 2."""
+    """A run's place, whose tables are of a version before the one that the program works with."""
     with contextlib.closing(Ledger(*place)) as ledger:
         ledger.start({"config": "as it was"})
         ledger._database._connection.execute("UPDATE tasks SET attempt = 6")
     with as_file(database.SCHEMA) as schema:
         shutil.copytree(schema, tmp_path / "schema")
     for dialect in ("sqlite", "postgresql"):
-        (tmp_path / "schema" / dialect / "002_times.sql").write_text(SECOND)
+        (tmp_path / "schema" / dialect / f"{NOW + 1:03}_times.sql").write_text(NEXT)
     monkeypatch.setattr(database, "SCHEMA", tmp_path / "schema")
     return place
 
@@ -51,14 +53,15 @@ def content(place):
 def test_tables_of_an_older_version_are_left_alone_until_they_are_upgraded(older):
     """Other processes may be at work on them, with the version that made them."""
     before = content(older)
-    with pytest.raises(LedgerOlder, match=r"version 1, and this program works with 2.*upgrade"):
+    sentence = rf"version {NOW}, and this program works with {NOW + 1}.*upgrade"
+    with pytest.raises(LedgerOlder, match=sentence):
         Ledger(*older)
     assert content(older) == before
     with contextlib.closing(Ledger(*older, allows_older=True)) as ledger:
         assert ledger.meta.get("config") == "as it was"
-        assert ledger.meta.upgrade("9.9") == (1, 2)
+        assert ledger.meta.upgrade("9.9") == (NOW, NOW + 1)
         assert ledger.meta.command() == ("run", "9.9")
-        assert ledger.meta.upgrade("9.9") == (2, 2)
+        assert ledger.meta.upgrade("9.9") == (NOW + 1, NOW + 1)
     with contextlib.closing(Ledger(*older)) as ledger:
         assert ledger.queue.claim("w").attempt == 8
         ledger._database._connection.execute("SELECT times FROM refusals")
@@ -68,4 +71,26 @@ def test_a_new_database_is_given_the_newest_tables_at_once(older, tmp_path):
     where, schema = older
     new = (where, f"{schema}_new") if schema else (tmp_path / "new.sqlite", "")
     with contextlib.closing(Ledger(*new)) as ledger:
-        assert ledger.meta.upgrade("9.9") == (2, 2)
+        assert ledger.meta.upgrade("9.9") == (NOW + 1, NOW + 1)
+
+
+def test_both_databases_are_brought_to_the_same_version():
+    assert database.migrations("sqlite").keys() == database.migrations("postgresql").keys()
+
+
+def test_a_run_of_before_the_history_goes_on_with_one(place, tmp_path, monkeypatch, plan):
+    """Its claims know of no beginning."""
+    with as_file(database.SCHEMA) as schema:
+        shutil.copytree(schema, tmp_path / "first")
+    for file in (tmp_path / "first").glob("*/00[2-9]*.sql"):
+        file.unlink()
+    monkeypatch.setattr(database, "SCHEMA", tmp_path / "first")
+    with contextlib.closing(Ledger(*place)) as ledger:
+        ledger.start({"config": "as it was"})
+    monkeypatch.undo()
+    with contextlib.closing(Ledger(*place, allows_older=True)) as ledger:
+        assert ledger.meta.upgrade("9.9") == (1, NOW)
+    with contextlib.closing(Ledger(*place)) as ledger:
+        for kind in ("prepare", "pretrain"):
+            assert do_one(ledger, plan).task.kind == kind
+        assert [event.outcome for event in ledger.history.after()] == ["done", "done"]

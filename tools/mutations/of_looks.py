@@ -11,6 +11,7 @@ TOTALS = "tests/control/test_totals.py"
 QUERIES = "dipaco/control/queries.sql"
 SQLITE_TABLES = "dipaco/control/schema/sqlite/001_begin.sql"
 SERVER_TABLES = "dipaco/control/schema/postgresql/001_begin.sql"
+SERVER_HISTORY = "dipaco/control/schema/postgresql/002_history.sql"
 
 MUTANTS = (
     Mutant(
@@ -79,7 +80,7 @@ MUTANTS = (
     ),
     Mutant(
         name="backup-of-a-finished-task",
-        file=SERVER_TABLES,
+        file=SERVER_HISTORY,
         old="  DELETE FROM claims WHERE task_id = held_task;  -- a backup's",
         new="  -- a backup's",
         breaks="a task that is finished while it gets a backup leaves no claim",
@@ -111,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         name="shared-time-counted-twice",
-        file=SERVER_TABLES,
+        file=SERVER_HISTORY,
         old="greatest(0, least(held_seconds, ended - committed_until))",
         new="held_seconds",
         breaks="tasks that are done together count their time once",

@@ -1,0 +1,96 @@
+"""The flight recorder of a run: a page with its grid of modules, its workers, curves and texts, now
+and at any moment since it began.
+
+  dipaco dashboard --run runs/quickstart                       at http://localhost:8080/
+  dipaco dashboard --run s3://BUCKET/big --port 0              any free port
+  dipaco dashboard --run runs/quickstart --export page.html    one file, to be opened from disk
+
+Reads the run and writes nothing to it, while it goes on or after. One reader serves any number of
+open pages, and asks nothing while none is open. Needs the extra `serve`, but for `--export`.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dipaco.cli.options import LAST_PORT, add_run, check_between, read_keys
+
+if TYPE_CHECKING:
+    import socket
+
+    from dipaco.dashboard.watcher import Watcher
+
+HELP = "show a run on a page, and replay it"
+DRAIN_SECONDS = 0.2  # open pages are not waited for
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write the page with everything in it, and end"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8080, help="0 = any free port (8080)")
+    parser.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="one key a line; pages must send one"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    from dipaco.launch.devices import use_cpu_only
+    from dipaco.runs.opening import reading
+
+    use_cpu_only()
+    if options.export is not None:
+        from rich.filesize import decimal
+
+        from dipaco.dashboard.page import export
+
+        with reading(options.run) as opened:
+            size = export(opened, options.export)
+        print(f"{options.export}: {decimal(size)}; it opens from disk, without a server")
+        return 0
+
+    check_extra()
+    check_between("--port", options.port, 0, LAST_PORT)
+    keys = read_keys(options.api_key_file)
+    with reading(options.run):  # a wrong address fails before anything is served
+        pass
+
+    from dipaco.dashboard.watcher import Watcher
+    from dipaco.serving.http.server import listen
+
+    watcher = Watcher(options.run)
+    with listen(options.host, options.port) as listening:
+        print(f"dashboard of {options.run} at {address_of(listening)}", flush=True)
+        watcher.start()
+        try:
+            _serve(watcher, listening, keys)
+        finally:
+            watcher.stop()
+    return 0
+
+
+def _serve(watcher: "Watcher", listening: "socket.socket", keys: tuple[str, ...]) -> None:
+    from dipaco.dashboard.server import make_app
+    from dipaco.serving.http.server import serve
+
+    serve(make_app(watcher, keys), listening, DRAIN_SECONDS, lambda _: None, lambda: None)
+
+
+def check_extra() -> None:
+    """Raises `ExtraMissing` where there is no HTTP server."""
+    from dipaco.errors import ExtraMissing
+
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        package = error.name or "starlette"
+        raise ExtraMissing(feature="`dipaco dashboard`", package=package, extra="serve") from error
+
+
+def address_of(listening: "socket.socket") -> str:
+    """`http://127.0.0.1:8080/`."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"

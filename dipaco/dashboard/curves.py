@@ -1,0 +1,87 @@
+"""Learning curves over what was spent: perplexity of each arm against steps, tokens, bytes and
+seconds. Their last points are the rows of the report.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dipaco.config import MODULAR
+from dipaco.control.plan import Arm
+from dipaco.control.tasks import Evaluated
+from dipaco.dashboard.facts import ArmFacts, RunFacts
+from dipaco.runs.progress import RouterCosts, StartCosts, base_costs, router_costs, start_costs
+from dipaco.runs.run import Run
+
+MOST_RATES = 200
+
+
+def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> dict[str, Any]:
+    """Arm -> its points, in order; each with the phase, what one machine or all have spent until
+    then as the report counts it, and the perplexity.
+    """
+    if not evaluations:
+        return {}
+    base, router = base_costs(run), RouterCosts(0, 0.0)
+    of_base = [each for each in evaluations if each.arm == run.plan.base.name]
+    curves = {}
+    for arm in run.plan.arms:
+        of = facts.arms[arm.name]
+        start = start_costs(run) if arm.name == MODULAR else StartCosts()
+        if arm.is_routed:
+            router = router_costs(run)
+        mine = [each for each in evaluations if each.arm == arm.name]
+        points = [
+            {
+                "phase": each.phase,
+                "steps": base.steps + start.steps + arm.steps_before(each.phase),
+                **_spent(arm, of, each.phase, base, start, router.seconds * arm.is_routed),
+                "perplexity": each.perplexity,
+                "best_path_perplexity": each.best_path_perplexity,
+                "other_rows": each.other_rows,
+            }
+            for each in mine
+        ]
+        if of_base and not start.source and points:
+            first: dict[str, Any] = {
+                "phase": 0,
+                "steps": base.steps,
+                "tokens": base.tokens,
+                "bytes": 0,
+                "seconds": base.seconds,
+                "perplexity": of_base[-1].perplexity,
+            }
+            if points[0]["phase"]:
+                points.insert(0, first)
+        curves[arm.name] = points
+    return curves
+
+
+def _spent(
+    arm: Arm, of: ArmFacts, phase: int, base: Any, start: StartCosts, router_seconds: float
+) -> dict[str, Any]:
+    """Until a phase, as `ReportRow` counts it: tokens of all, bytes and seconds of each machine."""
+    machines = arm.topology.num_paths
+    num_bytes = int(of.bytes_down[:phase].sum() + of.bytes_up[:phase].sum()) * (machines > 1)
+    seconds = float(of.seconds[:phase][~_missing(of, phase)].sum())
+    return {
+        "tokens": base.tokens + start.tokens + int(of.tokens[:phase].sum()),
+        "bytes": round(start.bytes_sent / start.machines + num_bytes / machines),
+        "seconds": base.seconds
+        + start.seconds / start.machines
+        + seconds / machines
+        + router_seconds,
+    }
+
+
+def _missing(of: ArmFacts, phase: int) -> Any:
+    return of.seconds[:phase] != of.seconds[:phase]  # NaN
+
+
+def rates_of(run: Run) -> list[list[float]]:
+    """(step of a path, learning rate), of the modular arm, evenly spread over its schedule."""
+    from dipaco.inner.optimizer import learning_rates
+
+    total = run.plan.arm(MODULAR).total_steps
+    rates = learning_rates(run.config.inner, total, 0, total)
+    stride = max(1, total // MOST_RATES)
+    return [[step + 1, float(rates[step])] for step in {*range(0, total, stride), total - 1}]

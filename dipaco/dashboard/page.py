@@ -1,0 +1,80 @@
+"""The page as one file: its pieces put together, with a recording inside it or to be fetched.
+
+There is no build step: the pieces are HTML, CSS and JavaScript as browsers take them, in the order
+of `SCRIPTS`. The page connects to its own server only, and from disk to nothing.
+"""
+
+import importlib.resources
+import json
+from pathlib import Path
+from typing import Any
+
+from dipaco.dashboard import texts as of_texts
+from dipaco.dashboard.reader import Reader
+from dipaco.dashboard.recording import recording_of, state_of, to_json
+from dipaco.dashboard.texts import Texts
+from dipaco.errors import DipacoError
+from dipaco.files import translate_os_errors, write_atomically
+from dipaco.runs.run import Run
+
+SCRIPTS = (*("model", "draw", "grid", "workers", "curves", "texts", "clock", "live", "main"),)
+
+
+def page(recording: bytes | None = None, texts: bytes | None = None) -> bytes:
+    """The page; with a recording and its texts inside, it needs no server."""
+    script = "\n".join(_piece(f"{name}.js") for name in SCRIPTS)
+    held = "".join(
+        f'<script type="application/json" id="{name}">{_inside(content)}</script>\n'
+        for name, content in (("recording", recording), ("texts", texts))
+        if content is not None
+    )
+    whole = _piece("index.html")
+    for mark, content in (
+        ("/* STYLE */", _piece("style.css")),
+        ("<!-- RECORDING -->", held),
+        ("/* SCRIPT */", script),
+    ):
+        before, found, after = whole.partition(mark)
+        assert found, mark
+        whole = f"{before}{content}{after}"
+    return whole.encode()
+
+
+def export(run: Run, file: Path) -> int:
+    """Writes a run's page with everything in it to one file; its size in bytes."""
+    content = page(*recording_and_texts(run))
+    with translate_os_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, content)
+    return len(content)
+
+
+def recording_and_texts(run: Run) -> tuple[bytes, bytes]:
+    """Both documents of a run, as they are now."""
+    reader = Reader(run)
+    with run.ledger.at_one_moment():
+        reader.read()
+        recording = recording_of(reader, state_of(reader))
+    return to_json(recording), of_texts.to_json(table_of(run))
+
+
+def table_of(run: Run) -> dict[str, Any] | None:
+    """The texts of a run; None where nothing has been routed, or its text is not here."""
+    try:
+        return Texts(run).table()
+    except (DipacoError, OSError):
+        return None
+
+
+def problem_page(problem: str) -> bytes:
+    """The page of a run that cannot be shown."""
+    return page(json.dumps({"problem": problem}).encode())
+
+
+def _inside(content: bytes) -> str:
+    """JSON that cannot end the script element which holds it, whatever a run calls its domains."""
+    return content.decode().replace("<", "\\u003c")
+
+
+def _piece(name: str) -> str:
+    return importlib.resources.files("dipaco.dashboard").joinpath("page", name).read_text("utf-8")

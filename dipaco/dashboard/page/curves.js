@@ -1,0 +1,121 @@
+// Curves: what was learnt against what was spent, and how fast.
+
+const FIGURES = [["perplexity", "perplexity"], ["losses", "losses of paths"], ["speed", "tokens/s"], ["bytes", "bytes"], ["rates", "learning rate"]];
+const AGAINST = [["steps", "steps"], ["tokens", "tokens"], ["bytes", "bytes per machine"], ["seconds", "machine seconds"]];
+const curves = {figure: "perplexity", against: "steps", hidden: new Set(), plotted: null};
+const MOST_LINES = 64, BINS = 60;
+
+function linesOf() { // [{name, points: [[x, y, isLater]]}], name of x
+  const {document: {curves: of, losses, rates, status}, arms} = run;
+  if (curves.figure === "perplexity") {
+    return {x: AGAINST.find(([name]) => name === curves.against)[1], y: "perplexity", lines: Object.entries(of).filter(([, points]) => points.length).map(([name, points]) => ({name, points: points.map(point => [point[curves.against], point.perplexity, later(name, point.phase)])}))};
+  }
+  if (curves.figure === "losses") {
+    const arm = arms[MODULAR], lines = [];
+    for (let path = 0; path < Math.min(arm.num_paths, MOST_LINES); path++) {
+      const {phases} = pathAt(MODULAR, path, run.time), known = losses?.[path] && unpack(losses[path]);
+      const points = known ? Array.from(known, (loss, i) => [i + 1, loss, i >= arm.steps[phases]]) : column(arm.losses, arm.num_paths, path, arm.phases).map((loss, phase) => [arm.steps[phase + 1], loss, phase >= phases]);
+      lines.push({name: `path ${path}`, points: points.filter(([, loss]) => Number.isFinite(loss))});
+    }
+    return {x: "steps of the path", y: "training loss, nats", lines};
+  }
+  if (curves.figure === "rates") {
+    const arm = arms[MODULAR], done = arm.steps[Math.min(...arm.paths.map((_, path) => pathAt(MODULAR, path, run.time).phases))];
+    return {x: "steps of the path", y: "learning rate", lines: [{name: "modular", points: [...rates].sort((a, b) => a[0] - b[0]).map(([step, rate]) => [step, rate, step > done])}]};
+  }
+  if (curves.figure === "bytes") {
+    const down = [], up = [], order = [];
+    for (const arm of Object.values(arms)) for (let i = 0; i < arm.train_times.length; i++) if (Number.isFinite(arm.train_times[i])) order.push([arm.train_times[i], arm.bytes_down[i], arm.bytes_up[i]]);
+    order.sort((a, b) => a[0] - b[0]);
+    let fetched = 0, sent = 0;
+    order.forEach(([time, a, b], i) => {
+      fetched += a; sent += b;
+      if (i % Math.ceil(order.length / 500) && i < order.length - 1) return;
+      down.push([time, fetched, time > run.time]); up.push([time, sent, time > run.time]);
+    });
+    return {x: "time", y: "bytes, were each path on a machine of its own", isTime: true, lines: [{name: "modules fetched", points: down}, {name: "contributions sent", points: up}], note: Object.entries(status.bytes).map(([kind, count]) => `${kind.replaceAll("_", " ")} ${short(count)}B`).join(" · ")};
+  }
+  const sums = new Float64Array(BINS), width = run.end / BINS || 1;
+  for (const arm of Object.values(arms)) for (let i = 0; i < arm.train_times.length; i++) if (Number.isFinite(arm.train_times[i])) {
+    const end = arm.train_times[i], begin = Math.max(0, end - (arm.seconds[i] || 0)), rate = arm.tokens[i] / Math.max(end - begin, 1e-6);
+    if (end - begin < 1e-6) continue;
+    for (let bin = Math.floor(begin / width); bin < BINS && bin * width < end; bin++) sums[bin] += rate * (Math.min(end, (bin + 1) * width) - Math.max(begin, bin * width));
+  }
+  return {x: "time", y: "tokens/s of all workers, recorded ones", isTime: true, lines: [{name: "all arms", points: Array.from(sums, (sum, bin) => [(bin + .5) * width, sum / width, bin * width > run.time])}]};
+}
+
+function later(name, phase) { return (run.evaluated[`${name} ${phase}`] ?? 0) > run.time; }
+
+function drawCurves() {
+  chosen(at("figures"), FIGURES, curves.figure, name => { curves.figure = name; curves.hidden.clear(); drawCurves(); }, "tab");
+  at("against").hidden = curves.figure !== "perplexity";
+  chosen(at("against"), AGAINST, curves.against, name => { curves.against = name; drawCurves(); });
+  const {x: nameX, y: nameY, lines, isTime, note} = linesOf(), {context, width, height} = canvasIn(at("plot"), Math.min(340, Math.max(220, at("plot").clientWidth * .42)));
+  const visible = lines.filter(({name}) => !curves.hidden.has(name)), all = visible.flatMap(({points}) => points);
+  const left = 56, bottom = height - 34, right = width - 14, top = 16;
+  at("lines").replaceChildren(...lines.map(({name}, i) => make("button", {
+    type: "button", "aria-pressed": String(!curves.hidden.has(name)), onclick: () => { curves.hidden.has(name) ? curves.hidden.delete(name) : curves.hidden.add(name); drawCurves(); },
+  }, make("i", {style: `background:${series(i)}`}), name)), ...(note ? [make("span", {textContent: note})] : []));
+  context.fillStyle = colour("--soft");
+  if (!all.length) {
+    context.fillText(curves.figure === "perplexity" ? "No release has been evaluated yet." : "Nothing has been recorded yet.", left, height / 2);
+    curves.plotted = null;
+  } else {
+    const values = all.map(([, y]) => y), lowX = isTime ? 0 : Math.min(...all.map(([x]) => x)), highX = isTime ? run.end : Math.max(...all.map(([x]) => x));
+    let lowY = Math.min(...values), highY = Math.max(...values);
+    if (["bytes", "speed", "rates"].includes(curves.figure)) lowY = 0;
+    const margin = (highY - lowY || Math.abs(highY) || 1) * .06;
+    highY += margin; if (lowY !== 0) lowY -= margin;
+    const x = value => left + (value - lowX) / (highX - lowX || 1) * (right - left), y = value => bottom - (value - lowY) / (highY - lowY || 1) * (bottom - top);
+    for (const tick of niceTicks(lowY, highY, 5)) {
+      context.globalAlpha = .2; context.fillRect(left, y(tick), right - left, 1); context.globalAlpha = 1;
+      context.textAlign = "right"; context.fillText(short(tick), left - 6, y(tick) + 4);
+    }
+    context.textAlign = "center";
+    for (const tick of isTime ? timeTicks(lowX, highX, width / 130) : niceTicks(lowX, highX, width / 110)) context.fillText(isTime ? duration(tick) : short(tick), Math.min(right - 8, x(tick)), bottom + 15);
+    context.fillText(nameX, (left + right) / 2, height - 3);
+    context.textAlign = "left"; context.fillText(nameY, left, 11);
+    lines.forEach(({name, points}, i) => {
+      if (curves.hidden.has(name) || !points.length) return;
+      const ordered = [...points].sort((a, b) => a[0] - b[0]);
+      context.strokeStyle = context.fillStyle = series(i);
+      context.lineWidth = lines.length > 12 ? 1 : 2;
+      for (const isLater of [true, false]) {
+        context.globalAlpha = isLater ? .18 : 1;
+        context.beginPath();
+        ordered.forEach(([px, py, after], j) => { if (isLater || !after) j ? context.lineTo(x(px), y(py)) : context.moveTo(x(px), y(py)); });
+        context.stroke();
+      }
+      if (ordered.length < 40) for (const [px, py, after] of ordered) { context.globalAlpha = after ? .25 : 1; context.beginPath(); context.arc(x(px), y(py), 3, 0, 7); context.fill(); }
+      context.globalAlpha = 1;
+    });
+    curves.plotted = {lines: visible, x, y, isTime, nameX};
+  }
+  at("plot").setAttribute("aria-label", `${nameY} against ${nameX}: ${visible.map(({name, points}) => `${name} ${short(points.filter(([, , after]) => !after).at(-1)?.[1])}`).join(", ")}`);
+  drawRows();
+}
+
+function drawRows() {
+  const {report, curves: of} = run.document, table = at("rows");
+  const rows = report?.rows ?? Object.entries(of).filter(([, points]) => points.length).map(([name, points]) => ({name, perplexity: points.at(-1)?.perplexity, steps: points.at(-1)?.steps, tokens: points.at(-1)?.tokens, bytes_per_machine: points.at(-1)?.bytes, machine_seconds: points.at(-1)?.seconds}));
+  const columns = [["row", row => row.name], ["perplexity", row => fixed(row.perplexity, 2)], ["steps", row => row.steps?.toLocaleString("en")], ["tokens", row => short(row.tokens)], ["bytes per machine", row => short(row.bytes_per_machine)], ["machine time", row => duration(row.machine_seconds)]];
+  const best = Math.min(...rows.map(({perplexity}) => perplexity));
+  table.replaceChildren(make("tr", {}, ...columns.map(([name], i) => make("th", {textContent: name, scope: "col", className: i ? "number" : ""}))), ...rows.map(row => make("tr", {className: row.perplexity === best && rows.length > 1 ? "hot" : "", data: {row: row.name}}, ...columns.map(([, value], i) => make("td", {className: i ? "number" : "", textContent: value(row)})))));
+  table.hidden = !rows.length;
+}
+
+function curvesTip(event) {
+  if (!curves.plotted) return;
+  const box = at("plot").getBoundingClientRect(), px = event.clientX - box.x, py = event.clientY - box.y;
+  let best = null, distance = 40;
+  for (const {name, points} of curves.plotted.lines) for (const [x, y] of points) {
+    const away = Math.hypot(curves.plotted.x(x) - px, curves.plotted.y(y) - py);
+    if (away < distance) { distance = away; best = [name, x, y]; }
+  }
+  tip(event, best ? `${best[0]}\n${curves.plotted.isTime ? duration(best[1]) : `${Math.round(best[1]).toLocaleString("en")} ${curves.plotted.nameX}`}: ${best[2].toPrecision(5)}` : "");
+}
+
+function listenToCurves() {
+  at("plot").addEventListener("mousemove", curvesTip);
+  at("plot").addEventListener("mouseleave", event => tip(event, ""));
+}

@@ -1,0 +1,97 @@
+"""Reads a run's facts: all of it once, then what has happened since.
+
+On PostgreSQL a lower number of the history may be recorded after a higher one, so every read looks
+at the last `OVERLAP` numbers again.
+"""
+
+import functools
+import importlib.resources
+from typing import Any, NamedTuple
+
+from dipaco.config import MODULAR
+from dipaco.dashboard.facts import EventRow, RunFacts
+from dipaco.runs.run import Run
+
+OVERLAP = 200
+FAULTS = frozenset(
+    ("error", "crash", "lost", "postponed", "died", "silent", "left", "command", "rollback")
+)
+
+
+class Change(NamedTuple):
+    """What a read has found."""
+
+    first_event: int  # of the new ones, counted from the first that was read
+    steps: list[tuple[int, int]]  # (phase, module) of the modular arm that were read
+    phases: dict[str, list[tuple[int, int]]]  # arm -> (phase, path) that were read
+    outcomes: set[str]
+    kinds: set[str]  # of tasks that were done
+    has_gone_back: bool  # facts were set aside: all is to be drawn again
+    is_new: bool  # something was read, or other tasks are being done
+
+
+class Reader:
+    """Of one run; its ledger is used in one thread."""
+
+    def __init__(self, run: Run):
+        self.run, self.facts = run, RunFacts(run.plan)
+        self._held: list[tuple] = []
+        self._seen: set[int] = set()
+        self._has_read = False
+
+    def read(self) -> Change:
+        """Reads what is new; the first time everything."""
+        select = self.run.ledger.select
+        rows = select(statement("now"))
+        number, held = rows[0][0], [row[1:] for row in rows if row[1] is not None]
+        is_new = held != self._held or not self._has_read
+        self._held = held
+        first = self.facts.num_events
+        if self._has_read and number <= self.facts.number:
+            return Change(first, [], {}, set(), set(), False, is_new)
+        since = max(0, self.facts.number - OVERLAP) if self._has_read else 0
+        events = [EventRow(*row) for row in select(statement("events"), number=since)]
+        events = [event for event in events if event.number not in self._seen]
+        for event in events:
+            self.facts.add(event)
+        self._seen |= {event.number for event in events}
+        self._seen = {each for each in self._seen if each > self.facts.number - 2 * OVERLAP}
+        done = {event.kind or "" for event in events if event.outcome == "done"}
+        steps, phases = self._read_facts(since, done)
+        self._has_read = True
+        outcomes = {event.outcome for event in events}
+        has_gone_back = "rollback" in outcomes
+        return Change(first, steps, phases, outcomes, done, has_gone_back, is_new or bool(events))
+
+    @property
+    def claims(self) -> list[list[Any]]:
+        """What is being done: kind, arm, subject, phase, attempt, worker, seconds when it began."""
+        return [
+            [*row[:-1], None if row[-1] is None else self.facts.relative(row[-1])]
+            for row in self._held
+        ]
+
+    def _read_facts(
+        self, since: int, done: set[str]
+    ) -> tuple[list[tuple[int, int]], dict[str, list[tuple[int, int]]]]:
+        """Facts of the tasks that were done; the first time all, also those without events."""
+        select, arms = self.run.ledger.select, self.facts.arms
+        suffix, of = ("_since", {"number": since}) if self._has_read else ("", {})
+        steps, phases = [], {}
+        if "outer" in done or not self._has_read:
+            rows = select(statement(f"steps{suffix}"), arm=MODULAR, **of)
+            arms[MODULAR].add_steps(rows)
+            steps = [(row[1] - 1, arms[MODULAR].module_number[row[0]]) for row in rows]
+        if done & {"train", "pretrain"} or not self._has_read:
+            for arm, path, phase, *row in select(statement(f"phases{suffix}"), **of):
+                arms[arm].add_phase(path, phase, tuple(row))
+                phases.setdefault(arm, []).append((phase, path))
+        for arm in arms.values():
+            arm.fill_times()
+        return steps, phases
+
+
+@functools.cache
+def statement(name: str) -> str:
+    """The text of a `.sql` file of this room."""
+    return importlib.resources.files("dipaco.dashboard").joinpath(f"{name}.sql").read_text()

@@ -1,0 +1,129 @@
+"""The HTTP server of the page: the page, the recording, what has changed since, and documents."""
+
+import asyncio
+import hmac
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from dipaco.dashboard.page import page
+from dipaco.dashboard.watcher import Watcher
+from dipaco.errors import DipacoError
+from dipaco.serving.http.app import PAGE_HEADERS
+
+JSON = "application/json"
+BEAT_SECONDS = 15.0  # between two signs of life to a page that has nothing new
+MOST_WORDS = 200  # characters that are searched for
+
+
+def make_app(watcher: Watcher, api_keys: tuple[str, ...] = ()) -> Starlette:
+    """The application; it neither starts nor stops the watcher.
+
+    Args:
+      watcher: of the run.
+      api_keys: what is read of the run needs one of them, as `Authorization: Bearer KEY`; () =
+        nothing does.
+    """
+    return _Dashboard(watcher, [key.encode() for key in api_keys]).starlette
+
+
+class _Dashboard:
+    def __init__(self, watcher: Watcher, keys: list[bytes]):
+        self._watcher, self._keys, self._page = watcher, keys, page()
+        self.starlette = Starlette(
+            routes=[
+                Route("/", self._index),
+                Route("/recording", self._with_key(self._recording)),
+                Route("/changes", self._with_key(self._changes)),
+                Route("/texts", self._with_key(self._texts)),
+                Route("/documents", self._with_key(self._documents)),
+                Route("/document/{number:int}", self._with_key(self._document)),
+            ]
+        )
+
+    def _with_key(
+        self, answer: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def guarded(request: Request) -> Response:
+            scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            known = [hmac.compare_digest(given.encode(), key) for key in self._keys]
+            if self._keys and not (scheme.lower() == "bearer" and any(known)):
+                return _problem("This dashboard needs an API key.", 401)
+            try:
+                return await answer(request)
+            except DipacoError as error:
+                return _problem(f"{type(error).__name__}: {error}", 503)
+
+        return guarded
+
+    async def _index(self, request: Request) -> Response:
+        return Response(self._page, media_type="text/html", headers=PAGE_HEADERS)
+
+    async def _recording(self, request: Request) -> Response:
+        return Response(await run_in_threadpool(self._watcher.recording), media_type=JSON)
+
+    async def _texts(self, request: Request) -> Response:
+        return Response(await run_in_threadpool(self._watcher.table), media_type=JSON)
+
+    async def _document(self, request: Request) -> Response:
+        texts = await run_in_threadpool(self._watcher.texts)
+        number = request.path_params["number"]
+        fate = None if texts is None else await run_in_threadpool(texts.fate, number)
+        if fate is None:
+            return _problem(f"There is no document {number}.", 404)
+        return _json(fate)
+
+    async def _documents(self, request: Request) -> Response:
+        words = request.query_params.get("text", "").strip()[:MOST_WORDS]
+        texts = await run_in_threadpool(self._watcher.texts)
+        if texts is None or not words:
+            return _json({"found": [], "looked": 0, "documents": 0})
+        return _json(await run_in_threadpool(texts.find, words))
+
+    async def _changes(self, request: Request) -> Response:
+        """Server-sent events: a difference each; `stale` where the page is to begin again."""
+        try:
+            number = int(request.query_params.get("after", "0"))
+        except ValueError:
+            return _problem("`after` is a number.", 400)
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        return StreamingResponse(
+            self._events(number), media_type="text/event-stream", headers=headers
+        )
+
+    async def _events(self, number: int) -> AsyncIterator[bytes]:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(woken.set)
+
+        with self._watcher.opened(wake):
+            while True:
+                woken.clear()
+                kept = self._watcher.after(number)
+                if kept is None:
+                    yield b"event: stale\ndata: {}\n\n"
+                    return
+                for number, difference in kept:
+                    yield b"id: %d\ndata: %b\n\n" % (number, difference)
+                if not kept:
+                    try:
+                        await asyncio.wait_for(woken.wait(), BEAT_SECONDS)
+                    except TimeoutError:
+                        yield b": nothing new\n\n"
+
+
+def _json(value: Any) -> Response:
+    return Response(json.dumps(value), media_type=JSON)
+
+
+def _problem(sentence: str, status: int) -> Response:
+    content = json.dumps({"error": {"message": sentence}})
+    return Response(content, status, media_type=JSON)

@@ -1,0 +1,219 @@
+"""Where text went: which path each document trained, in which phases, and how it was predicted.
+
+Read from the shards and scores that routing and evaluation saved, when it is asked for.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dipaco.config import MODULAR
+from dipaco.control.tasks import StageDone
+from dipaco.dashboard.columns import packed
+from dipaco.data.pack import load_plan
+from dipaco.data.staging import SPLITS
+from dipaco.errors import DipacoError
+from dipaco.receipt import Receipt
+from dipaco.runs.run import Run
+from dipaco.store.tensors import load_tree
+
+MOST_DOCUMENTS = 1_000_000  # in a table; of a larger corpus single documents are asked for
+MOST_ROWS = 2_000_000  # of training that are gone through to say in which phases a document was
+MOST_MOVES_PATHS = 64  # between which moves are counted pair by pair
+BEGINNING_CHARACTERS = 72
+BEGINNING_TOKENS = 40
+MOST_BEGINNINGS = 6000  # in a table
+SEARCH_SECONDS = 5.0
+SEARCH_BATCH = 256
+MOST_FOUND = 20
+NO_PATH = -1
+PHASE_BITS = 32
+
+
+class Texts:
+    """The documents of a run that has been routed. Raises `NotAvailable` where it has not been."""
+
+    def __init__(self, run: Run):
+        self._run, self._corpus = run, run.corpus
+        run.stage("route")
+        stages = [stage for stage in run.ledger.facts.stages() if stage.stage == "route"]
+        self._routings = sorted(stages, key=lambda stage: stage.phase)
+        self._paths = [self._paths_of(routing) for routing in self._routings]
+        self._trained = self._trained_phases()
+        self._scores = list(self._losses())
+
+    def table(self) -> dict[str, Any] | None:
+        """All documents, in columns; None where they are too many."""
+        corpus, count = self._corpus, len(self._corpus.lengths)
+        if count > MOST_DOCUMENTS:
+            return None
+        chosen = self._with_beginnings()
+        return {
+            "domains": list(corpus.domain_names),
+            "splits": list(SPLITS),
+            "domain": packed(corpus.domains, "u2"),
+            "split": packed(corpus.splits, "u1"),
+            "tokens": packed(corpus.lengths, "i4"),
+            "routings": [
+                {"phase": stage.phase, "paths": packed(paths, "i2")}
+                for stage, paths in zip(self._routings, self._paths, strict=True)
+            ],
+            "trained": None if self._trained is None else packed(self._trained, "u4"),
+            "scores": [
+                {
+                    "phase": phase,
+                    "documents": packed(documents, "i4"),
+                    "losses": packed(losses, "f4"),
+                }
+                for phase, documents, losses in self._scores
+            ],
+            "beginnings": {
+                "documents": packed(chosen, "i4"),
+                "texts": [text[:BEGINNING_CHARACTERS] for text in self._texts(chosen, True)],
+            },
+            "moves": self._moves(),
+        }
+
+    def fate(self, number: int) -> dict[str, Any] | None:
+        """One document; None where there is none of this number."""
+        corpus = self._corpus
+        if not 0 <= number < len(corpus.lengths):
+            return None
+        (text,) = self._texts(np.array([number]), False)
+        bits = None if self._trained is None else int(self._trained[number])
+        return {
+            "document": number,
+            "domain": corpus.domain_names[int(corpus.domains[number])],
+            "split": SPLITS[int(corpus.splits[number])],
+            "tokens": int(corpus.lengths[number]),
+            "text": text[:4000],
+            "routings": [
+                {
+                    "phase": stage.phase,
+                    "paths": [int(path) for path in paths[:, number] if path != NO_PATH],
+                }
+                for stage, paths in zip(self._routings, self._paths, strict=True)
+            ],
+            "trained": None
+            if bits is None
+            else [phase for phase in range(PHASE_BITS) if bits >> phase & 1],
+            "losses": [
+                {"phase": phase, "loss": float(losses[at])}
+                for phase, documents, losses in self._scores
+                for at in np.flatnonzero(documents == number)
+            ],
+        }
+
+    def find(self, words: str) -> dict[str, Any]:
+        """Documents that hold some words, the first ones; looks for `SEARCH_SECONDS` at most."""
+        until, found, looked = time.monotonic() + SEARCH_SECONDS, [], 0
+        everything = np.arange(len(self._corpus.lengths))
+        for start in range(0, len(everything), SEARCH_BATCH):
+            batch = everything[start : start + SEARCH_BATCH]
+            for number, text in zip(batch, self._texts(batch, False), strict=True):
+                at = text.find(words)
+                if at >= 0:
+                    piece = text[max(0, at - 30) : at + BEGINNING_CHARACTERS]
+                    found.append({"document": int(number), "text": piece})
+            looked = start + len(batch)
+            if len(found) >= MOST_FOUND or time.monotonic() > until:
+                break
+        return {"found": found[:MOST_FOUND], "looked": looked, "documents": len(everything)}
+
+    def _texts(self, documents: np.ndarray, beginning: bool) -> list[str]:
+        tokenizer = self._corpus.tokenizer()
+        most = BEGINNING_TOKENS if beginning else None
+        return [tokenizer.decode(tokens[:most]) for tokens in self._corpus.tokens(documents)]
+
+    def _with_beginnings(self) -> np.ndarray:
+        """Those whose first words are in the table: the scored ones first, then others evenly."""
+        everything = np.arange(len(self._corpus.lengths))
+        if len(everything) <= MOST_BEGINNINGS:
+            return everything
+        valid = self._corpus.documents("valid")[: MOST_BEGINNINGS // 2]
+        others = np.setdiff1d(everything, valid)
+        stride = max(1, -(-len(others) // (MOST_BEGINNINGS - len(valid))))
+        return np.sort(np.concatenate([valid, others[::stride]]))
+
+    def _paths_of(self, routing: StageDone) -> np.ndarray:
+        """[K, N] the paths that each document trains, or is scored under; -1 = none."""
+        count = len(self._corpus.lengths)
+        paths = np.full((max(1, self._run.config.routing.overlap), count), NO_PATH, np.int16)
+        for path, documents in enumerate(self._shards(routing)):
+            free = (paths[:, documents] == NO_PATH).argmax(axis=0)
+            paths[free, documents] = path
+        valid = load_tree(self._run.objects, routing.artifacts["valid"])
+        paths[0, valid["documents"]] = valid["paths"]
+        return paths
+
+    def _shards(self, routing: StageDone) -> Iterator[np.ndarray]:
+        for receipt in self._run.shards_of(routing).plans:
+            yield load_plan(Path(self._run.objects.file(Receipt(*receipt)))).documents
+
+    def _trained_phases(self) -> np.ndarray | None:
+        """u4 [N]: bit p is set where the document was trained in phase p; None where there are too
+        many phases or rows.
+        """
+        from dipaco.workers.row_plans import batches_for
+
+        run, arm = self._run, self._run.plan.arm(MODULAR)
+        rows = arm.path_steps * run.config.inner.batch_size
+        if arm.phases > PHASE_BITS or rows > MOST_ROWS or arm.is_synchronous:
+            return None
+        trained = np.zeros(len(self._corpus.lengths), np.uint32)
+        for phase in range(arm.phases):
+            for path in sorted(run.ledger.facts.trained(MODULAR, phase)):
+                snapshot = run.ledger.facts.snapshot(MODULAR, path, phase)
+                steps = arm.steps_before(phase + 1) - arm.steps_before(phase)
+                batches = batches_for(run, arm, path, phase)
+                plan = batches.rows.plan
+                numbers = batches.row_numbers(snapshot.position - steps, steps)
+                used = np.zeros(plan.num_rows + 1, bool)
+                used[numbers] = True
+                starts = np.repeat(used[:-1], np.diff(plan.row_starts))
+                trained[np.unique(plan.piece_document[starts])] |= np.uint32(1 << phase)
+        return trained
+
+    def _losses(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(phase, documents, nats per token) of every evaluation whose scores are still here."""
+        from dipaco.workers.scoring import document_scores
+
+        for each in self._run.ledger.facts.evaluations():
+            if each.arm != MODULAR:
+                continue
+            try:
+                scores = document_scores(self._run, MODULAR, each.phase)
+            except (DipacoError, OSError):
+                continue  # cleaned
+            yield each.phase, scores.documents, scores.sums / np.maximum(scores.counts, 1)
+
+    def _moves(self) -> list[dict[str, Any]]:
+        """For each alternation, how many documents of training went from which path to which."""
+        moves = []
+        count = self._run.config.num_paths
+        train = self._corpus.splits == SPLITS.index("train")
+        pairs = zip(self._paths, self._paths[1:], self._routings[1:], strict=False)
+        for before, after, routing in pairs:
+            here = train & (before[0] != NO_PATH) & (after[0] != NO_PATH)
+            old, new = before[0, here].astype(np.int64), after[0, here].astype(np.int64)
+            table = np.bincount(old * count + new, minlength=count * count)
+            moves.append(
+                {
+                    "phase": routing.phase,
+                    "documents": int(here.sum()),
+                    "stayed": int((old == new).sum()),
+                    "table": table.reshape(count, count).tolist()
+                    if count <= MOST_MOVES_PATHS
+                    else None,
+                }
+            )
+        return moves
+
+
+def to_json(value: Any) -> bytes:
+    """Compact."""
+    return json.dumps(value, separators=(",", ":")).encode()

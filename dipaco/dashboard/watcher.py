@@ -1,0 +1,183 @@
+"""One reader of a run for any number of open pages. It reads while a page is open, and tells all of
+them what has changed; while none is, it asks nothing.
+"""
+
+import collections
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dipaco.dashboard.reader import FAULTS, Change, Reader
+from dipaco.dashboard.recording import difference_of, recording_of, state_of, to_json
+from dipaco.dashboard.texts import Texts
+from dipaco.dashboard.texts import to_json as texts_to_json
+from dipaco.errors import DipacoError
+from dipaco.runs.opening import reading
+from dipaco.store.address import Address
+
+MOST_KEPT = 100  # differences; a page that is further behind fetches the recording again
+STOP_SECONDS = 30.0  # for a read that is going on
+
+
+class Pace:
+    """How often a run is read. A server is asked less than once a second: two to four questions a
+    look, some forty for the status.
+    """
+
+    def __init__(self, *, is_server: bool):
+        self.look_seconds = 6.0 if is_server else 1.0
+        self.status_seconds = 120.0 if is_server else 4.0
+        self.fault_seconds = 45.0 if is_server else 1.0  # after something went wrong
+
+
+class Watcher:
+    """Reads in a thread of its own, which `start` begins and `stop` ends.
+
+    Args:
+      address: of the run.
+      pace: how often; None = as its database can bear.
+    """
+
+    def __init__(self, address: Address, pace: Pace | None = None):
+        self._address, self._pace = address, pace
+        self._changed = threading.Condition()
+        self._is_stopping, self._wanted = False, 0  # pages that are open
+        self._is_asked = False
+        self._recording = (0, b"")  # the number that it is of, JSON
+        self._number = 0  # of the newest difference
+        self._differences: collections.deque[tuple[int, bytes]] = collections.deque(
+            maxlen=MOST_KEPT
+        )
+        self._listeners: set[Callable[[], None]] = set()
+        self._problem: DipacoError | None = None
+        self._thread = threading.Thread(target=self._work, name="dashboard reader", daemon=True)
+        self._texts_lock, self._texts, self._texts_key = threading.Lock(), None, None
+        self._table: bytes | None = None
+        self._num_routed = (0, 0)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        self._thread.join(STOP_SECONDS)
+
+    def recording(self) -> bytes:
+        """The whole recording, as it is now. Raises what reading the run raised."""
+        with self._changed:
+            if not self._wanted or self._recording[0] != self._number or not self._number:
+                self._is_asked = True
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._problem or not self._is_asked or self._is_stopping
+                )
+            if self._problem is not None:
+                raise self._problem
+            return self._recording[1]
+
+    @contextlib.contextmanager
+    def opened(self, listener: Callable[[], None]):
+        """While a page is open; `listener` is called in the reader's thread at every change."""
+        with self._changed:
+            self._wanted += 1
+            self._listeners.add(listener)
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._wanted -= 1
+                self._listeners.discard(listener)
+
+    def after(self, number: int) -> list[tuple[int, bytes]] | None:
+        """The differences after one; None where some are not kept any more."""
+        with self._changed:
+            kept = [each for each in self._differences if each[0] > number]
+            return kept if number + len(kept) == self._number else None
+
+    def table(self) -> bytes:
+        """The texts; read again when more has been routed or evaluated. Called in any thread."""
+        self.texts()
+        with self._texts_lock:
+            if self._table is None:
+                self._table = texts_to_json(None if self._texts is None else self._texts.table())
+            return self._table
+
+    def texts(self) -> Texts | None:
+        """Where text went; None where nothing has been routed."""
+        with self._texts_lock:
+            if self._texts_key != self._num_routed:
+                self._texts_key, self._table = self._num_routed, None
+                try:
+                    with reading(self._address) as run:
+                        self._texts = Texts(run)
+                except (DipacoError, OSError):
+                    self._texts = None
+            return self._texts
+
+    def _work(self) -> None:
+        try:
+            with reading(self._address) as run:
+                pace = self._pace or Pace(is_server=run.database_location.is_server)
+                self._follow(Reader(run), pace)
+        except DipacoError as error:
+            with self._changed:
+                self._problem = error
+                self._changed.notify_all()
+            self._tell()
+
+    def _follow(self, reader: Reader, pace: Pace) -> None:
+        status_at, state = -1e9, {}
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._is_stopping or self._is_asked or bool(self._wanted)
+                )
+                if self._is_stopping:
+                    return
+            names = {kind: len(each) for kind, each in reader.facts.names().items()}
+            change = reader.read()
+            fresh = None
+            if not state or _is_due(pace, time.monotonic() - status_at, reader, change):
+                state = fresh = state_of(reader)
+                status_at = time.monotonic()
+            if change.is_new or fresh:
+                self._publish(reader, change, fresh, names)
+            with self._changed:
+                if self._is_asked:
+                    document = {**recording_of(reader, state), "number": self._number}
+                    self._recording = (self._number, to_json(document))
+                self._is_asked = False
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._is_stopping or self._is_asked, pace.look_seconds
+                )
+
+    def _publish(self, reader: Reader, change: Change, fresh: Any, names: dict[str, int]) -> None:
+        difference = to_json(difference_of(reader, change, fresh, names))
+        with self._changed:
+            self._number += 1
+            self._differences.append((self._number, difference))
+            if change.has_gone_back:
+                self._differences.clear()  # all is fetched again
+            if fresh:
+                routed = sum("route" in stage for stage in fresh["status"]["stages"])
+                self._num_routed = (routed, sum(map(len, fresh["curves"].values())))
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._changed:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+
+
+def _is_due(pace: Pace, age: float, reader: Reader, change: Change) -> bool:
+    """Whether the status is to be read again."""
+    if change.outcomes & FAULTS or change.kinds & {"report", "evaluate", "route"}:
+        return age > pace.fault_seconds
+    return age > pace.status_seconds and (change.is_new or bool(reader.claims))
