@@ -9,6 +9,7 @@ import dataclasses
 import quickstart
 
 from dipaco.config import RunConfig
+from dipaco.data.prompts import SampleSettings
 from dipaco.model.config import part_names
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RoutingConfig
@@ -23,5 +24,6 @@ def run() -> RunConfig:
         topology=Topology(levels=(Level(name="all", parts=part_names(base.model)),)),
         routing=RoutingConfig(),  # one path: a product of choices has nothing to offer
         outer=OuterSettings(learning_rate=1.0, momentum=0.0),
+        samples=SampleSettings(),
         baselines=(),
     )

@@ -10,6 +10,7 @@ import dataclasses
 import quickstart
 
 from dipaco.config import RunConfig
+from dipaco.data.prompts import SampleSettings
 from dipaco.model.config import part_names
 from dipaco.outer.config import OuterSettings
 from dipaco.topology import SHARED, Level, Topology
@@ -21,6 +22,7 @@ def run() -> RunConfig:
         name="baseline_diloco",
         topology=four_paths(experts=SHARED),
         outer=OuterSettings(rescale_by_fan_in=False),
+        samples=SampleSettings(),
         baselines=(),
     )
 

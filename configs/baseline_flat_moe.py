@@ -9,6 +9,7 @@ import baseline_diloco
 import quickstart
 
 from dipaco.config import RunConfig
+from dipaco.data.prompts import SampleSettings
 from dipaco.topology import PER_PATH
 
 
@@ -17,5 +18,6 @@ def run() -> RunConfig:
         quickstart.run(),
         name="baseline_flat_moe",
         topology=baseline_diloco.four_paths(experts=PER_PATH),
+        samples=SampleSettings(),
         baselines=(),
     )

@@ -11,6 +11,7 @@ untied head adds 29 M.
 
 from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
 from dipaco.data.config import DataConfig
+from dipaco.data.prompts import SampleSettings
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import ModelConfig
 from dipaco.outer.config import OuterSettings
@@ -50,6 +51,7 @@ def run() -> RunConfig:
         ),
         outer=OuterSettings(learning_rate=0.7, momentum=0.9),
         evaluation=EvaluationSettings(every_phases=20),
+        samples=SampleSettings(prompts=8),
         baselines=("dense",),
     )
 

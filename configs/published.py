@@ -13,6 +13,7 @@ import baseline_flat_moe
 import quickstart
 
 from dipaco.config import RunConfig
+from dipaco.data.prompts import SampleSettings
 from dipaco.outer.config import OuterSettings
 
 
@@ -42,5 +43,6 @@ def _published(config: RunConfig, **changes: object) -> RunConfig:
         config,
         inner=dataclasses.replace(config.inner, learning_rate=3e-3),
         routing=dataclasses.replace(config.routing, rule="features"),
+        samples=SampleSettings(),
         **changes,
     )

@@ -8,6 +8,7 @@ those who hold the token, and a document goes to the path that finds its first t
 
 from dipaco.config import BASELINES, BaseSettings, EvaluationSettings, RunConfig
 from dipaco.data.config import DataConfig
+from dipaco.data.prompts import SampleSettings
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import ModelConfig
 from dipaco.outer.config import OuterSettings
@@ -34,5 +35,6 @@ def run() -> RunConfig:
         inner=InnerSettings(steps=20, batch_size=16, learning_rate=6e-3, warmup_steps=20),
         outer=OuterSettings(learning_rate=1.0, momentum=0.0, vocabulary_rows="holders"),
         evaluation=EvaluationSettings(max_documents=500),
+        samples=SampleSettings(prompts=4),
         baselines=BASELINES,
     )

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 from dipaco.control.plan import BASE, Arm, Plan, one_model, one_path
 from dipaco.data.config import DataConfig
+from dipaco.data.prompts import SampleSettings
 from dipaco.errors import BadSetting, SettingsDisagree
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import MeshConfig, ModelConfig, part_names
@@ -102,6 +103,7 @@ class RunConfig:
     inner: InnerSettings = InnerSettings()
     outer: OuterSettings = OuterSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    samples: SampleSettings = SampleSettings()
     reroute: RerouteConfig = RerouteConfig()
     mesh: MeshConfig = MeshConfig()
     retention: RetentionSettings = RetentionSettings()
@@ -160,6 +162,12 @@ class RunConfig:
                     f"`{arm.name}` takes only {arm.total_steps} steps: warm up for fewer, or "
                     "train longer"
                 )
+        room = self.model.max_length - self.data.prefix_tokens
+        if self.samples.prompts and self.samples.tokens > room:
+            raise SettingsDisagree(
+                problem=f"`samples.tokens` is {self.samples.tokens}, and after a prompt of "
+                f"`data.prefix_tokens` the context of `model.max_length` has room for {room}"
+            )
         self._check_paths()
         self._check_synchronous()
         if self.routing.kind == "product_kmeans" and not self.topology.choices:
@@ -311,7 +319,12 @@ class RunConfig:
             ),
         }
         arms = (modular, *(dense_arms[name] for name in self.baselines))
-        return Plan(base=base, arms=arms, reroutes=bool(self.reroute.every))
+        return Plan(
+            base=base,
+            arms=arms,
+            samples=self.samples.prompts > 0,
+            reroutes=bool(self.reroute.every),
+        )
 
     def to_json(self) -> str:
         """One line per setting, in a fixed order."""

@@ -54,6 +54,11 @@ def test_it_comes_back_from_json(config):
     assert again.to_json() == config.to_json()
 
 
+def test_a_run_that_is_compared_with_others_makes_no_texts(file, config):
+    """They take time, and nothing of them is compared."""
+    assert (config.samples.prompts > 0) == (file.stem == "quickstart" or "paper" in file.stem)
+
+
 def test_its_settings_all_have_names(config):
     names = settings(config)
     assert {"inner.steps", "model.d_model", "phases", "outer.learning_rate"} <= names.keys()

@@ -50,6 +50,7 @@ import dataclasses
 from pathlib import Path
 
 from dipaco.config import BaseSettings, EvaluationSettings
+from dipaco.data.prompts import SampleSettings
 from dipaco.inner.config import InnerSettings
 from dipaco.overrides import load_config
 from dipaco.routing.config import RoutingConfig
@@ -69,6 +70,7 @@ def run():
         phases=1,
         inner=InnerSettings(steps=2, batch_size=4, learning_rate=1e-3, warmup_steps=1),
         evaluation=EvaluationSettings(max_documents=20),
+        samples=SampleSettings(),
     )
 '''
 

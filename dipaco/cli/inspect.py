@@ -10,16 +10,19 @@ agrees with the scores of the paths, and how many documents it sends to the same
 before. For every module and phase: the norm of its mean outer gradient, that of each path through
 it, and the mean cosine between two of these: 1 if the paths agree, 0 if they are unrelated, below 0
 if they undo each other's work. And the lag, the cosine between the mean and that of the phase
-before: below or near 0, outer momentum has nothing to go on with.
+before: below or near 0, outer momentum has nothing to go on with. Where the run samples texts
+(`samples.prompts`): every prompt, and how each release continued it.
 """
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dipaco.cli.errors import UnknownImageFormat
 from dipaco.cli.options import add_run
+from dipaco.observe.terminal import head, tail, terminal_width
 
 HELP = "show what each path was given, and how modules moved"
 MOST_SHOWN_PHASES = 8
@@ -101,6 +104,25 @@ def _print(inspection: dict[str, Any]) -> None:
             )
         else:
             print(f"module {module}  fan-in {len(at['paths'])}: no outer step so far")
+    for line in sample_lines(inspection["samples"], terminal_width()):
+        print(line)
+
+
+def sample_lines(samples: list[dict[str, Any]], width: int) -> Iterator[str]:
+    """Each prompt, and under it how the base model and every release of the modular arm went on."""
+    from dipaco.config import MODULAR
+    from dipaco.control.plan import BASE
+
+    shown = [each for each in samples if each["arm"] in (BASE, MODULAR)]
+    for document in dict.fromkeys(each["document"] for each in shown):
+        own = [each for each in shown if each["document"] == document]
+        own.sort(key=lambda each: (each["arm"] != BASE, each["phase"]))
+        label = f"\nprompt of {own[0]['domain']}: "
+        yield label + tail(own[0]["prompt"], max(16, width - len(label)))
+        for each in own:
+            where = f"phase {each['phase']} path {each['path']}"
+            where = "base model" if each["arm"] == BASE else where
+            yield f"  {where:<18}  {head(each['text'], max(16, width - 22))}"
 
 
 def _sizes(sizes: list[int]) -> str:

@@ -106,8 +106,8 @@ WORKER = RoleVerb("worker", "does any task that is due", tuple(PRIORITY))
 EXECUTOR = RoleVerb("executor", "steps modules when their contributions are in", ("outer",))
 EVALUATOR = RoleVerb(
     "evaluator",
-    "scores paths, and evaluates releases",
-    ("label", "check", "score", "evaluate", "reroute", "report"),
+    "scores paths, evaluates releases, and samples texts of them",
+    ("label", "check", "score", "evaluate", "sample", "reroute", "report"),
 )
 PRETRAINER = RoleVerb(
     "pretrain", "prepares the text and trains the base model, then leaves", FIRST_KINDS

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dipaco.control.database import Database
 from dipaco.control.errors import NoSuchRelease, NotAvailable
-from dipaco.control.recording import stage_done
+from dipaco.control.recording import sampled_facts, stage_done
 from dipaco.control.release import Release
 from dipaco.control.tasks import (
     PRIORITY,
@@ -15,6 +15,7 @@ from dipaco.control.tasks import (
     Evaluated,
     GradientStats,
     PathChecked,
+    Sampled,
     StageDone,
 )
 from dipaco.receipt import Receipt
@@ -174,6 +175,14 @@ class Facts:
             evaluations.append(Evaluated(**fields))
         return evaluations
 
+    def samples(self, arm: str | None = None) -> list[Sampled]:
+        """What releases made of the run's prompts: of an arm, or of all; phases ascending."""
+        return sampled_facts(self._database.rows("list_samples", arm=arm))
+
+    def newest_samples(self, arm: str) -> Sampled | None:
+        """What the newest release of an arm that was sampled made of them; None: none so far."""
+        return next(iter(sampled_facts(self._database.rows("newest_samples", arm=arm))), None)
+
     # The frontier, as the scheduler asks for it.
 
     def modules_at(self, arm: str, phase: int) -> set[ModuleId]:
@@ -200,3 +209,7 @@ class Facts:
 
     def evaluated(self) -> set[tuple[str, int]]:
         return {(fact.arm, fact.phase) for fact in self.evaluations()}
+
+    def sampled(self) -> set[tuple[str, int]]:
+        """Releases whose prompts are continued."""
+        return {(arm, phase) for arm, phase in self._database.rows("sampled_releases")}

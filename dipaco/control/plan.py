@@ -111,6 +111,7 @@ class Plan:
 
     base: Arm
     arms: tuple[Arm, ...]
+    samples: bool = False  # every release continues a few prompts
     reroutes: bool = False  # in the end, a router for every few tokens is trained and evaluated
 
     @functools.cached_property

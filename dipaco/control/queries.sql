@@ -695,6 +695,27 @@ VALUES
 -- get_evaluation: whether a release was evaluated
 SELECT perplexity FROM evaluations WHERE arm = :arm AND phase = :phase;
 
+-- add_sample: a prompt that a release continued
+INSERT INTO samples
+  (arm, phase, number, domain, document, path, prompt, text, num_tokens, has_ended)
+VALUES
+  (:arm, :phase, :number, :domain, :document, :path, :prompt, :text, :num_tokens, :has_ended);
+
+-- get_sample: whether a release has continued the prompts
+SELECT 1 FROM samples WHERE arm = :arm AND phase = :phase LIMIT 1;
+
+-- list_samples: of an arm, or of all
+SELECT arm, phase, domain, document, path, prompt, text, num_tokens, has_ended FROM samples
+WHERE arm = coalesce(CAST(:arm AS TEXT), arm) ORDER BY arm, phase, number;
+
+-- newest_samples: of the newest release of an arm that has some
+SELECT arm, phase, domain, document, path, prompt, text, num_tokens, has_ended FROM samples
+WHERE arm = :arm AND phase = (SELECT max(n.phase) FROM samples n WHERE n.arm = :arm)
+ORDER BY number;
+
+-- sampled_releases: those that have continued the prompts
+SELECT arm, phase FROM samples WHERE number = 0;
+
 -- list_evaluations: learning curves
 SELECT arm, phase, perplexity, best_path_perplexity, other_rows, documents, tokens, seconds
 FROM evaluations ORDER BY arm, phase;
@@ -834,7 +855,7 @@ WHERE state <> 'aside' AND (
   kind IN ('reroute', 'report')
   OR kind = 'route' AND phase > :phase
   OR arm = :arm AND kind IN ('train', 'outer') AND phase >= :phase
-  OR arm = :arm AND kind IN ('label', 'check', 'score', 'evaluate') AND phase > :phase);
+  OR arm = :arm AND kind IN ('label', 'check', 'score', 'evaluate', 'sample') AND phase > :phase);
 
 -- aside_modules: of later phases
 DELETE FROM modules WHERE arm = :arm AND phase > :phase RETURNING *;
@@ -862,6 +883,9 @@ DELETE FROM releases WHERE arm = :arm AND phase > :phase RETURNING *;
 
 -- aside_evaluations: of later phases
 DELETE FROM evaluations WHERE arm = :arm AND phase > :phase RETURNING *;
+
+-- aside_samples: of later phases
+DELETE FROM samples WHERE arm = :arm AND phase > :phase RETURNING *;
 
 -- aside_labels: of later phases
 DELETE FROM labels WHERE arm = :arm AND phase > :phase RETURNING *;

@@ -4,6 +4,7 @@ commit of it needs. Everything here runs inside the caller's transaction.
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from dipaco.control.database import Database
@@ -16,6 +17,8 @@ from dipaco.control.tasks import (
     PathLabelled,
     PathScored,
     PathTrained,
+    Sample,
+    Sampled,
     StageDone,
 )
 from dipaco.receipt import Receipt
@@ -80,6 +83,13 @@ def record(database: Database, fact: Fact) -> None:
                 tokens=fact.tokens,
                 seconds=fact.seconds,
             )
+        case Sampled():
+            for number, sample in enumerate(fact.samples):
+                values = sample._asdict()
+                # As JSON: a text may hold characters that PostgreSQL does not take.
+                values |= {name: json.dumps(values[name]) for name in ("prompt", "text")}
+                values["has_ended"] = int(sample.has_ended)
+                change("add_sample", arm=fact.arm, phase=fact.phase, number=number, **values)
 
 
 def row_of_contribution(fact: Contribution) -> dict[str, Any]:
@@ -157,3 +167,16 @@ def stage_done(stage: Any, phase: int, artifacts: str, summary: str, seconds: fl
         summary=json.loads(summary),
         seconds=seconds,
     )
+
+
+def sampled_facts(rows: Iterable[tuple]) -> list[Sampled]:
+    """Rows of the table of samples, those of one release one after another."""
+    by_release: dict[tuple[str, int], list[Sample]] = {}
+    for arm, phase, domain, document, path, prompt, text, num_tokens, has_ended in rows:
+        texts = json.loads(prompt), json.loads(text)
+        sample = Sample(domain, document, path, *texts, num_tokens, bool(has_ended))
+        by_release.setdefault((arm, phase), []).append(sample)
+    return [
+        Sampled(arm=arm, phase=phase, samples=tuple(samples))
+        for (arm, phase), samples in by_release.items()
+    ]

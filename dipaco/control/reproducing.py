@@ -21,6 +21,7 @@ from dipaco.control.tasks import (
     PathLabelled,
     PathScored,
     PathTrained,
+    Sampled,
     StageDone,
     Task,
 )
@@ -62,6 +63,9 @@ def stands(database: Database, task: Task, fact: Fact) -> bool:
             known = new = None
         case Evaluated():
             row = database.one("get_evaluation", arm=fact.arm, phase=fact.phase)
+            known = new = None
+        case Sampled():
+            row = database.one("get_sample", arm=fact.arm, phase=fact.phase)
             known = new = None
     if row is not None and known != new:
         raise NotReproduced(task=task, known=known, new=new)

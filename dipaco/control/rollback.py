@@ -19,7 +19,7 @@ from dipaco.errors import WorkersActive
 
 TABLES = (
     *("modules", "contributions", "taken", "quorums", "trained", "partial_snapshots"),
-    *("labels", "checks", "scores", "releases", "evaluations", "stages"),
+    *("labels", "checks", "scores", "releases", "evaluations", "samples", "stages"),
 )
 
 

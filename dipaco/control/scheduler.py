@@ -29,6 +29,7 @@ from dipaco.control.tasks import (
     PathLabelled,
     PathScored,
     PathTrained,
+    Sampled,
     StageDone,
     Task,
 )
@@ -51,6 +52,8 @@ class Frontier(Protocol):
     def num_scored(self, arm: str, phase: int) -> int: ...
 
     def evaluated(self) -> set[tuple[str, int]]: ...
+
+    def sampled(self) -> set[tuple[str, int]]: ...
 
 
 class AwaitedStep(NamedTuple):
@@ -94,9 +97,15 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
             case PathScored(arm=arm, phase=phase):
                 if frontier.num_scored(arm, phase) == plan.arm(arm).topology.num_paths:
                     tasks[Task("evaluate", arm, "", phase)] = None
+            case Evaluated(arm=arm, phase=phase) if plan.samples:
+                # Only now: where likelihood routes, the scores of all paths say where prompts go.
+                tasks[Task("sample", arm, "", phase)] = None
             case Evaluated():
                 if _evaluations(plan) <= frontier.evaluated():
-                    tasks[Task("reroute" if plan.reroutes else "report")] = None
+                    tasks[_after_releases(plan)] = None
+            case Sampled():
+                if _evaluations(plan) <= frontier.sampled():
+                    tasks[_after_releases(plan)] = None
             case StageDone(stage="reroute"):
                 tasks[Task("report")] = None
             case StageDone(stage="route", phase=0):
@@ -146,6 +155,10 @@ def _quorum_step(arm: Arm, module: ModuleId, phase: int) -> QuorumStep:
         awaited_before=len(arm.paths_through(module, phase - 1)) if phase else 0,
         grace_seconds=arm.grace_seconds,
     )
+
+
+def _after_releases(plan: Plan) -> Task:
+    return Task("reroute" if plan.reroutes else "report")
 
 
 def _evaluations(plan: Plan) -> set[tuple[str, int]]:

@@ -16,6 +16,7 @@ Kind = Literal[
     "check",
     "score",
     "evaluate",
+    "sample",
     "reroute",
     "report",
 ]
@@ -30,9 +31,10 @@ PRIORITY: dict[Kind, int] = {
     "check": 5,
     "score": 6,
     "evaluate": 7,
-    "train": 8,
-    "reroute": 9,
-    "report": 10,
+    "sample": 8,  # before further training: texts are read while it goes on
+    "train": 9,
+    "reroute": 10,
+    "report": 11,
 }
 OF_A_PATH: tuple[Kind, ...] = ("train", "label", "check", "score")
 
@@ -190,6 +192,27 @@ class Evaluated:
     seconds: float
 
 
+class Sample(NamedTuple):
+    """A prompt, continued by the path of a release that it was routed to."""
+
+    domain: str
+    document: int  # of validation, whose first tokens are the prompt
+    path: int
+    prompt: str
+    text: str  # without the prompt
+    num_tokens: int  # of the text
+    has_ended: bool  # the text ended by itself; else it was cut there
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """A release continued the run's prompts; always the same ones, in the same order."""
+
+    arm: str
+    phase: int
+    samples: tuple[Sample, ...]
+
+
 Fact = (
     ModuleReady
     | Contribution
@@ -199,4 +222,5 @@ Fact = (
     | PathChecked
     | PathScored
     | Evaluated
+    | Sampled
 )

@@ -8,6 +8,7 @@ from dipaco.caches import cache_folder
 from dipaco.config import RunConfig
 from dipaco.control.errors import NotAvailable
 from dipaco.control.release import Release
+from dipaco.control.tasks import Sampled
 from dipaco.errors import BadSetting
 from dipaco.library.errors import ModuleNotReleased, NoSuchModule, RunUnfinished
 from dipaco.library.picture import Picture
@@ -92,6 +93,14 @@ class OpenedRun:
     def release(self) -> Release:
         """The consistent set of modules that is read. Raises `NotAvailable`: none so far."""
         return find_release(self._run, self.arm, self.phase)
+
+    @property
+    def samples(self) -> tuple[Sampled, ...]:
+        """What each release of the arm made of the run's prompts, phases ascending; of `phase`
+        alone, if it is set. Empty in a run without `samples.prompts`.
+        """
+        sampled = self._run.ledger.facts.samples(self.arm)
+        return tuple(each for each in sampled if self.phase in (None, each.phase))
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -1,9 +1,12 @@
 """The details of a run, as lines: what `dipaco status` prints below its overview."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dipaco.observe.terminal import head, tail
+
 MOST_ROWS = 64  # of an arm's modules or paths; more are for `--json`
+MOST_SAMPLES = 8
 
 
 def details(status: Mapping[str, Any]) -> Iterator[str]:
@@ -21,6 +24,7 @@ def details(status: Mapping[str, Any]) -> Iterator[str]:
     for name, arm in status["arms"].items():
         if arm["steps"]:
             yield from _arm(name, arm)
+    yield from _samples(status["samples"])
     yield ""
     yield from _work(status)
     for swarm in status["swarms"]:
@@ -50,6 +54,16 @@ def _arm(name: str, arm: Mapping[str, Any]) -> Iterator[str]:
             yield f"  path {path:>4}  step {at['step']:6d}{loss}  {at['tokens']:,} tokens"
     for evaluation in arm["evaluations"]:
         yield f"  perplexity {evaluation['perplexity']:.2f} at phase {evaluation['phase']}"
+
+
+def _samples(samples: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not samples:
+        return
+    arm, phase = samples[0]["arm"], samples[0]["phase"]
+    yield f"\nsamples of {arm} at phase {phase}: `dipaco inspect` has all"
+    for each in samples[:MOST_SAMPLES]:
+        prompt, text = tail(each["prompt"], 24), head(each["text"], 72)
+        yield f"  {each['domain']}, path {each['path']}: {prompt} | {text}"
 
 
 def _work(status: Mapping[str, Any]) -> Iterator[str]:

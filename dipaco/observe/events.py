@@ -34,6 +34,7 @@ SENTENCES = {
     "of path, {tokens_read_again:,} tokens read again for {tokens:,} predicted",
     "evaluated": "{arm} evaluated after {step} steps: perplexity {perplexity:.2f} on "
     "{documents:,} documents",
+    "sampled": "phase {phase} path {path}, {domain}: {prompt} | {text}",
     "machine_changed": "this run began on {then} and continues on {now}: the last bits of its "
     "numbers may differ from those of an uninterrupted run",
     "claim_lost": "{task} was given to another worker: its work here is discarded",

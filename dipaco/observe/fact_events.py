@@ -2,9 +2,20 @@
 
 from collections.abc import Iterator
 
-from dipaco.config import RunConfig
-from dipaco.control.tasks import Claim, Evaluated, Fact, ModuleReady, PathTrained, StageDone
+from dipaco.config import MODULAR, RunConfig
+from dipaco.control.tasks import (
+    Claim,
+    Evaluated,
+    Fact,
+    ModuleReady,
+    PathTrained,
+    Sampled,
+    StageDone,
+)
 from dipaco.observe.events import Event, Value
+from dipaco.observe.terminal import head, tail
+
+PROMPT_WIDTH, TEXT_WIDTH = 24, 72  # characters of a sample in an event; the facts have all
 
 
 def fact_events(fact: Fact, claim: Claim, config: RunConfig, seconds: float) -> Iterator[Event]:
@@ -31,6 +42,8 @@ def fact_events(fact: Fact, claim: Claim, config: RunConfig, seconds: float) -> 
             yield _module(fact, config, seconds)
         case Evaluated():
             yield _evaluation(fact, config)
+        case Sampled(arm=arm) if arm == MODULAR:
+            yield from _samples(fact)
 
 
 def _corpus(fact: StageDone) -> Iterator[Event]:
@@ -119,6 +132,19 @@ def _module(fact: ModuleReady, config: RunConfig, seconds: float) -> Event:
         "seconds": seconds,
     }
     return Event("module_updated", fields)
+
+
+def _samples(fact: Sampled) -> Iterator[Event]:
+    for sample in fact.samples:
+        fields: dict[str, Value] = {
+            "arm": fact.arm,
+            "phase": fact.phase,
+            "path": sample.path,
+            "domain": sample.domain,
+            "prompt": tail(sample.prompt, PROMPT_WIDTH),
+            "text": head(sample.text, TEXT_WIDTH),
+        }
+        yield Event("sampled", fields)
 
 
 def _evaluation(fact: Evaluated, config: RunConfig) -> Event:

@@ -12,6 +12,26 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns
 
 
+def one_line(text: str) -> str:
+    """A text without line breaks and other characters that move a cursor: each run of them and of
+    blanks becomes one blank.
+    """
+    shown = (letter if letter.isprintable() else " " for letter in text)
+    return " ".join("".join(shown).split())
+
+
+def head(text: str, width: int) -> str:
+    """`one_line`, cut to its first `width` characters."""
+    line = one_line(text)
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def tail(text: str, width: int) -> str:
+    """`one_line`, cut to its last `width` characters."""
+    line = one_line(text)
+    return line if len(line) <= width else f"…{line[len(line) - width + 1 :]}"
+
+
 def bullets(sentences: Sequence[str], width: int) -> str:
     """A list, each sentence in lines of at most `width` columns."""
     return "\n".join(

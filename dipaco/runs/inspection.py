@@ -12,6 +12,7 @@ from dipaco.control.tasks import StageDone
 from dipaco.data.pack import load_plan
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
+from dipaco.runs.samples import samples_as_json
 from dipaco.store.tensors import load_tree
 
 
@@ -79,6 +80,7 @@ def inspection_of(run: Run) -> dict[str, Any]:
             }
             for module, steps in run.ledger.facts.outer_steps(MODULAR).items()
         },
+        "samples": samples_as_json(run.ledger.facts.samples()),
     }
 
 

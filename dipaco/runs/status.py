@@ -9,6 +9,7 @@ from dipaco.control.rollback import Rollback
 from dipaco.runs.blocked import Grace, situation_of, why
 from dipaco.runs.progress import progress_of, work_left_seconds
 from dipaco.runs.run import Run
+from dipaco.runs.samples import samples_as_json
 from dipaco.runs.sizes import sizes_of
 
 # The order of the stages; kinds with the same number run side by side.
@@ -22,6 +23,7 @@ STAGE = {
     "check": 3,
     "score": 3,
     "evaluate": 3,
+    "sample": 3,
     "reroute": 4,
     "report": 5,
 }
@@ -80,6 +82,7 @@ def status_of(run: Run, *, with_sizes: bool = True) -> dict[str, Any]:
             }
             for stage in ledger.facts.stages()
         },
+        "samples": _newest_samples(ledger),
         "modules": arms[MODULAR]["modules"],
         "paths": arms[MODULAR]["paths"],
         "arms": arms,
@@ -95,6 +98,12 @@ def status_of(run: Run, *, with_sizes: bool = True) -> dict[str, Any]:
         "is_cleaned": ledger.cleanings.removed() is not None,
         **_status_of_work(run),
     }
+
+
+def _newest_samples(ledger: Ledger) -> list[dict[str, Any]]:
+    """What the newest release of the modular arm made of the run's prompts."""
+    newest = ledger.facts.newest_samples(MODULAR)
+    return [] if newest is None else samples_as_json([newest])
 
 
 def _outside_bounds(run: Run) -> str:

@@ -21,11 +21,13 @@ from dipaco.workers.tasks.prepare import prepare_corpus
 from dipaco.workers.tasks.report import write_report
 from dipaco.workers.tasks.reroute import reroute
 from dipaco.workers.tasks.route import route
+from dipaco.workers.tasks.sample import sample_release
 from dipaco.workers.tasks.score import score_path
 from dipaco.workers.tasks.train import train, train_with_runner
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 
-FIRST_HOST_ONLY = ("prepare", "outer", "evaluate", "report")  # they take no devices
+# They take no devices that others must take too: `sample` takes one of its own.
+FIRST_HOST_ONLY = ("prepare", "outer", "evaluate", "sample", "report")
 
 
 def execute(
@@ -71,6 +73,7 @@ def execute(
         "check": lambda: hosts.run_on_all(lambda: check_path(run, claim)),
         "score": lambda: hosts.run_on_all(lambda: score_path(run, claim)),
         "evaluate": lambda: evaluate_release(run, claim),
+        "sample": lambda: sample_release(run, claim),
         "reroute": lambda: reroute(run, claim, on_step, should_stop),
         "report": lambda: write_report(run, claim),
     }

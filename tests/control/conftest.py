@@ -17,6 +17,8 @@ from dipaco.control.tasks import (
     PathLabelled,
     PathScored,
     PathTrained,
+    Sample,
+    Sampled,
     StageDone,
     Task,
 )
@@ -163,6 +165,15 @@ def evaluated(arm: str, phase: int) -> Evaluated:
     )
 
 
+def sampled(arm: str, phase: int) -> Sampled:
+    """A model that is hardly trained may write any character."""
+    samples = (
+        Sample("law", 7, 2, "In the ", f"begin\x00ing \ud800 {phase}", 5, has_ended=False),
+        Sample("code", 3, 0, "def ", "", 0, has_ended=True),
+    )
+    return Sampled(arm=arm, phase=phase, samples=samples)
+
+
 def facts_of(plan: Plan, task: Task) -> list[Fact]:
     """What finishing `task` records."""
     match task.kind:
@@ -191,6 +202,8 @@ def facts_of(plan: Plan, task: Task) -> list[Fact]:
             return [scored(task.arm, task.path, task.phase)]
         case "evaluate":
             return [evaluated(task.arm, task.phase)]
+        case "sample":
+            return [sampled(task.arm, task.phase)]
 
 
 def do_one(ledger, plan, worker="w"):
@@ -213,7 +226,7 @@ IntegrityError = (sqlite3.IntegrityError, psycopg.errors.IntegrityConstraintViol
 
 TABLES = (
     *("meta", "tasks", "modules", "contributions", "trained", "stages", "scores", "releases"),
-    *("evaluations", "claims", "workers", "partial_snapshots", "refusals"),
+    *("evaluations", "samples", "claims", "workers", "partial_snapshots", "refusals"),
     *("labels", "checks", "set_aside", "quorums", "taken"),
     "history",
     *("path_totals", "path_machines", "module_totals", "settled_tasks"),

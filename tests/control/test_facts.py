@@ -10,6 +10,7 @@ from dipaco.control.errors import NotAvailable
 from dipaco.control.ledger import open_ledger
 from dipaco.control.progress import NewestPhase, TrainingTotals
 from dipaco.control.recording import record
+from dipaco.control.tasks import Task
 from dipaco.topology import ModuleId
 from tests.control.conftest import (
     IntegrityError,
@@ -22,6 +23,7 @@ from tests.control.conftest import (
     facts_of,
     ready,
     receipt,
+    sampled,
     stage,
     trained,
 )
@@ -90,6 +92,21 @@ def test_evaluations_and_scores_come_back(finished):
     ]
 
 
+def test_samples_come_back_character_by_character_and_come_with_every_release(ledger, plan):
+    plan = dataclasses.replace(plan, samples=True)
+    assert ledger.facts.newest_samples("modular") is None
+    done = []
+    while (claim := do_one(ledger, plan)) is not None:
+        done.append(claim.task)
+    assert done[-1] == Task("report")
+    assert ledger.facts.sampled() == ledger.facts.evaluated()
+    assert ledger.facts.samples("modular") == [sampled("modular", phase) for phase in (1, 2)]
+    assert ledger.facts.newest_samples("modular") == sampled("modular", 2)
+    assert [each.arm for each in ledger.facts.samples()] == [
+        *("base", "dense", "dense", "modular", "modular")
+    ]
+
+
 def test_a_release_holds_the_modules_of_every_path_and_its_companions(finished):
     release = finished.facts.release("modular", 1)
     assert release.modules_of(2) == {
@@ -138,6 +155,7 @@ def test_every_kind_of_fact_has_a_table(finished):
         "scores": 1 + 4 * 2 + 2,
         "releases": 1 + 2 + 2,
         "evaluations": 1 + 2 + 2,
+        "samples": 0,
         "claims": 0,
         "workers": 0,
         "partial_snapshots": 0,

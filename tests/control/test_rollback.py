@@ -1,5 +1,6 @@
 """Rollback: what is set aside, what continues, and which workers prevent it; on both databases."""
 
+import dataclasses
 import json
 
 import pytest
@@ -33,6 +34,20 @@ def test_a_run_that_is_redone_after_a_rollback_has_the_same_facts(finished, plan
     assert done[-1] == Task("report")
     after = everything(finished)
     assert {name: after[name] for name in FACTS} == {name: before[name] for name in FACTS}
+
+
+def test_texts_of_releases_that_are_set_aside_are_made_again(ledger, plan):
+    plan = dataclasses.replace(plan, samples=True)
+    while do_one(ledger, plan) is not None:
+        pass
+    before = everything(ledger)["samples"]
+    assert ledger.rollbacks.go_back("modular", 1, TRAIN)["samples"] == 2
+    assert len(everything(ledger)["samples"]) == len(before) - 2
+    done = []
+    while (claim := do_one(ledger, plan)) is not None:
+        done.append(claim.task)
+    assert done[-2:] == [Task("sample", "modular", "", 2), Task("report")]
+    assert everything(ledger)["samples"] == before
 
 
 def test_what_is_set_aside_is_kept_and_listed(finished, plan):

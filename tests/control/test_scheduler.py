@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dipaco.control.scheduler import awaited_steps, due, first_task, quorum_steps
 from dipaco.control.tasks import (
+    PRIORITY,
     Contribution,
     Evaluated,
     Fact,
@@ -17,6 +18,7 @@ from dipaco.control.tasks import (
     PathLabelled,
     PathScored,
     PathTrained,
+    Sampled,
     Task,
 )
 from dipaco.topology import Level, Topology
@@ -29,6 +31,7 @@ from tests.control.conftest import (
     facts_of,
     labelled,
     ready,
+    sampled,
     scored,
     stage,
     trained,
@@ -66,6 +69,9 @@ class ListedFacts:
 
     def num_scored(self, arm, phase):
         return len(self._of(PathScored, arm=arm, phase=phase))
+
+    def sampled(self):
+        return {(fact.arm, fact.phase) for fact in self._of(Sampled)}
 
     def evaluated(self):
         return {(fact.arm, fact.phase) for fact in self._of(Evaluated)}
@@ -453,6 +459,23 @@ def test_only_paths_that_take_part_are_trained(plan):
     tasks = tasks_after(lonely, modules(*ALL[:3], phase=1), modules(ALL[3], phase=1))
     for task in tasks:
         assert task.kind != "train" or task.path in trained_paths
+
+
+def test_a_release_is_sampled_once_it_is_evaluated_and_the_report_waits_for_the_last(plan):
+    plan = dataclasses.replace(plan, samples=True)
+    releases = [("base", 2), ("dense", 2), ("dense", 3), ("modular", 1), ("modular", 2)]
+    known = [evaluated(*release) for release in releases]
+    assert names(tasks_after(plan, known[:-1], known[-1:])) == ["sample modular phase 2"]
+    known += [sampled(*release) for release in releases[1:]]
+    assert names(tasks_after(plan, known[:-1], known[-1:])) == []
+    assert names(tasks_after(plan, known, [sampled("base", 2)])) == ["report"]
+    rerouted = dataclasses.replace(plan, reroutes=True)
+    assert names(tasks_after(rerouted, known, [sampled("base", 2)])) == ["reroute"]
+
+
+def test_a_release_is_sampled_before_training_goes_on():
+    """Texts are read while it does; with one worker all of training would come first."""
+    assert PRIORITY["evaluate"] < PRIORITY["sample"] < PRIORITY["train"]
 
 
 def test_rerouting_comes_last_before_the_report(plan):

@@ -5,7 +5,7 @@ import dataclasses
 from configs import toy
 from dipaco.control.tasks import Claim, Evaluated, StageDone, Task
 from dipaco.observe.fact_events import fact_events
-from tests.control.conftest import contribution, trained
+from tests.control.conftest import contribution, sampled, trained
 
 CONFIG = toy.run()
 ROUTED = StageDone(
@@ -54,6 +54,21 @@ def test_a_trained_path_and_an_evaluation_show_their_numbers():
     assert lines(evaluated) == [
         f"modular evaluated after {steps} steps: perplexity 20.50 on 7 documents"
     ]
+
+
+def test_texts_of_the_modular_arm_are_lines_whatever_characters_they_have():
+    assert lines(sampled("modular", 2)) == [
+        "phase 2 path 2, law: In the | begin ing 2",
+        "phase 2 path 0, code: def | ",
+    ]
+    assert lines(sampled("dense", 2)) == []
+
+
+def test_a_long_text_is_cut_to_a_line():
+    fact = sampled("modular", 2)
+    long = fact.samples[0]._replace(prompt="a\n" * 40, text="b " * 400)
+    (line,) = lines(dataclasses.replace(fact, samples=(long,)))
+    assert line == f"phase 2 path 2, law: …{'a ' * 12}| {'b ' * 35}b…"
 
 
 def test_a_contribution_is_no_event():

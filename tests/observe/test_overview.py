@@ -2,6 +2,7 @@
 
 import pytest
 
+from dipaco.observe.details import details
 from dipaco.observe.overview import fit, headline, overview
 
 
@@ -97,3 +98,13 @@ def test_lines_are_cut_to_the_terminal():
     assert fit(lines, 80, 20) == lines
     cut = fit(lines, 10, 5)
     assert cut == [*["line 0 of…", "line 1 of…", "line 2 of…", "line 3 of…"], "… 16 more…"]
+
+
+def test_details_show_texts_on_one_line_each_and_only_where_there_are_some():
+    status = status_of() | {"stages_done": [], "stages": {}, "outside_bounds": "", "swarms": []}
+    status |= {"command": "run", "bytes": {}, "stored": None, "quorum": None, "rollbacks": []}
+    status |= {"goodput": {"worker_seconds": 0}, "refusals": []}
+    text = {"domain": "law", "path": 3, "prompt": "In the", "text": "begin\nning\x1b[2J"}
+    shown = list(details(status | {"samples": [text | {"arm": "modular", "phase": 2}]}))
+    assert "  law, path 3: In the | begin ning [2J" in shown
+    assert not any("samples of" in line for line in details(status | {"samples": []}))

@@ -245,6 +245,7 @@ FACTS = {
     "releases": "SELECT * FROM releases",
     "evaluations": "SELECT arm, phase, perplexity, best_path_perplexity, documents, tokens"
     " FROM evaluations",
+    "samples": "SELECT * FROM samples",
     "stages": "SELECT stage, CASE stage WHEN 'report' THEN '' ELSE artifacts END, summary"
     " FROM stages",
 }

@@ -15,12 +15,16 @@ from tests.support.tiny_run import Fault, facts, report
 SETTINGS = [
     *("phases=2", "routing.alternations=1", "routing.overlap=2", "outer.path_share=0.5"),
     *("inner.hold_out=0.1", "reroute.every=8", "reroute.steps=6", "baselines=[]"),
+    *("samples.prompts=3", "samples.tokens=8"),
 ]
 FAULTS = [
     Fault("after claim", "check"),
     Fault("before record", "label", nth=2),
     Fault("inside save", "route", nth=2),
     Fault("inside record", "route"),
+    Fault("after claim", "sample"),
+    Fault("before record", "sample"),
+    Fault("inside record", "sample", nth=2),
     Fault("before record", "reroute"),
 ]
 

@@ -11,7 +11,7 @@ CREATE TABLE tasks (
   id        BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   kind      TEXT NOT NULL CHECK (kind IN
               ('prepare', 'pretrain', 'route', 'train', 'outer', 'label', 'check', 'score',
-               'evaluate', 'reroute', 'report')),
+               'evaluate', 'sample', 'reroute', 'report')),
   arm       TEXT NOT NULL DEFAULT '',
   subject   TEXT NOT NULL DEFAULT '',
   phase     BIGINT NOT NULL DEFAULT 0,
@@ -248,6 +248,21 @@ CREATE TABLE evaluations (
   tokens                BIGINT NOT NULL,
   seconds               DOUBLE PRECISION NOT NULL,
   PRIMARY KEY (arm, phase)
+);
+
+-- Prompts that a release continued.
+CREATE TABLE samples (
+  arm         TEXT NOT NULL,
+  phase       BIGINT NOT NULL,
+  number      BIGINT NOT NULL,  -- of the prompt, the same one in every release
+  domain      TEXT NOT NULL,
+  document    BIGINT NOT NULL,  -- whose first tokens are the prompt
+  path        BIGINT NOT NULL,
+  prompt      TEXT NOT NULL,  -- JSON: a string, of any characters
+  text        TEXT NOT NULL,  -- the same, without the prompt
+  num_tokens  BIGINT NOT NULL,  -- of the text
+  has_ended   BIGINT NOT NULL,  -- 1: by itself; 0: it was cut there
+  PRIMARY KEY (arm, phase, number)
 );
 
 CREATE TABLE refusals (

@@ -11,7 +11,7 @@ CREATE TABLE tasks (
   id        INTEGER PRIMARY KEY,
   kind      TEXT NOT NULL CHECK (kind IN
               ('prepare', 'pretrain', 'route', 'train', 'outer', 'label', 'check', 'score',
-               'evaluate', 'reroute', 'report')),
+               'evaluate', 'sample', 'reroute', 'report')),
   arm       TEXT NOT NULL DEFAULT '',
   subject   TEXT NOT NULL DEFAULT '',
   phase     INTEGER NOT NULL DEFAULT 0,
@@ -246,6 +246,21 @@ CREATE TABLE evaluations (
   tokens                INTEGER NOT NULL,
   seconds               REAL NOT NULL,
   PRIMARY KEY (arm, phase)
+) WITHOUT ROWID;
+
+-- Prompts that a release continued.
+CREATE TABLE samples (
+  arm         TEXT NOT NULL,
+  phase       INTEGER NOT NULL,
+  number      INTEGER NOT NULL,  -- of the prompt, the same one in every release
+  domain      TEXT NOT NULL,
+  document    INTEGER NOT NULL,  -- whose first tokens are the prompt
+  path        INTEGER NOT NULL,
+  prompt      TEXT NOT NULL,  -- JSON: a string, of any characters
+  text        TEXT NOT NULL,  -- the same, without the prompt
+  num_tokens  INTEGER NOT NULL,  -- of the text
+  has_ended   INTEGER NOT NULL,  -- 1: by itself; 0: it was cut there
+  PRIMARY KEY (arm, phase, number)
 ) WITHOUT ROWID;
 
 CREATE TABLE refusals (

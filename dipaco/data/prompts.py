@@ -1,0 +1,68 @@
+"""The prompts that every release continues: the heads of a few documents of validation.
+
+The same ones for every arm and phase, so that texts of different releases can be read side by side.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from dipaco.errors import BadSetting
+
+MOST_PROMPTS = 256  # every release continues each: more would take longer than evaluation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleSettings:
+    """Texts by every release, to be read while training goes on: prompts of the run's own domains,
+    continued by the path that each is routed to. Changes no module."""
+
+    prompts: int = 0
+    """Prompts that every release continues; 0 = none. Each is the first `data.prefix_tokens` tokens
+    of a document of validation: one for each domain, the largest first, before any has two."""
+    tokens: int = 32
+    """Tokens that are made for each prompt, at most; fewer where the text ends by itself."""
+    temperature: float = 0.7
+    """What logits are divided by before a token is drawn, a plain number; 0 = the likeliest token.
+    Every release draws with the same random numbers."""
+
+    def __post_init__(self):
+        def demand(holds: bool, name: str, expected: str) -> None:
+            if not holds:
+                raise BadSetting(
+                    name=f"samples.{name}", value=getattr(self, name), expected=expected
+                )
+
+        demand(0 <= self.prompts <= MOST_PROMPTS, "prompts", f"0 to {MOST_PROMPTS}")
+        demand(self.tokens >= 1, "tokens", "1 or more")
+        demand(0 <= self.temperature < math.inf, "temperature", "0 or more, and finite")
+
+
+def prompt_rows(domains: Sequence[int], most: int) -> list[int]:
+    """Which of the evaluated documents are prompts.
+
+    Args:
+      domains: of each document, by number.
+      most: prompts.
+
+    Returns:
+      `most` indices into `domains`, or all of them where there are fewer. Every domain has one
+      before any has two, the one with most documents first (of equal ones that with the lower
+      number). Those of a domain lie evenly in it, a single one in the middle: the first document of
+      a domain is often a licence or a title page.
+    """
+    rows: dict[int, list[int]] = {}
+    for row, domain in enumerate(domains):
+        rows.setdefault(domain, []).append(row)
+    largest = sorted(rows, key=lambda domain: (-len(rows[domain]), domain))
+    turns = [  # by turn; a domain takes part in as many as it has documents
+        (turn, domain)
+        for turn in range(min(most, max(map(len, rows.values()), default=0)))
+        for domain in largest
+        if turn < len(rows[domain])
+    ][:most]
+    counts = {domain: sum(own == domain for _, own in turns) for domain in largest}
+    return [
+        rows[domain][(2 * turn + 1) * len(rows[domain]) // (2 * counts[domain])]
+        for turn, domain in turns
+    ]
