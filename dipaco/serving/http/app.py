@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import hmac
-import importlib.resources
 import time
 from collections.abc import Awaitable, Callable
 
@@ -15,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dipaco.serving.errors import LoopStopping
-from dipaco.serving.http import openapi
+from dipaco.serving.http import openapi, page
 from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.answer import Answer
 from dipaco.serving.http.cards import model_entry, path_list
@@ -53,13 +52,6 @@ from dipaco.serving.service import Service
 JSON = "application/json"
 KEY = "dipaco.key"  # of the scope of a request: the number of its API key
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; for metrics only
-# The page is one file that connects to this server only.
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,8 +80,6 @@ class _Application:
         self._keys = [key.encode() for key in settings.api_keys]
         self._started_seconds = int(time.time())
         self._document = msgspec.json.encode(openapi.document(bool(self._keys)))
-        page = importlib.resources.files("dipaco.serving.http").joinpath("index.html")
-        self._page = page.read_bytes()
         # (route, method, handler, whether it needs a key)
         routes = [
             ("/v1/completions", "POST", self._completions, True),
@@ -104,7 +94,7 @@ class _Application:
             ("/readyz", "GET", self._readyz, False),
             ("/metrics", "GET", self._metrics_text, False),
             ("/openapi.json", "GET", self._openapi, False),
-            ("/", "GET", self._index, False),
+            *((path, "GET", self._page, False) for path in page.FILES),
         ]
         self.starlette = Starlette(
             routes=[
@@ -277,8 +267,8 @@ class _Application:
     async def _openapi(self, request: Request) -> Response:
         return Response(self._document, media_type=JSON)
 
-    async def _index(self, request: Request) -> Response:
-        return Response(self._page, media_type="text/html", headers=PAGE_HEADERS)
+    async def _page(self, request: Request) -> Response:
+        return page.page_file(request.url.path)
 
 
 def _client_of(request: Request) -> str:
