@@ -15,6 +15,10 @@ class NoRoomForPath(DipacoError):
     """All {pinned} paths in memory are in use. Try again, or raise `--path-bytes`."""
 
 
+class NoSuchModel(DipacoError):
+    """The model `{name}` does not exist. This server has {known}."""
+
+
 class ReleaseInconsistent(DipacoError):
     """The release of `{arm}` at phase {phase} is not one consistent set: {problem}. It is not served."""
 

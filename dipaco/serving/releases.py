@@ -74,9 +74,9 @@ class ServedReleases:
         self._in_use[served.digest] = served
         self.current = served
 
-    def by_digest(self, digest: str) -> ServedRelease:
+    def find(self, digest: str) -> ServedRelease | None:
         """The release that a running request began in. It exists while the request refers to it."""
-        return self._in_use[digest]
+        return self._in_use.get(digest)
 
 
 def check_consistent(run: Run, release: Release) -> None:
@@ -169,6 +169,7 @@ class ReleaseFollower:
         to read what it needs first.
       say: called with a sentence for the operator.
       on_poll: called with the run at each poll, for changes that come without a newer release.
+      others: the releases, of other arms, that are verified at the start as well.
     """
 
     def __init__(
@@ -179,8 +180,9 @@ class ReleaseFollower:
         prepare: Callable[[Run, ServedRelease], None],
         say: Callable[[str], None],
         on_poll: Callable[[Run], object] = lambda run: None,
+        others: Callable[[], Sequence[ServedRelease]] = lambda: (),
     ):
-        self._on_poll = on_poll
+        self._on_poll, self._others = on_poll, others
         self._folder, self._releases, self._health = folder, releases, health
         self._prepare, self._say = prepare, say
         self._refused: set[tuple[int, str]] = set()  # phase and problem: each is reported once
@@ -207,9 +209,10 @@ class ReleaseFollower:
         return True
 
     def verify_current(self) -> None:
-        """Reads every byte of the current release."""
+        """Reads every byte of the current release, then of the other arms'."""
         with reading(self._folder) as run:
-            read_all(run.objects, self._releases.current.release, self._health)
+            for served in (self._releases.current, *self._others()):
+                read_all(run.objects, served.release, self._health)
 
     def start(self, every_seconds: float | None) -> None:
         """Verifies the current release, then polls at this interval; None = never polls."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dipaco.config import MODULAR
+from dipaco.control.release import Release
 from dipaco.errors import DipacoError
 from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
@@ -27,12 +28,12 @@ from dipaco.serving.dispatch import (
     without_start,
 )
 from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine
+from dipaco.serving.models import ServedModels
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import (
     ReleaseFollower,
     ReleaseHealth,
     ServedRelease,
-    ServedReleases,
     check_consistent,
 )
 from dipaco.serving.rerouting import Rerouter, load_rerouter
@@ -111,7 +112,6 @@ class Service:
         check_consistent(run, release)
         self.name, self.model = run.config.name, run.config.model
         self.prefix_tokens = run.config.routing.prefix_tokens
-        self.topology = run.plan.arm(settings.arm).topology
         self.tokenizer = run.corpus.tokenizer()
         self.token_bytes = token_bytes(self.tokenizer)
         self.longest_token_bytes = max(map(len, self.token_bytes))
@@ -120,7 +120,10 @@ class Service:
         # Of prompts; runs of older versions have none.
         self.examples: list[str] = run.stage("prepare").summary.get("examples", [])
 
-        self.releases, self.health = ServedReleases(release), ReleaseHealth(self._report_module)
+        self.health = ReleaseHealth(self._report_module)
+        self.models = ServedModels(run, release, settings.phase, self.health, self.say)
+        # Of the arm that is served under the run's own name.
+        self.releases, self.topology = self.models.main.releases, self.models.main.topology
         self.engine = engine(
             EngineSpec(
                 address=run.address,
@@ -135,9 +138,11 @@ class Service:
         )
         self.cache, self.loop = self.engine.cache, self.engine.loop
         self._dispatcher: Dispatcher | None = None
-        if is_routed(run, release):
+        if (routed := self.models.routed) is not None:
             pin = self.cache.pin if self.cache.holds_parts else None
-            self._dispatcher = Dispatcher(run, release, settings.rule, pin)
+            first = routed.releases.current.release
+            self._dispatcher = Dispatcher(run, first, settings.rule, pin)
+        self.models.prepare = self._add_router
         # By release digest; empty without re-routing, or when the document router does it.
         self._rerouters: dict[str, Rerouter] = {}
         self._load_new_rerouter(run)
@@ -147,7 +152,8 @@ class Service:
             self.health,
             self._preload,
             self.say,
-            on_poll=self._load_new_rerouter,
+            on_poll=self._on_poll,
+            others=self.models.current,
         )
 
     def __enter__(self) -> "Service":
@@ -194,8 +200,9 @@ class Service:
 
     def score_meaning(self, served: ServedRelease) -> str | None:
         """What the router's scores are, in words; None = nothing is routed."""
-        dispatcher = self._dispatcher
-        return None if dispatcher is None else dispatcher.score_meaning(served.release)
+        if self._dispatcher is None or not is_routed(self.run, served.release):
+            return None
+        return self._dispatcher.score_meaning(served.release)
 
     @property
     def loop_is_alive(self) -> bool:
@@ -210,6 +217,10 @@ class Service:
             served.modules_of(path)
         return dispatch(self.run, served.release, prompt, path, self._dispatcher)
 
+    def num_routed(self, prompt: np.ndarray) -> int:
+        """How many tokens of a prompt, int32 [tokens], the router reads."""
+        return min(len(without_start(prompt, self.edges.start)), self.prefix_tokens)
+
     def reroute(self, served: ServedRelease, text: np.ndarray) -> NextPath:
         """The path that continues a text, int32 [tokens]: prompt and generated tokens."""
         text = without_start(text, self.edges.start)
@@ -223,8 +234,15 @@ class Service:
         return self.health.problem_of(served.modules_of(path))
 
     def _report_module(self, digest: str, problem: str | None) -> None:
-        if sentence := self.releases.current.health_message(digest, problem):
-            self.say(sentence)
+        for model in self.models:
+            if sentence := model.releases.current.health_message(digest, problem):
+                is_main = model is self.models.main
+                self.say(sentence if is_main else f"`{model.name}`: {sentence}")
+                return
+
+    def _on_poll(self, run: Run) -> None:
+        self._load_new_rerouter(run)
+        self.models.follow_others(run)
 
     def _load_new_rerouter(self, run: Run) -> None:
         """A re-routing router appears after its release. `run` is opened by this thread."""
@@ -237,13 +255,21 @@ class Service:
             self._rerouters = {served.digest: rerouter}
 
     def _modules_of(self, release: str, path: int) -> Modules:
-        return self.releases.by_digest(release).modules_of(path)
+        return self.models.release_of(release).modules_of(path)
+
+    def _add_router(self, run: Run, release: Release) -> bool:
+        """Reads the router of a newer release. Returns whether its prompts can be routed."""
+        if not is_routed(run, release):
+            return True
+        if self._dispatcher is not None:
+            self._dispatcher.add_release(run, release)
+        return self._dispatcher is not None
 
     def _preload(self, run: Run, newer: ServedRelease) -> None:
         """Reads a newer release's router, and its versions of the cached paths while they fit."""
         current = self.releases.current
-        if self._dispatcher is not None:
-            self._dispatcher.add_release(run, newer.release)
+        self.models.main.read_shards(run, newer.release)
+        self._add_router(run, newer.release)
         with contextlib.suppress(DipacoError):
             for path in range(current.num_paths):
                 if self.cache.contains(current.modules_of(path)):

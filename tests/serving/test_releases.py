@@ -74,7 +74,7 @@ def test_a_newer_release_is_found_once_and_the_old_one_is_dropped(service, rewou
     assert service.follower.poll()
     assert not service.follower.poll()
     with pytest.raises(KeyError):
-        service.releases.by_digest(first)
+        service.models.release_of(first)
 
 
 def test_paths_in_use_are_read_before_the_swap(service, rewound):
@@ -188,7 +188,7 @@ def test_a_release_is_known_while_something_refers_to_it(service):
     releases = ServedReleases(release)
     held = releases.current
     releases.swap(release._replace(phase=9))
-    assert releases.by_digest(held.digest) is held
+    assert releases.find(held.digest) is held
     assert releases.current.digest != held.digest
 
 

@@ -239,7 +239,8 @@ class Answer:
     def _is_reroute_due(self, choice: _Choice) -> bool:
         """Whether to choose the path again: after every W tokens, if more are to come."""
         every = self._service.settings.reroute_every
-        if every is None or self._params.is_path_given or not choice.new_ids:
+        is_fixed = self._params.is_path_given or self.served.num_paths == 1
+        if every is None or is_fixed or not choice.new_ids:
             return False
         is_last = (
             len(choice.new_ids) >= self._params.max_new_tokens

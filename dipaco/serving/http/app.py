@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import hmac
-import importlib.resources
 import time
 from collections.abc import Awaitable, Callable
 
@@ -14,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dipaco.model.config import num_parameters, part_parameters
 from dipaco.serving.errors import LoopStopping
-from dipaco.serving.http import openapi
+from dipaco.serving.http import openapi, page
 from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.answer import Answer
+from dipaco.serving.http.cards import model_entry, path_list
 from dipaco.serving.http.chat_template import ChatTemplate
 from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.metrics import Metrics
@@ -26,8 +25,6 @@ from dipaco.serving.http.protocol import (
     ChatRequest,
     CompletionRequest,
     HealthReply,
-    LevelCard,
-    ModelCard,
     ModelEntry,
     ModelList,
     PathScore,
@@ -49,18 +46,12 @@ from dipaco.serving.http.tokenizing import (
     detokenize,
     tokenize,
 )
+from dipaco.serving.models import ServedModel
 from dipaco.serving.service import Service
 
 JSON = "application/json"
 KEY = "dipaco.key"  # of the scope of a request: the number of its API key
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; for metrics only
-# The page is one file that connects to this server only.
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,8 +80,6 @@ class _Application:
         self._keys = [key.encode() for key in settings.api_keys]
         self._started_seconds = int(time.time())
         self._document = msgspec.json.encode(openapi.document(bool(self._keys)))
-        page = importlib.resources.files("dipaco.serving.http").joinpath("index.html")
-        self._page = page.read_bytes()
         # (route, method, handler, whether it needs a key)
         routes = [
             ("/v1/completions", "POST", self._completions, True),
@@ -99,12 +88,13 @@ class _Application:
             ("/tokenize", "POST", self._tokenize, True),
             ("/detokenize", "POST", self._detokenize, True),
             ("/v1/models", "GET", self._models, True),
+            ("/v1/paths", "GET", self._paths, True),
             ("/v1/models/{name:path}", "GET", self._model, True),
             ("/healthz", "GET", self._healthz, False),
             ("/readyz", "GET", self._readyz, False),
             ("/metrics", "GET", self._metrics_text, False),
             ("/openapi.json", "GET", self._openapi, False),
-            ("/", "GET", self._index, False),
+            *((path, "GET", self._page, False) for path in page.FILES),
         ]
         self.starlette = Starlette(
             routes=[
@@ -169,23 +159,24 @@ class _Application:
 
     async def _completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, CompletionRequest)
-        parsed = await self._parsed(parse_completion, self._service, body)
-        answer_format = CompletionFormat(self._service.name, parsed.served.digest, body.logprobs)
+        parsed = await self._parsed(body.model, parse_completion, self._service, body)
+        answer_format = CompletionFormat(body.model, parsed.served.digest, body.logprobs)
         return await self._respond(request, body, parsed, answer_format)
 
     async def _chat_completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, ChatRequest)
-        parsed = await self._parsed(parse_chat, self._service, self._settings.chat, body)
-        answer_format = ChatFormat(self._service.name, parsed.served.digest, bool(body.logprobs))
+        chat = self._settings.chat
+        parsed = await self._parsed(body.model, parse_chat, self._service, chat, body)
+        answer_format = ChatFormat(body.model, parsed.served.digest, bool(body.logprobs))
         return await self._respond(request, body, parsed, answer_format)
 
     async def _parsed(
-        self, parse: Callable[..., ParsedRequest], *arguments: object
+        self, model: str, parse: Callable[..., ParsedRequest], *arguments: object
     ) -> ParsedRequest:
         with self._metrics.routing.time():
             parsed = await asyncio.to_thread(parse, *arguments)
         for prompt in parsed.prompts:
-            self._metrics.prompts.labels(prompt.choice.path).inc()
+            self._metrics.prompts.labels(model, prompt.choice.path).inc()
         return parsed
 
     async def _respond(
@@ -211,7 +202,7 @@ class _Application:
 
     def _route_of(self, body: RouteRequest) -> RouteResponse:
         started = time.monotonic()
-        served = self._service.releases.current
+        served = self._service.models.named(body.model).releases.current
         ids = encode(self._service, body.prompt)
         choice = self._service.route(served, ids)
         scores = None
@@ -224,7 +215,8 @@ class _Application:
             modules=list(choice.modules),
             scores=scores,
             prompt_tokens=len(ids),
-            routed_tokens=min(len(ids), self._service.prefix_tokens),
+            routed_tokens=(routed := self._service.num_routed(ids)),
+            is_guess=scores is not None and routed < self._service.prefix_tokens,
             release=served.digest,
             seconds=time.monotonic() - started,
         )
@@ -238,51 +230,19 @@ class _Application:
         return _json(await asyncio.to_thread(detokenize, self._service, body))
 
     async def _models(self, request: Request) -> Response:
-        return _json(ModelList(object="list", data=[self._model_entry()]))
+        entries = [self._model_entry(model) for model in self._service.models]
+        return _json(ModelList(object="list", data=entries))
 
     async def _model(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name != self._service.name:
-            raise ApiError(
-                404,
-                f"The model `{name[:100]}` does not exist. This server has `{self._service.name}`.",
-                param="model",
-                code="model_not_found",
-            )
-        return _json(self._model_entry())
+        return _json(self._model_entry(self._service.models.named(request.path_params["name"])))
 
-    def _model_entry(self) -> ModelEntry:
-        service, served = self._service, self._service.releases.current
-        topology, per_part = service.topology, part_parameters(service.model)
-        total = sum(per_part[part] for m in topology.modules for part in topology.parts_of(m))
-        return ModelEntry(
-            id=service.name,
-            object="model",
-            created=self._started_seconds,
-            owned_by="dipaco",
-            dipaco=ModelCard(
-                arm=served.release.arm,
-                phase=served.release.phase,
-                release=served.digest,
-                num_paths=topology.num_paths,
-                context=service.model.max_length,
-                prefix_tokens=service.prefix_tokens,
-                score_meaning=service.score_meaning(served),
-                parameters_per_path=num_parameters(service.model),
-                parameters_total=total,
-                has_chat=self._settings.chat is not None,
-                examples=service.examples,
-                levels=[
-                    LevelCard(
-                        name=level.name,
-                        parts=list(level.parts),
-                        modules=[str(m) for m in topology.modules if m.level == level.name],
-                    )
-                    for level in topology.levels
-                    if level.parts
-                ],
-            ),
-        )
+    async def _paths(self, request: Request) -> Response:
+        model = self._service.models.named(request.query_params.get("model"))
+        return _json(path_list(self._service, model))
+
+    def _model_entry(self, model: ServedModel) -> ModelEntry:
+        has_chat = self._settings.chat is not None
+        return model_entry(self._service, model, self._started_seconds, has_chat)
 
     async def _healthz(self, request: Request) -> Response:
         is_healthy = self._service.loop_is_alive
@@ -307,8 +267,8 @@ class _Application:
     async def _openapi(self, request: Request) -> Response:
         return Response(self._document, media_type=JSON)
 
-    async def _index(self, request: Request) -> Response:
-        return Response(self._page, media_type="text/html", headers=PAGE_HEADERS)
+    async def _page(self, request: Request) -> Response:
+        return page.page_file(request.url.path)
 
 
 def _client_of(request: Request) -> str:

@@ -11,6 +11,7 @@ from dipaco.serving.errors import (
     EmptyPrompt,
     LoopStopping,
     NoReplica,
+    NoSuchModel,
     PathCacheTooSmall,
     QueueFull,
     ReplicaLost,
@@ -75,6 +76,8 @@ def api_error_of(error: Exception) -> ApiError:
             return ApiError(503, str(error), param="path", code="path_not_whole")
         case PathCacheTooSmall():
             return ApiError(503, str(error), param="path", code="path_too_large")
+        case NoSuchModel():
+            return ApiError(404, str(error), param="model", code="model_not_found")
         case EmptyPrompt():
             return ApiError(400, str(error), param="prompt")
         case ContextTooLong():

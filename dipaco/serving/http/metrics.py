@@ -26,7 +26,7 @@ class Metrics:
             )
 
         self.answers = counter("answers", "HTTP answers begun.", "endpoint", "status")
-        self.prompts = counter("prompts", "Prompts, by the path that took them.", "path")
+        self.prompts = counter("prompts", "Prompts, by the path that took them.", "model", "path")
         self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
         self.completion_tokens = counter("completion_tokens", "Tokens made.")
         self.hang_ups = counter(

@@ -38,7 +38,8 @@ POSTS: dict[str, tuple[str, type, type]] = {
     "/detokenize": ("Token ids as a text.", tokenizing.DetokenizeRequest, tokenizing.Detokenized),
 }
 GETS: dict[str, tuple[str, type]] = {
-    "/v1/models": ("The served model, its levels and modules.", protocol.ModelList),
+    "/v1/models": ("The served models, their levels and modules.", protocol.ModelList),
+    "/v1/paths": ("The paths of a model, and what each was trained on.", protocol.PathList),
     "/healthz": ("Whether the process is alive.", protocol.HealthReply),
     "/readyz": ("Whether it takes requests.", protocol.HealthReply),
 }
@@ -79,9 +80,13 @@ def document(has_keys: bool) -> dict[str, Any]:
         responses = {"200": {"description": "The answer.", "content": content(answer)}}
         if path == "/readyz":
             responses["503"] = {"description": "Not ready.", "content": content(answer)}
-        if path == "/v1/models":
+        if path.startswith("/v1/"):
             responses["401"] = errors["401"]
         paths[path] = {"get": {"summary": summary, "responses": responses}}
+        if path == "/v1/paths":
+            responses["404"] = errors["404"]
+            model = {"name": "model", "in": "query", "schema": {"type": "string"}}
+            paths[path]["get"]["parameters"] = [model]
     body = {
         "openapi": "3.1.0",
         "info": {"title": "dipaco serve", "version": dipaco.__version__},

@@ -133,6 +133,7 @@ class RouteRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/route: one text, or token ids."""
 
     prompt: str | list[TokenId]
+    model: str | None = None
 
 
 # --- responses ----------------------------------------------------------------------------------
@@ -263,6 +264,7 @@ class RouteResponse(Struct, kw_only=True):
     scores: list[PathScore] | None  # best first; null = there is only one path
     prompt_tokens: int
     routed_tokens: int  # the prefix that the router read
+    is_guess: bool  # it is shorter than what the router was made for
     release: str
     seconds: float
 
@@ -281,6 +283,7 @@ class ModelCard(Struct, kw_only=True):
     arm: str
     phase: int
     release: str
+    is_routed: bool  # else every prompt goes to path 0
     num_paths: int
     context: int  # tokens
     prefix_tokens: int  # that the router reads
@@ -307,6 +310,24 @@ class ModelList(Struct, kw_only=True):
 
     object: str
     data: list[ModelEntry]
+
+
+class PathCard(Struct, kw_only=True):
+    """A path, and what it was trained on: null where it had no documents of its own."""
+
+    path: int
+    modules: list[str]
+    documents: int | None = None
+    share: float | None = None  # of all paths' documents
+    domains: dict[str, float] | None = None  # the share of each in its documents, largest first
+
+
+class PathList(Struct, kw_only=True):
+    """The response of /v1/paths."""
+
+    object: str
+    model: str
+    data: list[PathCard]
 
 
 class ErrorDetail(Struct, kw_only=True):

@@ -42,7 +42,8 @@ class ParsedRequest(NamedTuple):
 
 
 def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest:
-    """Raises `ApiError`, `ContextTooLong`, `NoSuchPath`."""
+    """Raises `ApiError`, `ContextTooLong`, `NoSuchModel`, `NoSuchPath`."""
+    served = service.models.named(body.model).releases.current
     n = _check_common(service, body)
     if body.best_of is not None and body.best_of != n:
         _refuse("best_of", f"`best_of` is {body.best_of} and `n` is {n}. Leave `best_of` out.")
@@ -59,13 +60,13 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
         has_echo=bool(body.echo),
         **_common_params(service, body, n, max_tokens, service.stop_ids),
     )
-    served = service.releases.current
     routed = [_prompt(service, served, prompt, body.path) for prompt in prompts]
     return ParsedRequest(served, routed, params)
 
 
 def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -> ParsedRequest:
-    """Raises `ApiError`, `ContextTooLong`, `NoSuchPath`."""
+    """Raises `ApiError`, `ContextTooLong`, `NoSuchModel`, `NoSuchPath`."""
+    served = service.models.named(body.model).releases.current
     n = _check_common(service, body)
     if chat is None:
         raise ApiError(
@@ -89,7 +90,6 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
         num_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         **_common_params(service, body, n, max_tokens, service.stop_ids | chat.stop_ids),
     )
-    served = service.releases.current
     is_rerouted = service.settings.reroute_every is not None
     asked = routed_text(body.messages, is_latest=is_rerouted)
     (asked_ids,) = service.tokenizer.encode([asked or text])
@@ -117,17 +117,6 @@ def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
     return ids
 
 
-def check_model(service: Service, model: str | None) -> None:
-    """Raises `ApiError` for another model than the one that is served; None = that one."""
-    if model is not None and model != service.name:
-        raise ApiError(
-            404,
-            f"The model `{model[:100]}` does not exist. This server has `{service.name}`.",
-            param="model",
-            code="model_not_found",
-        )
-
-
 def check_known(service: Service, param: str, ids: Sequence[int]) -> None:
     """Raises `ApiError` for an id that is no token."""
     if unknown := [token for token in ids if token >= service.model.vocab_size]:
@@ -136,7 +125,6 @@ def check_known(service: Service, param: str, ids: Sequence[int]) -> None:
 
 def _check_common(service: Service, body: CommonRequest) -> int:
     """Checks the fields that both kinds share; returns n."""
-    check_model(service, body.model)
     check_known(service, "stop_token_ids", body.stop_token_ids or ())
     if body.stream_options is not None and not body.stream:
         _refuse("stream_options", "`stream_options` is for streams only. Set `stream`.")

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from dipaco.serving.http.protocol import TokenId
-from dipaco.serving.http.requests import check_known, check_model
+from dipaco.serving.http.requests import check_known
 from dipaco.serving.service import Service
 from dipaco.serving.text import shown
 
@@ -40,8 +40,8 @@ class Detokenized(Struct, kw_only=True):
 
 
 def tokenize(service: Service, body: TokenizeRequest) -> Tokens:
-    """Raises `ApiError`."""
-    check_model(service, body.model)
+    """Raises `NoSuchModel`."""
+    service.models.named(body.model)
     (ids,) = service.tokenizer.encode([body.prompt])
     texts = None
     if body.return_token_strs:
@@ -55,7 +55,7 @@ def tokenize(service: Service, body: TokenizeRequest) -> Tokens:
 
 
 def detokenize(service: Service, body: DetokenizeRequest) -> Detokenized:
-    """Raises `ApiError`."""
-    check_model(service, body.model)
+    """Raises `ApiError`, `NoSuchModel`."""
+    service.models.named(body.model)
     check_known(service, "tokens", body.tokens)
     return Detokenized(prompt=service.tokenizer.decode(body.tokens))

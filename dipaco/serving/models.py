@@ -1,0 +1,167 @@
+"""The models of one server: the served arm of a run, and its other arms to compare it with.
+
+A run `quickstart` is served as the model `quickstart`; each other arm that has a release is a model
+beside it, `quickstart/dense`. All have the sizes of one path, so they share the loop, the compiled
+programs and the memory of paths. An arm without a choice of path is not routed.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from dipaco.control.errors import NotAvailable
+from dipaco.control.release import Release
+from dipaco.runs.run import Run
+from dipaco.serving.dispatch import is_routed
+from dipaco.serving.errors import NoSuchModel, ReleaseInconsistent
+from dipaco.serving.releases import (
+    ReleaseHealth,
+    ServedRelease,
+    ServedReleases,
+    check_consistent,
+    read_all,
+)
+from dipaco.topology import Topology
+
+
+class PathShard(NamedTuple):
+    """What a path was trained on."""
+
+    documents: int
+    domains: dict[str, int]  # documents of each, the most first
+
+
+class ServedModel:
+    """An arm of the run under its name, and the release of it that new requests get.
+
+    Args:
+      run: opened by the calling thread.
+      name: by which requests ask for it.
+      release: the first that is served.
+    """
+
+    def __init__(self, run: Run, name: str, release: Release):
+        self.name, self.arm = name, release.arm
+        self.topology: Topology = run.plan.arm(release.arm).topology
+        self.is_routed = is_routed(run, release)
+        self.releases = ServedReleases(release)
+        self._shards: dict[int, list[PathShard]] = {}  # by the phase of their routing
+        self._routed_at = run.plan.arm(release.arm).routed_at
+        self.read_shards(run, release)
+
+    def read_shards(self, run: Run, release: Release) -> None:
+        """Reads what the paths of a release were trained on; `run` is opened by this thread."""
+        phase = self._routed_at(release.phase)
+        if not self.is_routed or phase in self._shards:
+            return
+        summary = run.routing_of(release.arm, release.phase).summary
+        domains = summary.get("domains") or [{} for _ in summary["documents"]]
+        self._shards[phase] = [
+            PathShard(number, dict(sorted(of_path.items(), key=lambda item: -item[1])))
+            for number, of_path in zip(summary["documents"], domains, strict=True)
+        ]
+
+    def shards_of(self, served: ServedRelease) -> list[PathShard] | None:
+        """What each path was trained on; None = its paths have no shards of their own."""
+        return self._shards.get(self._routed_at(served.release.phase))
+
+
+class ServedModels:
+    """All models of a server, the one that is named like the run first.
+
+    Args:
+      run: opened by the calling thread.
+      release: of the served arm.
+      phase: serve other arms' releases of this phase where they have one; None = the newest.
+      health: of the modules.
+      say: called with a sentence for the operator.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        release: Release,
+        phase: int | None,
+        health: ReleaseHealth,
+        say: Callable[[str], object],
+    ):
+        self._phase, self._health, self._say = phase, health, say
+        # Called before a newer release of another arm is served: whether its prompts can be routed.
+        self.prepare: Callable[[Run, Release], bool] = lambda run, release: True
+        self._refused: set[tuple[str, int, str]] = set()  # each is said once
+        self.main = ServedModel(run, run.config.name, release)
+        self._models = {self.main.name: self.main}
+        self.follow_others(run, is_start=True)
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(list(self._models.values()))
+
+    def named(self, name: str | None) -> ServedModel:
+        """The model of a name; None = the one that is named like the run. Raises `NoSuchModel`."""
+        if name is None:
+            return self.main
+        if model := self._models.get(name):
+            return model
+        known = ", ".join(f"`{known}`" for known in self._models)
+        raise NoSuchModel(name=name[:100], known=known)
+
+    def release_of(self, digest: str) -> ServedRelease:
+        """The release, of any model, that a running request began in."""
+        for model in self:
+            if (served := model.releases.find(digest)) is not None:
+                return served
+        raise KeyError(digest)
+
+    @property
+    def routed(self) -> ServedModel | None:
+        """The one whose prompts are routed, if there is one: a run has one arm of several paths."""
+        return next((model for model in self if model.is_routed), None)
+
+    def current(self) -> list[ServedRelease]:
+        """The releases that new requests get."""
+        return [model.releases.current for model in self]
+
+    def follow_others(self, run: Run, *, is_start: bool = False) -> None:
+        """Takes up newer releases of the other arms, and arms that have their first one.
+
+        Args:
+          run: opened by the calling thread.
+          is_start: bytes are not read beforehand: there is no older release to stay with.
+        """
+        for arm in (each.name for each in (*run.plan.arms, run.plan.base)):
+            if arm == self.main.arm:
+                continue
+            name = f"{self.main.name}/{arm}"
+            model = self._models.get(name)
+            newest = self._release(run, arm)
+            if newest is None or (
+                model is not None and newest.phase <= model.releases.current.release.phase
+            ):
+                continue
+            try:
+                check_consistent(run, newest)
+            except (ReleaseInconsistent, NotAvailable) as error:
+                self._refuse(newest, str(error))
+                continue
+            if not is_start and not self.prepare(run, newest):
+                continue
+            problems = {} if is_start else read_all(run.objects, newest, self._health)
+            if problems:
+                self._refuse(newest, next(iter(problems.values())))
+            elif model is None:
+                self._models = self._models | {name: ServedModel(run, name, newest)}
+            else:
+                model.read_shards(run, newest)
+                model.releases.swap(newest)
+
+    def _release(self, run: Run, arm: str) -> Release | None:
+        """Of the phase that is served, if the arm has one of it, else the newest."""
+        phases = [phase for name, phase in run.ledger.facts.releases() if name == arm]
+        if not phases:
+            return None
+        phase = self._phase if self._phase in phases else max(phases)
+        return run.ledger.facts.release(arm, phase)
+
+    def _refuse(self, release: Release, problem: str) -> None:
+        if (release.arm, release.phase, problem) not in self._refused:
+            self._refused.add((release.arm, release.phase, problem))
+            self._say(f"`{release.arm}` at phase {release.phase} is not served: {problem}")
