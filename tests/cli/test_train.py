@@ -53,6 +53,7 @@ def test_training_a_finished_run_changes_nothing_and_prints_its_table(dipaco, ti
         assert f"\n{name} " in ended.out
 
 
+@pytest.mark.slow
 def test_a_run_with_another_config_starts_from_the_modules_of_another(
     dipaco, tiny, opened, tmp_path
 ):
@@ -113,6 +114,7 @@ def test_a_run_from_the_base_model_of_another_is_that_run_again(dipaco, tiny, tm
     assert (new / "corpus" / tokens).samefile(tiny.folder / "corpus" / tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("levels", "settings", "is_carried"),
     [
@@ -144,6 +146,7 @@ def test_any_topology_starts_from_the_base_model_of_another_run(
         assert len(run.stage("route").summary["documents"]) == run.config.num_paths
 
 
+@pytest.mark.slow
 def test_all_modules_start_from_an_exported_checkpoint(dipaco, tiny, opened, tmp_path):
     export = ("export", "--run", tiny.folder, "--path", 1, "--out", tmp_path / "theirs")
     assert dipaco(*export).code == 0

@@ -72,6 +72,7 @@ def assert_close(tree, other):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), tree, other)
 
 
+@pytest.mark.slow
 def test_masked_is_training_with_a_vocabulary_that_has_no_other_tokens():
     batch, parts = batch_of(PRESENT_V), parts_of()
     batch["tokens"] = np.where(batch["segments"] > 0, batch["tokens"], 0)
@@ -185,6 +186,7 @@ def test_a_permutation_of_the_tokens_permutes_the_result(kind):
 KINDS = ["masked", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("damped", "frozen"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_ways_to_save_memory_give_the_same_steps(kind):
     whole, loss = two_steps(kind, PRESENT_V)
@@ -194,6 +196,7 @@ def test_ways_to_save_memory_give_the_same_steps(kind):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), saved.parts, whole.parts)
 
 
+@pytest.mark.slow
 def test_stacked_paths_have_each_their_own_tokens():
     step = step_of("masked")
     shards = [PRESENT_V, EVERY_V]

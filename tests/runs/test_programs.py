@@ -74,6 +74,7 @@ def test_training_steps_on_eight_devices_equal_those_on_one(mesh):
     assert len(weight.sharding.device_set) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "may_move_activations"),
     [(MeshConfig(fsdp=8), False), (MeshConfig(data=2, fsdp=2, tensor=2), True)],

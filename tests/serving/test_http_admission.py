@@ -40,6 +40,7 @@ def in_process(service):
     return httpx.AsyncClient(transport=transport, base_url="http://here", timeout=60)
 
 
+@pytest.mark.slow
 def test_a_run_larger_than_the_memory_is_served_with_every_path(tight, client):
     def expected(path):
         answer = client.post("/v1/completions", json=REQUEST | {"path": path}).json()

@@ -346,6 +346,7 @@ def test_a_row_of_a_busy_client_is_paused_for_another_and_goes_on_with_the_same_
     assert loop.stats().num_paused <= 3, "rows that are equally shared are left alone"
 
 
+@pytest.mark.slow
 def test_a_prompt_is_copied_from_a_row_before_that_row_is_paused_for_another_prompt():
     loop = make_loop(rows=4)
     busy = [

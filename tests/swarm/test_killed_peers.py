@@ -78,6 +78,7 @@ def test_a_reducer_that_is_killed_while_it_adds_up_costs_no_step(peer):
     run(scenario)
 
 
+@pytest.mark.slow
 def test_a_donor_that_is_killed_in_the_middle_of_a_download_is_done_without(peer, monkeypatch):
     """The newcomer keeps the chunks that it has, and takes the rest from the other donors."""
     monkeypatch.setattr(past_means, "MAX_STEPS", 1)  # so that the newest state is offered

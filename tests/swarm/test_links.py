@@ -30,6 +30,7 @@ def on_hosts(hosts):
     return {name: made[name] for name in NAMES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["half-open", "up", "down", "cut"])
 def test_a_member_whose_link_fails_is_done_without_and_comes_back(on_hosts, fault):
     link = on_hosts["bo"].link

@@ -40,6 +40,7 @@ def finish(monkeypatch):
     return finish
 
 
+@pytest.mark.slow
 def test_rows_go_on_begin_and_are_in_the_table_after_another_was_cleaned(finish, tmp_path):
     configs = [dataclasses.replace(CONFIG, outer=outer) for outer in ROWS.values()]
     shared, alone = tmp_path / "shared", tmp_path / "alone"

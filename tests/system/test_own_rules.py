@@ -52,6 +52,7 @@ def modules(folder):
     return {row[:5] for row in facts(folder)["modules"]}
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_through_a_worker_that_imports_the_rules(
     dipaco, tiny, theirs, tmp_path
 ):

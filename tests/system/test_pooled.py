@@ -1,9 +1,12 @@
 """A whole run through a pooler that gives each transaction to any of its connections."""
 
+import pytest
+
 from dipaco.runs.opening import database_location_of
 from tests.support.tiny_run import facts, facts_on_server, report
 
 
+@pytest.mark.slow
 def test_a_run_through_a_pooler_ends_with_the_same_facts(
     dipaco, tiny, pooler, postgresql_server, tmp_path
 ):

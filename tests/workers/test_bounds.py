@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from dipaco.observe.details import details
 from dipaco.runs.status import status_of
 from dipaco.workers.tasks.report import make_report
@@ -9,6 +11,7 @@ from tests.workers.conftest import CONFIG
 from tests.workers.test_recovery import finish
 
 
+@pytest.mark.slow
 def test_status_and_report_say_which_shards_are_outside_and_by_how_much(begin):
     routing = dataclasses.replace(CONFIG.routing, capacity=1.0, floor=1.0)  # all alike: too much
     run = begin(dataclasses.replace(CONFIG, routing=routing, phases=1))

@@ -86,6 +86,7 @@ def test_the_built_in_rules_written_out_give_the_digests_of_a_run_without(begin,
     assert replay.differences(run) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS)
 def test_another_rule_gives_other_modules_and_equals_algorithm_1(begin, plain, kind):
     run = finished(begin(EVALUATED, OTHERS[kind]))

@@ -110,6 +110,7 @@ def done(begin, monkeypatch):
 CLAIM = Claim(Task("reroute"), 1, 1, "test")
 
 
+@pytest.mark.slow
 def test_the_router_of_the_lowest_hold_out_loss_is_kept(done, monkeypatch):
     seen = []
     real = rerouter._hold_out_loss

@@ -33,6 +33,7 @@ RUN = dataclasses.replace(
 )
 
 
+@pytest.mark.slow
 def test_documents_and_prompts_go_to_the_small_model_that_finds_them_likeliest(begin):
     run = begin(RUN)
     worker = worker_of(run)
