@@ -10,6 +10,11 @@ open pages, and asks nothing while none is open. Needs the extra `serve`, but fo
 """
 
 import argparse
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from dipaco.dashboard.watcher import Watcher
 
 HELP = "show a run on a page, and replay it"
+END_SECONDS = 10.0  # for it to end when the run does
 DRAIN_SECONDS = 0.2  # open pages are not waited for
 
 
@@ -76,6 +82,33 @@ def _serve(watcher: "Watcher", listening: "socket.socket", keys: tuple[str, ...]
     from dipaco.serving.http.server import serve
 
     serve(make_app(watcher, keys), listening, DRAIN_SECONDS, lambda _: None, lambda: None)
+
+
+@contextlib.contextmanager
+def beside(run: str, port: int | None) -> Generator[None]:
+    """The dashboard of a run in a process of its own, which prints its address and ends with this
+    one; no process if `port` is None. A port that is taken is said, and the run goes on without.
+    """
+    if port is None:
+        yield
+        return
+    dipaco = [sys.executable, "-m", "dipaco.cli.main"]
+    command = [*dipaco, "dashboard", "--run", run, "--port", str(port)]
+    dies_with_us = [sys.executable, "-m", "dipaco.launch.parent_death", str(os.getpid())]
+    process = subprocess.Popen(
+        [*dies_with_us, *command],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        start_new_session=True,  # Ctrl-C reaches the run, which ends it
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+        process.kill()
+        process.wait()
 
 
 def check_extra() -> None:

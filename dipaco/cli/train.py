@@ -12,6 +12,8 @@ baselines, evaluate, report.
       and is trained further first
   dipaco train CONFIG --run DIR --workers 4
       four processes on this machine, each of which may be killed
+  dipaco train CONFIG --run DIR --dashboard
+      and its page at http://localhost:8080/ while it goes on (`dipaco dashboard`)
   dipaco train CONFIG --run DIR --database postgresql://HOST/NAME
       facts on a server, so that workers on other machines can take part
   dipaco train CONFIG --run s3://BUCKET/NAME --database postgresql://HOST/NAME
@@ -25,7 +27,15 @@ the same numbers. For a finished run it prints the table again.
 import argparse
 from typing import TYPE_CHECKING
 
-from dipaco.cli.options import add_metrics, add_run_start, check_count, name_of, with_metrics
+from dipaco.cli.dashboard import beside, check_extra
+from dipaco.cli.options import (
+    LAST_PORT,
+    add_metrics,
+    add_run_start,
+    check_count,
+    name_of,
+    with_metrics,
+)
 from dipaco.cli.run_commands import stop_message
 
 if TYPE_CHECKING:
@@ -42,6 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="processes that share the work (default: 1)",
+    )
+    parser.add_argument(
+        "--dashboard",
+        type=int,
+        nargs="?",
+        const=8080,
+        metavar="PORT",
+        help="show the run on a page while it goes on (8080; extra `serve`)",
     )
     add_metrics(parser)
 
@@ -63,6 +81,9 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.workers.process import begun_run
 
     check_count("--workers", options.workers, 1)
+    if options.dashboard is not None:
+        check_count("--dashboard", options.dashboard, 0, LAST_PORT)
+        check_extra()
     is_alone = options.workers == 1
     if is_alone:
         use_compilation_cache(cache_folder() / "compiled")
@@ -76,7 +97,9 @@ def run(options: argparse.Namespace) -> int:
         start_from=options.start_from,
     ) as (opened, is_new):
         do = _alone if is_alone else _with_workers
-        if not do(opened, options, is_new):
+        with beside(str(options.run), options.dashboard):
+            is_finished = do(opened, options, is_new)
+        if not is_finished:
             print(stop_message(opened.ledger))
             return 0
         print_results(opened)

@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-TYPES = {"f4", "i4", "i2", "u4", "u2", "u1"}
+INTEGERS = {
+    "u1": (0, 2**8 - 1),
+    "u2": (0, 2**16 - 1),
+    "i2": (-(2**15), 2**15 - 1),
+    "i4": (-(2**31), 2**31 - 1),
+    "u4": (0, 2**32 - 1),
+}
+TYPES = {"f4", *INTEGERS}
 
 
 def packed(values: Any, kind: str) -> dict[str, Any]:
@@ -21,6 +28,16 @@ def packed(values: Any, kind: str) -> dict[str, Any]:
     array = np.ascontiguousarray(values, dtype=f"<{kind}")
     data = base64.b64encode(array.tobytes()).decode()
     return {"type": kind, "shape": list(array.shape), "data": data}
+
+
+def packed_integers(values: Any) -> dict[str, Any]:
+    """A column of whole numbers, in the smallest type that holds them."""
+    array = np.asarray(values)
+    least, most = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    fitting = (
+        kind for kind in INTEGERS if least >= INTEGERS[kind][0] and most <= INTEGERS[kind][1]
+    )
+    return packed(array, next(fitting))
 
 
 def unpacked(column: dict[str, Any]) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dipaco.control.plan import Arm, Plan
-from dipaco.dashboard.columns import packed
+from dipaco.dashboard.columns import packed, packed_integers
 
 MOST_PATH_NORMS = 300_000  # of all modules and phases together; more are left out
 
@@ -107,9 +107,9 @@ class ArmFacts:
             "train_times": packed(self.train_times, "f4"),
             "losses": packed(self.losses, "f4"),
             "seconds": packed(self.seconds, "f4"),
-            "tokens": packed(self.tokens, "u4"),
-            "bytes_down": packed(np.minimum(self.bytes_down, 2**32 - 1), "u4"),
-            "bytes_up": packed(np.minimum(self.bytes_up, 2**32 - 1), "u4"),
+            "tokens": packed(self.tokens, "f4"),
+            "bytes_down": packed(self.bytes_down, "f4"),
+            "bytes_up": packed(self.bytes_up, "f4"),
         }
         if arm.is_averaged:
             content |= {
@@ -216,7 +216,9 @@ class RunFacts:
     def events_as_json(self, first: int = 0) -> dict[str, Any]:
         """The events from one on, in columns; names are numbers in the lists of `names`."""
         return {
-            name: packed(np.asarray(values[first:]), "f4" if values.typecode == "f" else "i4")
+            name: packed(values[first:], "f4")
+            if values.typecode == "f"
+            else packed_integers(values[first:])
             for name, values in self._columns.items()
         }
 

@@ -13,6 +13,7 @@ from dipaco.dashboard.facts import EventRow, RunFacts
 from dipaco.runs.run import Run
 
 OVERLAP = 200
+AT_ONCE = 50_000  # events, so that a long history takes no more memory than its columns
 FAULTS = frozenset(
     ("error", "crash", "lost", "postponed", "died", "silent", "left", "command", "rollback")
 )
@@ -50,18 +51,26 @@ class Reader:
         if self._has_read and number <= self.facts.number:
             return Change(first, [], {}, set(), set(), False, is_new)
         since = max(0, self.facts.number - OVERLAP) if self._has_read else 0
-        events = [EventRow(*row) for row in select(statement("events"), number=since)]
-        events = [event for event in events if event.number not in self._seen]
-        for event in events:
-            self.facts.add(event)
-        self._seen |= {event.number for event in events}
-        self._seen = {each for each in self._seen if each > self.facts.number - 2 * OVERLAP}
-        done = {event.kind or "" for event in events if event.outcome == "done"}
+        outcomes, done = self._read_events(since)
         steps, phases = self._read_facts(since, done)
         self._has_read = True
-        outcomes = {event.outcome for event in events}
-        has_gone_back = "rollback" in outcomes
-        return Change(first, steps, phases, outcomes, done, has_gone_back, is_new or bool(events))
+        is_new |= self.facts.num_events > first
+        return Change(first, steps, phases, outcomes, done, "rollback" in outcomes, is_new)
+
+    def _read_events(self, since: int) -> tuple[set[str], set[str]]:
+        """The outcomes of those that were not read before, and the kinds of the tasks done."""
+        outcomes, done, rows = set(), set(), [()] * AT_ONCE
+        while len(rows) == AT_ONCE:
+            rows = self.run.ledger.select(statement("events"), number=since, most=AT_ONCE)
+            for event in (EventRow(*row) for row in rows if row[0] not in self._seen):
+                self.facts.add(event)
+                self._seen.add(event.number)
+                outcomes.add(event.outcome)
+                if event.outcome == "done":
+                    done.add(event.kind or "")
+            since = max((row[0] for row in rows), default=since)
+            self._seen = {each for each in self._seen if each > self.facts.number - 2 * OVERLAP}
+        return outcomes, done
 
     @property
     def claims(self) -> list[list[Any]]:

@@ -66,7 +66,11 @@ class _Dashboard:
         return Response(self._page, media_type="text/html", headers=PAGE_HEADERS)
 
     async def _recording(self, request: Request) -> Response:
-        return Response(await run_in_threadpool(self._watcher.recording), media_type=JSON)
+        try:
+            content = await run_in_threadpool(self._watcher.recording)
+        except DipacoError as error:  # what the page shows, and no failure of this server
+            return _json({"problem": f"{type(error).__name__}: {error}"})
+        return Response(content, media_type=JSON)
 
     async def _texts(self, request: Request) -> Response:
         return Response(await run_in_threadpool(self._watcher.table), media_type=JSON)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from dipaco.dashboard.errors import RunNotReadable
 from dipaco.dashboard.reader import FAULTS, Change, Reader
 from dipaco.dashboard.recording import difference_of, recording_of, state_of, to_json
 from dipaco.dashboard.texts import Texts
@@ -44,7 +45,7 @@ class Watcher:
         self._address, self._pace = address, pace
         self._changed = threading.Condition()
         self._is_stopping, self._wanted = False, 0  # pages that are open
-        self._is_asked = False
+        self._is_asked = True  # once, so that the first page need not wait
         self._recording = (0, b"")  # the number that it is of, JSON
         self._number = 0  # of the newest difference
         self._differences: collections.deque[tuple[int, bytes]] = collections.deque(
@@ -70,7 +71,7 @@ class Watcher:
         """The whole recording, as it is now. Raises what reading the run raised."""
         with self._changed:
             if not self._wanted or self._recording[0] != self._number or not self._number:
-                self._is_asked = True
+                self._is_asked, self._problem = True, None
                 self._changed.notify_all()
                 self._changed.wait_for(
                     lambda: self._problem or not self._is_asked or self._is_stopping
@@ -120,15 +121,27 @@ class Watcher:
             return self._texts
 
     def _work(self) -> None:
-        try:
-            with reading(self._address) as run:
-                pace = self._pace or Pace(is_server=run.database_location.is_server)
-                self._follow(Reader(run), pace)
-        except DipacoError as error:
-            with self._changed:
-                self._problem = error
-                self._changed.notify_all()
-            self._tell()
+        while not self._is_stopping:
+            try:
+                with reading(self._address) as run:
+                    pace = self._pace or Pace(is_server=run.database_location.is_server)
+                    self._follow(Reader(run), pace)
+            except DipacoError as error:
+                self._report(error)
+            except Exception as error:  # a defect: the page says so, and is not left waiting
+                self._report(RunNotReadable(run=self._address, problem=repr(error)))
+
+    def _report(self, problem: DipacoError) -> None:
+        """Tells all that wait for a read, and waits until it is to be tried again."""
+        with self._changed:
+            self._problem, self._is_asked = problem, False
+            self._differences.clear()
+            self._number += 1
+            self._changed.notify_all()
+        self._tell()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping or self._is_asked)
+            self._problem = None
 
     def _follow(self, reader: Reader, pace: Pace) -> None:
         status_at, state = -1e9, {}

@@ -18,7 +18,12 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 MARKERS = ("cluster", "process", "contract", "law")  # in the order in which they are run
 FAST = "not cluster and not slow"
 
-CLUSTER = ("serving/test_http_page.py", "system/test_bucket.py", "system/test_swarm_storm.py")
+CLUSTER = (
+    "dashboard/test_page.py",
+    "serving/test_http_page.py",
+    "system/test_bucket.py",
+    "system/test_swarm_storm.py",
+)
 PROCESS = (
     *("cli", "launch", "system", "serving/test_http_server.py", "sweeps/test_ablate.py"),
     *("tools/test_bench_gpu.py", "tools/test_bench_schedule.py", "tools/test_hosts.py"),

@@ -30,6 +30,7 @@ async function follow() { // for ever
   for (;;) {
     try {
       const document = await (await ask("recording")).json();
+      if (document.problem) throw new Error(document.problem);
       begin(document);
       at("problem").textContent = "";
       for await (const {kind, id, data} of eventsOf(await ask(`changes?after=${document.number}`))) {
@@ -41,6 +42,7 @@ async function follow() { // for ever
       }
     } catch (error) {
       at("problem").textContent = run.document ? `${error.message} What is shown is of ${clockTime(run.end)}; trying again.` : error.message;
+      if (!run.document) at("headline").textContent = "";
       if (!at("key-label").hidden && !run.document) return; // the key's field begins again
     }
     await new Promise(resolve => setTimeout(resolve, 1000 * AGAIN_SECONDS));

@@ -32,7 +32,12 @@ function drawHead() {
 let waiting;
 addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => { if (run.document) { placeLines(); draw(true); } }, 120); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (run.document) draw(true); });
-at("key").addEventListener("change", () => { if (!run.document) { at("key-label").hidden = true; follow(); } });
+at("key-label").addEventListener("submit", event => {
+  event.preventDefault();
+  at("key-label").hidden = true;
+  at("problem").textContent = "";
+  if (!run.document) follow();
+});
 
 const held = at("recording");
 if (held) {

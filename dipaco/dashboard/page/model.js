@@ -32,7 +32,7 @@ function load(document) {
     for (const [key, value] of Object.entries(arm)) if (value?.data !== undefined) run.arms[name][key] = unpack(value);
   }
   run.events = {};
-  for (const [name, column] of Object.entries(document.events)) run.events[name] = unpack(column);
+  for (const [name, column] of Object.entries(document.events)) run.events[name] = column.type === "f4" ? unpack(column) : Int32Array.from(unpack(column));
   run.count = run.events.ended.length;
   arrived();
 }

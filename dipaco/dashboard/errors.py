@@ -1,0 +1,7 @@
+"""Errors of this room. The docstring of a class is its message."""
+
+from dipaco.errors import DipacoError
+
+
+class RunNotReadable(DipacoError):
+    """`{run}` could not be read: {problem}. This is a defect of the dashboard; the run goes on. Start `dipaco dashboard` again."""

@@ -1,0 +1,257 @@
+"""The page in a browser: live and from a file, wide and on a phone, a run with faults, none."""
+
+import json
+import shutil
+
+import pytest
+
+pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is in the `test` extra")
+
+from support.made_up_run import make_run  # noqa: E402
+
+from dipaco.dashboard.page import export, problem_page  # noqa: E402
+from dipaco.dashboard.page import page as whole_page  # noqa: E402
+from dipaco.dashboard.watcher import Pace  # noqa: E402
+from dipaco.runs.inspection import inspection_of  # noqa: E402
+from dipaco.runs.opening import reading  # noqa: E402
+from dipaco.runs.status import status_of  # noqa: E402
+from tests.dashboard.conftest import HOST, served  # noqa: E402
+from tests.dashboard.test_recording import arm_of  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+PHONE, WIDE = {"width": 390, "height": 800}, {"width": 1400, "height": 900}
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None,
+    reason="there is no chromium: apt-get install --no-install-recommends chromium",
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens an address; at the end nothing may have gone wrong on the page."""
+    pages, errors = [], []
+
+    def open_page(url, viewport=WIDE, scheme="light"):
+        page = browser.new_page(viewport=viewport, color_scheme=scheme)
+        page.on("pageerror", lambda error: errors.append(error))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.goto(url)
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        assert not page.evaluate("window.spoilt"), "a name of the run was read as HTML"
+        page.close()
+    assert not errors
+
+
+@pytest.fixture(scope="module")
+def file(tiny, tmp_path_factory):
+    file = tmp_path_factory.mktemp("exported") / "page.html"
+    with reading(tiny.folder) as run:
+        export(run, file)
+    return file
+
+
+def cells(page, name):
+    of = f"cells => Object.fromEntries(cells.map(c => [c.dataset.module, c.dataset.{name}]))"
+    return page.locator(".cell").evaluate_all(of)
+
+
+def go_to(page, time):
+    page.evaluate(f"goTo({time})")
+
+
+@pytest.mark.parametrize(("viewport", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
+def test_a_file_from_disk_has_grid_curves_and_the_fate_of_a_document(
+    opened, file, tiny, viewport, scheme
+):
+    page = opened(file.as_uri(), viewport, scheme)
+    page.locator(".cell").first.wait_for()
+    with reading(tiny.folder) as run:
+        status, inspection = status_of(run, with_sizes=False), inspection_of(run)
+    phases = {module: str(at["phase"]) for module, at in status["modules"].items()}
+    assert cells(page, "phase") == phases
+    norms = {name: f"{at['steps'][-1]['norm']:.3f}" for name, at in inspection["modules"].items()}
+    assert cells(page, "norm") == norms
+    assert page.locator("#grid polyline").count() == 4
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    ink = """name => {
+      const canvas = document.querySelector(`#${name} canvas`);
+      const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+      return new Set(new Uint32Array(data.buffer)).size }"""
+    assert page.evaluate(ink, "plot") > 5  # drawn in several colours
+    assert page.evaluate(ink, "waterfall") > 5
+    report = json.loads((tiny.folder / "report.json").read_bytes())
+    for row in report["rows"]:
+        shown = page.locator(f"tr[data-row={row['name']}] td").all_text_contents()
+        assert shown[1] == f"{row['perplexity']:.2f}"
+
+    path = inspection["paths"][1]
+    for domain, count in path["domains"].items():
+        cell = page.locator(f"tr[data-domain='{domain}'] td[data-path='1']")
+        assert cell.get_attribute("data-count") == str(count)
+
+    page.fill("#words", "7")
+    page.locator("#seek button").click()
+    page.locator(".document[data-document='7']").wait_for()
+    text = page.locator(".document blockquote").text_content()
+    assert "domain" in page.locator(".document").text_content()
+    page.fill("#words", text[:12])
+    page.locator("#seek button").click()
+    page.locator(".hits button", has_text="7:").first.click()
+    page.locator(".document[data-document='7']").wait_for()
+    page.fill("#words", "999999")
+    page.locator("#seek button").click()
+    page.locator("#found", has_text="no document 999999").wait_for()
+
+
+def test_at_an_earlier_moment_all_is_as_it_was(opened, file, recording):
+    page = opened(file.as_uri())
+    page.locator(".cell").first.wait_for()
+    arm = arm_of(recording)
+    first = float(arm["step_times"][0].max())
+    go_to(page, first + 1e-4)
+    assert set(cells(page, "phase").values()) == {"1"}
+    norms = dict(zip(arm["modules"], (f"{norm:.3f}" for norm in arm["norms"][0]), strict=True))
+    assert cells(page, "norm") == norms
+    go_to(page, float(arm["train_times"][0].min()) - 1e-3)
+    assert set(cells(page, "phase").values()) == {"0"}
+    assert set(cells(page, "norm").values()) == {"\u2013"}
+    page.locator("#now").click()
+    assert set(cells(page, "phase").values()) == {"2"}
+    page.keyboard.press("Home")
+    assert page.locator("#where-when").text_content() == "Nothing has been routed yet."
+    page.keyboard.press("End")
+    page.select_option("#speed", "10")
+    page.locator("#play").click()
+    page.locator("#play", has_text="❚❚").wait_for()
+    page.locator("#play").click()
+    assert float(page.locator("#time").input_value()) < recording["now"]
+
+
+def test_a_module_and_a_path_open_and_light_up(opened, file, recording):
+    page = opened(file.as_uri())
+    module = page.locator(".cell").nth(1)
+    module.hover()
+    assert page.locator("#grid polyline.on").count() == 2
+    module.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#detail h3").first.text_content() == arm_of(recording)["modules"][1]
+    assert module.get_attribute("aria-pressed") == "true"
+    page.locator("#detail .bars button").first.click()
+    assert page.locator("#detail h3").first.text_content().startswith("path ")
+    for control in ("button", "input", "select"):
+        for each in page.locator(f"{control}:visible").all():
+            named = each.get_attribute("aria-label") or each.text_content() or ""
+            assert named.strip() or each.get_attribute("id") == "words", each
+
+
+def test_a_run_that_goes_on_changes_without_a_reload(opened, half, copy_of, dipaco):
+    copy, pace = copy_of(half), Pace(is_server=False)
+    pace.look_seconds = pace.status_seconds = pace.fault_seconds = 0.05
+    with served(copy.folder, pace) as (url, _):
+        page = opened(url)
+        page.locator(".cell").first.wait_for()
+        page.evaluate("window.loadedOnce = true")
+        assert "2" not in cells(page, "phase").values()
+        ended = dipaco("train", copy.config, "--run", copy.folder)
+        assert ended.code == 0, ended.err
+        page.locator("#headline", has_text="finished").wait_for(timeout=60_000)
+        assert set(cells(page, "phase").values()) == {"2"}
+        with reading(copy.folder) as run:
+            inspection = inspection_of(run)
+        norms = {
+            name: f"{at['steps'][-1]['norm']:.3f}" for name, at in inspection["modules"].items()
+        }
+        assert cells(page, "norm") == norms
+        assert page.evaluate("window.loadedOnce")
+        again = opened(url)
+        again.locator(".cell").first.wait_for()
+        same = "[...document.querySelectorAll('#worker-table td, #rows td')].map(c => c.innerText)"
+        assert page.evaluate(same) == again.evaluate(same)
+        assert page.evaluate("run.count") == again.evaluate("run.count")
+
+
+def test_every_fault_is_on_the_waterfall_with_what_it_cost(opened, faulty):
+    with reading(faulty.folder) as run:
+        events = [(e.outcome, e.worker, e.reason) for e in run.ledger.history.after()]
+    bad = ("error", "crash", "lost", "postponed", "died", "silent")
+    expected = sorted(event for event in events if event[0] in bad)
+    assert {event[0] for event in expected} == set(bad)
+    with served(faulty.folder) as (url, _):
+        page = opened(url)
+        page.locator("#faults tr[data-outcome]").first.wait_for()
+        rows = page.locator("#faults tr[data-outcome]").evaluate_all(
+            "rows => rows.map(r => [...r.cells].map(c => c.textContent))"
+        )
+        assert sorted((row[2], row[1], row[5]) for row in rows) == expected
+        assert all(row[3] for row in rows if row[2] in ("error", "crash", "lost", "postponed"))
+        marked = page.evaluate("run.faults.length")
+        assert marked == len(expected)
+        assert page.locator(".alarm").count() >= 3
+        assert HOST in page.locator("#worker-table").text_content()
+        page.locator("#waterfall").hover(position={"x": 700, "y": 30})
+        assert page.locator("#tip").text_content()
+
+
+def test_a_domain_that_is_called_like_a_script_is_a_name(opened, tiny, tmp_path):
+    from dipaco.dashboard.page import recording_and_texts
+
+    name = "</script><script>window.spoilt = true</script><img src=x onerror='window.spoilt=1'>"
+    with reading(tiny.folder) as run:
+        recording, texts = map(json.loads, recording_and_texts(run))
+    recording["name"] = name
+    for of in recording["status"]["stages"]["route"]["domains"]:
+        of[name] = of.pop(next(iter(of)))
+    texts["domains"] = [name] * len(texts["domains"])
+    texts["beginnings"]["texts"] = [name] * len(texts["beginnings"]["texts"])
+    recording["alarms"] = [{"level": "error", "sentence": name}]
+    file = tmp_path / "page.html"
+    file.write_bytes(whole_page(json.dumps(recording).encode(), json.dumps(texts).encode()))
+    page = opened(file.as_uri())
+    page.locator(".cell").first.wait_for()
+    assert page.locator("#domains th", has_text=name).count() == 1
+    assert page.locator(".alarm span").text_content() == name
+    page.fill("#words", "0")
+    page.locator("#seek button").click()
+    page.locator(".document blockquote", has_text="<img").wait_for()
+
+
+def test_without_a_run_the_page_says_why(opened, tmp_path):
+    with served(tmp_path / "nowhere") as (url, _):
+        page = opened(url)
+        page.locator("#problem", has_text="NoSuchRun").wait_for()
+        assert page.locator("#content").is_hidden()
+    file = tmp_path / "page.html"
+    file.write_bytes(problem_page("There is nothing to show."))
+    page = opened(file.as_uri())
+    assert page.locator("#problem").text_content() == "There is nothing to show."
+
+
+def test_256_paths_with_private_parts_fit_wide_and_on_a_phone(opened, tmp_path):
+    make_run(tmp_path / "big", phases=3)
+    with served(tmp_path / "big") as (url, _):
+        for viewport in (WIDE, PHONE):
+            page = opened(url, viewport)
+            page.locator(".cell").first.wait_for()
+            assert page.locator(".cell").count() == 256 + 16 + 16
+            assert page.locator("#grid polyline").count() == 256
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            page.evaluate("goTo(run.end / 2)")
+            assert set(cells(page, "phase").values()) <= {"1", "2"}
+            page.locator(".cell[data-module='early/0003']").click()
+            assert page.locator("#grid polyline.on").count() == 16

@@ -1,0 +1,111 @@
+"""The server: what it sends, to whom; a hundred pages are one reader; it writes nothing."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
+
+from dipaco.dashboard.watcher import Pace, Watcher
+from dipaco.runs.opening import reading
+from dipaco.store.address import Address
+from tests.dashboard.conftest import served
+
+
+def get(url, key=None):
+    request = urllib.request.Request(url)
+    if key is not None:
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_the_page_is_open_and_the_run_needs_a_key(tiny):
+    with served(tiny.folder, keys=("secret",)) as (url, _):
+        status, content = get(url)
+        assert status == 200
+        assert b"</html>" in content
+        for place in ("recording", "changes", "texts", "documents?text=a", "document/0"):
+            for key in (None, "other", "sécret"):
+                status, content = get(url + place, key and key.encode().decode("latin-1"))
+                assert status == 401, place
+                assert "needs an API key" in json.loads(content)["error"]["message"]
+        status, content = get(url + "recording", "secret")
+        assert json.loads(content)["name"] == "toy"
+
+
+def test_documents_are_answered_by_number_and_by_words(tiny):
+    with served(tiny.folder) as (url, _):
+        fate = json.loads(get(url + "document/3")[1])
+        assert fate["document"] == 3
+        found = json.loads(get(f"{url}documents?text={fate['text'][:8]}")[1])
+        assert found["found"]
+        status, content = get(url + "document/999999")
+        assert status == 404
+        assert "no document 999999" in json.loads(content)["error"]["message"]
+        table = json.loads(get(url + "texts")[1])
+        assert table["domains"]
+        assert get(url + "changes?after=x")[0] == 400
+
+
+def test_where_there_is_no_run_the_page_is_told_so(tmp_path):
+    with served(tmp_path / "nowhere") as (url, _):
+        status, content = get(url + "recording")
+        assert status == 200
+        assert json.loads(content)["problem"].startswith("NoSuchRun: ")
+
+
+def test_a_hundred_pages_are_one_reader_and_none_asks_nothing(half, copy_of, monkeypatch):
+    from dipaco.control.ledger import Ledger
+
+    asked, select = [], Ledger.select
+    monkeypatch.setattr(
+        Ledger, "select", lambda self, *a, **k: asked.append(a[0]) or select(self, *a, **k)
+    )
+    copy, pace = copy_of(half), Pace(is_server=False)
+    pace.look_seconds = 0.01
+    watcher = Watcher(Address.of(copy.folder), pace)
+    watcher.start()
+    try:
+        watcher.recording()
+        quiet = len(asked)
+        heard = [threading.Event() for _ in range(100)]
+        for event in heard:
+            page = watcher.opened(event.set)
+            page.__enter__()
+        number = json.loads(watcher.recording())["number"]
+        with reading(copy.folder) as run:
+            run.ledger.meta.set_command("drain")
+        for event in heard:
+            assert event.wait(60)
+        assert len({id(kept) for kept in watcher.after(number)}) == len(watcher.after(number))
+        looks = sum("AS number" in text for text in asked[quiet:])
+        events = sum("h.machine" in text for text in asked[quiet:])
+        assert 1 <= events <= 3  # one for the command, not a hundred
+        assert looks >= events
+        assert watcher.after(number - 1000) is None
+    finally:
+        watcher.stop()
+    assert not watcher._thread.is_alive()
+
+
+def test_reading_writes_nothing(tiny, copy_of):
+    copy = copy_of(tiny)
+    with reading(copy.folder) as run:
+        run.ledger.facts.stages()
+    before = {file: file.read_bytes() for file in copy.folder.rglob("*") if file.is_file()}
+    with served(copy.folder) as (url, _):
+        for place in ("", "recording", "texts", "document/0"):
+            assert get(url + place)[0] == 200
+    after = {file: file.read_bytes() for file in copy.folder.rglob("*") if file.is_file()}
+    assert {file.name for file in after if before.get(file) != after[file]} <= {
+        "ledger.sqlite-host",  # which host reads
+        "ledger.sqlite-shm",
+        "ledger.sqlite-wal",
+    }

@@ -1,0 +1,147 @@
+"""What an open dashboard costs a run, and how quick its page is.
+
+    python tools/bench_dashboard.py --cost runs/quickstart --seconds 60
+    python tools/bench_dashboard.py --phases 1000
+
+`--cost RUN`: keeps a reader of the run for `--seconds`, as for open pages: `share` is the
+processor time that it takes of one core, first read left out, and `questions` what it asks the
+ledger in a second. To be called while the run goes on.
+
+`--phases N`: makes the ledger of a run of 256 paths with private parts and N phases that never was.
+`read` is the processor time of the first read, `memory` what the process holds after it and after
+ten more pages, `megabytes` the recording; `paint` and `jump` are what Chromium takes, on the wall
+clock, from an address to the grid, and to show another moment (the median of nine).
+"""
+
+import argparse
+import json
+import resource
+import shutil
+import statistics
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from support.made_up_run import make_run
+from support.scratch import scratch
+
+from dipaco.control.ledger import Ledger
+from dipaco.control.sqlite import SQLite
+from dipaco.dashboard.watcher import Watcher
+from dipaco.store.address import Address
+
+FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+SIZE = {"width": 1400, "height": 900}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cost", metavar="RUN", help="a run's folder or URL")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--phases", type=int)
+    parser.add_argument("--folder", help="of a run made with --phases before, or for it")
+    options = parser.parse_args()
+    if options.cost:
+        print(json.dumps(cost(Address.parse(options.cost), options.seconds)))
+    if options.phases:
+        with scratch(None, "dashboard-") as folder:
+            place = Path(options.folder) if options.folder else folder / "run"
+            if not place.exists():
+                make_run(place, options.phases)
+            print(json.dumps(page(Address.of(place))))
+
+
+def cost(address: Address, seconds: float) -> dict[str, Any]:
+    """Of one reader, whatever the number of its pages."""
+    asked = count_questions()
+    watcher = Watcher(address)
+    watcher.start()
+    watcher.recording()
+    changes = [0]
+
+    def listen() -> None:
+        changes[0] += 1
+
+    with watcher.opened(listen):
+        before, began, first = asked[0], time.monotonic(), time.process_time()
+        time.sleep(seconds)
+        wall = time.monotonic() - began
+        taken = time.process_time() - first
+    watcher.stop()
+    return {
+        "share": round(taken / wall, 5),
+        "questions": round((asked[0] - before) / wall, 3),
+        "changes": changes[0],
+        "seconds": round(wall, 1),
+    }
+
+
+def count_questions() -> list[int]:
+    """Counts every statement that this process sends to a ledger."""
+    from dipaco.control.postgresql import PostgreSQL
+
+    asked = [0]
+    for database, name in ((SQLite, "_execute"), (PostgreSQL, "_execute"), (Ledger, "select")):
+        plain = getattr(database, name)
+
+        def counted(*arguments: Any, _plain: Any = plain, **values: Any) -> Any:
+            asked[0] += 1
+            return _plain(*arguments, **values)
+
+        setattr(database, name, counted)
+    return asked
+
+
+def page(address: Address) -> dict[str, Any]:
+    """In a browser."""
+    import uvicorn
+    from playwright.sync_api import sync_playwright
+
+    from dipaco.dashboard.server import make_app
+    from dipaco.serving.http.server import http_config, listen
+
+    watcher = Watcher(address)
+    began = time.process_time()
+    watcher.start()
+    size = len(watcher.recording())
+    read, memory = time.process_time() - began, [held_megabytes()]
+    with listen("127.0.0.1", 0) as listening, sync_playwright() as driver:
+        server = uvicorn.Server(http_config(make_app(watcher)))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        paints, jumps = [], []
+        for _ in range(10):
+            tab = browser.new_page(viewport=SIZE)
+            began = time.monotonic()
+            tab.goto(f"http://127.0.0.1:{listening.getsockname()[1]}/")
+            tab.locator(".cell").first.wait_for()
+            paints.append(time.monotonic() - began)
+            took = "share => { const t = performance.now(); goTo(share * run.end); "
+            took += "document.body.offsetHeight; return performance.now() - t }"
+            jumps.append(tab.evaluate(took, 0.1 + 0.08 * len(jumps)) / 1000)
+            tab.close()
+        memory.append(held_megabytes())
+        browser.close()
+        server.force_exit = server.should_exit = True
+        thread.join()
+    watcher.stop()
+    return {
+        "read": round(read, 2),
+        "megabytes": round(size / 1e6, 1),
+        "memory": memory,
+        "paint": round(statistics.median(paints), 2),
+        "jump": round(statistics.median(jumps[1:]), 3),
+    }
+
+
+def held_megabytes() -> int:
+    """The most memory that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000
+
+
+if __name__ == "__main__":
+    main()
