@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
             print(title_of(opened), flush=True)
         print(f"launcher {name}: {options.workers} workers on {options.engine}", flush=True)
         groups = _worker_groups(opened, options, name)
-        if not supervise(opened, engine, groups, name, tensorboard=options.tensorboard):
+        if not supervise(opened, engine, groups, name, trackers=options.trackers):
             print(stop_message(opened.ledger))
             return 0
         print_results(opened)

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 DAY_SECONDS = 86400.0
 MAX_PROCESSES = 10_000  # a larger number is a typing error
 LAST_PORT = 65535
+TRACKERS = {  # as `observe.trackers` has them
+    "tensorboard": "write TensorBoard event files",
+    "trackio": "send numbers to trackio",
+    "wandb": "send numbers to Weights & Biases; WANDB_MODE=offline: to files",
+}
 CONFIG_HELP = "a file with a function `run()`, or the name of a shipped config: `quickstart`"
 
 
@@ -38,7 +43,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def add_run_start(parser: argparse.ArgumentParser) -> None:
     """What `train` and `launch` share: CONFIG, `--run`, the model to start from, `--database`,
-    `--tensorboard`, `--set`.
+    those of `TRACKERS`, `--set`.
     """
     parser.add_argument("config", type=Path, metavar="CONFIG", help=CONFIG_HELP)
     add_run(parser)
@@ -56,9 +61,15 @@ def add_run_start(parser: argparse.ArgumentParser) -> None:
         help="another run to start from: its modules, base model, router and tokenizer; DIR@base: "
         "its text, tokenizer, base model and router, under any topology",
     )
-    parser.add_argument(
-        "--tensorboard", action="store_true", help="also write TensorBoard event files"
-    )
+    for tracker, does in TRACKERS.items():
+        parser.add_argument(
+            f"--{tracker}",
+            action="append_const",
+            const=tracker,
+            dest="trackers",
+            default=[],
+            help=f"also {does} (extra `{tracker}`)",
+        )
     add_database(parser)
     add_set(parser)
 

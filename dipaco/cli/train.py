@@ -111,7 +111,7 @@ def _alone(opened: "Run", options: argparse.Namespace, is_new: bool) -> bool:
     from dipaco.library.console import ConsoleReporter
     from dipaco.workers.process import work
 
-    with ConsoleReporter(opened, tensorboard=options.tensorboard) as console:
+    with ConsoleReporter(opened, trackers=options.trackers) as console:
         console.greet(is_new=is_new)
         with with_metrics(opened, options, console) as callbacks:
             return work(opened, name_of(None), callbacks)
@@ -130,4 +130,4 @@ def _with_workers(opened: "Run", options: argparse.Namespace, is_new: bool) -> b
     group = WorkerGroup(ProcessSpec("worker", str(options.run)), launcher, options.workers)
     engine = LocalEngine(opened.layout.log)
     with with_metrics(opened, options, None):
-        return supervise(opened, engine, [group], launcher, tensorboard=options.tensorboard)
+        return supervise(opened, engine, [group], launcher, trackers=options.trackers)

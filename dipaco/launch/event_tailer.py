@@ -4,14 +4,15 @@ Workers on other machines write files there; their steps are read from the ledge
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any, Self
 
 from dipaco.observe.events import Event
 from dipaco.observe.follow import EventFileReader
 from dipaco.observe.progress import Progress
-from dipaco.observe.writers import TensorBoard
 from dipaco.runs.progress import progress_of
 from dipaco.runs.run import Run
+from dipaco.runs.trackers import trackers_of
 
 LEDGER_SECONDS = 30.0  # between two reads of the ledger
 
@@ -19,12 +20,12 @@ LEDGER_SECONDS = 30.0  # between two reads of the ledger
 class EventTailer:
     """One bar for the whole run, and a line for every event."""
 
-    def __init__(self, run: Run, *, tensorboard: bool = False):
+    def __init__(self, run: Run, *, trackers: Sequence[str] = ()):
         done, total = progress_of(run)
         self._run, self._done = run, done
         self._ledger_seconds = time.monotonic()
         self._events = EventFileReader(run.layout.events)
-        self._board = TensorBoard(run.layout.tensorboard) if tensorboard else None
+        self._trackers = trackers_of(run, trackers, lambda line: self._bar.say(line))
         self._bar = Progress("training", total, done_steps=done)
         self._bar.begin("all workers")
 
@@ -33,16 +34,14 @@ class EventTailer:
 
     def __exit__(self, *_) -> None:
         self.look()
+        self._trackers.close()
         self._bar.close()
-        if self._board is not None:
-            self._board.close()
 
     def look(self) -> None:
         """Shows the events since the last call."""
         for event in self._events.new():
             self.show(event)
-            if self._board is not None:
-                self._board.write(event)
+            self._trackers.write(event)
             if event.name == "path_trained":
                 fields: dict[str, Any] = dict(event.fields)
                 self._done += fields["steps"]

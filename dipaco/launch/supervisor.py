@@ -205,7 +205,7 @@ def supervise(
     groups: Sequence[WorkerGroup],
     launcher: str,
     *,
-    tensorboard: bool = False,
+    trackers: Sequence[str] = (),
 ) -> bool:
     """Keeps workers until the run is finished (True) or this process is asked to stop (False), and
     prints their events. All workers have ended when it returns.
@@ -213,7 +213,7 @@ def supervise(
     Raises:
       WorkersEnded, TaskFailed: a person must act.
     """
-    with EventTailer(opened, tensorboard=tensorboard) as tailer:
+    with EventTailer(opened, trackers=trackers) as tailer:
         supervisor = Supervisor(engine, groups, opened.ledger, tailer.show, launcher)
         with on_sigterm(supervisor.end):
             try:

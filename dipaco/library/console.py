@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self, TextIO
 
 from dipaco.control.tasks import Claim, Fact, PathTrained, StageDone
@@ -13,10 +13,11 @@ from dipaco.observe.events import Event
 from dipaco.observe.fact_events import fact_events
 from dipaco.observe.progress import Progress
 from dipaco.observe.terminal import bullets, terminal_width
-from dipaco.observe.writers import EventWriter, JsonLines, Several, TensorBoard
+from dipaco.observe.writers import JsonLines, Several
 from dipaco.runs.progress import progress_of
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
+from dipaco.runs.trackers import trackers_of
 from dipaco.workers.tasks.report import files_of, make_report, write_files
 
 SECONDS_BETWEEN_MESSAGES = 2.0
@@ -29,7 +30,7 @@ class ConsoleReporter:
 
     Args:
       run: that is worked on.
-      tensorboard: also writes TensorBoard event files.
+      trackers: names of `observe.trackers.TRACKERS` that get numbers too.
       stream: where the bar and the lines go; None = standard error.
       listener: called with every event.
     """
@@ -38,16 +39,14 @@ class ConsoleReporter:
         self,
         run: Run,
         *,
-        tensorboard: bool = False,
+        trackers: Sequence[str] = (),
         stream: TextIO | None = None,
         listener: Callable[[Event], None] | None = None,
     ):
         self._run = run
         done, total = progress_of(run, with_partial_snapshots=True)
-        writers: list[EventWriter] = [JsonLines(run.layout.events, clock=time.time)]
-        if tensorboard:
-            writers.append(TensorBoard(run.layout.tensorboard))
-        self._log = Several(*writers)
+        tracked = trackers_of(run, trackers, lambda line: self._bar.say(line))
+        self._log = Several(JsonLines(run.layout.events, clock=time.time), tracked)
         self._listener = listener
         self._bar = Progress("prepare", total, done_steps=done, stream=stream)
         self._done, self._total = done, total

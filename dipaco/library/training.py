@@ -2,7 +2,7 @@
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dipaco.caches import cache_folder
@@ -24,6 +24,7 @@ def run(
     folder: Path | str,
     *,
     progress: bool | Callable[[Event], None] = True,
+    trackers: Sequence[str] = (),
     database: str | None = None,
     init_from: Path | str | None = None,
     start_from: str | None = None,
@@ -36,6 +37,8 @@ def run(
       folder: the run's folder, or s3://BUCKET/NAME, gs://BUCKET/NAME.
       progress: True prints a bar and a line for every event, False nothing; a function is called
         with every event instead, and `str(event)` is its line. `events.jsonl` has them anyway.
+      trackers: where numbers go as well: any of `tensorboard`, `trackio`, `wandb`, each an extra of
+        that name.
       database: postgresql://HOST/NAME, or env:VARIABLE; None = SQLite in the folder.
       init_from: a Hugging Face checkpoint that a new run starts from.
       start_from: `DIR@PHASE` of another run that a new run starts from.
@@ -49,6 +52,7 @@ def run(
     Raises:
       RuleUnnamed, RuleNotImportable, RuleDiffers, RunOfOtherRules: a rule cannot be imported by
         name, or is not the one that the run began with.
+      ExtraMissing, TrackerRefused: a tracker is not installed, or does not take the run.
       BadConfigFile, RunBusy, RunOfOtherConfig, TaskFailed: what `dipaco train` refuses or reports.
     """
     if not isinstance(config, RunConfig):
@@ -67,7 +71,7 @@ def run(
             start_from=start_from,
             rules=rules,
         ) as (opened, is_new),
-        ConsoleReporter(opened, stream=stream, listener=listener) as console,
+        ConsoleReporter(opened, trackers=trackers, stream=stream, listener=listener) as console,
     ):
         console.greet(is_new=is_new)
         work(opened, name_of(None), console)

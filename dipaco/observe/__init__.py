@@ -1,8 +1,10 @@
 """Observing a run: what happens in it, for people and for files.
 
-Nouns: *event* (one fact with its fields), *writer* (where events go: a terminal, JSON lines,
-TensorBoard), *progress* (how far a stage is, how fast, and how long it still takes), *metrics*
-(numbers for Prometheus). This room decides nothing; a run without it computes the same numbers.
+Nouns: *event* (one fact with its fields), *writer* (where events go: a terminal, JSON lines),
+*tracker* (a writer of numbers: TensorBoard, trackio, Weights & Biases), *progress* (how far a stage
+is, how fast, and how long it still takes), *metrics* (numbers for Prometheus).
+
+This room decides nothing; a run without it computes the same numbers.
 Clocks and streams come in as arguments. Imports `control`, `config` and `errors`.
 
 DiPaCo (arXiv 2403.10616) section 3: facts are rows that any process may read while the run goes on.

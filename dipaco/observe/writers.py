@@ -11,7 +11,6 @@ from typing import Protocol, Self, TextIO
 
 import msgspec
 
-from dipaco.errors import ExtraMissing
 from dipaco.observe.events import Event
 
 
@@ -63,37 +62,6 @@ class JsonLines(_Closing):
 
     def close(self) -> None:
         os.close(self._descriptor)
-
-
-class TensorBoard(_Closing):
-    """Scalars for TensorBoard: each number of an event that has a `step`, under `event/field`.
-
-    Text fields (a path, a module) are part of the name, so that each has its own curve.
-
-    Raises:
-      ExtraMissing: tensorboardX is not installed.
-    """
-
-    def __init__(self, folder: Path | str):
-        try:
-            import tensorboardX
-        except ImportError as error:
-            raise ExtraMissing(
-                feature="Writing TensorBoard files", package="tensorboardX", extra="tensorboard"
-            ) from error
-        self._writer = tensorboardX.SummaryWriter(str(folder))
-
-    def write(self, event: Event) -> None:
-        step = event.fields.get("step")
-        if not isinstance(step, int):
-            return
-        texts = [value for value in event.fields.values() if isinstance(value, str)]
-        for name, value in event.fields.items():
-            if name != "step" and isinstance(value, int | float):
-                self._writer.add_scalar("/".join([event.name, *texts, name]), value, step)
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class Several(_Closing):

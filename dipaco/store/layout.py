@@ -8,7 +8,7 @@ RUN/corpus/                          tokens, tokenizer, document index
 RUN/objects/modules/DIGEST.safetensors       likewise states, messages, routers, scores, shards
 RUN/snapshots/ARM/PATH/PHASE-ATTEMPT/        Orbax
 RUN/swarm/WORKER.key                 the network identity of a backbone
-RUN/report.{json,md,png}  RUN/inspect.png  RUN/events.jsonl  RUN/tensorboard/
+RUN/report.{json,md,png}  RUN/inspect.png  RUN/events.jsonl  RUN/tensorboard/  RUN/wandb/
 
 A run in a bucket has `database`, `corpus`, `objects`, `snapshots` and `report.*` there, by the same
 names. Corpus files have their digests in their names there, as objects do: no file that the run

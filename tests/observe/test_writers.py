@@ -1,12 +1,8 @@
 import io
 import json
-import sys
 
-import pytest
-
-from dipaco.errors import ExtraMissing
 from dipaco.observe.events import Event
-from dipaco.observe.writers import JsonLines, Lines, Several, TensorBoard
+from dipaco.observe.writers import JsonLines, Lines, Several
 
 LEFT_OUT = Event("domain_left_out", {"domain": "en_law", "reason": "no network"}, "warning")
 
@@ -63,20 +59,3 @@ def test_several_hands_on_events_and_closing(tmp_path):
     with Several(Lines(one), Lines(other)) as log:
         log.write(LEFT_OUT)
     assert one.getvalue() == other.getvalue() != ""
-
-
-def test_tensorboard_without_its_package_says_which_extra_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(ExtraMissing, match=r"pip install 'dipaco\[tensorboard\]'"):
-        TensorBoard(tmp_path)
-
-
-def test_tensorboard_gets_the_numbers_of_events_that_have_a_step(tmp_path, monkeypatch):
-    pytest.importorskip("tensorboardX", reason="the extra `tensorboard` is not installed")
-    with TensorBoard(tmp_path) as log:
-        scalars = []
-        monkeypatch.setattr(log._writer, "add_scalar", lambda *scalar: scalars.append(scalar))
-        log.write(Event("path_trained", {"step": 20, "path": "0003", "loss": 4.5}))
-        log.write(LEFT_OUT)
-    assert scalars == [("path_trained/0003/loss", 4.5, 20)]
-    assert list(tmp_path.glob("events.out.tfevents.*"))

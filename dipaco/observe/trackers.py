@@ -1,0 +1,241 @@
+"""Trackers: where people already look at their runs. TensorBoard, trackio, Weights & Biases.
+
+Each gets the same numbers by the same names, those of every event that has a `step`: `event/field`.
+Text fields (an arm, a path) are part of the name, so that each has its own curve:
+`path_trained/modular/3/loss`, `evaluated/modular/perplexity`. Paths are at different steps at one
+time, so steps do not only rise: in Weights & Biases they are a metric, `step`, which the others are
+drawn over.
+
+No tracker stops a run: one that fails while it goes on is left out from then on. Which server a
+tracker writes to, or none, is up to its own variables: WANDB_MODE, WANDB_PROJECT, TRACKIO_DIR,
+TRACKIO_SPACE_ID.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from dipaco.errors import DipacoError, ExtraMissing
+from dipaco.observe.errors import NoSuchTracker, TrackerRefused
+from dipaco.observe.events import Event
+
+
+class TrackedRun(NamedTuple):
+    """What a tracker is told of a run."""
+
+    name: str  # of the config: the project
+    title: str  # tells runs of a project apart, for people
+    identity: str  # and for programs; a run that goes on is the same one
+    config: str  # JSON
+    folder: Path  # of the run, where a tracker may keep files
+
+
+class Numbers(NamedTuple):
+    """What a tracker draws of an event."""
+
+    step: int
+    values: dict[str, float]
+
+
+def numbers_of(event: Event) -> Numbers | None:
+    """The numbers of an event that has a `step`, by their names; None for any other event."""
+    step = event.fields.get("step")
+    if not isinstance(step, int):
+        return None
+    texts = [value for value in event.fields.values() if isinstance(value, str)]
+    return Numbers(
+        step,
+        {
+            "/".join([event.name, *texts, name]): value
+            for name, value in event.fields.items()
+            if name != "step" and isinstance(value, int | float)
+        },
+    )
+
+
+class _Tracker:
+    """Hands the numbers of events on. A context manager."""
+
+    def write(self, event: Event) -> None:
+        numbers = numbers_of(event)
+        if numbers is not None and numbers.values:
+            self._put(numbers)
+
+    def _put(self, numbers: Numbers) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+class TensorBoard(_Tracker):
+    """Event files of TensorBoard, in a folder.
+
+    Raises:
+      ExtraMissing: tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: Path | str):
+        try:
+            import tensorboardX
+        except ImportError as error:
+            raise ExtraMissing(
+                feature="Writing TensorBoard files", package="tensorboardX", extra="tensorboard"
+            ) from error
+        self._writer = tensorboardX.SummaryWriter(str(folder))
+
+    def _put(self, numbers: Numbers) -> None:
+        for name, value in numbers.values.items():
+            self._writer.add_scalar(name, value, numbers.step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Trackio(_Tracker):
+    """A run of trackio, in the folder or the Space that its variables name.
+
+    Raises:
+      ExtraMissing: trackio is not installed.
+      TrackerRefused: it cannot begin.
+    """
+
+    def __init__(self, run: TrackedRun):
+        try:
+            import trackio
+        except ImportError as error:
+            raise ExtraMissing(feature="`--trackio`", package="trackio", extra="trackio") from error
+        advice = "Its variables TRACKIO_… say where a run is kept."
+        # What it has to say is no result of the run.
+        with _begins("trackio", "--trackio", advice), contextlib.redirect_stdout(sys.stderr):
+            self._run = trackio.init(
+                project=run.name,
+                name=f"{run.title} {run.identity[:8]}",
+                config=json.loads(run.config),
+                resume="allow",
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+
+    def _put(self, numbers: Numbers) -> None:
+        self._run.log(numbers.values, step=numbers.step)
+
+    def close(self) -> None:
+        with contextlib.redirect_stdout(sys.stderr):
+            self._run.finish()
+
+
+class WeightsAndBiases(_Tracker):
+    """A run of Weights & Biases; its own files are in `RUN/wandb`.
+
+    Raises:
+      ExtraMissing: wandb is not installed.
+      TrackerRefused: it cannot begin: most often nobody is logged in.
+    """
+
+    def __init__(self, run: TrackedRun):
+        try:
+            import wandb
+        except ImportError as error:
+            raise ExtraMissing(feature="`--wandb`", package="wandb", extra="wandb") from error
+        advice = "Log in (`wandb login`), or write to files alone: WANDB_MODE=offline."
+        with _begins("Weights & Biases", "--wandb", advice):
+            settings = wandb.Settings(console="off", x_disable_stats=True, disable_git=True)
+            self._run: Any = wandb.init(
+                project=run.name,
+                name=run.title,
+                id=run.identity,
+                resume="allow",
+                config=json.loads(run.config),
+                dir=str(run.folder),
+                settings=settings,
+            )
+            self._run.define_metric("step", hidden=True)
+            self._run.define_metric("*", step_metric="step")
+
+    def _put(self, numbers: Numbers) -> None:
+        self._run.log({"step": numbers.step, **numbers.values})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+@contextlib.contextmanager
+def _begins(tracker: str, option: str, advice: str):
+    try:
+        yield
+    except Exception as error:  # each library has its own
+        problem = str(error).strip() or type(error).__name__
+        raise TrackerRefused(
+            tracker=tracker, option=option, problem=problem.rstrip(".") + ".", advice=advice
+        ) from error
+
+
+OPENED: dict[str, Callable[[TrackedRun, Path], _Tracker]] = {
+    "tensorboard": lambda run, board: TensorBoard(board),
+    "trackio": lambda run, _: Trackio(run),
+    "wandb": lambda run, _: WeightsAndBiases(run),
+}
+TRACKERS = tuple(OPENED)
+
+
+class Trackers:
+    """Several trackers of one run. A context manager.
+
+    Args:
+      names: of `TRACKERS`.
+      run: the run.
+      board: folder of TensorBoard's files.
+      say: told in a sentence which tracker is left out, and why.
+
+    Raises:
+      NoSuchTracker, ExtraMissing, TrackerRefused: none is open.
+    """
+
+    def __init__(
+        self, names: Iterable[str], run: TrackedRun, board: Path, say: Callable[[str], object]
+    ):
+        self._say = say
+        self._open: dict[str, _Tracker] = {}
+        try:
+            for name in dict.fromkeys(names):
+                if name not in OPENED:
+                    raise NoSuchTracker(tracker=name, known=", ".join(TRACKERS))
+                self._open[name] = OPENED[name](run, board)
+        except DipacoError:
+            self.close()
+            raise
+
+    def write(self, event: Event) -> None:
+        """Hands an event to each of them."""
+        for name, tracker in list(self._open.items()):
+            try:
+                tracker.write(event)
+            except Exception as error:  # each library has its own
+                del self._open[name]
+                self._say(f"warning: {name} gets no more numbers of this run: {error}")
+
+    def close(self) -> None:
+        """Writes what is left."""
+        while self._open:
+            name, tracker = self._open.popitem()
+            try:
+                tracker.close()
+            except Exception as error:  # each library has its own
+                self._say(f"warning: {name} may miss the last numbers of this run: {error}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
