@@ -70,7 +70,7 @@ class Rounds:
             sends = name in blocks_by_peer
             if sends:
                 blocks = blocks_by_peer[name]
-                targets = sum(self._group.losses[block][1] for block in blocks)
+                targets = sum(self._group.targets[block] for block in blocks)
                 senders.append(Sender(name=name, blocks=blocks, targets=targets))
             links.append(self._link(name, sends=sends))
         num_values = self._compute.num_values

@@ -59,7 +59,7 @@ class Leader:
         on_refused: Callable[[str, str], None] = lambda sender, reason: None,
     ):
         assert holder.compute is not None
-        self._wire, self._holder = wire, holder
+        self._wire, self._holder, self._compute = wire, holder, holder.compute
         self.group = SwarmGroup(wire.name, holder.compute.settings, say, on_refused)
         self._rounds = Rounds(wire, holder, self.group)
         self._past_means = PastMeans(holder.compute.num_values)
@@ -128,7 +128,8 @@ class Leader:
         """One step of the group; None where `should_stop` before it was closed."""
         here, started = self._holder, time.monotonic()
         self._service.batch = batch
-        self.group.begin_step(here.step, takes_over=self._takes_over)
+        targets = self._compute.targets_of_blocks(batch)
+        self.group.begin_step(here.step, targets, takes_over=self._takes_over)
         self._takes_over = False
         self._published.publish(step=here.step, lineage=here.lineage, is_open=True, plan=None)
         while True:
@@ -146,7 +147,7 @@ class Leader:
             self._published.publish(plan=None)
         blocks_by_peer = {one.name: one.blocks for one in plan.senders}
         self.group.count(blocks_by_peer)
-        loss = sum(loss for loss, _ in losses) / max(plan.targets, 1.0)
+        loss = sum(losses) / max(plan.targets, 1.0)
         closed = self._closed(plan, contents, learning_rate, loss)
         decode = codec_of(plan.codec).decode
         mean = np.concatenate(
