@@ -18,6 +18,18 @@ def joined(group, name="ana"):
     return group.member(name)
 
 
+def test_the_third_refused_session_locks_a_credential_and_no_other(group):
+    pass_of_eve, other = issue("eve").certificate, issue("eve").certificate
+    request = JoinRequest(version="", address=None, computes=True, holds_state=True)
+    for number in range(3):
+        group.check_not_locked(pass_of_eve)
+        group.add_member(f"eve/{number}", pass_of_eve, request)
+        group.ban(f"eve/{number}", "the gradient holds a NaN or an infinity")
+    with pytest.raises(SwarmRefuses, match="locked: 3 of its sessions were refused.*NaN"):
+        group.check_not_locked(pass_of_eve)
+    group.check_not_locked(other)
+
+
 def done(*blocks):
     return [BlockResult(block=b, loss=float(b), targets=46.0, seconds=0.1) for b in blocks]
 

@@ -28,7 +28,7 @@ from tests.support.swarm_rig import AUTHORITY, Group, assert_replayed, issue, wi
 
 
 def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 60))
+    return asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
 async def refused_to_join(group, credential, why, **hello):

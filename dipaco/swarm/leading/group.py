@@ -5,39 +5,26 @@ compute them. A member that leaves in order gives its sum to the leader: the *de
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
+from dipaco.control.swarms import MAX_REFUSALS
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.leading.member_status import kind_of, status_of
+from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_work
+from dipaco.swarm.leading.member_status import kind_of, locked_sentence, status_of
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest
-from dipaco.swarm.planning.assignment import assign
 from dipaco.swarm.planning.leases import BlockLedger
 from dipaco.swarm.planning.progress import Estimate, estimate
 from dipaco.swarm.training.compute import GroupSettings
 
 CHECK_SECONDS = 0.1  # between two looks at the members
 ADOPTION_SECONDS = 1.5  # after a change of leader, in which peers bring what they have summed
-MIN_WAIT_SECONDS = 1.0  # what an operating system may keep a process waiting
-SECONDS_AT_STAKE = 20.0  # of a peer's work, leased at once
-ASSUMED_BLOCK_SECONDS = 60.0  # of a member that was not timed yet
-PATIENCE = 3.0  # times what others need, before a parked member gets what they leave
-MIN_ASK_SECONDS, MAX_ASK_SECONDS = 0.05, 1.0  # between two requests of an idle member
 DEPARTED_SHOWN = 20
-
-
-class WorkLease(NamedTuple):
-    """What a member is to compute now."""
-
-    blocks: tuple[int, ...] = ()
-    within_seconds: float = 0.0
-    ask_again_seconds: float = MAX_ASK_SECONDS  # where there are no blocks
 
 
 class SwarmGroup:
@@ -48,6 +35,8 @@ class SwarmGroup:
       settings: of the group.
       say: called with a sentence about what happens.
       on_refused: called with (peer, reason).
+      on_banned: called with (certificate, reason) when a session is refused for good. Returns why
+        sessions of that certificate were refused, this one last.
     """
 
     def __init__(
@@ -56,12 +45,14 @@ class SwarmGroup:
         settings: GroupSettings,
         say: Callable[[str], None],
         on_refused: Callable[[str, str], None],
+        on_banned: Callable[[Certificate, str], tuple[str, ...]] = lambda certificate, reason: (),
     ):
         self._name, self._settings = name, settings
-        self._say, self._on_refused = say, on_refused
+        self._say, self._on_refused, self._on_banned = say, on_refused, on_banned
         self.members: dict[str, GroupMember] = {}
         self.departed: dict[str, str] = {}  # member -> why it is gone
         self.banned: dict[str, str] = {}  # session -> why
+        self.refusals: dict[str, tuple[str, ...]] = {}  # serial of a credential -> of its sessions
         self.ledger = BlockLedger(-1, 0)
         self.targets: tuple[float, ...] = ()  # of each block, as the leader counts them
         self.losses: dict[int, float] = {}  # block -> loss, as its peer says
@@ -105,6 +96,12 @@ class SwarmGroup:
         if name in self.banned:
             raise SwarmRefuses(reason=self.banned[name])
 
+    def check_not_locked(self, certificate: Certificate) -> None:
+        """Raises `SwarmRefuses`."""
+        reasons = self.refusals.get(certificate.serial, ())
+        if len(reasons) >= MAX_REFUSALS:
+            raise SwarmRefuses(reason=locked_sentence(certificate.name, reasons))
+
     def remove(self, name: str, reason: str) -> None:
         """A member is gone; its blocks are free again."""
         member = self.members.pop(name, None)
@@ -125,8 +122,14 @@ class SwarmGroup:
         self.remove(name, reason)
 
     def ban(self, name: str, reason: str) -> None:
-        """Removes a member for its whole session."""
+        """Removes a member for its whole session. The third session of a credential locks it."""
         self.banned[name] = reason
+        if (member := self.members.get(name)) is not None:
+            serial = member.certificate.serial
+            reasons = self._on_banned(member.certificate, reason)
+            self.refusals[serial] = reasons or (*self.refusals.get(serial, ()), reason)
+            if len(self.refusals[serial]) == MAX_REFUSALS:
+                self._say(f"the credential of {member.certificate.name} is locked")
         self._on_refused(name, reason)
         self.remove(name, f"refused: {reason}")
 
@@ -173,57 +176,12 @@ class SwarmGroup:
     # --- rows ----------------------------------------------------------------------------------
 
     def lease(self, member: GroupMember) -> WorkLease:
-        """What a member is to compute now. While peers still bring what they have summed, nothing;
-        see `assign`.
-        """
+        """What a member is to compute; nothing while peers still bring what they have summed."""
         if self._is_adopting:
             return WorkLease()
-        now, name = time.monotonic(), member.name
-        speeds = {
-            other: each.seconds_per_block
-            for other, each in self.members.items()
-            if each.join_request.computes or other == name
-        }
-        assigned = assign(self.ledger, name, speeds, now, SECONDS_AT_STAKE)
-        own = speeds[name]
-        timing = {"now_seconds": now, "seconds_per_block": own or math.inf}
-        limit = member.block_seconds.deadline_seconds(ASSUMED_BLOCK_SECONDS)
-        count = assigned.count or self._count_of_parked(member, assigned.needed_seconds)
-        blocks, within = (), max(MIN_WAIT_SECONDS, max(count, 1) * limit)
-        if count:
-            lease = self.ledger.lease(name, count, now + within, **timing)
-            blocks = () if lease is None else lease.blocks
-        elif (backup := assigned.backup) is not None:
-            is_backup = self.ledger.lease_backup(name, backup, now + within, **timing)
-            blocks = (backup,) if is_backup else ()
-        if not blocks:
-            return WorkLease(ask_again_seconds=self._ask_again_seconds(own))
-        member.parked_since = None
-        self._leased |= {(name, block) for block in blocks}
-        return WorkLease(blocks, within)
-
-    def _count_of_parked(self, member: GroupMember, needed_seconds: float) -> int:
-        """Blocks for a member that the others would not wait for: none, unless they have had the
-        time that they need, and blocks are free all the same.
-        """
-        if not needed_seconds:
-            return 0
-        now = time.monotonic()
-        if member.parked_since is None or member.parked_since[0] != self.ledger.step:
-            if member.parked_since is None:
-                block = 1.0 / member.blocks_per_second.per_second
-                self._say(
-                    f"{member.name} is parked: it needs {block:.1f} s for a block, and the others "
-                    f"{needed_seconds:.1f} s for all that is left of the step"
-                )
-            member.parked_since = self.ledger.step, now
-        return 1 if now - member.parked_since[1] > PATIENCE * needed_seconds else 0
-
-    def _ask_again_seconds(self, own_seconds: float) -> float:
-        """After which an idle member asks again: soon, where it may be a backup."""
-        if not self.ledger.open_blocks():
-            return MAX_ASK_SECONDS
-        return min(max(own_seconds / 2, MIN_ASK_SECONDS), MAX_ASK_SECONDS)
+        lease = lease_work(self.ledger, self.members, member, self._say)
+        self._leased |= {(member.name, block) for block in lease.blocks}
+        return lease
 
     def note_speed(self, member: GroupMember, block_seconds: float) -> None:
         """How long a block took a member that did not finish it in time for its step.

@@ -21,6 +21,14 @@ def status_of(member: GroupMember, block_rows: int) -> dict[str, Any]:
     }
 
 
+def locked_sentence(name: str, reasons: tuple[str, ...]) -> str:
+    """Why a credential is not let in, for its holder and for `dipaco status`."""
+    return (
+        f"the credential of {name} is locked: {len(reasons)} of its sessions were refused, the "
+        f"last since {reasons[-1]}. Ask for a new one"
+    )
+
+
 def kind_of(request: JoinRequest) -> str:
     """ " (a client, only adds up)", or nothing."""
     kinds = []

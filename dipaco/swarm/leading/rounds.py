@@ -11,7 +11,8 @@ import secrets
 import time
 from typing import Any, NamedTuple
 
-from dipaco.swarm.leading.group import CHECK_SECONDS, MIN_WAIT_SECONDS, SwarmGroup
+from dipaco.swarm.leading.group import CHECK_SECONDS, SwarmGroup
+from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
 from dipaco.swarm.leading.members import ASSUMED_BYTES_PER_SECOND
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import (

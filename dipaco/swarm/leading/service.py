@@ -9,7 +9,8 @@ import numpy as np
 
 from dipaco.runs.version import program_version
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
-from dipaco.swarm.leading.group import SwarmGroup, WorkLease
+from dipaco.swarm.leading.group import SwarmGroup
+from dipaco.swarm.leading.leasing import WorkLease
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.past_means import PastMeans
 from dipaco.swarm.leading.published_state import PublishedState
@@ -77,6 +78,7 @@ class LeaderService:
         if not self.is_leading:
             return self._group_info(), b""
         self._group.check_not_banned(request.sender)
+        self._group.check_not_locked(request.certificate)
         reason = ""
         if body.version != program_version():
             reason = f"it runs dipaco {body.version}; this group runs {program_version()}"

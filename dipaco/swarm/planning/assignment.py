@@ -3,7 +3,7 @@
 A step ends with its last block. So a block goes to a peer only if the others would not have done
 all that is left sooner; a peer that is too slow for that is *parked* until a step has more left. At
 the end of a step, when no block is free, an idle peer computes as a *backup* what it would finish
-before the block's holder does, as MapReduce's backup tasks (Dean and Ghemawat 2004, section 3.6).
+before the block's holder does (MapReduce's backup tasks: Dean and Ghemawat 2004, section 3.6).
 A peer whose speed is not known gets one block, another's if none is free, and is timed by it.
 """
 

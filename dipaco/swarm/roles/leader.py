@@ -18,6 +18,7 @@ from dipaco.swarm.leading.published_state import PublishedState, wait_until_set
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.service import LeaderService
 from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import (
     ClosedStep,
     GroupState,
@@ -47,6 +48,7 @@ class Leader:
       refreshing: how often peers poll.
       say: called with a sentence about what happens.
       on_refused: called with (peer, reason).
+      on_banned: as for `SwarmGroup`.
     """
 
     def __init__(
@@ -57,10 +59,12 @@ class Leader:
         refreshing: RefreshSettings | None = None,
         say: Callable[[str], None] = lambda sentence: None,
         on_refused: Callable[[str, str], None] = lambda sender, reason: None,
+        on_banned: Callable[[Certificate, str], tuple[str, ...]] = lambda certificate, reason: (),
     ):
         assert holder.compute is not None
         self._wire, self._holder, self._compute = wire, holder, holder.compute
-        self.group = SwarmGroup(wire.name, holder.compute.settings, say, on_refused)
+        settings = holder.compute.settings
+        self.group = SwarmGroup(wire.name, settings, say, on_refused, on_banned)
         self._rounds = Rounds(wire, holder, self.group)
         self._past_means = PastMeans(holder.compute.num_values)
         self._published = PublishedState(wire.name, self.group, refreshing or RefreshSettings())
@@ -115,7 +119,7 @@ class Leader:
         self._wire.verifier.revoked = frozenset(revoked)
         for member in list(self.group.members.values()):
             if member.certificate.serial in revoked:
-                self.group.ban(member.name, "its credential was revoked")
+                self.group.remove(member.name, "its credential was revoked")
 
     # --- a step --------------------------------------------------------------------------------
 
