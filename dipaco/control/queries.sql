@@ -794,6 +794,12 @@ VALUES (:serial, :name, :role, :not_after);
 -- revoke_swarm_credentials: all that a volunteer's name has
 UPDATE swarm_credentials SET revoked = 1 WHERE name = :name AND role = 'volunteer';
 
+-- lock_swarm_credential: its sessions were refused too often
+UPDATE swarm_credentials SET revoked = 1 WHERE serial = :serial;
+
+-- swarm_refusals: why sessions of each credential were refused
+SELECT key, value FROM meta WHERE key LIKE 'swarm_refusals/%' ORDER BY key;
+
 -- swarm_credentials: those that were issued
 SELECT serial, name, role, not_after, revoked FROM swarm_credentials ORDER BY name, serial;
 

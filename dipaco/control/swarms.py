@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 from dipaco.control.database import Database
 from dipaco.control.retry import retried
 
+REFUSALS = "swarm_refusals"  # with a serial: the value of the run that holds them
+MAX_REFUSALS = 3  # of a credential's sessions, before it is locked
+
 
 class IssuedCredential(NamedTuple):
     """A credential that was issued, without its private key, which its holder alone has."""
@@ -15,6 +18,14 @@ class IssuedCredential(NamedTuple):
     role: str
     not_after: float  # seconds of the wall clock
     is_revoked: bool
+
+
+class LockedCredential(NamedTuple):
+    """A credential that lets nobody in any more, and why."""
+
+    serial: str
+    name: str
+    reasons: tuple[str, ...]  # of each session that was refused
 
 
 class GroupStep(NamedTuple):
@@ -47,6 +58,36 @@ class Swarms:
         """Revokes all credentials of a volunteer; returns how many it has had."""
         with self._database.transaction():
             return self._database.change("revoke_swarm_credentials", name=name)
+
+    @retried
+    def refuse(self, serial: str, reason: str) -> tuple[str, ...]:
+        """A session of a credential was refused for good. The `MAX_REFUSALS`th locks the
+        credential. Returns the reasons of all of them.
+        """
+        key = f"{REFUSALS}/{serial}"
+        with self._database.transaction():
+            row = self._database.one("get_meta", key=key)
+            reasons = [*(json.loads(row[0]) if row is not None else []), reason]
+            self._database.change("change_meta", key=key, value=json.dumps(reasons))
+            if len(reasons) >= MAX_REFUSALS:
+                self._database.change("lock_swarm_credential", serial=serial)
+        return tuple(reasons)
+
+    @retried
+    def refusals(self) -> dict[str, tuple[str, ...]]:
+        """Serial of a credential -> why its sessions were refused."""
+        return {
+            key.partition("/")[2]: tuple(json.loads(value))
+            for key, value in self._database.rows("swarm_refusals")
+        }
+
+    def locked(self) -> list[LockedCredential]:
+        refusals = self.refusals()
+        return [
+            LockedCredential(one.serial, one.name, refusals[one.serial])
+            for one in self.credentials()
+            if len(refusals.get(one.serial, ())) >= MAX_REFUSALS
+        ]
 
     @retried
     def credentials(self) -> list[IssuedCredential]:

@@ -29,6 +29,11 @@ def details(status: Mapping[str, Any]) -> Iterator[str]:
     yield from _work(status)
     for swarm in status["swarms"]:
         yield from _swarm(swarm)
+    for locked in status["locked_credentials"]:
+        yield (
+            f"  locked: the credential of {locked['name']} ({locked['serial']}): "
+            + "; ".join(locked["reasons"])
+        )
     for task in status["unfinished"][:10]:
         subject = f" {task['arm']} {task['subject']}".rstrip()
         yield f"to do: {task['kind']}{subject} phase {task['phase']} ({task['state']})"

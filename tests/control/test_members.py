@@ -55,6 +55,20 @@ def test_backbones_that_left_do_not_count(ledger):
     assert swarms.backbones("modular", 0) == {"other": "tcp://here:1"}
 
 
+def test_the_third_refused_session_of_a_credential_locks_it(ledger):
+    swarms = ledger.swarms
+    for serial in ("s1", "s2"):
+        swarms.issue(serial, "eve", "volunteer", 2e9)
+    assert swarms.refuse("s1", "a NaN") == ("a NaN",)
+    assert swarms.refuse("s1", "too large") == ("a NaN", "too large")
+    assert swarms.locked() == []
+    swarms.refuse("s2", "a NaN")
+    assert swarms.refuse("s1", "a NaN") == ("a NaN", "too large", "a NaN")
+    assert [(one.serial, one.name) for one in swarms.locked()] == [("s1", "eve")]
+    assert {one.serial: one.is_revoked for one in swarms.credentials()} == {"s1": True, "s2": False}
+    assert swarms.refusals()["s2"] == ("a NaN",)
+
+
 def test_a_worker_that_was_preempted_is_not_here(ledger):
     """It never leaves: with each preemption there would seem to be one more."""
     for name in ("preempted", "live"):

@@ -18,20 +18,32 @@ def joined(group, name="ana"):
     return group.member(name)
 
 
+def test_the_third_refused_session_locks_a_credential_and_no_other(group):
+    pass_of_eve, other = issue("eve").certificate, issue("eve").certificate
+    request = JoinRequest(version="", address=None, computes=True, holds_state=True)
+    for number in range(3):
+        group.check_not_locked(pass_of_eve)
+        group.add_member(f"eve/{number}", pass_of_eve, request)
+        group.ban(f"eve/{number}", "the gradient holds a NaN or an infinity")
+    with pytest.raises(SwarmRefuses, match="locked: 3 of its sessions were refused.*NaN"):
+        group.check_not_locked(pass_of_eve)
+    group.check_not_locked(other)
+
+
 def done(*blocks):
-    return [BlockResult(block=b, loss=float(b), targets=8.0, seconds=0.1) for b in blocks]
+    return [BlockResult(block=b, loss=float(b), targets=46.0, seconds=0.1) for b in blocks]
 
 
 @pytest.fixture
 def group():
     made = SwarmGroup("back", SETTINGS, lambda sentence: None, lambda sender, reason: None)
-    made.begin_step(3)
+    made.begin_step(3, [46.0] * 8)
     return made
 
 
 def test_a_silent_members_sum_is_adopted_and_that_of_one_that_failed_a_round_is_not(group):
     member = joined(group)
-    blocks, _ = group.lease(member)
+    blocks = group.lease(member).blocks
     assert all(group.accept(member, one) for one in done(*blocks))
     group.remove("ana", "it fell silent")
     assert group.adopt(joined(group), done(*blocks))
@@ -40,21 +52,21 @@ def test_a_silent_members_sum_is_adopted_and_that_of_one_that_failed_a_round_is_
     group.remove_failed("ana", "its part did not arrive")
     assert not group.adopt(joined(group), done(*blocks))
     assert not group.losses
-    group.begin_step(4)
+    group.begin_step(4, [46.0] * 8)
     assert not group.adopt(group.member("ana"), done(*blocks))
 
 
 def test_after_a_change_of_leader_sums_are_adopted_and_no_rows_are_leased_meanwhile(group):
-    group.begin_step(3, takes_over=True)
+    group.begin_step(3, [46.0] * 8, takes_over=True)
     ana, bo = joined(group), joined(group, "bo")
-    assert group.lease(ana) == ((), 0.0)
+    assert group.lease(ana).blocks == ()
     assert group.adopt(ana, done(0, 5))
     assert not group.adopt(bo, done(5, 6))
     assert group.ledger.blocks_by_peer == {"ana": (0, 5)}
     with pytest.raises(SwarmRefuses, match="a loss of nan"):
-        group.adopt(bo, [BlockResult(block=6, loss=float("nan"), targets=1.0, seconds=0.1)])
+        group.adopt(bo, [BlockResult(block=6, loss=float("nan"), targets=46.0, seconds=0.1)])
     assert "bo" in group.banned
     assert not group.should_wake()
     group._adoption_ends = 1e-9
     assert group.should_wake()
-    assert group.lease(ana)[0]
+    assert group.lease(ana).blocks

@@ -8,6 +8,7 @@ from dipaco.swarm.planning.leases import BlockLedger, blocks_to_lease
 PEERS = st.sampled_from(["ana", "bo", "cy"])
 EVENTS = st.one_of(
     st.tuples(st.just("lease"), PEERS, st.integers(1, 4)),
+    st.tuples(st.just("backup"), PEERS, st.integers(0, 8)),
     st.tuples(st.just("finish"), PEERS, st.integers(-1, 9)),
     st.tuples(st.just("adopt"), PEERS, st.integers(-1, 9)),
     st.tuples(st.just("drop"), PEERS, st.just(0)),
@@ -23,6 +24,8 @@ def test_every_block_is_in_exactly_one_place_whatever_happens(events):
     for clock, (event, peer, number) in enumerate(events):
         if event == "lease":
             ledger.lease(peer, number, clock + 10.0)
+        elif event == "backup":
+            ledger.lease_backup(peer, number, clock + 10.0)
         elif event == "finish" and ledger.finish(peer, number):
             sums[peer].add(number)  # what a peer adds to its sum
         elif event == "adopt" and ledger.adopt(peer, [number, *sums[peer]]):
@@ -53,6 +56,23 @@ def test_a_late_block_does_not_count_for_the_peer_that_lost_it():
     assert not ledger.finish("ana", 0)
     assert ledger.finish("bo", 0)
     assert ledger.is_complete
+
+
+def test_of_a_block_and_its_backup_the_first_counts_and_neither_peers_end_frees_it():
+    ledger = BlockLedger(0, 3)
+    ledger.lease("ana", 3, until_seconds=5.0)
+    for block in range(3):
+        assert ledger.lease_backup("bo", block, until_seconds=9.0)
+        assert not ledger.lease_backup("cy", block, until_seconds=9.0)
+    assert ledger.finish("bo", 0)
+    assert not ledger.finish("ana", 0)
+    assert ledger.finish("ana", 1)
+    assert not ledger.finish("bo", 1)
+    assert ledger.expire(5.1) == {"ana": (2,)}
+    assert ledger.num_free == 0
+    assert ledger.finish("bo", 2)
+    assert not ledger.finish("ana", 2)
+    assert ledger.blocks_by_peer == {"ana": (1,), "bo": (0, 2)}
 
 
 def test_the_blocks_of_a_peer_that_dies_are_free_again():

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -119,6 +120,45 @@ def test_a_bad_gradient_is_refused_and_others_compute_its_rows(alter, why):
     run(scenario)
 
 
+class Misreports(Volunteer):
+    """Computes what it should, and says something else of it."""
+
+    says: ClassVar = {}  # field of `BlockResult` -> value
+
+    async def _request_work(self, work):
+        done = tuple(msgspec.structs.replace(one, **self.says) for one in work.done)
+        return await super()._request_work(msgspec.structs.replace(work, done=done))
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ({"targets": 0.0}, "counts 0 targets in block"),
+        ({"targets": float("nan")}, "counts nan targets in block"),
+        ({"loss": -1.0}, "has a loss of -1"),
+        ({"seconds": float("nan")}, "a block took nan seconds"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else str(value),
+)
+def test_a_peer_that_misreports_a_block_is_named_and_out_and_the_step_closes(says, why):
+    """The leader lent the rows: it knows how many targets they have."""
+
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.02)
+            await group.step()
+            await group.join("eve", kind=type("Eve", (Misreports,), {"says": says}))
+            eve = group.volunteers["eve"][0].wire.name
+            while eve not in group.leader.group.banned:
+                await asyncio.wait_for(group.step(), 3.0)
+            assert why in group.leader.group.banned[eve]
+            assert list(group.leader.group.banned) == [eve]
+            await asyncio.wait_for(group.step(), 3.0)
+            assert_replayed(group)
+
+    run(scenario)
+
+
 async def idle_volunteer_in(group):
     """Eve, who computes nothing, in the middle of a step: (wire, volunteer, step)."""
     wire = await wire_of(issue("eve"))
@@ -134,7 +174,7 @@ def test_rows_that_were_never_leased_cannot_be_claimed():
         async with Group() as group:
             await group.join("ana", slow=0.05)
             wire, idle, step = await idle_volunteer_in(group)
-            done = tuple(BlockResult(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in (5, 6))
+            done = tuple(BlockResult(block=b, loss=1.0, targets=46.0, seconds=0.1) for b in (5, 6))
             work = WorkRequest(step=0, lineage="root", done=done, wants_more=False)
             with pytest.raises(SwarmRefuses, match="which it never had"):
                 await wire.ask(group.wire.address, "work", work, WorkReply, within_seconds=5.0)
@@ -156,7 +196,7 @@ def test_a_sum_cannot_be_brought_where_there_was_no_other_leader():
             wire, _, step = await idle_volunteer_in(group)
             for blocks, refused in (((5, 6), False), ((5, 99), True)):
                 done = tuple(
-                    BlockResult(block=b, loss=1.0, targets=1.0, seconds=0.1) for b in blocks
+                    BlockResult(block=b, loss=1.0, targets=46.0, seconds=0.1) for b in blocks
                 )
                 work = WorkRequest(
                     step=0, lineage="root", done=done, wants_more=False, for_last_leader=True
@@ -242,9 +282,30 @@ def test_a_peer_that_is_stopped_in_a_block_loses_its_rows_to_others():
                 await group.step()
             slug.compute._seconds = 25.0  # far longer than its blocks took before
             started = time.monotonic()
-            await group.step()
-            assert time.monotonic() - started < 22.0
-            assert any("late with" in sentence for sentence in group.said)
+            for _ in range(3):
+                await group.step()
+            assert time.monotonic() - started < 22.0, "another computes its block as well"
             assert_replayed(group)
+
+
+def test_a_far_slower_volunteer_is_parked_with_a_sentence_and_no_step_waits_for_it():
+    async def scenario():
+        async with Group() as group:
+            said = []
+            await group.join("ana", slow=0.02)
+            await group.join("bo", slow=0.02)
+            await group.step()
+            await group.join("slug", slow=2.0, say=said.append)
+            slug = group.volunteers["slug"][0]
+            deadline = time.monotonic() + 40
+            while slug.wire.name not in group.leader.group.members or not slug._is_parked:
+                assert time.monotonic() < deadline, group.said
+                await asyncio.wait_for(group.step(), 10.0)
+            assert any("is parked" in sentence for sentence in group.said)
+            assert any("waits" in sentence for sentence in said)
+            assert "parked" in group.leader.group.status()["peers"][slug.wire.name]["kind"]
+            assert_replayed(group)
+
+    run(scenario)
 
     run(scenario)

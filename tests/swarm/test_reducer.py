@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -63,6 +64,21 @@ def test_a_far_too_large_sum_is_refused_and_one_of_another_slice_is_not():
     assert added_up(reducer, 9, 300, 400, {"ana": 60e-3, "cy": 61e-3}) == set()
     assert added_up(reducer, 10, 300, 400, {"ana": 60e-3}) == set()
     assert added_up(reducer, 11, 0, 100, {"ana": 1e-3, "cy": 60e-3, "di": 1e-3}) == {"cy"}
+
+
+def test_a_sum_over_rows_without_a_target_is_added_up():
+    """Rows of padding: their gradient is zero, and so is their count."""
+    reducer, number = Reducer("bo"), round_number_of(900, 1)
+    senders = (
+        Sender(name="ana", blocks=(0,), targets=0.0),
+        Sender(name="cy", blocks=(1,), targets=4.0),
+    )
+    reducer.begin(msgspec.structs.replace(plan(number), senders=senders))
+    slot = reducer._sums[number]
+    reducer.push(slot, "ana", np.zeros(3, np.float32).tobytes())
+    reducer.push(slot, "cy", np.full(3, 8.0, np.float32).tobytes())
+    assert not slot.refused
+    assert np.frombuffer(slot.mean, "<f4").tolist() == [2.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,19 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from dipaco.control.swarms import MAX_REFUSALS
 from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_work
+from dipaco.swarm.leading.member_status import kind_of, locked_sentence, status_of
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest
-from dipaco.swarm.planning.leases import BlockLedger, blocks_to_lease
+from dipaco.swarm.planning.leases import BlockLedger
 from dipaco.swarm.planning.progress import Estimate, estimate
 from dipaco.swarm.training.compute import GroupSettings
 
 CHECK_SECONDS = 0.1  # between two looks at the members
 ADOPTION_SECONDS = 1.5  # after a change of leader, in which peers bring what they have summed
-MIN_WAIT_SECONDS = 1.0  # what an operating system may keep a process waiting
-SECONDS_AT_STAKE = 20.0  # of a peer's work, leased at once
-ASSUMED_BLOCK_SECONDS = 60.0  # before any member was timed
 DEPARTED_SHOWN = 20
 
 
@@ -35,6 +35,8 @@ class SwarmGroup:
       settings: of the group.
       say: called with a sentence about what happens.
       on_refused: called with (peer, reason).
+      on_banned: called with (certificate, reason) when a session is refused for good. Returns why
+        sessions of that certificate were refused, this one last.
     """
 
     def __init__(
@@ -43,14 +45,17 @@ class SwarmGroup:
         settings: GroupSettings,
         say: Callable[[str], None],
         on_refused: Callable[[str, str], None],
+        on_banned: Callable[[Certificate, str], tuple[str, ...]] = lambda certificate, reason: (),
     ):
         self._name, self._settings = name, settings
-        self._say, self._on_refused = say, on_refused
+        self._say, self._on_refused, self._on_banned = say, on_refused, on_banned
         self.members: dict[str, GroupMember] = {}
         self.departed: dict[str, str] = {}  # member -> why it is gone
         self.banned: dict[str, str] = {}  # session -> why
+        self.refusals: dict[str, tuple[str, ...]] = {}  # serial of a credential -> of its sessions
         self.ledger = BlockLedger(-1, 0)
-        self.losses: dict[int, tuple[float, float]] = {}  # block -> loss, targets
+        self.targets: tuple[float, ...] = ()  # of each block, as the leader counts them
+        self.losses: dict[int, float] = {}  # block -> loss, as its peer says
         self.departed_sum: np.ndarray | None = None
         self.changed = asyncio.Event()  # the ledger, or the members
         self._leased: set[tuple[str, int]] = set()  # (member, block) in this step
@@ -59,8 +64,12 @@ class SwarmGroup:
         self._adoption_ends = 0.0
         self._checked_at = time.monotonic()  # when silent members were last looked for
 
-    def begin_step(self, step: int, *, takes_over: bool = False) -> None:
-        """`takes_over`: another has led this step until now, and rows of it are in peers' sums."""
+    def begin_step(self, step: int, targets: Sequence[float], *, takes_over: bool = False) -> None:
+        """A step begins, with blocks of so many targets.
+
+        `takes_over`: another has led this step until now, and rows of it are in peers' sums.
+        """
+        self.targets = tuple(targets)
         self._adoption_ends = time.monotonic() + ADOPTION_SECONDS if takes_over else 0.0
         self.ledger = BlockLedger(step, self._settings.num_blocks)
         self.losses, self.departed_sum = {}, None
@@ -87,6 +96,12 @@ class SwarmGroup:
         if name in self.banned:
             raise SwarmRefuses(reason=self.banned[name])
 
+    def check_not_locked(self, certificate: Certificate) -> None:
+        """Raises `SwarmRefuses`."""
+        reasons = self.refusals.get(certificate.serial, ())
+        if len(reasons) >= MAX_REFUSALS:
+            raise SwarmRefuses(reason=locked_sentence(certificate.name, reasons))
+
     def remove(self, name: str, reason: str) -> None:
         """A member is gone; its blocks are free again."""
         member = self.members.pop(name, None)
@@ -107,8 +122,14 @@ class SwarmGroup:
         self.remove(name, reason)
 
     def ban(self, name: str, reason: str) -> None:
-        """Removes a member for its whole session."""
+        """Removes a member for its whole session. The third session of a credential locks it."""
         self.banned[name] = reason
+        if (member := self.members.get(name)) is not None:
+            serial = member.certificate.serial
+            reasons = self._on_banned(member.certificate, reason)
+            self.refusals[serial] = reasons or (*self.refusals.get(serial, ()), reason)
+            if len(self.refusals[serial]) == MAX_REFUSALS:
+                self._say(f"the credential of {member.certificate.name} is locked")
         self._on_refused(name, reason)
         self.remove(name, f"refused: {reason}")
 
@@ -154,30 +175,23 @@ class SwarmGroup:
 
     # --- rows ----------------------------------------------------------------------------------
 
-    def lease(self, member: GroupMember) -> tuple[tuple[int, ...], float]:
-        """(blocks, none where none is free; seconds that they may take). While peers still bring
-        what they have summed, no blocks are leased.
-        """
+    def lease(self, member: GroupMember) -> WorkLease:
+        """What a member is to compute; nothing while peers still bring what they have summed."""
         if self._is_adopting:
-            return (), 0.0
-        rates = [
-            other.blocks_per_second.per_second
-            for other in self.members.values()
-            if other.join_request.computes
-        ]
-        rate = member.blocks_per_second.per_second
-        count = blocks_to_lease(
-            self.ledger.num_free, rate, rates, 1.0 / rate if rate else 0.0, SECONDS_AT_STAKE
-        )
-        within = max(
-            MIN_WAIT_SECONDS,
-            count * member.block_seconds.deadline_seconds(self._usual_block_seconds()),
-        )
-        lease = self.ledger.lease(member.name, count, time.monotonic() + within)
-        if lease is None:
-            return (), 0.0
+            return WorkLease()
+        lease = lease_work(self.ledger, self.members, member, self._say)
         self._leased |= {(member.name, block) for block in lease.blocks}
-        return lease.blocks, within
+        return lease
+
+    def note_speed(self, member: GroupMember, block_seconds: float) -> None:
+        """How long a block took a member that did not finish it in time for its step.
+
+        Raises:
+          SwarmRefuses: no block takes so long; the member is banned.
+        """
+        self._check_seconds(member, block_seconds)
+        if block_seconds > 0:
+            member.time_block(block_seconds)
 
     def accept(self, member: GroupMember, done: BlockResult) -> bool:
         """Whether a block that a member has computed counts.
@@ -190,13 +204,12 @@ class SwarmGroup:
         if (member.name, done.block) not in self._leased:
             self._ban(member, f"it claims rows of block {done.block}, which it never had")
         did_before = done.block in self.ledger.done_by(member.name)
-        if not self.ledger.finish(member.name, done.block):
-            return False
-        if not did_before:
-            member.block_seconds.add(done.seconds)
-            member.blocks_per_second = member.blocks_per_second.after(1, max(done.seconds, 1e-6))
-            self.losses[done.block] = done.loss, done.targets
-        return True
+        counts = self.ledger.finish(member.name, done.block)
+        if not did_before:  # timed in any case: it may be too slow for its blocks to count
+            member.time_block(done.seconds)
+        if counts:
+            self.losses[done.block] = done.loss
+        return counts
 
     def adopt(self, member: GroupMember, done: Sequence[BlockResult]) -> bool:
         """Whether a sum that a peer brings counts: one for the last leader, or one for this leader
@@ -218,7 +231,7 @@ class SwarmGroup:
             return False
         if not self.ledger.adopt(member.name, blocks):
             return False
-        self.losses |= {one.block: (one.loss, one.targets) for one in done}
+        self.losses |= {one.block: one.loss for one in done}
         self._leased |= leased
         if not did_before:
             self._say(f"{member.name} comes with {len(blocks)} blocks of this step")
@@ -230,12 +243,22 @@ class SwarmGroup:
         return time.monotonic() < self._adoption_ends
 
     def _check(self, member: GroupMember, done: BlockResult) -> None:
-        """Raises `SwarmRefuses`: no block has such a result; the member is banned."""
+        """Raises `SwarmRefuses`: that block has no such result; the member is banned.
+
+        The leader has the rows, and its count of their targets is exact. A loss is only shown.
+        """
         if not 0 <= done.block < len(self.ledger):
             self._ban(member, f"it claims block {done.block}, which there is not")
-        max_targets = self._settings.block_rows * self._settings.length
-        if not (np.isfinite(done.loss) and 0 <= done.targets <= max_targets):
-            self._ban(member, f"it says that a block has a loss of {done.loss}")
+        if done.targets != self.targets[done.block]:
+            has = f"{self.targets[done.block]:g}"
+            self._ban(member, f"it counts {done.targets:g} targets in block {done.block}, of {has}")
+        if not (np.isfinite(done.loss) and done.loss >= 0):
+            self._ban(member, f"it says that a block has a loss of {done.loss:g}")
+        self._check_seconds(member, done.seconds)
+
+    def _check_seconds(self, member: GroupMember, seconds: float) -> None:
+        if not (np.isfinite(seconds) and seconds >= 0):
+            self._ban(member, f"it says that a block took {seconds:g} seconds")
 
     def _ban(self, member: GroupMember, reason: str) -> NoReturn:
         self.ban(member.name, reason)
@@ -267,15 +290,6 @@ class SwarmGroup:
             self.losses.pop(block, None)
         return freed
 
-    def _usual_block_seconds(self) -> float:
-        """Of the slowest member that was timed."""
-        known = [
-            1.0 / member.blocks_per_second.per_second
-            for member in self.members.values()
-            if member.blocks_per_second.per_second > 0
-        ]
-        return max(known, default=ASSUMED_BLOCK_SECONDS)
-
     # --- status --------------------------------------------------------------------------------
 
     def progress(self) -> Estimate:
@@ -296,25 +310,7 @@ class SwarmGroup:
             "target": self._settings.inner.batch_size,
             "samples_per_second": self.progress().samples_per_second,
             "peers": {
-                name: {
-                    "kind": kind_of(member.join_request).strip(" ()") or "computes",
-                    "samples_per_second": member.blocks_per_second.per_second * rows,
-                    "samples": member.counted * rows,
-                    "bytes_up": member.last_poll.bytes_up if member.last_poll else 0,
-                    "bytes_down": member.last_poll.bytes_down if member.last_poll else 0,
-                    "seconds": time.monotonic() - member.joined_at,
-                }
-                for name, member in sorted(self.members.items())
+                name: status_of(member, rows) for name, member in sorted(self.members.items())
             },
             "gone": dict(list(self.departed.items())[-DEPARTED_SHOWN:]),
         }
-
-
-def kind_of(request: JoinRequest) -> str:
-    """ " (a client, only adds up)", or nothing."""
-    kinds = []
-    if request.address is None:
-        kinds.append("a client")
-    if not request.computes:
-        kinds.append("only adds up" if not request.holds_state else "a backbone")
-    return f" ({', '.join(kinds)})" if kinds else ""

@@ -28,10 +28,23 @@ class GroupMember:
     blocks_per_second: Rate = dataclasses.field(default_factory=Rate)
     last_poll: PollRequest | None = None
     counted: int = 0  # blocks that went into a step
+    # Too slow for what is left of this step, since when; None = it is not.
+    parked_since: tuple[int, float] | None = None
 
     @property
     def address(self) -> str | None:
         return self.join_request.address
+
+    @property
+    def seconds_per_block(self) -> float:
+        """Zero before a block of it was timed."""
+        rate = self.blocks_per_second.per_second
+        return 1.0 / rate if rate else 0.0
+
+    def time_block(self, seconds: float) -> None:
+        """One more block was computed."""
+        self.block_seconds.add(seconds)
+        self.blocks_per_second = self.blocks_per_second.after(1, max(seconds, 1e-6))
 
     def poll_begins(self, poll: PollRequest) -> None:
         if self.open_polls == 0:

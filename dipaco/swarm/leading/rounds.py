@@ -11,7 +11,8 @@ import secrets
 import time
 from typing import Any, NamedTuple
 
-from dipaco.swarm.leading.group import CHECK_SECONDS, MIN_WAIT_SECONDS, SwarmGroup
+from dipaco.swarm.leading.group import CHECK_SECONDS, SwarmGroup
+from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
 from dipaco.swarm.leading.members import ASSUMED_BYTES_PER_SECOND
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import (
@@ -70,7 +71,7 @@ class Rounds:
             sends = name in blocks_by_peer
             if sends:
                 blocks = blocks_by_peer[name]
-                targets = sum(self._group.losses[block][1] for block in blocks)
+                targets = sum(self._group.targets[block] for block in blocks)
                 senders.append(Sender(name=name, blocks=blocks, targets=targets))
             links.append(self._link(name, sends=sends))
         num_values = self._compute.num_values

@@ -10,6 +10,7 @@ import numpy as np
 from dipaco.runs.version import program_version
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.leading.group import SwarmGroup
+from dipaco.swarm.leading.leasing import WorkLease
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.past_means import PastMeans
 from dipaco.swarm.leading.published_state import PublishedState
@@ -77,6 +78,7 @@ class LeaderService:
         if not self.is_leading:
             return self._group_info(), b""
         self._group.check_not_banned(request.sender)
+        self._group.check_not_locked(request.certificate)
         reason = ""
         if body.version != program_version():
             reason = f"it runs dipaco {body.version}; this group runs {program_version()}"
@@ -139,6 +141,8 @@ class LeaderService:
 
     async def _work(self, body: WorkRequest, request: PeerRequest) -> PeerReply:
         member, published = self._member(request), self._published.value
+        if body.block_seconds:
+            self._group.note_speed(member, body.block_seconds)
         nothing = WorkReply(accepted=(), blocks=(), within_seconds=0.0), b""
         is_at_step = (body.step, body.lineage) == (self._holder.step, self._holder.lineage)
         if not is_at_step or not published.is_open:
@@ -152,12 +156,16 @@ class LeaderService:
             blocks = tuple(one.block for one in body.done)
             return WorkReply(accepted=blocks, blocks=(), within_seconds=0.0), b""
         accepted = tuple(one.block for one in body.done if self._group.accept(member, one))
-        blocks, within = (), 0.0
+        lease = WorkLease()
         if body.wants_more and published.plan is None:
-            blocks, within = self._group.lease(member)
-        rows = [self._compute.rows_of(self.batch, block) for block in blocks]
+            lease = self._group.lease(member)
+        rows = [self._compute.rows_of(self.batch, block) for block in lease.blocks]
         self._group.changed.set()
-        return WorkReply(accepted=accepted, blocks=blocks, within_seconds=within), pack_rows(rows)
+        return WorkReply(
+            accepted=accepted,
+            is_parked=member.parked_since is not None,
+            **lease._asdict(),
+        ), pack_rows(rows)
 
     # --- states and means ----------------------------------------------------------------------
 

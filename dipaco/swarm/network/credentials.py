@@ -12,7 +12,7 @@ import collections
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -175,6 +175,7 @@ class Verifier:
         self.allowed: Collection[str] | None = None  # serials; None = all
         self.refresh_lists: Callable[[], None] = lambda: None  # they may have grown
         self.revoked: Collection[str] = frozenset()  # serials
+        self.locked: Mapping[str, str] = {}  # serial -> a sentence that says why
 
     def check(self, seal: Seal, content: bytes) -> Certificate:
         """The certificate of an authentic message's sender.
@@ -199,6 +200,8 @@ class Verifier:
             self.refresh_lists()
             if not self._is_listed(certificate.serial):
                 raise _refused(sender, "its credential is not on the list")
+        if certificate.serial in self.locked:
+            raise _refused(sender, self.locked[certificate.serial])
         if certificate.serial in self.revoked:
             raise _refused(sender, "its credential was revoked")
         if seal.recipient not in ("", self._name):

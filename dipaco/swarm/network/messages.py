@@ -195,6 +195,7 @@ class WorkRequest(PeerMessage):
     wants_more: bool
     sum_is_lost: bool = False  # give what was in my sum to others
     for_last_leader: bool = False  # `done` was computed for it: accept all of it, or nothing
+    block_seconds: float = 0.0  # that a block took me whose step was over before; 0 = none
 
 
 class WorkReply(PeerMessage):
@@ -203,6 +204,8 @@ class WorkReply(PeerMessage):
     accepted: tuple[int, ...]
     blocks: tuple[int, ...]
     within_seconds: float
+    ask_again_seconds: float = 1.0  # where there are no blocks
+    is_parked: bool = False  # a block takes you longer than the others need for all that is left
 
 
 # --- averaging -------------------------------------------------------------------------------

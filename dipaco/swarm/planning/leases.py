@@ -2,10 +2,13 @@
 
 A step's batch is cut into blocks of neighbouring rows. A block is free, leased to one peer until a
 deadline, or done by one peer: computed, and held in that peer's sum. The blocks of a peer,
-leased or done, are free again when it goes before the step is closed. Time is any clock in seconds.
+leased or done, are free again when it goes before the step is closed. A leased block may have a
+*backup*: another peer that computes it as well. The first of the two that finishes has it in its
+sum, and the other's result does not count. Time is any clock in seconds.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -17,11 +20,23 @@ class Lease(NamedTuple):
     until_seconds: float
 
 
+class OpenBlock(NamedTuple):
+    """A block that is leased and not done, and has no backup."""
+
+    block: int
+    holder: str
+    since_seconds: float  # it was leased
+    due_seconds: float  # expected to be done; infinite where the holder's speed is not known
+
+
 @dataclasses.dataclass
 class _Block:
     holder: str | None = None
     until_seconds: float = 0.0
+    since_seconds: float = 0.0
+    due_seconds: float = math.inf
     is_done: bool = False
+    backup: "_Block | None" = None  # its holder and its deadline
 
 
 class BlockLedger:
@@ -39,22 +54,60 @@ class BlockLedger:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def lease(self, peer: str, count: int, until_seconds: float) -> Lease | None:
-        """The first free blocks, at most `count`; None where none is free."""
+    def lease(
+        self,
+        peer: str,
+        count: int,
+        until_seconds: float,
+        *,
+        now_seconds: float = 0.0,
+        seconds_per_block: float = math.inf,
+    ) -> Lease | None:
+        """The first free blocks, at most `count`; None where none is free.
+
+        Args:
+          peer, count, until_seconds: who gets them, and until when.
+          now_seconds, seconds_per_block: from which follows when each should be done.
+        """
         free = [number for number, block in enumerate(self._blocks) if block.holder is None]
         if not free or count < 1:
             return None
-        for number in free[:count]:
-            self._blocks[number] = _Block(peer, until_seconds)
+        for index, number in enumerate(free[:count], start=1):
+            due = now_seconds + index * seconds_per_block
+            self._blocks[number] = _Block(peer, until_seconds, now_seconds, due)
         return Lease(tuple(free[:count]), until_seconds)
+
+    def lease_backup(
+        self,
+        peer: str,
+        block: int,
+        until_seconds: float,
+        *,
+        now_seconds: float = 0.0,
+        seconds_per_block: float = math.inf,
+    ) -> bool:
+        """Whether the peer is now the backup of a block. False where the block is free or done, has
+        a backup, or is the peer's own.
+        """
+        found = self._blocks[block]
+        if found.holder in (None, peer) or found.is_done or found.backup is not None:
+            return False
+        due = now_seconds + seconds_per_block
+        found.backup = _Block(peer, until_seconds, now_seconds, due)
+        return True
 
     def finish(self, peer: str, block: int) -> bool:
         """Whether a block that the peer has computed counts. False where it is not its own: never
         leased to it, or another peer's meanwhile. True again for one that was finished before.
         """
-        if not 0 <= block < len(self._blocks) or self._blocks[block].holder != peer:
+        if not 0 <= block < len(self._blocks):
             return False
-        self._blocks[block].is_done = True
+        found = self._blocks[block]
+        if found.backup is not None and found.backup.holder == peer:
+            found = self._blocks[block] = found.backup  # it was faster than the holder
+        if found.holder != peer:
+            return False
+        found.is_done, found.backup = True, None
         return True
 
     def adopt(self, peer: str, blocks: Iterable[int]) -> bool:
@@ -71,17 +124,22 @@ class BlockLedger:
         return True
 
     def drop(self, peer: str) -> tuple[int, ...]:
-        """The peer is gone, and its sum with it. Returns its blocks, which are free again."""
-        had = self._of(peer, done=True) + self._of(peer, done=False)
-        for block in had:
+        """The peer is gone, and its sum with it. Returns its blocks; they are free again, or their
+        backups'.
+        """
+        done = self._of(peer, done=True)
+        for block in done:
             self._blocks[block] = _Block()
-        return had
+        return done + self.give_back(peer)
 
     def give_back(self, peer: str) -> tuple[int, ...]:
-        """Frees the blocks that the peer has not done. Returns them."""
+        """The blocks that the peer has not done are free again, or their backups'. Returns them."""
         open_blocks = self._of(peer, done=False)
         for block in open_blocks:
-            self._blocks[block] = _Block()
+            self._blocks[block] = self._blocks[block].backup or _Block()
+        for each in self._blocks:
+            if each.backup is not None and each.backup.holder == peer:
+                each.backup = None
         return open_blocks
 
     def transfer(self, peer: str, blocks: Iterable[int], to: str) -> None:
@@ -99,6 +157,14 @@ class BlockLedger:
             if block.holder is not None and not block.is_done and block.until_seconds < now_seconds
         }
         return {peer: self.give_back(peer) for peer in sorted(late)}
+
+    def open_blocks(self) -> list[OpenBlock]:
+        """Blocks that could get a backup."""
+        return [
+            OpenBlock(number, block.holder, block.since_seconds, block.due_seconds)
+            for number, block in enumerate(self._blocks)
+            if block.holder is not None and not block.is_done and block.backup is None
+        ]
 
     def done_by(self, peer: str) -> tuple[int, ...]:
         return self._of(peer, done=True)

@@ -23,7 +23,8 @@ from dipaco.control.swarms import GroupStep
 from dipaco.errors import DipacoError
 from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
-from dipaco.swarm.network.credentials import Credential, Signer, Verifier
+from dipaco.swarm.leading.member_status import locked_sentence
+from dipaco.swarm.network.credentials import Certificate, Credential, Signer, Verifier
 from dipaco.swarm.network.messages import HeldStateRequest, StateManifest, StatePosition
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
@@ -164,7 +165,13 @@ class Backbone:
         )
         self.address = self._wire.address or ""
         self._holder = StateHolder(self._wire, compute)
-        self._leader = Leader(self._wire, self._holder, say=self._say, on_refused=self._refused)
+        self._leader = Leader(
+            self._wire,
+            self._holder,
+            say=self._say,
+            on_refused=self._refused,
+            on_banned=self._banned,
+        )
         self._ledger.swarms.put_backbone(
             self._place.worker, self._place.arm, self._place.path, self.address
         )
@@ -195,12 +202,23 @@ class Backbone:
             self._refusals = [*self._refusals, one][-REFUSALS_SHOWN:]
             self._say(f"{sender} refused: {reason}")
 
+    def _banned(self, certificate: Certificate, reason: str) -> tuple[str, ...]:
+        """Puts it into the ledger: the credential may be used again, at any backbone."""
+        with contextlib.suppress(DipacoError):
+            return self._ledger.swarms.refuse(certificate.serial, reason)
+        return ()
+
     def _read_ledger(self) -> None:
         """What other processes have put into the ledger: credentials, revocations, backbones."""
         issued = self._ledger.swarms.credentials()
         verifier = self._wire.verifier
         verifier.allowed = frozenset(one.serial for one in issued)
         verifier.revoked = frozenset(one.serial for one in issued if one.is_revoked)
+        verifier.locked = {
+            one.serial: locked_sentence(one.name, one.reasons)
+            for one in self._ledger.swarms.locked()
+        }
+        self._leader.group.refusals |= self._ledger.swarms.refusals()
         self._backbones = tuple(
             self._ledger.swarms.backbones(self._place.arm, self._place.path).values()
         ) or (self.address,)

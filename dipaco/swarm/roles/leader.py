@@ -18,6 +18,7 @@ from dipaco.swarm.leading.published_state import PublishedState, wait_until_set
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.service import LeaderService
 from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import (
     ClosedStep,
     GroupState,
@@ -47,6 +48,7 @@ class Leader:
       refreshing: how often peers poll.
       say: called with a sentence about what happens.
       on_refused: called with (peer, reason).
+      on_banned: as for `SwarmGroup`.
     """
 
     def __init__(
@@ -57,10 +59,12 @@ class Leader:
         refreshing: RefreshSettings | None = None,
         say: Callable[[str], None] = lambda sentence: None,
         on_refused: Callable[[str, str], None] = lambda sender, reason: None,
+        on_banned: Callable[[Certificate, str], tuple[str, ...]] = lambda certificate, reason: (),
     ):
         assert holder.compute is not None
-        self._wire, self._holder = wire, holder
-        self.group = SwarmGroup(wire.name, holder.compute.settings, say, on_refused)
+        self._wire, self._holder, self._compute = wire, holder, holder.compute
+        settings = holder.compute.settings
+        self.group = SwarmGroup(wire.name, settings, say, on_refused, on_banned)
         self._rounds = Rounds(wire, holder, self.group)
         self._past_means = PastMeans(holder.compute.num_values)
         self._published = PublishedState(wire.name, self.group, refreshing or RefreshSettings())
@@ -115,7 +119,7 @@ class Leader:
         self._wire.verifier.revoked = frozenset(revoked)
         for member in list(self.group.members.values()):
             if member.certificate.serial in revoked:
-                self.group.ban(member.name, "its credential was revoked")
+                self.group.remove(member.name, "its credential was revoked")
 
     # --- a step --------------------------------------------------------------------------------
 
@@ -128,7 +132,8 @@ class Leader:
         """One step of the group; None where `should_stop` before it was closed."""
         here, started = self._holder, time.monotonic()
         self._service.batch = batch
-        self.group.begin_step(here.step, takes_over=self._takes_over)
+        targets = self._compute.targets_of_blocks(batch)
+        self.group.begin_step(here.step, targets, takes_over=self._takes_over)
         self._takes_over = False
         self._published.publish(step=here.step, lineage=here.lineage, is_open=True, plan=None)
         while True:
@@ -146,7 +151,7 @@ class Leader:
             self._published.publish(plan=None)
         blocks_by_peer = {one.name: one.blocks for one in plan.senders}
         self.group.count(blocks_by_peer)
-        loss = sum(loss for loss, _ in losses) / max(plan.targets, 1.0)
+        loss = sum(losses) / max(plan.targets, 1.0)
         closed = self._closed(plan, contents, learning_rate, loss)
         decode = codec_of(plan.codec).decode
         mean = np.concatenate(

@@ -65,6 +65,8 @@ class Volunteer(Peer):
         self._done: list[BlockResult] = []  # not reported yet
         self._kept_sum: _KeptSum | None = None
         self._leaders_lost = 0
+        self._late_seconds = 0.0  # that a block took whose step was over before
+        self._is_parked = False
         self.samples = 0  # that were computed and accepted
 
     async def run(self) -> None:
@@ -174,9 +176,20 @@ class Volunteer(Peer):
                 continue
             reply, rows = await self._request_work(self._report(wants_more=True))
             if reply is None or not reply.blocks:
-                await self.wait_for_change(min(state.refresh_seconds, 1.0))
+                ask_again = 1.0 if reply is None else reply.ask_again_seconds
+                self._note_parked(reply is not None and reply.is_parked)
+                await self.wait_for_change(min(state.refresh_seconds, max(ask_again, 0.01)))
                 continue
+            self._note_parked(False)
             await self._compute_blocks(reply, rows)
+
+    def _note_parked(self, is_parked: bool) -> None:
+        if is_parked and not self._is_parked:
+            self._say(
+                "waits: the others need less for what is left of a step than this machine for one "
+                "block. It is asked again at every step"
+            )
+        self._is_parked = is_parked
 
     async def _offer_kept_sum(self, kept: _KeptSum) -> bool:
         """Offers a kept sum to the new leader; False where there was no reply, and it is to be
@@ -209,9 +222,10 @@ class Volunteer(Peer):
             gradient, loss, targets = await asyncio.to_thread(
                 self.compute.gradient, parts, of_block
             )
-            if (self.holder.position, self._leaders_lost) != (position, leaders):
-                return
             seconds = time.monotonic() - started
+            if (self.holder.position, self._leaders_lost) != (position, leaders):
+                self._late_seconds = seconds
+                return
             done = BlockResult(block=block, loss=loss, targets=targets, seconds=seconds)
             self._pending[block] = gradient, done
             self._done.append(done)
@@ -223,8 +237,13 @@ class Volunteer(Peer):
 
     def _report(self, *, wants_more: bool) -> WorkRequest:
         done, self._done = tuple(self._done), []
+        late_seconds, self._late_seconds = self._late_seconds, 0.0
         return WorkRequest(
-            step=self.holder.step, lineage=self.holder.lineage, done=done, wants_more=wants_more
+            step=self.holder.step,
+            lineage=self.holder.lineage,
+            done=done,
+            wants_more=wants_more,
+            block_seconds=late_seconds,
         )
 
     async def _request_work(self, work: WorkRequest) -> tuple[WorkReply | None, list[dict]]:

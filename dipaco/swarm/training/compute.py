@@ -21,6 +21,7 @@ from dipaco.inner.optimizer import adamw
 from dipaco.inner.state import PathState, state_like
 from dipaco.inner.step import make_gradient, make_update, path_loss
 from dipaco.model.config import ModelConfig, num_parameters
+from dipaco.model.loss import next_is_target
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.messages import digest
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
@@ -133,6 +134,12 @@ class Compute:
         return {
             name: np.asarray(batch[name][block * size : (block + 1) * size]) for name in COLUMNS
         }
+
+    def targets_of_blocks(self, batch: Mapping[str, np.ndarray]) -> tuple[float, ...]:
+        """The targets of each block of a step's batch."""
+        of_rows = np.asarray(next_is_target(jnp.asarray(batch["segments"]))).sum(axis=1)
+        starts = np.arange(0, len(of_rows), self.settings.block_rows)
+        return tuple(map(float, np.add.reduceat(of_rows, starts)))
 
 
 def pack_rows(blocks: list[dict[str, np.ndarray]]) -> bytes:

@@ -111,7 +111,9 @@ class Reducer:
 
     def _add_up(self, total: SliceSum, targets_of: dict[str, float]) -> None:
         total_targets = sum(targets_of.values())
-        scale = {name: _rms(part) / targets_of[name] for name, part in total.parts.items()}
+        scale = {
+            name: _rms(part) / max(targets_of[name], 1.0) for name, part in total.parts.items()
+        }
         if not overlap_mostly(self._usual_of, (total.start, total.stop)):
             self._usual.clear()
             self._usual_of = total.start, total.stop
@@ -169,7 +171,7 @@ def oversized_sums(
         known = usual or others
         if not known or not (reference := statistics.median([*usual, *others])):
             continue
-        noise = math.sqrt(max_targets / max(targets[name], 1.0))
+        noise = math.sqrt(max(max_targets, 1.0) / max(targets[name], 1.0))
         if own > MAX_TIMES * noise * reference:
             found[name] = own / reference
     return found
