@@ -15,9 +15,15 @@ from starlette.routing import Route
 from dipaco.dashboard.page import page
 from dipaco.dashboard.watcher import Watcher
 from dipaco.errors import DipacoError
-from dipaco.serving.http.app import PAGE_HEADERS
 
 JSON = "application/json"
+HEADERS = {  # the page is one file, its script and style inside; it connects to this server only
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
 BEAT_SECONDS = 15.0  # between two signs of life to a page that has nothing new
 MOST_WORDS = 200  # characters that are searched for
 
@@ -63,7 +69,7 @@ class _Dashboard:
         return guarded
 
     async def _index(self, request: Request) -> Response:
-        return Response(self._page, media_type="text/html", headers=PAGE_HEADERS)
+        return Response(self._page, media_type="text/html", headers=HEADERS)
 
     async def _recording(self, request: Request) -> Response:
         try:

@@ -25,7 +25,7 @@ def test_the_third_refused_session_locks_a_credential_and_no_other(group):
         group.check_not_locked(pass_of_eve)
         group.add_member(f"eve/{number}", pass_of_eve, request)
         group.ban(f"eve/{number}", "the gradient holds a NaN or an infinity")
-    with pytest.raises(SwarmRefuses, match="locked: 3 of its sessions were refused.*NaN"):
+    with pytest.raises(SwarmRefuses, match=r"locked: 3 of its sessions were refused.*NaN"):
         group.check_not_locked(pass_of_eve)
     group.check_not_locked(other)
 
