@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HELP = "show a run on a page, and replay it"
 END_SECONDS = 10.0  # for it to end when the run does
-DRAIN_SECONDS = 0.2  # open pages are not waited for
+DRAIN_SECONDS = 2.0  # for what is sent to open pages to end
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +81,8 @@ def _serve(watcher: "Watcher", listening: "socket.socket", keys: tuple[str, ...]
     from dipaco.dashboard.server import make_app
     from dipaco.serving.http.server import serve
 
-    serve(make_app(watcher, keys), listening, DRAIN_SECONDS, lambda _: None, lambda: None)
+    app = make_app(watcher, keys)
+    serve(app, listening, DRAIN_SECONDS, lambda _: watcher.finish(), lambda: None)
 
 
 @contextlib.contextmanager

@@ -115,7 +115,7 @@ class _Dashboard:
                 loop.call_soon_threadsafe(woken.set)
 
         with self._watcher.opened(wake):
-            while True:
+            while not self._watcher.has_finished:
                 woken.clear()
                 kept = self._watcher.after(number)
                 if kept is None:

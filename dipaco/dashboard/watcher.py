@@ -61,10 +61,20 @@ class Watcher:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def finish(self) -> None:
+        """Ends what is sent to pages, and the reading; may be called by a signal handler."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
+        self._tell()
+
+    @property
+    def has_finished(self) -> bool:
+        return self._is_stopping
+
+    def stop(self) -> None:
+        """The same, and waits for it."""
+        self.finish()
         self._thread.join(STOP_SECONDS)
 
     def recording(self) -> bytes:

@@ -31,7 +31,13 @@ def faulty(half, copy_of):
     with reading(copy.folder) as run:
         ledger = run.ledger
         for name in ("one", "two", "three"):
-            of = {"host": HOST, "pid": 1, "life": name, "machine": "m", "version": "0"}
+            of = {
+                "host": HOST,
+                "pid": 1,
+                "life": f"{name} elsewhere 1 -",
+                "machine": "m",
+                "version": "0",
+            }
             ledger.members.join(name, **of)
         ledger.queue.give_back_all()
         claim = ledger.queue.claim("one", ("train", "outer"))
@@ -54,7 +60,7 @@ def faulty(half, copy_of):
         claim = ledger.queue.claim("one", ("outer",))
         sent = ledger.facts.contributions(claim.task.arm, claim.task.module, claim.task.phase)
         ledger.redos.refuse(claim, sent[0], "its norm is too large")
-        ledger.members.leave("one", "one", "asked to stop")
+        ledger.members.leave("one", "one elsewhere 1 -", "asked to stop")
         ledger.meta.set_command("drain")
     return copy
 

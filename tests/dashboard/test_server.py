@@ -1,8 +1,10 @@
 """The server: what it sends, to whom; a hundred pages are one reader; it writes nothing."""
 
+import contextlib
 import json
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -44,7 +46,7 @@ def test_documents_are_answered_by_number_and_by_words(tiny):
     with served(tiny.folder) as (url, _):
         fate = json.loads(get(url + "document/3")[1])
         assert fate["document"] == 3
-        found = json.loads(get(f"{url}documents?text={fate['text'][:8]}")[1])
+        found = json.loads(get(f"{url}documents?text={urllib.parse.quote(fate['text'][:8])}")[1])
         assert found["found"]
         status, content = get(url + "document/999999")
         assert status == 404
@@ -76,9 +78,9 @@ def test_a_hundred_pages_are_one_reader_and_none_asks_nothing(half, copy_of, mon
         watcher.recording()
         quiet = len(asked)
         heard = [threading.Event() for _ in range(100)]
+        pages = contextlib.ExitStack()
         for event in heard:
-            page = watcher.opened(event.set)
-            page.__enter__()
+            pages.enter_context(watcher.opened(event.set))
         number = json.loads(watcher.recording())["number"]
         with reading(copy.folder) as run:
             run.ledger.meta.set_command("drain")
@@ -90,6 +92,7 @@ def test_a_hundred_pages_are_one_reader_and_none_asks_nothing(half, copy_of, mon
         assert 1 <= events <= 3  # one for the command, not a hundred
         assert looks >= events
         assert watcher.after(number - 1000) is None
+        pages.close()
     finally:
         watcher.stop()
     assert not watcher._thread.is_alive()

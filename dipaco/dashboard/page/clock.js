@@ -61,8 +61,8 @@ function listenToClock() {
   at("now").onclick = () => { stop(); goTo(run.end, true); };
   at("time").addEventListener("input", () => { stop(); goTo(Number(at("time").value), undefined); });
   addEventListener("keydown", event => {
-    if (event.target.closest("input, select, button, textarea, summary") || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === " ") { event.preventDefault(); play(); }
+    if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === " " && !event.target.closest("button, summary")) { event.preventDefault(); play(); }
     if (event.key === "End") { stop(); goTo(run.end, true); }
     if (event.key === "Home") { stop(); goTo(0, false); }
   });

@@ -72,7 +72,7 @@ function drawCurves() {
       context.textAlign = "right"; context.fillText(short(tick), left - 6, y(tick) + 4);
     }
     context.textAlign = "center";
-    for (const tick of isTime ? timeTicks(lowX, highX, width / 130) : niceTicks(lowX, highX, width / 110)) context.fillText(isTime ? duration(tick) : short(tick), Math.min(right - 8, x(tick)), bottom + 15);
+    for (const tick of isTime ? timeTicks(lowX, highX, width / 130) : niceTicks(lowX, highX, width / 110)) context.fillText(isTime ? tickTime(tick) : short(tick), Math.min(right - 8, x(tick)), bottom + 15);
     context.fillText(nameX, (left + right) / 2, height - 3);
     context.textAlign = "left"; context.fillText(nameY, left, 11);
     lines.forEach(({name, points}, i) => {

@@ -35,6 +35,8 @@ function duration(seconds) {
   return `${Math.floor(minutes / 1440)} d ${Math.floor(minutes % 1440 / 60)} h`;
 }
 
+const tickTime = seconds => seconds ? duration(seconds).replace(/ 00 (s|min)$/, "").replace(/\.0 s$/, " s") : "0";
+
 function clockTime(seconds) { // as the run's machine or server said
   if (run.document.origin === null) return "";
   return new Date((run.document.origin + seconds) * 1000).toLocaleString([], {month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit"});

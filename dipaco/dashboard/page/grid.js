@@ -111,7 +111,7 @@ function pathDetail(path, busy) {
   for (const [name, count] of domains.slice(0, 16)) list.append(make("li", {}, make("span", {textContent: name, title: name}), make("i", {style: `width:${100 * count / domains[0][1]}%`}), make("span", {textContent: count.toLocaleString("en")})));
   return [
     make("h3", {textContent: `path ${path}`}),
-    facts([["modules", arm.paths[path].map(module => arm.modules[module]).join(" + ")], ["phases trained", `${is.phases} of ${arm.phases}`], ["loss", fixed(is.loss)], ["tokens", short(is.tokens)], ["documents", total.toLocaleString("en")], ["now", busy.get(path) ?? "waits"]]),
+    facts([["modules", arm.paths[path].map(module => arm.modules[module]).join(" + ")], ["phases trained", `${is.phases} of ${arm.phases}`], ["loss", fixed(is.loss)], ["tokens", short(tokensOf(path, is.phases))], ["documents", total.toLocaleString("en")], ["now", busy.get(path) ?? "waits"]]),
     make("div", {className: "soft", textContent: "loss at the end of each phase"}), spark(column(arm.losses, arm.num_paths, path, arm.phases), is.phases - 1),
     make("div", {className: "soft", textContent: "its documents"}), list,
   ];

@@ -3,12 +3,17 @@
 const at = id => document.getElementById(id);
 const ARRAYS = {f4: Float32Array, i4: Int32Array, u4: Uint32Array, i2: Int16Array, u2: Uint16Array, u1: Uint8Array};
 const FAULTS = new Set(["error", "crash", "lost", "postponed", "died", "silent", "rollback"]);
-const UNFINISHED = new Set([...FAULTS, "given back", "saved", "superseded"]);
+const PALE = new Set(["given back", "saved", "superseded"]);
 const MODULAR = "modular";
 
 function unpack({type, shape, data}) {
-  const raw = atob(data), bytes = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  let bytes;
+  if (Uint8Array.fromBase64) bytes = Uint8Array.fromBase64(data); // quick, where a browser has it
+  else {
+    const raw = atob(data);
+    bytes = new Uint8Array(raw.length);
+    for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  }
   return Object.assign(new ARRAYS[type](bytes.buffer), {shape});
 }
 
@@ -69,8 +74,9 @@ function extend(difference) {
 
 function arrived() { // what is worked out once
   const {events, document: {names}} = run;
-  run.outcome = names.outcomes.map(String);
   run.isFault = names.outcomes.map(name => FAULTS.has(name));
+  run.isPale = names.outcomes.map(name => PALE.has(name));
+  run.version = (run.version ?? 0) + 1; // of what is drawn from the events alone
   run.end = Math.max(run.document.now, run.count ? events.ended[run.count - 1] : 0, 1e-3);
   run.byWorker = names.workers.map(() => []);
   run.faults = [];
@@ -108,13 +114,16 @@ function moduleAt(module, time) { // phase, and the outer step that led there
 
 function pathAt(name, path, time) { // phases gone through, and the loss at the end of the last
   const arm = run.arms[name], phases = reached(arm.train_times, arm.num_paths, path, time);
-  let loss = NaN, tokens = 0;
-  for (let phase = 0; phase < phases; phase++) {
-    const place = phase * arm.num_paths + path;
-    tokens += arm.tokens[place];
-    if (arm.losses[place] === arm.losses[place]) loss = arm.losses[place];
-  }
-  return {phases, loss, tokens};
+  let loss = NaN; // a path that was passed over has none of that phase
+  for (let phase = phases - 1; phase >= 0 && !Number.isFinite(loss); phase--) loss = arm.losses[phase * arm.num_paths + path];
+  return {phases, loss};
+}
+
+function tokensOf(path, phases) {
+  const arm = run.arms[MODULAR];
+  let tokens = 0;
+  for (let phase = 0; phase < phases; phase++) tokens += arm.tokens[phase * arm.num_paths + path];
+  return tokens;
 }
 
 function totalsAt(time) { // over all arms: tokens, bytes down and up, seconds of training

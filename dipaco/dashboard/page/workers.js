@@ -1,79 +1,89 @@
 // Workers: a waterfall of who did which task when, what went wrong, and what it cost.
 
-const KINDS = ["train", "outer", "pretrain", "route", "score", "evaluate", "prepare", "report"];
-const kindColour = kind => kind === "train" ? colour("--c0") : kind === "outer" ? colour("--c1") : series(2 + Math.max(0, KINDS.indexOf(kind) - 2));
+const INKS = {train: 0, outer: 1, pretrain: 2, route: 3, score: 4, evaluate: 6, prepare: 7}; // red is for what went wrong
+const kindColour = kind => series(INKS[kind] ?? 7);
 const LEFT = 118, TOP = 20;
-const fall = {from: 0, until: null, rows: [], rowHeight: 18, height: 0}; // until null: the newest moment
+const fall = {from: 0, until: null, rows: [], rowHeight: 18, left: LEFT}; // until null: the newest moment
 const MARKS = {died: "✕", silent: "◌", left: "▸", joined: "◂", lost: "✕", error: "!", crash: "✕", postponed: "↺"};
 
-function span() {
-  const until = fall.until ?? run.end;
-  return [fall.until === null ? fall.from : fall.from, Math.max(until, fall.from + 1e-3)];
+function span() { // the time that is shown
+  return [fall.from, Math.max(fall.until ?? run.end, fall.from + 1e-3)];
 }
 
 function drawWorkers() {
-  const {events, document: {names, status}} = run, [from, until] = span();
+  const {names, claims, status} = run.document, [from, until] = span(), holder = at("waterfall");
   fall.rows = names.workers.map((name, worker) => ({name, worker})).filter(({name}) => name !== "");
-  for (const [, , , , , worker] of run.document.claims) if (!names.workers.includes(worker) && !fall.rows.some(({name}) => name === worker)) fall.rows.push({name: worker, worker: -1});
-  const many = fall.rows.length;
+  for (const [, , , , , worker] of claims) if (!fall.rows.some(({name}) => name === worker)) fall.rows.push({name: worker, worker: -1});
+  const many = Math.max(1, fall.rows.length);
   fall.rowHeight = many > 120 ? 4 : many > 40 ? 8 : 18;
-  const left = at("waterfall").clientWidth < 560 ? 74 : LEFT;
-  fall.left = left;
-  const {context, width, height} = canvasIn(at("waterfall"), TOP + Math.max(1, many) * fall.rowHeight + 8);
-  const x = time => left + (time - from) / (until - from) * (width - left - 6), gap = fall.rowHeight > 6 ? 3 : 1;
-  context.fillStyle = colour("--soft");
-  for (const tick of timeTicks(from, until, Math.max(2, width / 130))) {
-    context.globalAlpha = .25; context.fillRect(x(tick), TOP - 4, 1, height); context.globalAlpha = 1;
-    context.fillText(duration(tick), x(tick) + 3, 12);
-  }
-  const colours = names.kinds.map(kindColour), bad = colour("--bad"), soft = colour("--soft"), marks = [];
-  fall.rows.forEach(({name, worker}, row) => {
-    const y = TOP + row * fall.rowHeight;
-    if (fall.rowHeight > 10) {
-      context.fillStyle = soft;
-      context.fillText(fitted(context, name, left - 8), 0, y + 13);
-    }
-    let last = -1;
-    for (const i of worker < 0 ? [] : run.byWorker[worker]) {
-      const begun = events.begun[i], ended = events.ended[i];
-      if (ended < from || begun > until) continue;
-      const outcome = names.outcomes[events.outcomes[i]], start = Math.max(left, x(begun)), stop = Math.min(width - 4, x(ended));
-      const hasTask = names.kinds[events.kinds[i]] !== "";
-      const isBad = FAULTS.has(outcome);
-      if (!isBad && hasTask && stop - last < .4) continue; // thinner than a pixel: it is there already
-      context.globalAlpha = begun > run.time ? .16 : UNFINISHED.has(outcome) && !isBad ? .45 : 1;
-      if (hasTask) {
-        context.fillStyle = isBad ? bad : colours[events.kinds[i]];
-        context.fillRect(start, y + 1, Math.max(1, stop - start - .5), fall.rowHeight - gap);
-        last = stop;
-        if (run.again.has(i) && fall.rowHeight > 10) marks.push([start + 3, y, "↻", colour("--sheet")]);
-      }
-      if (MARKS[outcome] && (isBad || !hasTask)) marks.push([stop, y, MARKS[outcome], isBad ? bad : soft, context.globalAlpha]);
-    }
-  });
-  for (const [kind, , , , , worker, begun] of run.document.claims) {
-    const row = fall.rows.findIndex(({name}) => name === worker);
-    if (row < 0 || (begun ?? 0) > until) continue;
-    context.globalAlpha = run.isNewest ? .7 : .16;
+  fall.left = holder.clientWidth < 560 ? 74 : LEFT;
+  const {canvas, context, width, height} = canvasIn(holder, TOP + many * fall.rowHeight + 8);
+  fall.x = time => fall.left + (time - from) / (until - from) * (width - fall.left - 6);
+  const key = [run.version, from, until, canvas.width, canvas.height, colour("--sheet")].join();
+  if (fall.key !== key) { // all of it, as if it were over; kept, since a moment changes none of it
+    drawBars(context, width, height, from, until);
+    fall.picture ??= make("canvas");
+    Object.assign(fall.picture, {width: canvas.width, height: canvas.height});
+    fall.picture.getContext("2d").drawImage(canvas, 0, 0);
+    fall.key = key;
+  } else context.drawImage(fall.picture, 0, 0, width, height);
+  const now = Math.max(fall.left, Math.min(width, fall.x(run.time)));
+  context.globalAlpha = .8;
+  context.fillStyle = colour("--sheet");
+  if (!run.isNewest) context.fillRect(now, TOP, width - now, height);
+  context.globalAlpha = .75;
+  for (const [kind, , , , , worker, begun] of claims) {
+    const row = fall.rows.findIndex(({name}) => name === worker), start = Math.max(fall.left, fall.x(begun ?? from));
+    if (row < 0 || (begun ?? 0) > Math.min(until, run.time)) continue;
     context.fillStyle = kindColour(kind);
-    const start = Math.max(left, x(begun ?? from));
-    context.fillRect(start, TOP + row * fall.rowHeight + 1, Math.max(2, x(run.end) - start), fall.rowHeight - gap);
+    context.fillRect(start, TOP + row * fall.rowHeight + 1, Math.max(2, Math.min(now, fall.x(run.end)) - start), fall.rowHeight - (fall.rowHeight > 6 ? 3 : 1));
   }
-  context.textAlign = "center";
-  for (const [place, y, mark, ink, alpha] of marks) {
-    context.globalAlpha = alpha ?? 1;
-    context.fillStyle = ink;
-    if (fall.rowHeight > 10) context.fillText(mark, Math.min(width - 6, Math.max(left + 4, place)), y + 13);
-    else context.fillRect(Math.min(width - 4, place - 1), y, 3, fall.rowHeight);
-  }
-  context.textAlign = "left";
   context.globalAlpha = 1;
-  if (run.time >= from && run.time <= until) { context.fillStyle = colour("--hot"); context.fillRect(x(run.time) - .75, TOP - 6, 1.5, height); }
-  const used = [...new Set([...names.kinds, ...run.document.claims.map(([kind]) => kind)])].filter(Boolean);
+  context.fillStyle = colour("--hot");
+  if (run.time >= from && run.time <= until) context.fillRect(now - .75, TOP - 6, 1.5, height);
+  const used = [...new Set([...names.kinds, ...claims.map(([kind]) => kind)])].filter(Boolean);
   at("kinds").replaceChildren(...used.map(kind => make("span", {}, make("i", {style: `background:${kindColour(kind)}`}), kind)),
-    make("span", {}, make("i", {style: `background:${bad}`}), "went wrong"), make("span", {textContent: "pale: given back, saved or superseded · ↻ done again · ✕ died or lost · ◌ silent · ◂ came · ▸ left"}));
+    make("span", {}, make("i", {style: `background:${colour("--bad")}`}), "went wrong"), make("span", {textContent: "pale: given back, saved or superseded · ↻ done again · ✕ died or lost · ◌ silent · ◂ came · ▸ left"}));
   drawFigures(status);
   drawFaults();
+}
+
+function drawBars(context, width, height, from, until) {
+  const {events, document: {names}} = run, {x, left, rowHeight} = fall, gap = rowHeight > 6 ? 3 : 1, soft = colour("--soft"), bad = colour("--bad");
+  context.fillStyle = soft;
+  for (const tick of timeTicks(from, until, Math.max(2, width / 130))) {
+    context.globalAlpha = .25; context.fillRect(x(tick), TOP - 4, 1, height); context.globalAlpha = 1;
+    context.fillText(tickTime(tick), x(tick) + 3, 12);
+  }
+  const colours = names.kinds.map(kindColour), isTask = names.kinds.map(Boolean), signs = names.outcomes.map(name => MARKS[name]), marks = [];
+  fall.rows.forEach(({name, worker}, row) => {
+    const y = TOP + row * rowHeight;
+    let last = -1;
+    context.fillStyle = soft;
+    if (rowHeight > 10) context.fillText(fitted(context, name, left - 8), 0, y + 13);
+    for (const i of worker < 0 ? [] : run.byWorker[worker]) {
+      const begun = events.begun[i], ended = events.ended[i], outcome = events.outcomes[i], isBad = run.isFault[outcome], hasTask = isTask[events.kinds[i]];
+      if (ended < from || begun > until) continue;
+      const start = Math.max(left, x(begun)), stop = Math.min(width - 4, x(ended));
+      if (!isBad && hasTask && stop - last < .4) continue; // thinner than a pixel: it is there already
+      context.globalAlpha = run.isPale[outcome] ? .45 : 1;
+      if (hasTask) {
+        context.fillStyle = isBad ? bad : colours[events.kinds[i]];
+        context.fillRect(start, y + 1, Math.max(1, stop - start - .5), rowHeight - gap);
+        last = stop;
+        if (run.again.has(i) && rowHeight > 10) marks.push([start + 6, y, "↻", colour("--sheet")]);
+      }
+      if (signs[outcome] && (isBad || !hasTask)) marks.push([stop, y, signs[outcome], isBad ? bad : soft]);
+    }
+  });
+  context.textAlign = "center";
+  context.globalAlpha = 1;
+  for (const [place, y, mark, ink] of marks) {
+    context.fillStyle = ink;
+    if (rowHeight > 10) context.fillText(mark, Math.min(width - 6, Math.max(left + 4, place)), y + 13);
+    else context.fillRect(Math.min(width - 4, place - 1), y, 3, rowHeight);
+  }
+  context.textAlign = "left";
 }
 
 function fitted(context, text, width) {
