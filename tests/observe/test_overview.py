@@ -101,7 +101,13 @@ def test_lines_are_cut_to_the_terminal():
 
 
 def test_details_show_texts_on_one_line_each_and_only_where_there_are_some():
-    status = status_of() | {"stages_done": [], "stages": {}, "outside_bounds": "", "swarms": []}
+    status = status_of() | {
+        "stages_done": [],
+        "stages": {},
+        "outside_bounds": "",
+        "swarms": [],
+        "locked_credentials": [],
+    }
     status |= {"command": "run", "bytes": {}, "stored": None, "quorum": None, "rollbacks": []}
     status |= {"goodput": {"worker_seconds": 0}, "refusals": []}
     text = {"domain": "law", "path": 3, "prompt": "In the", "text": "begin\nning\x1b[2J"}
