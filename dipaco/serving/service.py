@@ -26,7 +26,7 @@ from dipaco.serving.dispatch import (
     is_routed,
     without_start,
 )
-from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine
+from dipaco.serving.engine import EngineSpec, InProcessEngine, ServingEngine, level_shapes
 from dipaco.serving.path_cache import Modules
 from dipaco.serving.releases import (
     ReleaseFollower,
@@ -128,6 +128,7 @@ class Service:
                 model=self.model,
                 limits=settings.limits,
                 path_bytes=settings.path_bytes,
+                levels=level_shapes(self.topology),
                 modules_of=self._modules_of,
                 health=self.health,
                 on_cold=on_cold,
