@@ -8,7 +8,7 @@ takes two thirds to three quarters of the time from 4 to 32 tokens (jax 0.10, fl
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,28 +46,96 @@ def extend(
     Returns:
       Hidden states float32 [D, B T], before the final norm, and the cache with the tokens in it.
     """
-    positions_BT = starts_B[:, None] + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None, :]
-    rotary = rotary_table(positions_BT, config.head_size, config.rope_theta)
-    slots_S = jnp.arange(_num_slots(blocks), dtype=jnp.int32)
-    allowed_BTS = slots_S[None, None, :] <= positions_BT[:, :, None]
-
-    x_DN = jnp.take(prepared["embed"]["table"], tokens_BT.reshape(-1), axis=0).T
+    batch, length = tokens_BT.shape
+    seen = seen_slots(config, starts_B, length, blocks)
+    x_DN = embed(prepared["embed"], tokens_BT.reshape(-1))
     after = {}
     for name in block_names(config):
-        attention, feed_forward = prepared[name]["attention"], prepared[name]["feed_forward"]
-        added_DN, after[name] = _attend(
-            config, attention, x_DN, rotary, starts_B, allowed_BTS, blocks[name]
-        )
-        x_DN = x_DN + added_DN
-        x_DN = x_DN + _feed_forward(config, feed_forward, x_DN)
+        joined_NMK = queries_keys_values(config, prepared[name], x_DN)
+        joined_BTMK = joined_NMK.reshape(batch, length, *joined_NMK.shape[1:])
+        y_NM, after[name] = attend_cached(config, joined_BTMK, starts_B, seen, blocks[name])
+        x_DN = add_block(config, prepared[name], x_DN, y_NM.T)
     return x_DN, after
 
 
 def logits(config: ModelConfig, prepared: Parts, x_DN: jax.Array) -> jax.Array:
     """float32 [V, N]: logits of the token that follows each column of hidden states."""
-    x_DN = _norm(x_DN, prepared["final_norm"]["scale"], config.norm_epsilon)
-    head_VD = prepared["embed"]["table"] if config.tied_head else prepared["head"]["kernel"]
-    return _product(config, head_VD, x_DN)
+    x_DN = final_norm(config, prepared["final_norm"], x_DN)
+    return head(config, prepared["embed" if config.tied_head else "head"], x_DN)
+
+
+# The pieces of the two above. Each takes one part, so that columns may come from rows of several
+# paths (`model.mixed`).
+
+
+class SeenSlots(NamedTuple):
+    """Where new tokens stand, and which slots of the cache each of them may see."""
+
+    rotary: Any  # from `layers.rotary_table`
+    allowed_BTS: jax.Array
+
+
+def seen_slots(config: ModelConfig, starts_B: jax.Array, length: int, blocks: Blocks) -> SeenSlots:
+    """For `length` new tokens of each row, the first of which are at `starts_B`."""
+    positions_BT = starts_B[:, None] + jnp.arange(length, dtype=jnp.int32)[None, :]
+    rotary = rotary_table(positions_BT, config.head_size, config.rope_theta)
+    slots_S = jnp.arange(_num_slots(blocks), dtype=jnp.int32)
+    return SeenSlots(rotary, slots_S[None, None, :] <= positions_BT[:, :, None])
+
+
+def embed(part: Tree, tokens_N: jax.Array) -> jax.Array:
+    """Part `embed`: [D, N]."""
+    return jnp.take(part["table"], tokens_N, axis=0).T
+
+
+def queries_keys_values(config: ModelConfig, block: Tree, x_DN: jax.Array) -> jax.Array:
+    """Queries, keys and values of each column, the heads of all three side by side [N, M, K]."""
+    params = block["attention"]
+    joined_MN = _product(
+        config, params["query_key_value"], _norm(x_DN, params["norm"], config.norm_epsilon)
+    )
+    joined_NMK = joined_MN.reshape(-1, config.head_size, x_DN.shape[1]).transpose(2, 0, 1)
+    if not config.qk_norm:
+        return joined_NMK
+    q_NHK, k_NGK, v_NGK = _split_heads(config, joined_NMK)
+    q_NHK = rms_norm(q_NHK, params["query_norm"], config.norm_epsilon)
+    k_NGK = rms_norm(k_NGK, params["key_norm"], config.norm_epsilon)
+    return jnp.concatenate([q_NHK, k_NGK, v_NGK], axis=1)
+
+
+def attend_cached(
+    config: ModelConfig,
+    joined_BTMK: jax.Array,
+    starts_B: jax.Array,
+    seen: SeenSlots,
+    cache: Mapping[str, jax.Array],
+) -> tuple[jax.Array, Any]:
+    """What the heads of T new tokens of each row read [B T, H K], and the block's cache with them.
+
+    No parameters: the rows may be of any paths.
+    """
+    batch, length = joined_BTMK.shape[:2]
+    q_BTHK, k_BTGK, v_BTGK = _split_heads(config, joined_BTMK)
+    q_BTHK, k_BTGK = rotate(q_BTHK, seen.rotary), rotate(k_BTGK, seen.rotary)
+    cache = write(cache, k_BTGK.swapaxes(1, 2), v_BTGK.swapaxes(1, 2), starts_B[:, None])
+    y_BTM = attend(q_BTHK, cache["key"], cache["value"], seen.allowed_BTS, config.compute_dtype)
+    return y_BTM.reshape(batch * length, -1), cache
+
+
+def add_block(config: ModelConfig, block: Tree, x_DN: jax.Array, y_MN: jax.Array) -> jax.Array:
+    """x with what a block adds to it: `y_MN` is what its heads read."""
+    x_DN = x_DN + _product(config, block["attention"]["output"], y_MN)
+    return x_DN + _feed_forward(config, block["feed_forward"], x_DN)
+
+
+def final_norm(config: ModelConfig, part: Tree, x_DN: jax.Array) -> jax.Array:
+    """Part `final_norm`."""
+    return _norm(x_DN, part["scale"], config.norm_epsilon)
+
+
+def head(config: ModelConfig, part: Tree, x_DN: jax.Array) -> jax.Array:
+    """Part `head`, or `embed` where they are tied: float32 [V, N]."""
+    return _product(config, part["table" if config.tied_head else "kernel"], x_DN)
 
 
 def _prepare_part(config: ModelConfig, name: str, part: Tree) -> Tree:
@@ -94,21 +162,9 @@ def _prepare_part(config: ModelConfig, name: str, part: Tree) -> Tree:
     }
 
 
-def _attend(config, params, x_DN, rotary, starts_B, allowed_BTS, cache):
-    batch, length = allowed_BTS.shape[:2]
-    heads, kv_heads, size = config.num_heads, config.kv_heads, config.head_size
-    x_DN = _norm(x_DN, params["norm"], config.norm_epsilon)
-    joined_MN = _product(config, params["query_key_value"], x_DN)
-    joined_BTMK = joined_MN.reshape(-1, size, batch, length).transpose(2, 3, 0, 1)
-    q_BTHK, k_BTGK, v_BTGK = jnp.split(joined_BTMK, (heads, heads + kv_heads), axis=2)
-    if config.qk_norm:
-        q_BTHK = rms_norm(q_BTHK, params["query_norm"], config.norm_epsilon)
-        k_BTGK = rms_norm(k_BTGK, params["key_norm"], config.norm_epsilon)
-    q_BTHK, k_BTGK = rotate(q_BTHK, rotary), rotate(k_BTGK, rotary)
-    cache = write(cache, k_BTGK.swapaxes(1, 2), v_BTGK.swapaxes(1, 2), starts_B[:, None])
-    y_BTM = attend(q_BTHK, cache["key"], cache["value"], allowed_BTS, config.compute_dtype)
-    y_MN = y_BTM.reshape(batch * length, heads * size).T
-    return _product(config, params["output"], y_MN), cache
+def _split_heads(config, joined):
+    """Queries, keys and values of [..., M, K]."""
+    return jnp.split(joined, (config.num_heads, config.num_heads + config.kv_heads), axis=-2)
 
 
 def _feed_forward(config, params, x_DN):

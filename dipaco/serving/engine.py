@@ -18,6 +18,7 @@ from dipaco.receipt import Receipt
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.meter import LoopStats
+from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.stream import GenerationRequest, OnToken, Stream
 from dipaco.serving.memory import free_bytes, plan_memory, zero_path
 from dipaco.serving.path_cache import CacheStats, Modules, Parts, PathCache
@@ -27,6 +28,7 @@ from dipaco.store.address import Address
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_tree
+from dipaco.topology import PER_PATH, SHARED, Topology
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,9 +40,20 @@ class EngineSpec:
     model: ModelConfig
     limits: LoopLimits = LoopLimits()  # of each loop
     path_bytes: int | None = None  # of all paths in memory; None = what the rows leave free
+    levels: tuple[LevelShape, ...] = ()  # of the paths; () = no two paths share a step
     modules_of: Callable[[str, int], Modules]  # (release, path) of a request
     health: ReleaseHealth  # records which modules could not be read
     on_cold: Callable[[float], object] = lambda seconds: None  # seconds a path took to load
+
+
+def level_shapes(topology: Topology) -> tuple[LevelShape, ...]:
+    """The levels of a run that own parts."""
+    fan_out = {SHARED: 1, PER_PATH: topology.num_paths}
+    return tuple(
+        LevelShape(level.parts, fan_out.get(level.experts, level.experts))
+        for level in topology.levels
+        if level.parts
+    )
 
 
 class PathStore(Protocol):
@@ -111,7 +124,7 @@ class InProcessEngine:
         self._spec = spec
         plan = plan_memory(spec.model, spec.limits, spec.path_bytes, free_bytes())
         self.cache = PathCache(self._load, plan.paths, spec.on_cold, trees.num_bytes)
-        self.loop = Loop(spec.model, self._parts_of, limits=spec.limits)
+        self.loop = Loop(spec.model, self._parts_of, limits=spec.limits, levels=spec.levels)
 
     @property
     def num_programs(self) -> int:

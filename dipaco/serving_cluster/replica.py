@@ -15,6 +15,7 @@ from dipaco.errors import DipacoError
 from dipaco.model.config import ModelConfig
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.meter import LoopStats
+from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Token
 from dipaco.serving.decoding.waiting_requests import PathKey
 from dipaco.serving.engine import EngineSpec, InProcessEngine
@@ -53,6 +54,7 @@ class ReplicaSpec(NamedTuple):
     model: ModelConfig
     limits: LoopLimits
     path_bytes: int | None  # None = what the rows leave free
+    levels: tuple[LevelShape, ...] = ()  # of the paths
 
 
 class _PathModules:
@@ -90,6 +92,7 @@ class Replica:
                 model=spec.model,
                 limits=spec.limits,
                 path_bytes=spec.path_bytes,
+                levels=spec.levels,
                 modules_of=lambda release, path: self._path_modules[release, path].modules,
                 health=ReleaseHealth(),
                 on_cold=self._cold_seconds.append,

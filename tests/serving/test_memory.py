@@ -49,10 +49,11 @@ def test_rows_gathered_for_many_paths_take_no_more_than_planned_and_change_no_te
     held = []
     real = CachePool.start_block
 
-    def watching(pool, batch):
-        block = real(pool, batch)
-        batches = loop._batches.values()
-        held.append(sum(leaf.nbytes for each in batches for leaf in jax.tree.leaves(each.gathered)))
+    def watching(pool, step):
+        block = real(pool, step)
+        gathered = [each.gathered for each in loop._batches.values()]
+        caches = [each.cache for each in (*gathered, pool._gathered_of_several)]
+        held.append(sum(leaf.nbytes for leaf in jax.tree.leaves(caches)))
         return block
 
     requests = [request(range(i, i + 40), path=i % 3, max_new_tokens=20, seed=i) for i in range(6)]

@@ -7,11 +7,12 @@ import functools
 import jax
 import numpy as np
 
-from dipaco.model.config import ModelConfig
+from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.inference import prepare
 from dipaco.model.spec import describe
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
+from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
 
 CONFIG = ModelConfig(
@@ -24,6 +25,7 @@ CONFIG = ModelConfig(
     max_length=64,
 )
 NUM_PATHS = 3
+LEVELS = (LevelShape(part_names(CONFIG), NUM_PATHS),)  # paths that share nothing
 
 
 @functools.cache
@@ -43,7 +45,7 @@ def prepared(path: int):
 def make_loop(parts_of=lambda release, path: contextlib.nullcontext(prepared(path)), **limits):
     """A loop of few and small shapes, run by the test itself."""
     few = LoopLimits(rows=6, rows_per_path=4, waiting=100, steps_per_block=4, smallest_slots=32)
-    return Loop(CONFIG, parts_of, limits=dataclasses.replace(few, **limits))
+    return Loop(CONFIG, parts_of, limits=dataclasses.replace(few, **limits), levels=LEVELS)
 
 
 def request(prompt=(5, 9, 2), path=0, max_new_tokens=10, **more) -> GenerationRequest:

@@ -5,7 +5,8 @@
     waiting_requests.py  the queue: paths take turns
     loop.py              requests join and leave between blocks of steps
     meter.py             counts and rates of a loop
-    batch.py             the active rows of one path
+    batch.py             the active rows of a path
+    mixing.py            which paths share a step
     cache_pool.py        the cache of all requests, and the programs in fixed shapes
     decode.py            the compiled programs: prefill, decode a block, score a prompt
     sampling.py          the next token from its logits

@@ -1,4 +1,4 @@
-"""The active rows of one path: the inputs of a block of steps, and the tokens it made."""
+"""The active rows of a path, of several: the inputs of a block of steps, and what it made."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ from dipaco.serving.decoding.sampling import NO_ID, EarliestStop, SamplingSettin
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class BatchRow:
     """One active request."""
 
@@ -33,37 +33,46 @@ class BatchRow:
         return Finish("length") if len(self.tokens) >= self.max_tokens else None
 
 
+class GatheredRows:
+    """The cache of some rows side by side, as the last block of just these rows left it."""
+
+    def __init__(self):
+        self.cache: Any = None
+        self._held: tuple[int, int, list[tuple[BatchRow, int]]] | None = None
+
+    def keep(self, cache: Any, shape: tuple[int, int], rows: Sequence[BatchRow], new: int) -> None:
+        """Keeps it, [rows and slots, padding included], until the rows have `new` tokens more."""
+        self.cache = cache
+        self._held = *shape, [(row, len(row.tokens) + new) for row in rows]
+
+    def is_of(self, shape: tuple[int, int], rows: Sequence[BatchRow]) -> bool:
+        """Whether these very rows are in it, and all their tokens: some may have been made in
+        another step, with other rows.
+        """
+        return self._held == (*shape, [(row, len(row.tokens)) for row in rows])
+
+    def drop(self) -> None:
+        """Frees it; the pool has it all."""
+        self.cache = self._held = None
+
+    @property
+    def num_slots(self) -> int:
+        """Of all its rows together, padding included."""
+        return 0 if self._held is None else self._held[0] * self._held[1]
+
+
 class Batch:
     """The active rows of one path, and its parameters while there are any."""
 
     def __init__(self, prepared: Parts, pinned: contextlib.ExitStack | None = None):
         self.prepared = prepared
         self.rows: list[BatchRow] = []
-        # The cache rows gathered for the last block, and which they are: (pool rows, slots).
-        self.gathered: Any = None
-        self.gathered_for: tuple[list[int], int] | None = None
+        self.gathered = GatheredRows()
         self._pinned = pinned or contextlib.ExitStack()
-
-    def add(self, row: BatchRow) -> None:
-        """Adds a row. It may reuse the pool row of one that left: the gathered cache is stale."""
-        self.rows.append(row)
-        self.drop_gathered()
-
-    def drop_gathered(self) -> None:
-        """Frees the gathered cache; the pool has it all."""
-        self.gathered = self.gathered_for = None
-
-    @property
-    def num_gathered_slots(self) -> int:
-        """Slots of all gathered rows together, padding included."""
-        if self.gathered_for is None:
-            return 0
-        rows, slots = self.gathered_for
-        return len(rows) * slots
 
     def close(self) -> None:
         """Unpins the parameters."""
-        self.drop_gathered()
+        self.gathered.drop()
         self._pinned.close()
 
 

@@ -12,8 +12,15 @@ import jax
 import numpy as np
 
 from dipaco.model.config import ModelConfig
+from dipaco.model.mixed import MixedParts
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import Batch, BatchRow, block_inputs, tokens_of
+from dipaco.serving.decoding.batch import (
+    Batch,
+    BatchRow,
+    GatheredRows,
+    block_inputs,
+    tokens_of,
+)
 from dipaco.serving.decoding.decode import (
     DecodeBlock,
     buckets,
@@ -26,6 +33,7 @@ from dipaco.serving.decoding.decode import (
     smallest_fitting,
 )
 from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.mixing import LevelShape, Mixer
 from dipaco.serving.decoding.stream import Token
 from dipaco.serving.decoding.waiting_requests import PathKey
 from dipaco.serving.warm_up import WarmUpProgram
@@ -46,8 +54,11 @@ class RowAssignment(NamedTuple):
 class CachePool:
     """See the module. Only the loop's thread uses it."""
 
-    def __init__(self, config: ModelConfig, limits: LoopLimits):
+    def __init__(
+        self, config: ModelConfig, limits: LoopLimits, levels: Sequence[LevelShape] | None = None
+    ):
         self.config, self.limits = config, limits
+        self.mixer = Mixer(config, levels, limits)
         self._row_sizes = limits.row_sizes
         self._slot_sizes = buckets(limits.smallest_slots, config.max_length)
         self._prompt_sizes = buckets(SMALLEST_PROMPT, config.max_length)
@@ -60,7 +71,8 @@ class CachePool:
         needed.
         """
         self._cache: Any = None
-        self._gathered: list[Batch] = []  # that hold gathered rows, the longest first
+        self._gathered: list[GatheredRows] = []  # those with a cache, the longest held first
+        self._gathered_of_several = GatheredRows()
         self._row_of: dict[Prefix, int] = {}
         self._prefix_of: dict[int, Prefix] = {}
 
@@ -118,14 +130,20 @@ class CachePool:
         scored = tokens_of(block, 0, num_logprobs)[1 : len(prompt_ids)]
         return [Token(prompt_ids[0]), *scored]
 
-    def start_block(self, batch: Batch) -> DecodeBlock:
-        """Starts a block of tokens for a batch; the result is still being computed."""
-        longest = max(len(row.tokens) for row in batch.rows)
-        return self._run_block(
-            batch,
-            smallest_fitting(self._row_sizes, len(batch.rows)),
-            smallest_fitting(self._slot_sizes, longest - 1 + self.limits.steps_per_block),
-        )
+    def start_block(self, batches: Sequence[Batch]) -> DecodeBlock:
+        """Starts a block of tokens for the rows of one batch or, in one step, of several; the
+        result is still being computed.
+        """
+        rows = [row for batch in batches for row in batch.rows]
+        longest = max(len(row.tokens) for row in rows)
+        slots = smallest_fitting(self._slot_sizes, longest - 1 + self.limits.steps_per_block)
+        if len(batches) == 1:
+            num_rows = smallest_fitting(self._row_sizes, len(rows))
+            parts, gathered = batches[0].prepared, batches[0].gathered
+        else:
+            num_rows, parts = self.mixer.num_rows(batches), self.mixer.parts(batches)
+            gathered = self._gathered_of_several
+        return self._run_block(parts, rows, gathered, num_rows, slots)
 
     def programs(self, prepared: Parts) -> list[WarmUpProgram]:
         """Every program in every shape, on the spare row; to be run in this order."""
@@ -135,9 +153,13 @@ class CachePool:
             name = f"prefill of {number} x {size} tokens"
             return WarmUpProgram(name, lambda: self._prefill(prepared, tokens_BT, rows))
 
-        def block_program(num_rows: int, slots: int) -> WarmUpProgram:
+        def block_program(num_rows: int, slots: int, are_mixed: bool) -> WarmUpProgram:
+            def run() -> DecodeBlock:
+                parts = self.mixer.any_parts(prepared, num_rows) if are_mixed else prepared
+                return self._run_block(parts, [], GatheredRows(), num_rows, slots)
+
             name = f"decoding {num_rows} row{'s' * (num_rows > 1)} of {slots} tokens"
-            return WarmUpProgram(name, lambda: self._run_block(Batch(prepared), num_rows, slots))
+            return WarmUpProgram(name + " on several paths" * are_mixed, run)
 
         def score() -> object:
             return score_prompt(self.config, prepared, self._whole_context())
@@ -151,8 +173,9 @@ class CachePool:
             WarmUpProgram("scoring a prompt", score),
             WarmUpProgram("copying a row", lambda: self._copy(self._spare, self._spare)),
             *(
-                block_program(num_rows, slots)
-                for num_rows in self._row_sizes
+                block_program(num_rows, slots, are_mixed)
+                for are_mixed, row_sizes in ((False, self._row_sizes), (True, self.mixer.row_sizes))
+                for num_rows in row_sizes
                 for slots in self._slot_sizes
             ),
         ]
@@ -178,35 +201,39 @@ class CachePool:
     def _copy(self, source: int, target: int) -> None:
         self._cache = copy_row(self._cache, np.int32(source), np.int32(target))
 
-    def _run_block(self, batch: Batch, num_rows: int, slots: int) -> DecodeBlock:
-        self._allocate_cache(batch.prepared)
-        inputs = block_inputs(batch.rows, num_rows, slots, self.limits.steps_per_block, self._spare)
-        gathered_for = inputs["rows_B"].tolist(), slots
-        if batch.gathered_for != gathered_for:
-            self._make_room(batch, num_rows * slots)
-            batch.gathered = gather_rows(self._cache, inputs["rows_B"], slots)
-            batch.gathered_for = gathered_for
-        block, self._cache, batch.gathered = decode_block(
-            self.config,
-            batch.prepared,
-            self._cache,
-            batch.gathered,
-            **inputs,
+    def _run_block(
+        self,
+        parts: Parts | MixedParts,
+        rows: Sequence[BatchRow],
+        gathered: GatheredRows,
+        num_rows: int,
+        slots: int,
+    ) -> DecodeBlock:
+        self._allocate_cache(parts)
+        num_steps = self.limits.steps_per_block
+        inputs = block_inputs(rows, num_rows, slots, num_steps, self._spare)
+        shape = num_rows, slots
+        if not gathered.is_of(shape, rows):
+            self._make_room(gathered, num_rows * slots)
+            gathered.keep(gather_rows(self._cache, inputs["rows_B"], slots), shape, rows, 0)
+        block, self._cache, after = decode_block(
+            self.config, parts, self._cache, gathered.cache, **inputs
         )
+        gathered.keep(after, shape, rows, num_steps)
         return block
 
-    def _make_room(self, batch: Batch, num_slots: int) -> None:
-        """Frees the gathered rows of a batch, and of the others while all together would be too
-        many; a batch without is gathered again for its next block.
+    def _make_room(self, gathered: GatheredRows, num_slots: int) -> None:
+        """Frees what was gathered for a step, and for others while all together would be too many;
+        a step without gathers again for its next block.
         """
-        batch.drop_gathered()
+        gathered.drop()
         most = self.limits.gathered_rows * self.config.max_length - num_slots
-        self._gathered = [other for other in self._gathered if other.gathered is not None]
-        while sum(other.num_gathered_slots for other in self._gathered) > most:
-            self._gathered.pop(0).drop_gathered()
-        self._gathered.append(batch)
+        self._gathered = [other for other in self._gathered if other.cache is not None]
+        while sum(other.num_slots for other in self._gathered) > most:
+            self._gathered.pop(0).drop()
+        self._gathered.append(gathered)
 
-    def _allocate_cache(self, prepared: Parts) -> None:
+    def _allocate_cache(self, prepared: Parts | MixedParts) -> None:
         if self._cache is None:
             # Committed to the device of the parameters: an uncommitted array is another kind of
             # argument to `jit`, and would compile every program twice.

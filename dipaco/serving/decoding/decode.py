@@ -2,9 +2,9 @@
 
 All requests share one cache, the *pool*: a row of slots for each, whatever its path, and one spare
 row that takes what padding writes. A program runs on the parameters of one path and some rows of
-the pool. Its other inputs (tokens, lengths, settings) are small and come from the host each time,
-so only the pool lives on the device. Shapes are fixed: rows and slots come in *buckets*, so a few
-programs serve any load.
+the pool; a block of steps also on those of several paths (`model.mixed`). Its other inputs (tokens,
+lengths, settings) are small and come from the host each time, so only the pool lives on the device.
+Shapes are fixed: rows and slots come in *buckets*, so a few programs serve any load.
 
 `prefill` fills the pool and computes no logits: it leaves out a prompt's last token. That token
 begins the first block of `decode_block`, like every token after it, so sampling is in one place.
@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dipaco.model import mixed
 from dipaco.model.cache import empty_cache
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import Blocks, extend, logits
@@ -92,7 +93,7 @@ def gather_rows(pool: Blocks, rows_B: jax.Array, slots: int) -> Blocks:
 @functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("pool", "gathered"))
 def decode_block(
     config: ModelConfig,
-    prepared: Parts,
+    prepared: Parts | mixed.MixedParts,
     pool: Blocks,
     gathered: Blocks,
     rows_B: jax.Array,
@@ -108,7 +109,7 @@ def decode_block(
 
     Args:
       config: sizes.
-      prepared: parameters of the path, from `inference.prepare`.
+      prepared: parameters of the path, from `inference.prepare`, or of the paths of the rows.
       pool: the cache of all requests.
       gathered: what `gather_rows` returned for these rows, with enough slots: a row's last token is
         written at `lengths_B + n - 2`. A row that runs over its end changes no other row.
@@ -130,8 +131,7 @@ def decode_block(
         blocks, history_BS, lengths_B = carry
         last_B1 = jnp.minimum(lengths_B - 1, slots - 1)[:, None]
         token_B1 = jnp.take_along_axis(history_BS, last_B1, axis=1)
-        x_DB, blocks = extend(config, prepared, token_B1, lengths_B - 1, blocks)
-        logits_VB = logits(config, prepared, x_DB)
+        logits_VB, blocks = _next_logits(config, prepared, token_B1, lengths_B - 1, blocks)
         token_B = sample(logits_VB, settings, uniforms_B, history_BS, lengths_B)
         logprobs = lax.cond(wants_logprobs, _log_probabilities, _zeros, logits_VB, token_B)
         history_BS = history_BS.at[row_numbers_B, lengths_B].set(token_B, mode="drop")
@@ -170,6 +170,13 @@ def score_prompt(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> 
     # In batches: the logits of all tokens would be the largest array of the process.
     logprobs = lax.map(lambda pair: one(*pair), (x_TD, tokens_1T[0]), batch_size=SCORE_BATCH_SIZE)
     return DecodeBlock(tokens_1T.T, *logprobs)
+
+
+def _next_logits(config, prepared, token_B1, starts_B, blocks):
+    if isinstance(prepared, mixed.MixedParts):
+        return mixed.step(config, prepared, token_B1[:, 0], starts_B, blocks)
+    x_DB, blocks = extend(config, prepared, token_B1, starts_B, blocks)
+    return logits(config, prepared, x_DB), blocks
 
 
 def _log_probabilities(logits_VB, token_B):

@@ -36,6 +36,13 @@ class LoopLimits:
         return (*(size for size in self.rows_per_step if size < most), most)
 
     @property
+    def mixed_row_sizes(self) -> tuple[int, ...]:
+        """Rows of a step for several paths: every second of `rows_per_step`, up to `rows`."""
+        if self.rows == 1:
+            return ()
+        return (*(size for size in self.rows_per_step[1::2] if size < self.rows), self.rows)
+
+    @property
     def gathered_rows(self) -> int:
         """Rows of the cache, padding included, that are gathered for steps at one time."""
         return self.rows

@@ -1,14 +1,11 @@
 """The serving loop: requests join and leave between blocks of steps, path by path.
 
 A turn admits waiting requests, prefills their prompts, and decodes a block of tokens for every
-active path. The device gets the blocks of all paths before the host reads the first, so it computes
-while tokens are handed out. Rows are independent and a row draws with its own seed, so a request
-gets the same tokens alone and in a batch, except where rounding decides: products of other shapes
-differ in the last bits (2e-6 in a log-probability).
-
-Blocks of several paths run one after another. Stacking several paths in one step was tried: on CPU
-two paths of one row take 2.4 ms stacked and 1.4 ms in turn (200 products of 256 x 256, jax 0.10,
-two cores), and stacking holds the parameters of each path twice.
+active row. Rows of several paths share their steps where that is sooner (`mixing`). The device gets
+all blocks before the host reads the first, so it computes while tokens are handed out. Rows are
+independent and a row draws with its own seed, so a request gets the same tokens alone and in a
+batch, except where rounding decides: products of other shapes differ in the last bits (2e-6 in a
+log-probability).
 """
 
 import collections
@@ -30,6 +27,7 @@ from dipaco.serving.decoding.decode import DecodeBlock
 from dipaco.serving.decoding.fairness import RowShares, has_room
 from dipaco.serving.decoding.limits import LoopLimits, check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
+from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.sampling import uniforms
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
 from dipaco.serving.decoding.waiting_requests import PathKey, WaitingRequests, key_of
@@ -48,6 +46,7 @@ class Loop:
         parts_of: Callable[[str, int], AbstractContextManager[Parts]],
         *,
         limits: LoopLimits | None = None,
+        levels: Sequence[LevelShape] | None = None,
     ):
         """
         Args:
@@ -57,6 +56,8 @@ class Loop:
             raises `NoRoomForPath`, the request waits until another path is done; any other error
             ends the request.
           limits: how much it holds at once.
+          levels: of the paths, which share modules as the same objects. None: each path has steps
+            of its own.
         """
         self.config, self.limits = config, limits or LoopLimits()
         self._parts_of = parts_of
@@ -67,7 +68,7 @@ class Loop:
         self._deadline_seconds = math.inf  # monotonic; what is active after it is cancelled
         self._thread: threading.Thread | None = None
         # What follows belongs to the loop's thread.
-        self._pool = CachePool(config, self.limits)
+        self._pool = CachePool(config, self.limits, levels)
         self._batches: dict[PathKey, Batch] = {}
         self._meter = LoopMeter()
 
@@ -155,14 +156,15 @@ class Loop:
         return len(self._pool.programs({}))
 
     def run_once(self) -> bool:
-        """One turn: admit, prefill, decode a block for every path. False = nothing to do."""
+        """One turn: admit, prefill, decode a block for every row. False = nothing to do."""
         self._end_cancelled()
         try:
             did_admit = self._admit()
             self._close_empty_batches()  # a path's only row may have been paused
             started = time.monotonic()
-            blocks = [(batch, self._pool.start_block(batch)) for batch in self._batches.values()]
-            num_tokens = sum(self._hand_out(batch, block) for batch, block in blocks)
+            steps = self._pool.mixer.divide(self._batches)
+            blocks = [(step, self._pool.start_block(step)) for step in steps]
+            num_tokens = sum(self._hand_out(step, block) for step, block in blocks)
         except Exception as error:
             log.warning("a step failed; its requests go on one by one", exc_info=error)
             self._go_on_alone()
@@ -246,7 +248,7 @@ class Loop:
         tokens = [*request.prompt_ids, *stream.made_ids]
         assignment = self._pool.allocate(key_of(stream), tokens)
         row = BatchRow(stream, assignment.pool_row, tokens, max_tokens, row_uniforms)
-        batch.add(row)
+        batch.rows.append(row)
         return row, assignment
 
     def _pause(self, batch: Batch, row: BatchRow) -> None:
@@ -288,12 +290,13 @@ class Loop:
 
     # --- tokens and ends ----------------------------------------------------------------------
 
-    def _hand_out(self, batch: Batch, block: DecodeBlock) -> int:
+    def _hand_out(self, step: Sequence[Batch], block: DecodeBlock) -> int:
         """Gives each row its tokens of a block; returns how many were used."""
-        wants_logprobs = any(row.stream.request.num_logprobs is not None for row in batch.rows)
+        rows = [(batch, row) for batch in step for row in batch.rows]
+        wants_logprobs = any(row.stream.request.num_logprobs is not None for _, row in rows)
         block = jax.device_get(block) if wants_logprobs else fetch_tokens(block)
         num_tokens = 0
-        for index, row in enumerate(list(batch.rows)):
+        for index, (batch, row) in enumerate(rows):
             is_first = len(row.tokens) == len(row.stream.request.prompt_ids)
             for token in tokens_of(block, index, row.stream.request.num_logprobs):
                 num_tokens += 1
@@ -312,11 +315,11 @@ class Loop:
         while rest:
             batch, row = rest.pop(0)
             alone = Batch(batch.prepared)
-            alone.add(row)
+            alone.rows.append(row)
             try:
                 self._pool.prefill(batch.prepared, [row])
                 self._score_prompt(batch, row)
-                self._hand_out(alone, self._pool.start_block(alone))
+                self._hand_out([alone], self._pool.start_block([alone]))
             except Exception as error:
                 self._remove_row(alone, row, Finish("error", error))
             if not alone.rows:  # it has ended
@@ -329,7 +332,7 @@ class Loop:
         """
         self._pool.forget()
         for batch in self._batches.values():
-            batch.drop_gathered()
+            batch.gathered.drop()
         return [(batch, row) for batch in self._batches.values() for row in batch.rows]
 
     def _end_cancelled(self) -> None:

@@ -1,0 +1,159 @@
+"""Which paths share a step, and its tiles: `model.mixed` from the rows of several paths.
+
+A step per path reads the modules of every path; a step for all reads every module once, in tiles
+of few columns. Which is sooner depends on the rows: sixty-four rows of two paths are faster in turn
+where the paths share nothing. So both are estimated, in units of reading the parameters of a path:
+a product of N columns takes 1 + N / 16 of them. That fits the products of 8 layers of 128 x 512
+in float32 (AVX-512, two cores): 64 columns of one set of weights 1.7 ms, 8 each of eight 4.7 ms, 4
+each of sixteen 7.5 ms, one each of sixty-four 19 to 23 ms.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dipaco.model.config import ModelConfig, part_parameters
+from dipaco.model.mixed import LevelTiles, MixedParts
+from dipaco.model.spec import Parts
+from dipaco.serving.decoding.batch import Batch
+from dipaco.serving.decoding.decode import smallest_fitting
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.waiting_requests import PathKey
+
+LEAST_COLUMNS = 2  # of a tile: XLA:CPU compiles products of one column ten times as long
+COLUMNS_AS_READING = 16  # columns whose product takes as long as reading the parameters
+STEP_AS_READING = 0.5  # what else a step takes, before its rows
+
+
+class LevelShape(NamedTuple):
+    """The parts of one level, and how many modules a release has for them."""
+
+    parts: tuple[str, ...]
+    num_modules: int
+
+
+class Mixer:
+    """Divides the active paths into steps.
+
+    Args:
+      config: sizes of a path.
+      levels: each part of the model is in one of them. None: every path has a step of its own.
+      limits: of the loop.
+    """
+
+    def __init__(
+        self, config: ModelConfig, levels: Sequence[LevelShape] | None, limits: LoopLimits
+    ):
+        self._levels, self._limits = tuple(levels or ()), limits
+        sizes = part_parameters(config)
+        self._shares = [
+            sum(sizes[part] for part in level.parts) / sum(sizes.values()) for level in self._levels
+        ]
+
+    @property
+    def row_sizes(self) -> tuple[int, ...]:
+        """Rows of a step for several paths, padding included; none where there are no such."""
+        if all(level.num_modules == 1 for level in self._levels):
+            return ()
+        return self._limits.mixed_row_sizes
+
+    def divide(self, batches: Mapping[PathKey, Batch]) -> list[list[Batch]]:
+        """Batches with rows, those that share a step side by side."""
+        by_release: dict[str, list[Batch]] = {}
+        for (release, _), batch in batches.items():
+            if batch.rows:
+                by_release.setdefault(release, []).append(batch)
+        steps: list[list[Batch]] = []
+        for together in by_release.values():
+            is_sooner = len(together) > 1 and self._is_sooner(together)
+            steps += [together] if is_sooner else [[batch] for batch in together]
+        return steps
+
+    def num_rows(self, batches: Sequence[Batch]) -> int:
+        """Rows of their common step, padding included."""
+        return smallest_fitting(self.row_sizes, sum(len(batch.rows) for batch in batches))
+
+    def parts(self, batches: Sequence[Batch]) -> MixedParts:
+        """The modules that the rows pass, in the order of the batches and of the rows in each."""
+        paths = [batch.prepared for batch in batches for _ in batch.rows]
+        num_rows = self.num_rows(batches)
+        return MixedParts(tuple(_tiles(level, paths, num_rows) for level in self._levels))
+
+    def any_parts(self, prepared: Parts, num_rows: int) -> MixedParts:
+        """Of the shapes of any step with so many rows."""
+        return MixedParts(tuple(_tiles(level, [prepared], num_rows) for level in self._levels))
+
+    def _is_sooner(self, batches: Sequence[Batch]) -> bool:
+        if not self.row_sizes:
+            return False
+        num_rows = self.num_rows(batches)
+        together = STEP_AS_READING
+        for level, share in zip(self._levels, self._shares, strict=True):
+            num_tiles, columns = _tile_shape(level, num_rows)
+            used = sum(
+                math.ceil(number / columns) for number in _rows_by_module(level, batches).values()
+            )
+            if used > num_tiles:  # a release may have more modules than levels say: stopped early
+                return False
+            together += share * used * _reading(columns)
+        sizes = self._limits.row_sizes
+        apart = [smallest_fitting(sizes, len(batch.rows)) for batch in batches]
+        return together < sum(STEP_AS_READING + _reading(number) for number in apart)
+
+
+def _reading(columns: int) -> float:
+    return 1 + columns / COLUMNS_AS_READING
+
+
+def _tile_shape(level: LevelShape, num_rows: int) -> tuple[int, int]:
+    """Tiles and columns that hold any rows of a level. Evenly spread rows fill them once."""
+    if level.num_modules == 1:
+        return 1, num_rows
+    columns = max(LEAST_COLUMNS, math.ceil(num_rows / level.num_modules))
+    most = min(level.num_modules, num_rows)
+    return most + (num_rows - most) // columns, columns
+
+
+def _rows_by_module(level: LevelShape, batches: Sequence[Batch]) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for batch in batches:
+        module = _module_of(level, batch.prepared)
+        counts[module] = counts.get(module, 0) + len(batch.rows)
+    return counts
+
+
+def _module_of(level: LevelShape, prepared: Parts) -> int:
+    """Paths that share a module hold the same objects: `path_cache` copies nothing."""
+    return id(prepared[level.parts[0]])
+
+
+def _tiles(level: LevelShape, paths: Sequence[Parts], num_rows: int) -> LevelTiles:
+    """The tiles of a level. Rows beyond `paths` are padding: their column is any."""
+    num_tiles, columns = _tile_shape(level, num_rows)
+    if level.num_modules == 1:
+        rows_TC, places_B = np.arange(num_rows)[None], np.arange(num_rows)
+        own = _own_parts(level, paths[0])
+        return LevelTiles((own,), rows_TC.astype(np.int32), places_B.astype(np.int32), np.int32(1))
+    by_module: dict[int, list[int]] = {}
+    for row, prepared in enumerate(paths):
+        by_module.setdefault(_module_of(level, prepared), []).append(row)
+    modules: list[Parts] = []
+    rows_TC = np.zeros((num_tiles, columns), np.int32)
+    places_B = np.zeros(num_rows, np.int32)
+    for rows in by_module.values():
+        own = _own_parts(level, paths[rows[0]])
+        for start in range(0, len(rows), columns):
+            tile = rows[start : start + columns]
+            first = len(modules) * columns
+            rows_TC[len(modules), : len(tile)] = tile
+            places_B[tile] = np.arange(first, first + len(tile))
+            modules.append(own)
+    num_used = len(modules)
+    modules += [modules[-1]] * (num_tiles - num_used)
+    return LevelTiles(tuple(modules), rows_TC, places_B, np.int32(num_used))
+
+
+def _own_parts(level: LevelShape, prepared: Parts) -> Parts:
+    return {part: prepared[part] for part in level.parts}

@@ -1,0 +1,91 @@
+"""A step of rows of several paths is a step of each path alone."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco.model import inference, mixed
+from dipaco.model.cache import empty_cache
+from dipaco.model.config import ModelConfig
+from dipaco.model.mixed import LevelTiles, MixedParts
+from dipaco.model.spec import describe
+
+CONFIG = ModelConfig(
+    vocab_size=40, d_model=16, num_layers=3, num_heads=4, num_kv_heads=2, d_ff=24, max_length=16
+)
+# The outer blocks belong to one level, the inner one to another; norm and head to a third.
+OUTER, INNER, TOP = ("embed", "block_00", "block_02"), ("block_01",), ("final_norm", "head")
+ROWS, SLOTS = 6, 8
+step = jax.jit(mixed.step, static_argnums=0)
+
+
+@jax.jit(static_argnums=0)
+def step_alone(config, prepared, tokens_BT, starts_B, blocks):
+    x_DN, blocks = inference.extend(config, prepared, tokens_BT, starts_B, blocks)
+    return inference.logits(config, prepared, x_DN), blocks
+
+
+def modules(config, parts, seed):
+    """A module of some parts: its every parameter matters."""
+    rng = np.random.default_rng(seed)
+    draw = lambda spec: rng.normal(0, 0.5, spec.shape).astype(np.float32)  # noqa: E731
+    own = {part: jax.tree.map(draw, describe(config)[part]) for part in parts if part != "head"}
+    if "head" in parts and not config.tied_head:
+        own["head"] = jax.tree.map(draw, describe(config)["head"])
+    return inference.prepare(config, own)
+
+
+def tiles(choice_B, modules, num_tiles, columns):
+    """Rows by their module, in tiles; those that are left over repeat the first module."""
+    rows_TC, places_B = np.zeros((num_tiles, columns), np.int32), np.zeros(ROWS, np.int32)
+    chosen = []
+    for number, module in enumerate(modules):
+        rows = np.flatnonzero(np.array(choice_B) == number)
+        for start in range(0, len(rows), columns):
+            tile = rows[start : start + columns]
+            places_B[tile] = len(chosen) * columns + np.arange(len(tile))
+            rows_TC[len(chosen), : len(tile)] = tile
+            chosen.append(module)
+    num_used = len(chosen)
+    chosen += [modules[0]] * (num_tiles - num_used)
+    return LevelTiles(tuple(chosen), rows_TC, places_B, np.int32(num_used))
+
+
+@pytest.mark.parametrize("change", [{}, {"qk_norm": True, "tied_head": True}], ids=["plain", "qk"])
+def test_each_row_gets_the_logits_and_the_cache_of_its_own_path(change):
+    config = dataclasses.replace(CONFIG, **change)
+    outer = [modules(config, OUTER, seed) for seed in range(2)]
+    inner = [modules(config, INNER, 10 + seed) for seed in range(3)]
+    top = modules(config, TOP, 20)
+    outer_B, inner_B = [1, 0, 1, 1, 0, 1], [2, 0, 2, 0, 1, 2]
+    whole = LevelTiles((top,), np.arange(ROWS)[None], np.arange(ROWS), np.int32(1))
+    parts = MixedParts((tiles(outer_B, outer, 4, 2), tiles(inner_B, inner, 6, 2), whole))
+
+    rng = np.random.default_rng(0)
+    blocks = empty_cache(config, ROWS, SLOTS)
+    del blocks["length"]
+    blocks = jax.tree.map(lambda leaf: rng.normal(0, 1, leaf.shape).astype(np.float32), blocks)
+    tokens_B = rng.integers(0, config.vocab_size, ROWS).astype(np.int32)
+    starts_B = np.array([3, 0, 6, 2, 5, 1], np.int32)
+    logits_VB, after = step(config, parts, tokens_B, starts_B, blocks)
+    for row in range(ROWS):
+        path = outer[outer_B[row]] | inner[inner_B[row]] | top
+        own = slice(row, row + 1)
+        kept = jax.tree.map(lambda leaf: leaf[own], blocks)  # noqa: B023
+        alone_V1, kept = step_alone(config, path, tokens_B[own, None], starts_B[own], kept)
+        np.testing.assert_allclose(logits_VB[:, row], alone_V1[:, 0], atol=3e-5)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a[row], b[0], atol=3e-5),  # noqa: B023
+            after,
+            kept,
+        )
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 7, 15, 28, 64])
+def test_segments_hold_every_tile_once_and_the_first_half_together(number):
+    segments = mixed._segments(number)
+    assert [tile for start, stop in segments for tile in range(start, stop)] == list(range(number))
+    assert segments[0] == (0, -(-number // 2))
+    assert len(segments) <= 1 + mixed.SKIPS

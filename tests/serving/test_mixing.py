@@ -1,0 +1,194 @@
+"""Rows of several paths in one step: which paths share one, and that no text changes."""
+
+import collections
+import contextlib
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dipaco.model.config import part_names
+from dipaco.serving.decoding.batch import Batch, BatchRow, GatheredRows
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.loop import Loop
+from dipaco.serving.decoding.mixing import LevelShape, Mixer, _tile_shape
+from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.topology import PER_PATH, Level, Topology, blocks
+from tests.support.serving_rig import CONFIG, ids, prepared, read, request, run_until_idle
+
+SIDE = 3  # modules of each of two levels
+BELOW, ABOVE = part_names(CONFIG)[:2], part_names(CONFIG)[2:]
+GRID = (LevelShape(BELOW, SIDE), LevelShape(ABOVE, SIDE))
+LIMITS = LoopLimits(
+    rows=12, rows_per_path=4, waiting=100, steps_per_block=4, smallest_slots=64, rows_per_step=(1,)
+)
+
+
+def path_of(number):
+    """A path of the grid: its two modules are the very objects that other paths have."""
+    below, above = prepared(number // SIDE), prepared(number % SIDE)
+    return {part: below[part] for part in BELOW} | {part: above[part] for part in ABOVE}
+
+
+def batch_of(parts, num_rows):
+    batch = Batch(parts)
+    batch.rows = [object()] * num_rows
+    return batch
+
+
+@pytest.fixture(scope="module")
+def loop():
+    loop = Loop(
+        CONFIG,
+        lambda release, path: contextlib.nullcontext(path_of(path)),
+        limits=LIMITS,
+        levels=GRID,
+    )
+    loop.warm_up(path_of(0))
+    return loop
+
+
+def test_rows_of_nine_paths_share_their_steps_and_get_the_tokens_they_get_alone(loop, monkeypatch):
+    rng = np.random.default_rng(0)
+    warm = SamplingSettings(temperature=1.0, top_k=20, repetition_penalty=1.2)
+    requests = [
+        request(
+            rng.integers(0, CONFIG.vocab_size, rng.integers(1, 40)).tolist(),
+            path=number % SIDE**2,
+            release="ab"[number // 20],
+            max_new_tokens=int(rng.integers(1, 20)),
+            sampling=(SamplingSettings(), warm)[number % 2],
+            seed=number,
+            num_logprobs=3 if number % 5 == 0 else None,
+        )
+        for number in range(30)
+    ]
+    sizes, divide = [], loop._pool.mixer.divide
+
+    def watching(batches):
+        steps = divide(batches)
+        sizes.extend(len(step) for step in steps)
+        return steps
+
+    monkeypatch.setattr(loop._pool.mixer, "divide", watching)
+    streams = []
+    for number, each in enumerate(requests):  # while others are being served
+        streams.append(loop.submit(each))
+        if number % 3 == 0:
+            loop.run_once()
+    run_until_idle(loop)
+    assert max(sizes) > 4
+    for each, stream in zip(requests, streams, strict=True):
+        alone = loop.submit(each)
+        run_until_idle(loop)
+        (tokens, finish), (expected, _) = read(stream), read(alone)
+        assert [token.id for token in tokens] == [token.id for token in expected]
+        for token, other in zip(tokens, expected, strict=True):
+            assert token.logprob == pytest.approx(other.logprob, abs=1e-4)
+        assert finish.reason == "length"
+
+
+def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_token(
+    loop, monkeypatch
+):
+    requests = [request(range(i, i + 9), path=4 * i, max_new_tokens=40) for i in range(2)]
+    alone = []
+    for each in requests:
+        alone.append(loop.submit(each))
+        run_until_idle(loop)
+    # In turn: together, apart, together. What was gathered for the one is stale for the other.
+    turn = iter(range(1000))
+    monkeypatch.setattr(loop._pool.mixer, "_is_sooner", lambda batches: next(turn) % 3 != 1)
+    streams = [loop.submit(each) for each in requests]
+    run_until_idle(loop)
+    assert next(turn) > 6
+    assert [ids(stream) for stream in streams] == [ids(stream) for stream in alone]
+
+
+@given(st.integers(1, 130), st.integers(2, 300), st.data())
+def test_tiles_hold_any_rows_of_a_level(num_rows, num_modules, data):
+    num_tiles, columns = _tile_shape(LevelShape((), num_modules), num_rows)
+    rows = data.draw(st.lists(st.integers(0, num_modules - 1), max_size=num_rows))
+    used = sum(-(-count // columns) for count in collections.Counter(rows).values())
+    assert used <= num_tiles
+
+
+def test_evenly_spread_rows_fill_half_of_the_tiles_or_all_of_them():
+    assert _tile_shape(LevelShape((), 8), 64) == (15, 8)
+    assert _tile_shape(LevelShape((), 64), 64) == (64, 2)
+    assert _tile_shape(LevelShape((), 1), 64) == (1, 64)
+
+
+def test_every_row_passes_the_modules_of_its_path():
+    mixer = Mixer(CONFIG, GRID, LIMITS)
+    batches = [batch_of(path_of(path), rows) for path, rows in ((0, 3), (5, 1), (3, 2), (8, 4))]
+    parts = mixer.parts(batches)
+    assert mixer.num_rows(batches) == 12
+    paths = [batch.prepared for batch in batches for _ in batch.rows]
+    for level in parts.levels:
+        columns = level.rows_TC.shape[1]
+        used = sum(level.num_used * [True])
+        for row, path in enumerate(paths):
+            tile, column = divmod(int(level.places_B[row]), columns)
+            assert tile < used
+            assert level.rows_TC[tile, column] == row
+            assert all(module is path[part] for part, module in level.modules[tile].items())
+    same = jax.tree.map(np.shape, mixer.any_parts(path_of(0), 12))
+    assert jax.tree.map(np.shape, parts) == same
+
+
+def test_only_paths_of_one_release_with_rows_share_a_step_and_only_where_it_is_sooner():
+    mixer = Mixer(CONFIG, GRID, LIMITS)
+    one, other, elsewhere = (batch_of(path_of(path), 1) for path in (0, 1, 3))
+    empty = batch_of(path_of(2), 0)
+    keys = (("a", 0), ("a", 1), ("a", 2), ("b", 3))
+    steps = mixer.divide(dict(zip(keys, (one, other, empty, elsewhere), strict=True)))
+    assert steps == [[one, other], [elsewhere]]
+    # Paths that share nothing, with many rows each: a step for both would cut them into tiles.
+    apart = Mixer(CONFIG, (LevelShape(part_names(CONFIG), 64),), LoopLimits(rows=64))
+    few = {("a", path): batch_of(prepared(path), 32) for path in range(2)}
+    assert [len(step) for step in apart.divide(few)] == [1, 1]
+    many = {("a", path): batch_of(dict(prepared(0)), 1) for path in range(40)}
+    assert [len(step) for step in Mixer(CONFIG, GRID, LoopLimits(rows=64)).divide(many)] == [40]
+
+
+def test_a_release_of_more_modules_than_its_levels_say_is_served_path_by_path():
+    few = (LevelShape(BELOW, 1), LevelShape(ABOVE, 2))
+    mixer = Mixer(CONFIG, few, LIMITS)
+    stopped_early = {("a", path): batch_of(path_of(path), 1) for path in (0, 3)}
+    assert [len(step) for step in mixer.divide(stopped_early)] == [1, 1]
+
+
+def test_gathered_rows_are_of_these_rows_with_these_tokens_only():
+    row, other = (BatchRow(None, 0, [1, 2, 3], 9, None) for _ in range(2))
+    gathered = GatheredRows()
+    gathered.keep("cache", (2, 64), [row], 1)
+    assert not gathered.is_of((2, 64), [row])
+    row.tokens = [1, 2, 3, 4]
+    assert gathered.is_of((2, 64), [row])
+    assert not gathered.is_of((2, 128), [row])
+    other.tokens = row.tokens  # in the same row of the pool, too
+    assert not gathered.is_of((2, 64), [other])
+    assert gathered.num_slots == 128
+    gathered.drop()
+    assert gathered.num_slots == 0
+
+
+def test_the_levels_of_a_run_are_those_that_own_parts():
+    from dipaco.serving.engine import level_shapes
+
+    topology = Topology(
+        levels=(
+            Level(name="early", parts=blocks(0, 0), experts=4),
+            Level(name="replicas", experts=2),
+            Level(name="own", parts=("embed",), experts=PER_PATH),
+            Level(name="rest", parts=("final_norm",)),
+        )
+    )
+    assert level_shapes(topology) == (
+        LevelShape(("block_00",), 4),
+        LevelShape(("embed",), 8),
+        LevelShape(("final_norm",), 1),
+    )
