@@ -8,6 +8,7 @@
     batch.py             the active rows of one path
     cache_pool.py        the cache of all requests, and the programs in fixed shapes
     decode.py            the compiled programs: prefill, decode a block, score a prompt
+    grammar.py           which tokens may come next, where a schema says so
     sampling.py          the next token from its logits
     generate.py          one prompt on one path, without a server
 

@@ -180,7 +180,8 @@ class CachePool:
 
     def _run_block(self, batch: Batch, num_rows: int, slots: int) -> DecodeBlock:
         self._allocate_cache(batch.prepared)
-        inputs = block_inputs(batch.rows, num_rows, slots, self.limits.steps_per_block, self._spare)
+        steps, vocab_size = self.limits.steps_per_block, self.config.vocab_size
+        inputs = block_inputs(batch.rows, num_rows, slots, steps, self._spare, vocab_size)
         gathered_for = inputs["rows_B"].tolist(), slots
         if batch.gathered_for != gathered_for:
             self._make_room(batch, num_rows * slots)
