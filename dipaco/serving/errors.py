@@ -31,6 +31,10 @@ class QueueFull(DipacoError):
     """{waiting} requests are waiting already. Try again in {retry_after_seconds} s."""
 
 
+class GrammarFailed(DipacoError):
+    """The text cannot go on as `response_format` says: {problem}. Simplify the schema."""
+
+
 class LoopStopping(DipacoError):
     """The server is stopping: it finishes the requests that it has and takes no new ones. Try again later."""
 

@@ -7,7 +7,7 @@ afterwards every method may be called from any thread.
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from dipaco.control.release import Release
 from dipaco.errors import DipacoError
 from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
+from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.dispatch import (
     Dispatcher,
@@ -117,6 +118,8 @@ class Service:
         self.longest_token_bytes = max(map(len, self.token_bytes))
         self.edges, self.edge_names = run.corpus.edges.tokens, run.corpus.edge_names
         self.stop_ids = self.edges.stop_ids
+        text, size = self.tokenizer.library.to_str(), self.model.vocab_size
+        self.grammars = Grammars(GrammarVocabulary(text, size, self.edges.end))
         # Of prompts; runs of older versions have none.
         self.examples: list[str] = run.stage("prepare").summary.get("examples", [])
 
@@ -135,6 +138,7 @@ class Service:
                 modules_of=self._modules_of,
                 health=self.health,
                 on_cold=on_cold,
+                vocabulary=self.grammars.vocabulary,
             )
         )
         self.cache, self.loop = self.engine.cache, self.engine.loop
@@ -220,7 +224,18 @@ class Service:
 
     def num_routed(self, prompt: np.ndarray) -> int:
         """How many tokens of a prompt, int32 [tokens], the router reads."""
-        return min(len(without_start(prompt, self.edges.start)), self.prefix_tokens)
+        return min(len(self.text_of(prompt)), self.prefix_tokens)
+
+    def text_of(self, prompt: np.ndarray) -> np.ndarray:
+        """What the router reads of a prompt, int32 [tokens]: without the start token before it."""
+        return without_start(prompt, self.edges.start)
+
+    def features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
+        """float32 [N, D]: what the router reads of texts, int32 [tokens] each, in their first
+        `prefix_tokens`. Only where prompts are routed.
+        """
+        assert self._dispatcher is not None, "the caller asks for a routed model"
+        return self._dispatcher.features(prefixes)
 
     def reroute(self, served: ServedRelease, text: np.ndarray) -> NextPath:
         """The path that continues a text, int32 [tokens]: prompt and generated tokens."""

@@ -206,8 +206,9 @@ class RayReplicas:
             "graceful_shutdown_timeout_s": GRACE_SECONDS,
             "graceful_shutdown_wait_loop_s": 0.5,
         }
+        spec = self._spec
         replica_spec = ReplicaSpec(
-            run, self._spec.model, limits, self._spec.path_bytes, self._spec.levels
+            run, spec.model, limits, spec.path_bytes, spec.levels, spec.vocabulary
         )
         deployment: Any = ray.serve.deployment(RayReplica)
         return deployment.options(**options).bind(replica_spec, self._name)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dipaco.errors import DipacoError
 from dipaco.model.config import ModelConfig
+from dipaco.serving.decoding.grammar import GrammarVocabulary
 from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.meter import LoopStats
 from dipaco.serving.decoding.mixing import LevelShape
@@ -55,6 +56,7 @@ class ReplicaSpec(NamedTuple):
     limits: LoopLimits
     path_bytes: int | None  # None = what the rows leave free
     levels: tuple[LevelShape, ...] = ()  # of the paths
+    vocabulary: GrammarVocabulary | None = None
 
 
 class _PathModules:
@@ -96,6 +98,7 @@ class Replica:
                 modules_of=lambda release, path: self._path_modules[release, path].modules,
                 health=ReleaseHealth(),
                 on_cold=self._cold_seconds.append,
+                vocabulary=spec.vocabulary,
             )
         )
         self._admission = PathAdmission(self._engine.cache)

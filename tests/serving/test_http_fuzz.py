@@ -13,7 +13,14 @@ schemathesis = pytest.importorskip("schemathesis", reason="it is in the `test` e
 
 from schemathesis import GenerationMode  # noqa: E402
 
-POSTS = ("/v1/completions", "/v1/chat/completions", "/v1/route", "/tokenize", "/detokenize")
+POSTS = (
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/embeddings",
+    "/v1/route",
+    "/tokenize",
+    "/detokenize",
+)
 
 
 @pytest.fixture(scope="module")

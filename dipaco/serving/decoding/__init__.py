@@ -9,6 +9,7 @@
     mixing.py            which paths share a step
     cache_pool.py        the cache of all requests, and the programs in fixed shapes
     decode.py            the compiled programs: prefill, decode a block, score a prompt
+    grammar.py           which tokens may come next, where a schema says so
     sampling.py          the next token from its logits
     generate.py          one prompt on one path, without a server
 

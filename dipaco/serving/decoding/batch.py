@@ -10,8 +10,10 @@ import numpy as np
 
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.decode import DecodeBlock
+from dipaco.serving.decoding.grammar import Grammars, GrammarState, all_allowed
 from dipaco.serving.decoding.sampling import NO_ID, EarliestStop, SamplingSettings, stack_settings
-from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
+from dipaco.serving.decoding.stream import Finish, Stream, Token
+from dipaco.serving.errors import GrammarFailed
 
 
 @dataclasses.dataclass(eq=False)
@@ -23,6 +25,7 @@ class BatchRow:
     tokens: list[int]  # prompt and continuation
     max_tokens: int  # both together, at most; then it ends
     uniforms: np.ndarray  # float32 [more than max_tokens]; for its draws, by position
+    grammar: GrammarState | None = None  # of what it makes
 
     def add(self, token: Token) -> Finish | None:
         """Puts one token into the stream; returns the end where this was the last."""
@@ -30,6 +33,13 @@ class BatchRow:
         self.stream.put(token)
         if token.id in self.stream.request.stop_ids:
             return Finish("stop")
+        if self.grammar is not None:
+            try:
+                self.grammar.add(token.id)
+            except GrammarFailed as error:
+                return Finish("error", error)
+            if self.grammar.is_complete:
+                return Finish("stop")
         return Finish("length") if len(self.tokens) >= self.max_tokens else None
 
 
@@ -77,12 +87,22 @@ class Batch:
 
 
 def block_inputs(
-    rows: Sequence[BatchRow], num_rows: int, slots: int, num_steps: int, spare: int
+    rows: Sequence[BatchRow],
+    num_rows: int,
+    slots: int,
+    num_steps: int,
+    spare: int,
+    vocab_size: int,
 ) -> dict[str, Any]:
     """The arguments of `decode.decode_block` for these rows, by name, as NumPy arrays.
 
-    Padded to `num_rows` with the spare row of the pool, greedy and one token long.
+    Padded to `num_rows` with the spare row of the pool, greedy and one token long. One step where a
+    row has a grammar, which must see each token before the next.
     """
+    allowed_BW = all_allowed(num_rows, vocab_size)
+    for index, row in enumerate(rows):
+        if row.grammar is not None:
+            allowed_BW[index] = row.grammar.allowed_W
     num_spare = num_rows - len(rows)
     history_BS = np.zeros((num_rows, slots), np.int32)
     uniforms_nB = np.zeros((num_steps, num_rows), np.float32)
@@ -97,20 +117,34 @@ def block_inputs(
         "lengths_B": np.array([len(row.tokens) for row in rows] + [1] * num_spare, np.int32),
         "settings": stack_settings(
             sampling,
-            [_earliest_stop(request) for request in requests],
+            [_earliest_stop(row) for row in rows],
             [request.num_given or len(request.prompt_ids) for request in requests],
+            allowed_BW=allowed_BW,
         ),
         "uniforms_nB": uniforms_nB,
+        "num_steps": np.int32(1 if any(row.grammar for row in rows) else num_steps),
         "wants_logprobs": np.array(any(row.num_logprobs is not None for row in requests)),
     }
 
 
-def _earliest_stop(request: GenerationRequest) -> EarliestStop:
-    if not request.min_new_tokens:
+def _earliest_stop(row: BatchRow) -> EarliestStop:
+    request = row.stream.request
+    if not request.min_new_tokens or (row.grammar is not None and row.grammar.must_stop):
         return EarliestStop()
     # As an int32: a request may ask for more tokens than any context holds.
     shortest = min(len(request.prompt_ids) + request.min_new_tokens, NO_ID)
     return EarliestStop(request.stop_ids, shortest)
+
+
+def grammar_of(stream: Stream, grammars: Grammars | None) -> GrammarState | None:
+    """Where a request is in its grammar; None = it has none. Raises `GrammarFailed`."""
+    request = stream.request
+    if request.schema is None:
+        return None
+    assert grammars is not None, "the sender of a schema gives the loop its vocabulary"
+    num_given = request.num_given or len(request.prompt_ids)
+    made_ids = [*request.prompt_ids, *stream.made_ids][num_given:]
+    return grammars.begin(request.schema, made_ids, request.stop_ids)
 
 
 def fetch_tokens(block: DecodeBlock) -> DecodeBlock:
@@ -120,12 +154,13 @@ def fetch_tokens(block: DecodeBlock) -> DecodeBlock:
 
 def tokens_of(block: DecodeBlock, row: int, num_logprobs: int | None) -> list[Token]:
     """One row's tokens of a block on the host, with the log-probabilities it asked for."""
-    ids = block.token[:, row].tolist()
+    ids = [token for token in block.token[:, row].tolist() if token >= 0]
     if num_logprobs is None:
         return [Token(id) for id in ids]
-    logprobs = block.logprob[:, row].tolist()
-    top_ids = block.top_token[:, row, :num_logprobs].tolist()
-    top_logprobs = block.top_logprob[:, row, :num_logprobs].tolist()
+    made = len(ids)
+    logprobs = block.logprob[:made, row].tolist()
+    top_ids = block.top_token[:made, row, :num_logprobs].tolist()
+    top_logprobs = block.top_logprob[:made, row, :num_logprobs].tolist()
     return [
         Token(id, logprob, tuple(zip(*top, strict=True)))
         for id, logprob, *top in zip(ids, logprobs, top_ids, top_logprobs, strict=True)

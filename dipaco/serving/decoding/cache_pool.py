@@ -210,8 +210,8 @@ class CachePool:
         slots: int,
     ) -> DecodeBlock:
         self._allocate_cache(parts)
-        num_steps = self.limits.steps_per_block
-        inputs = block_inputs(rows, num_rows, slots, num_steps, self._spare)
+        steps, vocab_size = self.limits.steps_per_block, self.config.vocab_size
+        inputs = block_inputs(rows, num_rows, slots, steps, self._spare, vocab_size)
         shape = num_rows, slots
         if not gathered.is_of(shape, rows):
             self._make_room(gathered, num_rows * slots)
@@ -219,7 +219,7 @@ class CachePool:
         block, self._cache, after = decode_block(
             self.config, parts, self._cache, gathered.cache, **inputs
         )
-        gathered.keep(after, shape, rows, num_steps)
+        gathered.keep(after, shape, rows, int(inputs["num_steps"]))
         return block
 
     def _make_room(self, gathered: GatheredRows, num_slots: int) -> None:

@@ -102,8 +102,9 @@ def decode_block(
     settings: RowSettings,
     uniforms_nB: jax.Array,
     wants_logprobs: jax.Array,
+    num_steps: jax.Array | None = None,
 ) -> tuple[DecodeBlock, Blocks, Blocks]:
-    """Decodes n tokens in each row.
+    """Decodes n tokens in each row, or fewer.
 
     The steps attend to and write into `gathered`; the new entries go to the pool once, at the end.
 
@@ -120,11 +121,12 @@ def decode_block(
       settings: how each row samples.
       uniforms_nB: float32, the draws, from `sampling.uniforms`; n is the number of steps.
       wants_logprobs: bool, whether any row wants log-probabilities.
+      num_steps: int32, the tokens that are made, 1 to n; None = n.
 
     Returns:
-      The tokens, the pool, and `gathered` with the new tokens in it.
+      The tokens (-1: not made), the pool, and `gathered` with the new tokens in it.
     """
-    num_steps, slots = len(uniforms_nB), history_BS.shape[1]
+    most_steps, slots = len(uniforms_nB), history_BS.shape[1]
     row_numbers_B = jnp.arange(len(rows_B))
 
     def step(carry, uniforms_B):
@@ -137,18 +139,36 @@ def decode_block(
         history_BS = history_BS.at[row_numbers_B, lengths_B].set(token_B, mode="drop")
         return (blocks, history_BS, lengths_B + 1), DecodeBlock(token_B, *logprobs)
 
-    (gathered, _, _), block = lax.scan(step, (gathered, history_BS, lengths_B), uniforms_nB)
+    carry = gathered, history_BS, lengths_B
+    steps = most_steps if num_steps is None else num_steps
+    (gathered, _, _), block = _first_steps(step, carry, uniforms_nB, steps)
 
-    starts_B = jnp.clip(lengths_B - 1, 0, slots - num_steps)
+    # Slots beyond the tokens that were made get what no row reads.
+    starts_B = jnp.clip(lengths_B - 1, 0, slots - most_steps)
 
     def put(pooled, new):
         new_BGnK = jax.vmap(
-            lambda row_GSK, start: lax.dynamic_slice_in_dim(row_GSK, start, num_steps, axis=1)
+            lambda row_GSK, start: lax.dynamic_slice_in_dim(row_GSK, start, most_steps, axis=1)
         )(new, starts_B)
-        slots_Bn = starts_B[:, None] + jnp.arange(num_steps)[None]
+        slots_Bn = starts_B[:, None] + jnp.arange(most_steps)[None]
         return pooled.at[rows_B[:, None], :, slots_Bn].set(new_BGnK.swapaxes(1, 2))
 
     return block, jax.tree.map(put, pool, gathered), gathered
+
+
+def _first_steps(step, carry, inputs_n, num_steps):
+    """As `lax.scan`, but only so many steps; the outputs of the others are -1."""
+    outputs = jax.eval_shape(lambda: step(carry, inputs_n[0])[1])
+    made = jax.tree.map(lambda one: jnp.full((len(inputs_n), *one.shape), -1, one.dtype), outputs)
+
+    def next_step(state):
+        index, carry, made = state
+        carry, output = step(carry, inputs_n[index])
+        return index + 1, carry, jax.tree.map(lambda all, one: all.at[index].set(one), made, output)
+
+    state = jnp.int32(0), carry, made
+    _, carry, made = lax.while_loop(lambda state: state[0] < num_steps, next_step, state)
+    return carry, made
 
 
 @functools.partial(jax.jit, static_argnames=("config",))

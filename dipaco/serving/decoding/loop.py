@@ -21,10 +21,11 @@ import jax
 
 from dipaco.model.config import ModelConfig
 from dipaco.model.spec import Parts
-from dipaco.serving.decoding.batch import Batch, BatchRow, fetch_tokens, tokens_of
+from dipaco.serving.decoding.batch import Batch, BatchRow, fetch_tokens, grammar_of, tokens_of
 from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment
 from dipaco.serving.decoding.decode import DecodeBlock
 from dipaco.serving.decoding.fairness import RowShares, has_room
+from dipaco.serving.decoding.grammar import Grammars, GrammarState
 from dipaco.serving.decoding.limits import LoopLimits, check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
 from dipaco.serving.decoding.mixing import LevelShape
@@ -47,6 +48,7 @@ class Loop:
         *,
         limits: LoopLimits | None = None,
         levels: Sequence[LevelShape] | None = None,
+        grammars: Grammars | None = None,
     ):
         """
         Args:
@@ -58,7 +60,9 @@ class Loop:
           limits: how much it holds at once.
           levels: of the paths, which share modules as the same objects. None: each path has steps
             of its own.
+          grammars: for requests with a schema; None = there are no such.
         """
+        self._grammars = grammars
         self.config, self.limits = config, limits or LoopLimits()
         self._parts_of = parts_of
         self._lock = threading.Condition()  # of the four below
@@ -223,7 +227,11 @@ class Loop:
                     )  # the whole step fails, and it waits for the next
                 raise
             try:
-                row, assignment = self._add_row(batch, stream)
+                grammar = grammar_of(stream, self._grammars)
+                if grammar is not None and grammar.is_complete:
+                    self._end(stream, Finish("stop"))  # by tokens it made before, elsewhere
+                    continue
+                row, assignment = self._add_row(batch, stream, grammar)
             except Exception as error:
                 self._end(stream, Finish("error", error))
                 continue
@@ -240,14 +248,16 @@ class Loop:
             self._batches[key] = Batch(pinned.enter_context(self._parts_of(*key)), pinned)
         return self._batches[key]
 
-    def _add_row(self, batch: Batch, stream: Stream) -> tuple[BatchRow, RowAssignment]:
+    def _add_row(
+        self, batch: Batch, stream: Stream, grammar: GrammarState | None
+    ) -> tuple[BatchRow, RowAssignment]:
         request = stream.request
         max_tokens = len(request.prompt_ids) + request.max_new_tokens
         max_tokens = min(max_tokens, self.config.max_length)
         row_uniforms = uniforms(request.seed, max_tokens + self.limits.steps_per_block)
         tokens = [*request.prompt_ids, *stream.made_ids]
         assignment = self._pool.allocate(key_of(stream), tokens)
-        row = BatchRow(stream, assignment.pool_row, tokens, max_tokens, row_uniforms)
+        row = BatchRow(stream, assignment.pool_row, tokens, max_tokens, row_uniforms, grammar)
         batch.rows.append(row)
         return row, assignment
 

@@ -62,10 +62,12 @@ class Mixer:
     def divide(self, batches: Mapping[PathKey, Batch]) -> list[list[Batch]]:
         """Batches with rows, those that share a step side by side."""
         by_release: dict[str, list[Batch]] = {}
-        for (release, _), batch in batches.items():
-            if batch.rows:
-                by_release.setdefault(release, []).append(batch)
         steps: list[list[Batch]] = []
+        for (release, _), batch in batches.items():
+            if any(row.grammar is not None for row in batch.rows):
+                steps.append([batch])  # its block has one step, which others need not wait for
+            elif batch.rows:
+                by_release.setdefault(release, []).append(batch)
         for together in by_release.values():
             is_sooner = len(together) > 1 and self._is_sooner(together)
             steps += [together] if is_sooner else [[batch] for batch in together]

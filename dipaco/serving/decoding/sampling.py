@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from dipaco.errors import BadSetting
+from dipaco.serving.decoding.grammar import ALL, WORD_BITS, all_allowed
 
 MAX_STOP_IDS = 40  # of one row
 MAX_BIASES = 300  # of one row, as at OpenAI
@@ -68,6 +69,7 @@ class RowSettings(NamedTuple):
     prompt_B: np.ndarray  # tokens of the prompt, which these two penalties do not count
     bias_ids_BM: np.ndarray  # filled up with `NO_ID`
     bias_BM: np.ndarray
+    allowed_BW: np.ndarray  # a bit for each token, from `grammar.all_allowed`
 
 
 class EarliestStop(NamedTuple):
@@ -81,8 +83,11 @@ def stack_settings(
     settings: Sequence[SamplingSettings],
     stops: Sequence[EarliestStop] = (),
     prompt_lengths: Sequence[int] = (),
+    allowed_BW: np.ndarray | None = None,
 ) -> RowSettings:
-    """The settings of several rows as arrays; `stops` and `prompt_lengths` are of the first."""
+    """The settings of several rows as arrays; `stops` and `prompt_lengths` are of the first.
+    `allowed_BW` None: no row has a grammar.
+    """
 
     def floats(field):
         return np.array([getattr(row, field) for row in settings], np.float32)
@@ -108,6 +113,7 @@ def stack_settings(
         prompt_B=prompt_B,
         bias_ids_BM=bias_ids_BM,
         bias_BM=bias_BM,
+        allowed_BW=all_allowed(len(settings), 0) if allowed_BW is None else allowed_BW,
         temperature_B=floats("temperature"),
         top_k_B=np.array([row.top_k for row in settings], np.int32),
         top_p_B=floats("top_p"),
@@ -148,8 +154,8 @@ def sample(
     """The next token of each row, int32 [B].
 
     As in `transformers`: bias and penalties first, then temperature, top-k, top-p of what top-k
-    left, min-p; a row that is too short to end loses its stop tokens before all that. Ties with the
-    last token kept are kept.
+    left, min-p; before all that a row loses what its grammar does not allow and, if it is too short
+    to end, its stop tokens. Ties with the last token kept are kept.
 
     Args:
       logits_VB: float32, a column for each row.
@@ -164,6 +170,12 @@ def sample(
         lambda: _adjust(logits_VB, rows, history_BS, lengths_B),
         lambda: logits_VB,
     )
+    if rows.allowed_BW.size:
+        logits_VB = lax.cond(
+            jnp.any(rows.allowed_BW != ALL),
+            lambda: _only_allowed(logits_VB, rows.allowed_BW),
+            lambda: logits_VB,
+        )
     is_short_B = lengths_B < rows.shortest_B
     logits_VB = lax.cond(
         jnp.any(is_short_B),
@@ -212,6 +224,13 @@ def log_probabilities(
     chosen_B = jnp.take_along_axis(logits_VB, token_B[None], axis=0)[0] - total_B
     top_BN, tokens_BN = lax.top_k(logits_VB.T, num_top)
     return chosen_B, tokens_BN, top_BN - total_B[:, None]
+
+
+def _only_allowed(logits_VB, allowed_BW):
+    shifts_11b = jnp.arange(WORD_BITS, dtype=jnp.uint32)[None, None]
+    bits_BWb = (allowed_BW[:, :, None] >> shifts_11b) & 1
+    is_allowed_BV = bits_BWb.reshape(len(allowed_BW), -1)[:, : logits_VB.shape[0]] == 1
+    return jnp.where(is_allowed_BV.T, logits_VB, -jnp.inf)
 
 
 def _without_stops(logits_VB, stop_ids_BM, is_short_B):

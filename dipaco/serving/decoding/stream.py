@@ -24,6 +24,7 @@ class GenerationRequest:
     stop_ids: frozenset[int] = frozenset()  # tokens that end it; the last token of the stream
     min_new_tokens: int = 0  # before it may end by one of them
     num_logprobs: int | None = None  # None = none; k = the chosen token's and the k likeliest
+    schema: str | None = None  # JSON schema that the text obeys (`grammar`); None = any text
     prompt_logprobs: bool = False  # also of the prompt's own tokens (`echo`)
 
 

@@ -10,6 +10,7 @@ tokens that the router reads.
 """
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -27,6 +28,7 @@ from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.metrics import Metrics
+from dipaco.serving.http.vllm_metrics import RequestTimes
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 from dipaco.serving.text import TextPiece, TextWriter, WrittenToken
@@ -54,6 +56,7 @@ class GenerationParams:
     stops: tuple[str, ...] = ()  # strings that end a choice
     stop_ids: frozenset[int] = frozenset()  # tokens that end a choice
     min_new_tokens: int = 0  # before one of them may end it
+    schema: str | None = None  # JSON schema that the text obeys
     num_logprobs: int | None = None
     has_echo: bool = False  # the text begins with the prompt
     is_path_given: bool = False  # by the request: never routed, never re-routed
@@ -82,6 +85,7 @@ class _Choice:
         self.leaves_path = asyncio.Event()
         self.is_over = False
         self.is_echoed = False
+        self.times: RequestTimes | None = None  # until it is over
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -93,6 +97,7 @@ class Answer:
 
     Args:
       service, admission, metrics: shared by all answers.
+      model: by the name that was asked for.
       served: the release that it begins and ends in.
       prompts: at least one.
       params: what to generate for each.
@@ -107,6 +112,7 @@ class Answer:
         service: Service,
         admission: RequestAdmission,
         metrics: Metrics,
+        model: str,
         served: ServedRelease,
         prompts: list[Prompt],
         params: GenerationParams,
@@ -131,6 +137,9 @@ class Answer:
         self._bridge: EventBridge[tuple[_Choice, int, Token | Finish]] = EventBridge()
         self._admitted = contextlib.ExitStack()
         self._admitted.enter_context(admission.admitted(len(self._choices), client))
+        self._model, self._requests = model, metrics.requests
+        for choice in self._choices:
+            choice.times = self._requests.begin(model, len(choice.prompt.ids))
         self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
 
     @property
@@ -144,6 +153,8 @@ class Answer:
         for task in self._tasks:
             task.cancel()
         self._tasks = []
+        for choice in self._choices:
+            self._end_times(choice, "abort")
         self._admitted.close()
         self._metrics.prompt_tokens.inc(self.prompt_tokens)
         self._metrics.completion_tokens.inc(self.completion_tokens)
@@ -157,11 +168,14 @@ class Answer:
         num_open = len(self._choices)
         while num_open:
             events = []
-            for choice, num_moves, item in await self._bridge.take():
+            items = await self._bridge.take()
+            self._time(items)
+            for choice, num_moves, item in items:
                 if choice.is_over or num_moves != choice.num_moves:
                     continue  # made before the loop saw that the stream was cancelled
                 event = self._event_of(choice, item)
                 if event.finish_reason:
+                    self._end_times(choice, event.finish_reason)
                     choice.is_over = True
                     choice.leaves_path.set()
                     num_open -= 1
@@ -170,6 +184,24 @@ class Answer:
                 events.append(event)
             if events := _joined(events):
                 yield events
+
+    def _time(self, items: list[tuple[_Choice, int, Token | Finish]]) -> None:
+        """Measures when tokens come; those of one choice that come together are one piece."""
+        if not self._params.max_new_tokens:
+            return
+        numbers = collections.Counter(
+            choice
+            for choice, num_moves, item in items
+            if isinstance(item, Token) and num_moves == choice.num_moves
+        )
+        for choice, number in numbers.items():
+            if choice.times is not None:
+                self._requests.add_tokens(self._model, choice.times, number)
+
+    def _end_times(self, choice: _Choice, reason: str) -> None:
+        if choice.times is not None:
+            self._requests.end(self._model, choice.times, reason)
+            choice.times = None
 
     async def _run(self, choice: _Choice) -> None:
         """Holds what a choice needs until it is over, path after path."""
@@ -225,6 +257,7 @@ class Answer:
                 client=self._client,
                 seed=choice.seed,
                 stop_ids=params.stop_ids,
+                schema=params.schema,
                 num_logprobs=params.num_logprobs,
                 prompt_logprobs=self._echoes_logprobs and not choice.is_echoed,
             ),

@@ -19,6 +19,7 @@ from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.answer import Answer
 from dipaco.serving.http.cards import model_entry, path_list
 from dipaco.serving.http.chat_template import ChatTemplate
+from dipaco.serving.http.embeddings import EmbeddingRequest, embed
 from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.protocol import (
@@ -85,6 +86,7 @@ class _Application:
             ("/v1/completions", "POST", self._completions, True),
             ("/v1/chat/completions", "POST", self._chat_completions, True),
             ("/v1/route", "POST", self._route, True),
+            ("/v1/embeddings", "POST", self._embeddings, True),
             ("/tokenize", "POST", self._tokenize, True),
             ("/detokenize", "POST", self._detokenize, True),
             ("/v1/models", "GET", self._models, True),
@@ -159,24 +161,23 @@ class _Application:
 
     async def _completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, CompletionRequest)
-        parsed = await self._parsed(body.model, parse_completion, self._service, body)
+        parsed = await self._parsed(parse_completion, self._service, body)
         answer_format = CompletionFormat(body.model, parsed.served.digest, body.logprobs)
         return await self._respond(request, body, parsed, answer_format)
 
     async def _chat_completions(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, ChatRequest)
-        chat = self._settings.chat
-        parsed = await self._parsed(body.model, parse_chat, self._service, chat, body)
+        parsed = await self._parsed(parse_chat, self._service, self._settings.chat, body)
         answer_format = ChatFormat(body.model, parsed.served.digest, bool(body.logprobs))
         return await self._respond(request, body, parsed, answer_format)
 
     async def _parsed(
-        self, model: str, parse: Callable[..., ParsedRequest], *arguments: object
+        self, parse: Callable[..., ParsedRequest], *arguments: object
     ) -> ParsedRequest:
         with self._metrics.routing.time():
             parsed = await asyncio.to_thread(parse, *arguments)
         for prompt in parsed.prompts:
-            self._metrics.prompts.labels(model, prompt.choice.path).inc()
+            self._metrics.prompts.labels(parsed.model, prompt.choice.path).inc()
         return parsed
 
     async def _respond(
@@ -220,6 +221,10 @@ class _Application:
             release=served.digest,
             seconds=time.monotonic() - started,
         )
+
+    async def _embeddings(self, request: Request) -> Response:
+        body = await read_body(request, self._settings.max_body_bytes, EmbeddingRequest)
+        return _json(await asyncio.to_thread(embed, self._service, body))
 
     async def _tokenize(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, TokenizeRequest)

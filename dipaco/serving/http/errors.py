@@ -9,6 +9,7 @@ from dipaco.runs.errors import NotAllPaths
 from dipaco.serving.errors import (
     ContextTooLong,
     EmptyPrompt,
+    GrammarFailed,
     LoopStopping,
     NoReplica,
     NoSuchModel,
@@ -78,6 +79,8 @@ def api_error_of(error: Exception) -> ApiError:
             return ApiError(503, str(error), param="path", code="path_too_large")
         case NoSuchModel():
             return ApiError(404, str(error), param="model", code="model_not_found")
+        case GrammarFailed():
+            return ApiError(400, str(error), param="response_format", code="grammar_failed")
         case EmptyPrompt():
             return ApiError(400, str(error), param="prompt")
         case ContextTooLong():

@@ -1,4 +1,6 @@
-"""Metrics for Prometheus: counters of the HTTP server, and the statistics of cache and loop."""
+"""Metrics for Prometheus: counters of the HTTP server, and the statistics of cache and loop. What
+vLLM has as well is given a second time, under its names.
+"""
 
 from collections.abc import Iterator
 
@@ -6,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from dipaco.serving.http.vllm_metrics import VllmCollector, VllmMetrics
 from dipaco.serving.service import Service
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -39,10 +42,12 @@ class Metrics:
         self.first_token = histogram("first_token", "From the parsed request to its first token.")
         self.routing = histogram("routing", "Tokenizing and routing the prompts of one request.")
         self.cold_path = histogram("cold_path", "Reading a path that was not in memory.")
+        self.requests = VllmMetrics(registry)
 
     def watch(self, service: Service) -> None:
         """Adds the statistics of its cache, loop and release."""
         self._registry.register(_ServiceCollector(service))
+        self._registry.register(VllmCollector(service, self.requests))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

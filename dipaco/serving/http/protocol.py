@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from dipaco.serving.decoding.sampling import MAX_BIASES
+from dipaco.serving.http.response_format import ResponseFormat
 
 MAX_STOPS = 16  # strings; OpenAI takes 4
 MAX_CHOICES = 128  # prompts x n of one request
@@ -66,6 +67,7 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     frequency_penalty: Penalty | None = None
     logit_bias: Biases | None = None
     path: Index | None = None  # use this path and do not ask the router
+    response_format: ResponseFormat | None = None  # of the text that is made
 
 
 class CompletionRequest(CommonRequest):
@@ -85,12 +87,6 @@ class TextPart(Struct, kw_only=True, forbid_unknown_fields=True):
 
     type: Literal["text"]
     text: str
-
-
-class TextFormat(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The format of an answer; only text is supported."""
-
-    type: Literal["text"]
 
 
 class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -115,7 +111,6 @@ class ChatRequest(CommonRequest):
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
     # Text in, text out, and no tools:
-    response_format: TextFormat | None = None
     modalities: list[Literal["text"]] | None = None
     tools: NoItems | None = None
     tool_choice: Literal["none", "auto"] | None = None

@@ -26,6 +26,7 @@ from dipaco.serving.http.protocol import (
     CommonRequest,
     CompletionRequest,
 )
+from dipaco.serving.http.structured import schema_of
 from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 
@@ -36,6 +37,7 @@ MIN_TOP_P = 1e-6  # stands for 0: only the likeliest token
 class ParsedRequest(NamedTuple):
     """A request with its prompts routed."""
 
+    model: str
     served: ServedRelease
     prompts: list[Prompt]
     params: GenerationParams
@@ -49,7 +51,7 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
         _refuse("best_of", f"`best_of` is {body.best_of} and `n` is {n}. Leave `best_of` out.")
     if body.max_tokens == 0 and not body.echo:
         _refuse("max_tokens", "`max_tokens` is 0: nothing would be returned. Ask for 1, or `echo`.")
-    prompts = _prompt_list(body.prompt)
+    prompts = prompt_list(body.prompt, "prompt")
     if len(prompts) * n > MAX_CHOICES:
         problem = f"{len(prompts)} prompts with `n` = {n} are too many: at most {MAX_CHOICES}."
         _refuse("prompt" if n == 1 else "n", problem)
@@ -61,7 +63,7 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
         **_common_params(service, body, n, max_tokens, service.stop_ids),
     )
     routed = [_prompt(service, served, prompt, body.path) for prompt in prompts]
-    return ParsedRequest(served, routed, params)
+    return ParsedRequest(body.model, served, routed, params)
 
 
 def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -> ParsedRequest:
@@ -94,7 +96,7 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
     asked = routed_text(body.messages, is_latest=is_rerouted)
     (asked_ids,) = service.tokenizer.encode([asked or text])
     prompt = _routed(service, served, text, ids, body.path, asked_ids)
-    return ParsedRequest(served, [prompt], params)
+    return ParsedRequest(body.model, served, [prompt], params)
 
 
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
@@ -149,6 +151,7 @@ def _common_params(
         "stop_ids": frozenset(body.stop_token_ids or ())
         | (frozenset() if body.ignore_eos else stop_ids),
         "min_new_tokens": min_tokens,
+        "schema": schema_of(service.grammars, body.response_format),
     }
 
 
@@ -179,14 +182,14 @@ def _sampling(body: CommonRequest, vocab_size: int) -> SamplingSettings:
         raise ApiError(400, str(error), param=str(error.values["name"])) from error
 
 
-def _prompt_list(prompt: str | list) -> list[str | list[int]]:
-    """One or several prompts as a list."""
+def prompt_list(prompt: str | list, param: str) -> list[str | list[int]]:
+    """One or several prompts as a list. Raises `ApiError`."""
     if isinstance(prompt, str):
         return [prompt]
     kinds = {type(item) for item in prompt}
     if len(kinds) != 1:
         what = "an empty list" if not prompt else "a mixture of texts and tokens"
-        _refuse("prompt", f"The prompt is {what}. Give a text, texts, token ids, or lists of them.")
+        _refuse(param, f"The {param} is {what}. Give a text, texts, token ids, or lists of them.")
     return [prompt] if kinds == {int} else prompt
 
 

@@ -1,0 +1,40 @@
+"""`response_format` of a request -> the JSON schema that its answers obey, checked beforehand."""
+
+import msgspec
+
+from dipaco.serving.decoding.grammar import ANY_OBJECT, Grammars
+from dipaco.serving.http.errors import ApiError
+from dipaco.serving.http.response_format import ObjectFormat, ResponseFormat, SchemaFormat
+
+PARAM = "response_format"
+
+
+def schema_of(grammars: Grammars, wanted: ResponseFormat | None) -> str | None:
+    """The schema as JSON; None = any text. Raises `ApiError`."""
+    match wanted:
+        case SchemaFormat():
+            schema, param = wanted.json_schema.schema, f"{PARAM}.json_schema.schema"
+            text = ANY_OBJECT if schema is None else msgspec.json.encode(schema).decode()
+        case ObjectFormat():
+            text, param = ANY_OBJECT, PARAM
+        case _:
+            return None
+    try:
+        problem = grammars.problem_of(text)
+    except ImportError as error:
+        raise ApiError(
+            400,
+            "This server cannot make structured output: the package `llguidance` is not installed "
+            "there. Leave `response_format` out.",
+            param=PARAM,
+            code="not_installed",
+        ) from error
+    if problem:
+        sentence = " ".join(problem.split())[:500].rstrip(".")
+        raise ApiError(
+            400,
+            f"The JSON schema cannot be used: {sentence}. Change the schema.",
+            param=param,
+            code="invalid_json_schema",
+        )
+    return text

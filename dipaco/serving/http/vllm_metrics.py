@@ -1,0 +1,133 @@
+"""Requests and their latencies under the names of vLLM, so that its dashboards show this server.
+
+As in vLLM a request is one choice: one prompt with `n` 4 counts as four. Only what has the same
+meaning here is given. Names and labels: vLLM, `vllm/v1/metrics/loggers.py`.
+"""
+
+import collections
+import time
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from dipaco.serving.service import Service
+
+LABELS = ("model_name", "engine")
+ENGINE = "0"  # vLLM numbers its engines; a server here is one
+FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5)
+BETWEEN_TOKENS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1)
+REQUEST = (0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0)
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+
+
+class RequestTimes:
+    """When the tokens of one request came."""
+
+    def __init__(self) -> None:
+        self.begun_seconds = self.latest_seconds = time.monotonic()
+        self.num_tokens = 0
+
+
+class VllmMetrics:
+    """Counters and histograms of requests; used in the event loop only."""
+
+    def __init__(self, registry: CollectorRegistry):
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(f"vllm:{name}", help_text, (*LABELS, *labels), registry=registry)
+
+        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"vllm:{name}", help_text, LABELS, registry=registry, buckets=buckets)
+
+        self.num_open: collections.Counter[str] = collections.Counter()  # requests, by model
+        self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
+        self._generation_tokens = counter("generation_tokens", "Tokens made.")
+        self._success = counter(
+            "request_success", "Requests that have ended, by how.", "finished_reason"
+        )
+        self._first_token = histogram(
+            "time_to_first_token_seconds", "From a request to its first token.", FIRST_TOKEN
+        )
+        between = "Between two tokens; those that come together share the time since the last."
+        self._between_tokens = [
+            histogram(name, between, BETWEEN_TOKENS + REQUEST[3:])
+            for name in ("inter_token_latency_seconds", "time_per_output_token_seconds")
+        ]
+        self._latency = histogram(
+            "e2e_request_latency_seconds", "From a request to its last token.", REQUEST
+        )
+        self._prompt_lengths = histogram("request_prompt_tokens", "Tokens of a prompt.", TOKENS)
+        self._lengths = histogram("request_generation_tokens", "Tokens made in a request.", TOKENS)
+
+    def begin(self, model: str, prompt_tokens: int) -> RequestTimes:
+        """A request with so many tokens has come."""
+        self.num_open[model] += 1
+        self._prompt_tokens.labels(model, ENGINE).inc(prompt_tokens)
+        self._prompt_lengths.labels(model, ENGINE).observe(prompt_tokens)
+        return RequestTimes()
+
+    def add_tokens(self, model: str, times: RequestTimes, number: int) -> None:
+        """So many tokens of a request have come, together."""
+        now = time.monotonic()
+        since = now - times.latest_seconds
+        times.latest_seconds = now
+        self._generation_tokens.labels(model, ENGINE).inc(number)
+        if not times.num_tokens:
+            self._first_token.labels(model, ENGINE).observe(since)
+            since = 0.0  # the others of the first block came with the first token
+        later = number - (not times.num_tokens)
+        times.num_tokens += number
+        for histogram in self._between_tokens:
+            child = histogram.labels(model, ENGINE)
+            for _ in range(later):
+                child.observe(since / later)
+
+    def end(self, model: str, times: RequestTimes, reason: str) -> None:
+        """A request has ended: by `stop` or `length`, or else it was given up (`abort`)."""
+        self.num_open[model] -= 1
+        self._success.labels(model, ENGINE, reason).inc()
+        self._lengths.labels(model, ENGINE).observe(times.num_tokens)
+        if reason != "abort":
+            seconds = time.monotonic() - times.begun_seconds
+            self._latency.labels(model, ENGINE).observe(seconds)
+
+
+class VllmCollector(Collector):
+    """What the loop does now, read at each scrape."""
+
+    def __init__(self, service: Service, metrics: VllmMetrics):
+        self._service, self._metrics = service, metrics
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        loop = self._service.loop.stats()
+        running: collections.Counter[str] = collections.Counter()
+        for (release, _), rows in loop.rows_per_path.items():
+            for model in self._service.models:
+                if model.releases.find(release) is not None:
+                    running[model.name] += rows
+        capacity = self._service.settings.limits.rows * max(1, loop.num_replicas or 1)
+        gauges = {
+            "num_requests_running": ("Requests being decoded.", running),
+            "num_requests_waiting": (
+                "Requests that wait, for a row or for their path.",
+                {
+                    model.name: max(0, self._metrics.num_open[model.name] - running[model.name])
+                    for model in self._service.models
+                },
+            ),
+            "kv_cache_usage_perc": (
+                "Rows of the cache in use; 1 = all.",
+                {model.name: running.total() / capacity for model in self._service.models},
+            ),
+        }
+        for name, (help_text, of_models) in gauges.items():
+            family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=LABELS)
+            for model in self._service.models:
+                family.add_metric((model.name, ENGINE), of_models.get(model.name, 0))
+            yield family
+        preemptions = CounterMetricFamily(
+            "vllm:num_preemptions", "Times a row was paused for another client.", labels=LABELS
+        )
+        preemptions.add_metric((self._service.name, ENGINE), loop.num_paused)
+        yield preemptions

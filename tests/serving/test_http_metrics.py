@@ -1,0 +1,89 @@
+"""Metrics under vLLM's names: what its dashboards ask for is there, and counts this server."""
+
+import re
+
+import pytest
+
+pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from dipaco.serving.http.app import make_app
+
+# What the dashboard of vLLM's repository asks for, but for the times that are not measured here
+# (`examples/online_serving/prometheus_grafana/grafana.json`).
+ASKED_FOR = [
+    "vllm:e2e_request_latency_seconds_bucket",
+    "vllm:e2e_request_latency_seconds_sum",
+    "vllm:e2e_request_latency_seconds_count",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:time_per_output_token_seconds_bucket",
+    "vllm:time_per_output_token_seconds_sum",
+    "vllm:time_per_output_token_seconds_count",
+    "vllm:inter_token_latency_seconds_bucket",
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:time_to_first_token_seconds_bucket",
+    "vllm:time_to_first_token_seconds_sum",
+    "vllm:time_to_first_token_seconds_count",
+    "vllm:kv_cache_usage_perc",
+    "vllm:request_prompt_tokens_bucket",
+    "vllm:request_generation_tokens_bucket",
+    "vllm:request_success_total",
+]
+
+
+def samples(client):
+    """(name, other labels) -> value, of vLLM's names."""
+    text = client.get("/metrics").text
+    assert re.search(r"^dipaco_first_token_seconds_count", text, re.MULTILINE)
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith("vllm:")
+    }
+
+
+def test_what_dashboards_for_vllm_ask_for_counts_requests_by_model(service, prompts):
+    with TestClient(make_app(service)) as client:
+        body = {"model": "toy", "prompt": prompts[0], "max_tokens": 12, "temperature": 0}
+        answer = client.post("/v1/completions", json=body | {"n": 2}).json()
+        client.post("/v1/completions", json=body | {"model": "toy/dense", "stream": True})
+        found = samples(client)
+
+        def value(name, model="toy", **more):
+            labels = {"model_name": model, "engine": "0"} | more
+            return found[f"vllm:{name}", frozenset(labels.items())]
+
+        assert {name for name, _ in found} >= set(ASKED_FOR)
+        tokens = answer["usage"]["prompt_tokens"]
+        assert value("prompt_tokens_total") == 2 * tokens, "a request is a choice"
+        assert value("generation_tokens_total") == 24
+        assert value("generation_tokens_total", "toy/dense") == 12
+        assert value("request_success_total", finished_reason="length") == 2
+        assert value("time_to_first_token_seconds_count") == 2
+        assert value("inter_token_latency_seconds_count") == 22
+        assert value("time_per_output_token_seconds_count", "toy/dense") == 11
+        assert value("request_generation_tokens_sum") == 24
+        assert value("e2e_request_latency_seconds_count") == 2
+        whole = value("e2e_request_latency_seconds_sum")
+        parts = value("time_to_first_token_seconds_sum") + value("inter_token_latency_seconds_sum")
+        assert 0 < parts <= whole
+        assert value("num_requests_running") == value("num_requests_waiting") == 0
+        assert value("kv_cache_usage_perc") == 0
+
+
+def test_a_request_that_fails_is_aborted_and_no_longer_open(service, prompts, monkeypatch):
+    with TestClient(make_app(service), raise_server_exceptions=False) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(service.loop, "submit", lambda *_: 1 / 0)
+            body = {"model": "toy", "prompt": prompts[0], "n": 3}
+            assert client.post("/v1/completions", json=body).status_code == 500
+        found = samples(client)
+        labels = frozenset({"model_name": "toy", "engine": "0"}.items())
+        aborted = labels | {("finished_reason", "abort")}
+        assert found["vllm:request_success_total", aborted] == 3
+        assert found["vllm:num_requests_waiting", labels] == 0

@@ -1,0 +1,258 @@
+"""Structured output: every text obeys its schema, drawn or greedy, streamed or whole."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco.model.lm import forward
+
+pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
+pytest.importorskip("llguidance", reason="it is in the `serve` extra")
+
+from starlette.testclient import TestClient
+
+from dipaco.serving.decoding.grammar import Grammars, GrammarState, GrammarVocabulary
+from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.decoding.stream import Finish, GenerationRequest
+from dipaco.serving.errors import GrammarFailed
+from dipaco.serving.http.app import HttpSettings, make_app
+from dipaco.serving.http.chat_template import ChatTemplate
+from tests.support.serving_rig import error_of
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "integer", "minimum": 0, "maximum": 999},
+        "b": {"enum": ["ja", "no"]},
+        "c": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+    },
+    "required": ["a", "b", "c"],
+    "additionalProperties": False,
+}
+
+
+BODY = {"model": "toy", "prompt": "jiji", "max_tokens": 60}
+
+
+def format_of(schema=SCHEMA):
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+def ask(client, **body):
+    body = {
+        "model": "toy",
+        "prompt": "jiji",
+        "max_tokens": 60,
+        "response_format": format_of(),
+    } | body
+    answer = client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def is_valid(text):
+    found = json.loads(text)
+    return (
+        list(found) == ["a", "b", "c"]
+        and type(found["a"]) is int
+        and 0 <= found["a"] <= 999
+        and found["b"] in ("ja", "no")
+        and len(found["c"]) <= 2
+        and {type(each) for each in found["c"]} <= {bool}
+    )
+
+
+def test_every_draw_obeys_the_schema(client):
+    answer = ask(client, n=32, temperature=1.5, seed=1)
+    texts = [choice["text"] for choice in answer["choices"]]
+    assert all(map(is_valid, texts)), texts
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"stop"}
+    assert len(set(texts)) > 10
+    assert [choice["text"] for choice in ask(client, n=32, temperature=1.5, seed=1)["choices"]] == (
+        texts
+    )
+    assert answer["usage"]["completion_tokens"] < 32 * 50
+
+
+def test_a_greedy_text_takes_the_likeliest_token_that_the_schema_allows(client, service):
+    answer = ask(client, temperature=0)
+    release = service.releases.current.release
+    parts = service.run.path_of(release, answer["choices"][0]["path"])
+    full = jax.jit(lambda parts, tokens: forward(service.model, parts, tokens)[0])
+    ids = service.tokenizer.encode(["jiji"])[0].tolist()
+    num_prompt = len(ids)
+    state = service.grammars.begin(json.dumps(SCHEMA), [], service.stop_ids)
+    while not state.is_complete:
+        tokens = np.zeros((1, service.model.max_length), np.int32)
+        tokens[0, : len(ids)] = ids
+        logits = np.array(full(parts, tokens)[0, len(ids) - 1])
+        bits = np.unpackbits(state.allowed_W.view(np.uint8), bitorder="little")[: len(logits)]
+        ids.append(int(np.argmax(np.where(bits, logits, -np.inf))))
+        state.add(ids[-1])
+    assert answer["choices"][0]["text"] == service.tokenizer.decode(ids[num_prompt:])
+    assert answer["usage"]["completion_tokens"] == len(ids) - num_prompt
+    assert is_valid(answer["choices"][0]["text"])
+
+
+def test_streams_stops_and_fewest_tokens_work_with_a_schema(client):
+    whole = ask(client, temperature=0)["choices"][0]["text"]
+    body = {"model": "toy", "prompt": "jiji", "max_tokens": 60, "response_format": format_of()}
+    answer = client.post("/v1/completions", json=body | {"temperature": 0, "stream": True})
+    *events, end = [line[6:] for line in answer.text.split("\n\n") if line]
+    choices = [json.loads(event)["choices"][0] for event in events]
+    assert end == "[DONE]"
+    assert "".join(choice["text"] for choice in choices) == whole
+    assert choices[-1]["finish_reason"] == "stop"
+    (stopped,) = ask(client, temperature=0, stop='"b"')["choices"]
+    assert (stopped["text"], stopped["finish_reason"]) == (whole[: whole.find('"b"')], "stop")
+    # The text ends where the schema ends it, however many tokens are wanted.
+    for more in ({"min_tokens": 55}, {"ignore_eos": True}, {"logprobs": 2}):
+        assert ask(client, temperature=0, **more)["choices"][0]["text"] == whole
+    (cut,) = ask(client, temperature=0, max_tokens=3)["choices"]
+    assert cut["finish_reason"] == "length"
+    assert whole.startswith(cut["text"])
+
+
+def test_any_object_begins_as_one_and_other_rows_of_the_step_are_as_alone(client, service):
+    (choice,) = ask(client, response_format={"type": "json_object"}, seed=3)["choices"]
+    assert choice["text"].startswith("{")
+    if choice["finish_reason"] == "stop":
+        assert isinstance(json.loads(choice["text"]), dict)
+
+    def submit(schema):
+        request = GenerationRequest(
+            prompt_ids=(40, 41, 42),
+            path=1,
+            release=service.releases.current.digest,
+            max_new_tokens=20,
+            sampling=SamplingSettings(temperature=1.0),
+            seed=5,
+            schema=schema,
+        )
+        return service.loop.submit(request)
+
+    def read(stream):
+        items = []
+        while not isinstance(item := stream.get(timeout_seconds=60), Finish):
+            items.append(item.id)
+        return items
+
+    alone = read(submit(None))
+    together = [submit(json.dumps(SCHEMA)), submit(None)]
+    assert read(together[1]) == alone
+    assert read(together[0]) != alone
+
+
+def test_a_text_that_goes_on_elsewhere_goes_on_in_its_grammar(service):
+    def made(made_ids):
+        prompt = (40, 41, 42)
+        request = GenerationRequest(
+            prompt_ids=(*prompt, *made_ids),
+            num_given=len(prompt),
+            path=1,
+            release=service.releases.current.digest,
+            max_new_tokens=50 - len(made_ids),
+            schema=json.dumps(SCHEMA),
+            stop_ids=service.stop_ids,
+        )
+        stream, items = service.loop.submit(request), list(made_ids)
+        while not isinstance(item := stream.get(timeout_seconds=60), Finish):
+            items.append(item.id)
+        return items, item
+
+    whole, end = made(())
+    assert end == Finish("stop")
+    for number in (1, 5, len(whole) - 1, len(whole)):
+        assert made(tuple(whole[:number])) == (whole, end)
+
+
+def test_a_grammar_that_fails_ends_its_own_text_with_a_sentence(client, monkeypatch):
+    def fail(self, token):
+        raise GrammarFailed(problem="too many states")
+
+    monkeypatch.setattr(GrammarState, "add", fail)
+    body = {"model": "toy", "prompt": "jiji", "response_format": format_of()}
+    message = error_of(client.post("/v1/completions", json=body), 400, "response_format")
+    assert "too many states" in message
+    assert client.get("/healthz").json()["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"type": "nope"}, "nope"),
+        ({"type": "object", "properties": 3}, "properties"),
+        ({"$ref": "#/nowhere"}, "nowhere"),
+        ({"type": "string", "pattern": "(("}, "regex"),
+        ({"not": {"type": "string"}}, "not"),
+        ({"enum": []}, ""),
+    ],
+    ids=str,
+)
+def test_a_schema_that_cannot_be_used_is_refused(client, schema, problem):
+    body = {"model": "toy", "prompt": "jiji", "response_format": format_of(schema)}
+    answer = client.post("/v1/completions", json=body)
+    assert problem in error_of(answer, 400, "response_format.json_schema.schema")
+
+
+def test_a_deep_schema_is_refused_and_a_wrong_format_named(client):
+    schema: dict = {"type": "integer"}
+    for _ in range(300):
+        schema = {"type": "array", "items": schema}
+    body = {"model": "toy", "prompt": "jiji", "response_format": format_of(schema)}
+    error_of(client.post("/v1/completions", json=body), 400)
+    for wrong, param in (
+        ({"type": "grammar"}, "response_format.type"),
+        ({"type": "json_schema"}, "response_format.json_schema"),
+        (
+            {"type": "json_schema", "json_schema": {"schema": {}}},
+            "response_format.json_schema.name",
+        ),
+        ("json", "response_format"),
+    ):
+        error_of(client.post("/v1/completions", json=body | {"response_format": wrong}), 400, param)
+
+
+def test_without_the_package_a_sentence_says_so(client, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    body = {"model": "toy", "prompt": "jiji", "response_format": format_of()}
+    message = error_of(client.post("/v1/completions", json=body), 400, "response_format")
+    assert "`llguidance`" in message
+
+
+def test_chats_are_structured_for_the_official_client(service, tmp_path):
+    openai = pytest.importorskip("openai", reason="the official client is in the `test` extra")
+    pydantic = pytest.importorskip("pydantic", reason="it comes with the official client")
+
+    class Answer(pydantic.BaseModel):
+        sure: bool
+        digits: int = pydantic.Field(ge=0, le=99)
+
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    chat = ChatTemplate(tmp_path / "chat_template.jinja", service.tokenizer.file)
+    with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
+        official = openai.OpenAI(
+            api_key="none", base_url="http://testserver/v1", http_client=client, max_retries=0
+        )
+        for seed in range(5):
+            completion = official.chat.completions.parse(
+                model="toy",
+                messages=[{"role": "user", "content": "jiji"}],
+                response_format=Answer,
+                seed=seed,
+            )
+            assert 0 <= completion.choices[0].message.parsed.digits <= 99
+
+
+def test_a_vocabulary_without_an_end_ends_with_the_grammar(service):
+    text = service.tokenizer.library.to_str()
+    grammars = Grammars(GrammarVocabulary(text, service.model.vocab_size, None))
+    state = grammars.begin('{"enum": [true, 17]}', [], frozenset())
+    for token in service.tokenizer.encode(["17"])[0].tolist():
+        assert not state.is_complete
+        state.add(token)
+    assert state.is_complete
