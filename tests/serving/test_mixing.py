@@ -34,7 +34,7 @@ def path_of(number):
 
 def batch_of(parts, num_rows):
     batch = Batch(parts)
-    batch.rows = [object()] * num_rows
+    batch.rows = [SimpleNamespace(grammar=None)] * num_rows
     return batch
 
 
