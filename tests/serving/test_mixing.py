@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+from types import SimpleNamespace
 
 import jax
 import numpy as np
