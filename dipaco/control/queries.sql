@@ -777,6 +777,10 @@ SELECT b.worker, b.address FROM swarm_backbones b JOIN workers w ON w.name = b.w
 WHERE b.arm = :arm AND b.subject IN (:subject, :other) AND w.state = 'here' AND w.is_silent = 0
 ORDER BY w.heartbeat DESC;
 
+-- swarm_addresses: of the live backbones of all paths
+SELECT b.address FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+WHERE w.state = 'here' AND w.is_silent = 0 ORDER BY b.worker;
+
 -- swarm_wants: whether a plain worker is to hand a path back to its backbones
 SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
 WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' AND w.is_silent = 0

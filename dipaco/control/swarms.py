@@ -125,6 +125,11 @@ class Swarms:
         return dict(self._database.rows("swarm_backbones", arm=arm, subject=first, other=second))
 
     @retried
+    def addresses(self) -> list[str]:
+        """Where volunteers reach the live backbones of all paths."""
+        return [address for (address,) in self._database.rows("swarm_addresses")]
+
+    @retried
     def wants(self, arm: str, path: int, worker: str) -> bool:
         """Whether a live backbone has volunteers for a path that `worker` trains without them."""
         values = {"arm": arm, "subject": str(path), "worker": worker}

@@ -75,6 +75,7 @@ def test_a_backbone_without_volunteers_leaves_its_path_and_takes_it_back(ledger)
     assert not swarms.wants("modular", 0, "plain")
     assert swarms.backbones("modular", 0) == {"back": "tcp://here:1"}
     assert swarms.backbones("modular", 0, is_manned=True) == {}
+    assert swarms.addresses() == ["tcp://here:1"], "to join there"
     swarms.put_backbone("back", "modular", 0, "tcp://here:1", is_manned=True)
     assert (claims("back"), claims("plain")) == (0, 1)
     assert swarms.wants("modular", 0, "plain")
@@ -83,6 +84,7 @@ def test_a_backbone_without_volunteers_leaves_its_path_and_takes_it_back(ledger)
     assert swarms.backbones("modular", 0, is_manned=False) == {}
     ledger.members.leave("back", "0")
     assert not swarms.wants("modular", 0, "plain")
+    assert swarms.addresses() == []
 
 
 def test_the_third_refused_session_of_a_credential_locks_it(ledger):
