@@ -38,9 +38,18 @@ from mutations.of_databases import MUTANTS as OF_DATABASES
 from mutations.of_looks import MUTANTS as OF_LOOKS
 from mutations.of_steps import MUTANTS as OF_STEPS
 from mutations.of_storms import MUTANTS as OF_STORMS
+from mutations.of_swarms import MUTANTS as OF_SWARMS
 from support.scratch import scratch
 
-MUTANTS = (*OF_CLAIMS, *OF_LOOKS, *OF_DATABASES, *OF_BYTES, *OF_STEPS, *OF_STORMS)
+MUTANTS = (
+    *OF_CLAIMS,
+    *OF_LOOKS,
+    *OF_DATABASES,
+    *OF_BYTES,
+    *OF_STEPS,
+    *OF_STORMS,
+    *OF_SWARMS,
+)
 HOME = Path(__file__).parents[1]
 PASSED, FAILED = 0, 1  # exit codes of pytest; any other: nothing was tested
 SECONDS = 600.0

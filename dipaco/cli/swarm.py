@@ -274,9 +274,7 @@ def _token(options: argparse.Namespace) -> int:
         _allow(opened, credential)
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(credential.certificate.not_after))
         print(f"{file}: {options.name} may take part until {until}. Keep it secret, as a key.")
-        addresses = [
-            address for one in opened.ledger.swarms.statuses() if (address := one["leader_address"])
-        ]
+        addresses = opened.ledger.swarms.addresses()
     for address in addresses:
         print(f"dipaco swarm join {address} --token {file}")
     return 0

@@ -814,8 +814,17 @@ DELETE FROM swarm_backbones WHERE worker = :worker;
 
 -- swarm_backbones: the live ones of a path, the newest heartbeat first
 SELECT b.worker, b.address FROM swarm_backbones b JOIN workers w ON w.name = b.worker
-WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' AND w.is_silent = 0
+WHERE b.arm = :arm AND b.subject IN (:subject, :other) AND w.state = 'here' AND w.is_silent = 0
 ORDER BY w.heartbeat DESC;
+
+-- swarm_addresses: of the live backbones of all paths
+SELECT b.address FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+WHERE w.state = 'here' AND w.is_silent = 0 ORDER BY b.worker;
+
+-- swarm_wants: whether a plain worker is to hand a path back to its backbones
+SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' AND w.is_silent = 0
+  AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker) LIMIT 1;
 
 -- put_swarm_step: a group step was taken; a step that was lost is taken again
 INSERT INTO swarm_steps (arm, path, step, lineage, loss, targets, seconds, blocks)

@@ -95,11 +95,18 @@ class Swarms:
         return [IssuedCredential(*row[:4], bool(row[4])) for row in rows]
 
     @retried
-    def put_backbone(self, worker: str, arm: str, path: int, address: str) -> None:
-        """Other workers leave this path to `worker` from now on, as long as it lives."""
+    def put_backbone(
+        self, worker: str, arm: str, path: int, address: str, *, is_manned: bool = True
+    ) -> None:
+        """Where `worker` is the backbone of a path.
+
+        Other workers leave the path to it from now on, as long as it lives and has volunteers
+        (`is_manned`). It claims no other path, and without volunteers none.
+        """
+        subject = str(path) if is_manned else _unmanned(path)
         with self._database.transaction():
             self._database.change(
-                "put_swarm_backbone", worker=worker, arm=arm, subject=str(path), address=address
+                "put_swarm_backbone", worker=worker, arm=arm, subject=subject, address=address
             )
 
     @retried
@@ -108,9 +115,25 @@ class Swarms:
             self._database.change("drop_swarm_backbone", worker=worker)
 
     @retried
-    def backbones(self, arm: str, path: int) -> dict[str, str]:
-        """Worker -> address of the live backbones; the newest heartbeat first."""
-        return dict(self._database.rows("swarm_backbones", arm=arm, subject=str(path)))
+    def backbones(self, arm: str, path: int, *, is_manned: bool | None = None) -> dict[str, str]:
+        """Worker -> address of the live backbones; the newest heartbeat first.
+
+        `is_manned`: only those with volunteers, or without; None = all.
+        """
+        subjects = str(path), _unmanned(path)
+        first, second = subjects if is_manned is None else (subjects[not is_manned],) * 2
+        return dict(self._database.rows("swarm_backbones", arm=arm, subject=first, other=second))
+
+    @retried
+    def addresses(self) -> list[str]:
+        """Where volunteers reach the live backbones of all paths."""
+        return [address for (address,) in self._database.rows("swarm_addresses")]
+
+    @retried
+    def wants(self, arm: str, path: int, worker: str) -> bool:
+        """Whether a live backbone has volunteers for a path that `worker` trains without them."""
+        values = {"arm": arm, "subject": str(path), "worker": worker}
+        return bool(self._database.rows("swarm_wants", **values))
 
     @retried
     def put_step(self, arm: str, path: int, step: GroupStep) -> None:
@@ -137,3 +160,8 @@ class Swarms:
             {"arm": arm, "path": path, "leader": leader, **json.loads(status)}
             for arm, path, leader, status in self._database.rows("swarm_status")
         ]
+
+
+def _unmanned(path: int) -> str:
+    """The subject of a backbone without volunteers: that of no task."""
+    return f"unmanned {path}"

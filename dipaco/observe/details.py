@@ -116,6 +116,8 @@ def _quorum(quorum: Mapping[str, Any]) -> Iterator[str]:
 def _swarm(swarm: Mapping[str, Any]) -> Iterator[str]:
     loss = "" if swarm["loss"] is None else f", loss {swarm['loss']:.3f}"
     state = "" if swarm["is_open"] else " (between two phases)"
+    if not swarm.get("is_manned", True):
+        state = " (no volunteers: left to plain workers)"
     yield (
         f"\nswarm of {swarm['arm']} path {swarm['path']}{state}: step {swarm['step']:,}, "
         f"{swarm['samples']} of {swarm['target']} samples, "

@@ -45,6 +45,7 @@ class LeaseRenewer:
         self._open_ledger, self._worker, self._lease_seconds = open_ledger, worker, lease_seconds
         self._claims: tuple[Claim, ...] = ()
         self._lost: set[Claim] = set()
+        self._wanted: set[Claim] = set()  # by the backbones of a path
         self._guard = threading.Lock()
         self._is_over = threading.Event()
         self._thread = threading.Thread(
@@ -66,18 +67,23 @@ class LeaseRenewer:
     def hold(self, *claims: Claim) -> None:
         """Sets the claims to renew from now on; none when their tasks are done."""
         with self._guard:
-            self._claims, self._lost = claims, set()
+            self._claims, self._lost, self._wanted = claims, set(), set()
             self._renewed_seconds = time.monotonic()
 
     def has_lost(self, claim: Claim) -> bool:
         """Whether a renewal was refused: another worker may have the task."""
         return claim in self._lost
 
+    def is_wanted(self, claim: Claim) -> bool:
+        """Whether volunteers have come for the path: the task is to be handed to their backbone."""
+        return claim in self._wanted
+
     def renew(self, ledger: Ledger) -> None:
         """One heartbeat: renews the claims, marks the worker alive, looks for leases of others that
-        have expired, reads the command.
+        have expired and for volunteers, reads the command.
         """
         self._renew_claims(ledger)
+        self._look_for_volunteers(ledger)
         self._is_replaced = not ledger.members.heartbeat(self._worker, str(Life.here()))
         ledger.queue.reap()
         self.receive(ledger.meta.command())
@@ -118,6 +124,19 @@ class LeaseRenewer:
             if claims is self._claims:
                 self._lost |= lost
                 self._renewed_seconds = now
+
+    def _look_for_volunteers(self, ledger: Ledger) -> None:
+        with self._guard:
+            claims = self._claims
+        wanted = {
+            claim
+            for claim in claims
+            if claim.task.kind == "train"
+            and ledger.swarms.wants(claim.task.arm, claim.task.path, self._worker)
+        }
+        with self._guard:
+            if claims is self._claims:
+                self._wanted = wanted
 
     def receive(self, command: RunCommand) -> None:
         """Takes over a command.

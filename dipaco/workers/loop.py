@@ -281,7 +281,7 @@ class Worker:
             for claim in claims:
                 if self._renewer.has_lost(claim):
                     raise ClaimLost(task=claim.task)
-            return self._should_stop
+            return self._should_stop or any(map(self._renewer.is_wanted, claims))
 
         return should_stop
 

@@ -55,6 +55,38 @@ def test_backbones_that_left_do_not_count(ledger):
     assert swarms.backbones("modular", 0) == {"other": "tcp://here:1"}
 
 
+def test_a_backbone_without_volunteers_leaves_its_path_and_takes_it_back(ledger):
+    swarms = ledger.swarms
+    for number, name in enumerate(("back", "plain")):
+        ledger.members.join(name, life=str(number), **HERE)
+    with ledger._database.transaction():
+        for path in (0, 1):
+            values = {"kind": "train", "arm": "modular", "subject": str(path), "phase": 0}
+            ledger._database.change("add_task", **values, priority=path)
+
+    def claims(worker):
+        found = ledger.queue.claim(worker, ("train",))
+        if found is not None:
+            ledger.queue.give_back(found)
+        return None if found is None else found.task.path
+
+    swarms.put_backbone("back", "modular", 0, "tcp://here:1", is_manned=False)
+    assert (claims("back"), claims("plain")) == (None, 0)
+    assert not swarms.wants("modular", 0, "plain")
+    assert swarms.backbones("modular", 0) == {"back": "tcp://here:1"}
+    assert swarms.backbones("modular", 0, is_manned=True) == {}
+    assert swarms.addresses() == ["tcp://here:1"], "to join there"
+    swarms.put_backbone("back", "modular", 0, "tcp://here:1", is_manned=True)
+    assert (claims("back"), claims("plain")) == (0, 1)
+    assert swarms.wants("modular", 0, "plain")
+    assert not swarms.wants("modular", 1, "plain")
+    assert not swarms.wants("modular", 0, "back")
+    assert swarms.backbones("modular", 0, is_manned=False) == {}
+    ledger.members.leave("back", "0")
+    assert not swarms.wants("modular", 0, "plain")
+    assert swarms.addresses() == []
+
+
 def test_the_third_refused_session_of_a_credential_locks_it(ledger):
     swarms = ledger.swarms
     for serial in ("s1", "s2"):

@@ -5,6 +5,8 @@ import pytest
 
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import CODECS, OF_MOMENTS, codec_of
+from dipaco.swarm.network.messages import Slice
+from dipaco.swarm.training.slices import rounding
 
 EVERY = {codec.name: codec for codec in (*CODECS.values(), *OF_MOMENTS.values())}
 ERROR_TO_LARGEST = {"none": 0.0, "float16": 2**-11, "int8": 1 / 254, "bfloat16": 2**-8}
@@ -58,3 +60,20 @@ def test_an_infinity_survives_the_codec_so_that_checks_see_it():
 def test_an_unknown_codec_is_refused():
     with pytest.raises(BadMessage, match="pickle"):
         codec_of("pickle")
+
+
+@pytest.mark.parametrize("codec", ["int8", "float16"])
+def test_with_error_feedback_nothing_is_lost_over_many_steps(codec):
+    """Values far below the largest of their block: alone, eight bits make them zero for ever."""
+    rng = np.random.default_rng(0)
+    gradient = (1e-4 * rng.standard_normal(600)).astype(np.float32)
+    gradient[::50] = 1.0
+    slices = [Slice(start=a, stop=b, reducer="", address="") for a, b in ((0, 256), (256, 600))]
+    residual, total, count = np.zeros(600, np.float32), np.zeros(600), 200
+    for _ in range(count):
+        sent = gradient + residual
+        residual = rounding(codec, slices, sent)
+        total += sent - residual  # what arrives
+    assert np.abs(total / count - gradient).max() < 1.1 / 127 / count
+    without = np.abs(rounding(codec, slices, gradient)).max()
+    assert codec != "int8" or without > 2 * np.abs(total / count - gradient).max()

@@ -1,13 +1,19 @@
 """Which sums a leader adopts: of members that it removed, and of the last leader's."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.leading.group import SwarmGroup
-from dipaco.swarm.network.messages import BlockResult, JoinRequest
+from dipaco.swarm.leading.members import GroupMember
+from dipaco.swarm.network.messages import BlockResult, JoinRequest, PollRequest
+from dipaco.swarm.planning.shares import cut, shares_of_links
 from tests.support.swarm_rig import SETTINGS, issue
+
+CERTIFICATE = issue("peer").certificate
 
 
 def joined(group, name="ana"):
@@ -16,6 +22,15 @@ def joined(group, name="ana"):
     )
     group.add_member(name, issue(name).certificate, join_request)
     return group.member(name)
+
+
+def test_a_peer_that_counts_other_targets_than_the_leader_is_out(group):
+    member = joined(group)
+    block = group.lease(member).blocks[0]
+    with pytest.raises(SwarmRefuses, match="counts 0 targets in block 0, of 46"):
+        group.accept(member, BlockResult(block=block, loss=1.0, targets=0.0, seconds=0.1))
+    assert list(group.banned) == ["ana"]
+    assert group.ledger.num_free == 8
 
 
 def test_the_third_refused_session_locks_a_credential_and_no_other(group):
@@ -28,6 +43,40 @@ def test_the_third_refused_session_locks_a_credential_and_no_other(group):
     with pytest.raises(SwarmRefuses, match=r"locked: 3 of its sessions were refused.*NaN"):
         group.check_not_locked(pass_of_eve)
     group.check_not_locked(other)
+
+
+NUMBERS = st.floats() | st.sampled_from([float("nan"), float("inf"), -1.0, 0.0, 1e308, 5e-324])
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=5))
+def test_whatever_peers_say_of_their_links_the_gradient_is_shared_out(said):
+    links = []
+    for number, (declared, up, down) in enumerate(said):
+        request = JoinRequest(
+            version="",
+            address="tcp://127.0.0.1:1",
+            computes=True,
+            holds_state=True,
+            bytes_per_second=declared,
+        )
+        member = GroupMember(f"peer{number}", CERTIFICATE, request)
+        member.last_poll = PollRequest(
+            origin="",
+            step=0,
+            lineage="",
+            known=0,
+            leader="",
+            steps_taken=0,
+            is_exact=True,
+            bytes_up=0,
+            bytes_down=0,
+            up_bytes_per_second=up,
+            down_bytes_per_second=down,
+        )
+        links.append(member.link(sends=True, can_reduce=True))
+    slices = cut(shares_of_links(links), 1000)
+    assert sum(part.stop - part.start for part in slices) == 1000
+    assert all(part.stop >= part.start for part in slices)
 
 
 def done(*blocks):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import time
 
 import pytest
@@ -115,6 +116,38 @@ def test_a_members_payload_is_no_larger_than_the_limit_and_the_one_that_was_sign
     run(scenario)
 
 
+def test_a_request_names_its_recipient_and_no_other_peer_takes_it():
+    async def scenario(back, refused, reached):
+        ana, seal, named = wire_of(issue("ana")), None, []
+        ana.transport = await Tcp.start(None)
+        seal = ana._signer.seal
+        ana._signer.seal = lambda content, recipient: (
+            named.append(recipient) or seal(content, recipient)
+        )
+        ask = functools.partial(
+            ana.ask, back.address, "slice_mean", FETCH, MeanReply, within_seconds=60.0
+        )
+        await ask()
+        await ask()
+        assert named == ["", back.name, back.name], "its name is asked for once"
+        async with connected(back) as (reader, writer):
+            await ana._send(writer, "slice_mean", FETCH, b"", recipient="")
+            await reader.read()
+        assert "names no recipient" in refused[-1][1]
+        assert len(reached) == 2
+        # Another session at the same address: it takes nothing that was for the last one.
+        back.name = back.verifier._name = back._signer.name = "back/12345678"
+        refused.clear()
+        await ask()
+        assert named[-2:] == ["", "back/12345678"]
+        assert not refused
+        assert len(reached) == 3
+        with pytest.raises(SwarmRefuses, match="for another recipient"):
+            await ask(recipient="back/00000000")
+
+    run(scenario)
+
+
 def test_a_connection_without_a_header_is_closed(monkeypatch):
     monkeypatch.setattr("dipaco.swarm.network.wire.HEADER_SECONDS", 0.2)
 
@@ -155,11 +188,16 @@ def test_strangers_use_up_nothing_of_the_rate_limit_and_send_no_long_headers():
         eve.transport = await Tcp.start(None)
         long = "slice_mean" + "h" * 100_000  # 100 seconds of the rate limit
         with pytest.raises(MessageRefused, match="back"):  # nor does she accept ours
-            await eve.ask(back.address, long, FETCH, MeanReply, within_seconds=60.0)
+            await eve.ask(
+                back.address, long, FETCH, MeanReply, within_seconds=60.0, recipient=back.name
+            )
         assert refused == [(eve.name, "its credential was not issued by this run")]
         assert back.meter.bytes_down == 0
+        method = "h" * (600 << 10)
         with pytest.raises(OSError, match=r"hung up|reset|lost"):
-            await eve.ask(back.address, "h" * (600 << 10), FETCH, MeanReply, within_seconds=60.0)
+            await eve.ask(
+                back.address, method, FETCH, MeanReply, within_seconds=60.0, recipient=back.name
+            )
         assert (len(refused), reached) == (1, [])
 
     run(scenario)

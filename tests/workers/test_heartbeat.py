@@ -47,6 +47,7 @@ def beating():
             queue=queue,
             members=SimpleNamespace(heartbeat=lambda name, life: True),
             meta=SimpleNamespace(command=lambda: RunCommand("run", None)),
+            swarms=SimpleNamespace(wants=lambda arm, path, worker: False),
             close=lambda: None,
         )
         renewer = LeaseRenewer(lambda: ledger, "w", lease_seconds)

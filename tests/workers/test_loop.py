@@ -10,6 +10,7 @@ from queue import Empty
 import pytest
 
 from dipaco.config import MODULAR
+from dipaco.control.life import Life
 from dipaco.control.queue import LEASE_SECONDS
 from dipaco.errors import ClaimLost
 from dipaco.workers.callbacks import NullCallbacks
@@ -226,3 +227,26 @@ def test_an_idle_worker_asks_little_and_looks_for_late_tasks_once_a_lease(
     assert often / 3 < asked["live_claims"] <= often, "of all claims and workers, once a heartbeat"
     assert sum(asked.values()) < 2 * seconds, asked
     assert max(asked.values()) <= 102, "it asks something twice in one look"
+
+
+def test_a_worker_hands_its_path_to_volunteers_that_come_and_does_other_tasks(begin):
+    config = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=8))
+    run = begin(config)
+    task = work_until_claimed(run, "train", 0)
+    path, here = task.path, {"host": "here", "pid": 1, "machine": "one", "version": "0"}
+    run.ledger.members.join("back", life="one", **here)
+    run.ledger.members.join("test", life=str(Life.here()), **here)
+
+    def volunteers_come():
+        run.ledger.swarms.put_backbone("back", MODULAR, path, "tcp://here:1")
+        worker._renewer.renew(run.ledger)
+
+    told = Told(volunteers_come)
+    worker = worker_of(run, callbacks=told)
+    assert worker.run_once()
+    assert told.steps < config.inner.steps
+    partial_snapshot = run.ledger.facts.partial_snapshot(MODULAR, path, 0)
+    assert partial_snapshot.step == told.steps
+    assert run.ledger.queue.claim("back", ("train",)).task == task
+    other = run.ledger.queue.claim("plain", ("train",))
+    assert other is None or other.task.path != path

@@ -1,6 +1,7 @@
 """One member of a group, as its leader knows it."""
 
 import dataclasses
+import math
 import time
 
 from dipaco.swarm.network.credentials import Certificate
@@ -10,7 +11,7 @@ from dipaco.swarm.planning.progress import ProgressReport, Rate
 from dipaco.swarm.planning.shares import Link
 
 ASSUMED_BYTES_PER_SECOND = 12.5e6  # 100 Mbit/s, before anything was declared or measured
-MIN_BYTES_PER_SECOND = 1e4
+MIN_BYTES_PER_SECOND, MAX_BYTES_PER_SECOND = 1e4, 1e11  # that a peer's word is taken for
 
 
 @dataclasses.dataclass
@@ -82,10 +83,11 @@ class GroupMember:
         Args:
           slowdown: how many times slower it is taken to be, since it was late.
         """
-        declared = self.join_request.bytes_per_second or ASSUMED_BYTES_PER_SECOND
+        declared = _possible(self.join_request.bytes_per_second) or ASSUMED_BYTES_PER_SECOND
         up = down = 0.0
         if self.last_poll is not None:
-            up, down = self.last_poll.up_bytes_per_second, self.last_poll.down_bytes_per_second
+            up = _possible(self.last_poll.up_bytes_per_second)
+            down = _possible(self.last_poll.down_bytes_per_second)
         return Link(
             up=max((up or declared) / slowdown, MIN_BYTES_PER_SECOND),
             down=max((down or declared) / slowdown, MIN_BYTES_PER_SECOND),
@@ -100,3 +102,10 @@ class GroupMember:
             samples_per_second=self.blocks_per_second.per_second * block_rows,
             at_seconds=now,
         )
+
+
+def _possible(bytes_per_second: float) -> float:
+    """What a peer says of its link; 0 = nothing that could be true."""
+    if not math.isfinite(bytes_per_second) or bytes_per_second < 0:
+        return 0.0
+    return min(bytes_per_second, MAX_BYTES_PER_SECOND)

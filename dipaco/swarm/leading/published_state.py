@@ -7,8 +7,11 @@ from typing import Any
 import msgspec
 
 from dipaco.swarm.leading.group import SwarmGroup
+from dipaco.swarm.network.differences import WHOLE, StateUpdate, difference
 from dipaco.swarm.network.messages import GroupState
 from dipaco.swarm.planning.progress import RefreshSettings, refresh_seconds
+
+KEPT_STATES = 16  # to which a difference is sent
 
 
 class PublishedState:
@@ -22,6 +25,8 @@ class PublishedState:
     def __init__(self, leader: str, group: SwarmGroup, refreshing: RefreshSettings):
         self._group, self._refreshing = group, refreshing
         self._changed = asyncio.Event()
+        self._past: dict[int, GroupState] = {}  # by number, the newest last
+        self._updates: dict[int, StateUpdate] = {}  # by the number that they are differences to
         self.value = GroupState(
             number=0,
             leader=leader,
@@ -42,9 +47,22 @@ class PublishedState:
         """Sets fields of the state; peers that poll get it at once."""
         refresh = refresh_seconds(self._group.progress(), self._refreshing)
         fields = {"number": self.value.number + 1, "refresh_seconds": refresh}
+        self._past[self.value.number], self._updates = self.value, {}
+        while len(self._past) > KEPT_STATES:
+            del self._past[next(iter(self._past))]
         self.value = msgspec.structs.replace(self.value, **(fields | changes))
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def update_for(self, leader: str, number: int) -> StateUpdate:
+        """The state, for a peer that knows the one with that number of that leader."""
+        known = self._past.get(number) if leader == self.value.leader else None
+        if (leader, number) == (self.value.leader, self.value.number):
+            known = self.value
+        base = WHOLE if known is None else number
+        if base not in self._updates:  # most peers know the same state
+            self._updates[base] = difference(known, self.value)
+        return self._updates[base]
 
     async def wait_for_change(self, within_seconds: float) -> None:
         await wait_until_set(self._changed, within_seconds)

@@ -2,7 +2,8 @@
 
 A round ends with the mean of every slice, or with the names of the members that kept it from
 ending; the next one is held without them. A reducer that dies loses nothing, since senders keep
-their sums until the step is closed.
+their sums until the step is closed. Where a sender and a reducer do not reach each other, the next
+round has no slice for that reducer, and both stay; see `planning.blame`.
 """
 
 import asyncio
@@ -24,17 +25,20 @@ from dipaco.swarm.network.messages import (
     round_number_of,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.planning.blame import blame
 from dipaco.swarm.planning.deadlines import Durations
 from dipaco.swarm.planning.shares import Link, cut, shares_of_links
 from dipaco.swarm.training.reducer import SliceMean
 from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_holder import StateHolder
 
+SET_ASIDE_ROUNDS = 20  # in which a reducer that is out of some sender's reach gets no slice
+
 
 class RoundOutcome(NamedTuple):
     """How a round ended: with means, or with members that failed."""
 
-    contents: list[bytes]  # the coded mean of each slice
+    contents: list[bytes]  # the coded mean of each slice; none where it is to be held again
     failed: dict[str, str]  # member -> how
 
 
@@ -51,6 +55,8 @@ class Rounds:
         self._wire, self._holder, self._group = wire, holder, group
         self._compute = holder.compute
         self._unreliable_reducers: set[str] = set()  # took a slice and did not give its mean
+        self._set_aside: dict[str, int] = {}  # reducers that some do not reach -> until which round
+        self._unreached: set[tuple[str, str]] = set()  # in this round: sender, reducer
         self._slowdowns: dict[str, float] = {}  # how many times slower late members are taken to be
         self._term, self._count = 0, 0
         self._durations = Durations()  # of rounds, over what was expected of each
@@ -59,6 +65,11 @@ class Rounds:
     def begin_term(self) -> None:
         """This backbone leads from now on."""
         self._term, self._count = secrets.randbits(30), 0
+
+    def note_unreached(self, round_number: int, sender: str, reducer: str) -> None:
+        """A sender says that it has no connection to a reducer of a round."""
+        if self._term and round_number == round_number_of(self._term, self._count):
+            self._unreached.add((sender, reducer))
 
     # --- planning ------------------------------------------------------------------------------
 
@@ -81,6 +92,7 @@ class Rounds:
             if part.stop > part.start
         )
         self._count += 1
+        self._unreached = set()
         # Every link in turn moves at most two vectors for itself, and those of what it adds up.
         slowest = min(min(link.up, link.down) for link in links)
         guess = MIN_WAIT_SECONDS + 4.0 * num_values * (2 + len(links)) / slowest
@@ -100,7 +112,9 @@ class Rounds:
             is_ready = member.is_at(self._holder.position) or not member.join_request.holds_state
             return member.link(
                 sends=sends,
-                can_reduce=is_ready and name not in self._unreliable_reducers,
+                can_reduce=is_ready
+                and name not in self._unreliable_reducers
+                and self._set_aside.get(name, -1) < self._count,
                 slowdown=self._slowdowns.get(name, 1.0),
             )
         meter = self._wire.meter
@@ -137,9 +151,10 @@ class Rounds:
                 for sender, reason in task.result().refused.items():
                     self._group.ban(sender, reason)
                     failed.setdefault(sender, f"refused: {reason}")
-        if not failed and not all(task.done() for task in gathering.values()):
+        is_held = all(task.done() for task in gathering.values())
+        if not failed and not is_held:
             failed = await self._late_members(plan, gathering)
-        if failed:
+        if failed or not is_held:
             for task in gathering.values():
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -170,6 +185,8 @@ class Rounds:
                 name: self._group.departed.get(name, "it has left")
                 for name in concerned - set(self._group.members) - {self._wire.name}
             }
+            if self._unreached & {(one.name, to) for one in plan.senders for to in gathering}:
+                break
             early = [task for task in gathering.values() if task.done()]
             if any(task.exception() or task.result().refused for task in early):
                 break
@@ -195,9 +212,13 @@ class Rounds:
     async def _late_members(
         self, plan: RoundPlan, gathering: dict[str, asyncio.Task[SliceMean]]
     ) -> dict[str, str]:
-        """Why there is no mean though the time is up: asks reducers which parts they miss."""
+        """Why there is no mean though the time is up, or a connection is missing: asks reducers
+        which parts they miss. A reducer that is only out of some senders' reach is set aside.
+        """
         late: dict[str, str] = {}
         expected = {one.name for one in plan.senders}
+        missing = {pair for pair in self._unreached if pair[0] in expected}
+        is_early = bool(missing)  # other parts may still be on their way
         for part in plan.slices:
             if gathering[part.reducer].done():
                 continue
@@ -207,12 +228,17 @@ class Rounds:
                 self._unreliable_reducers.add(part.reducer)
                 late[part.reducer] = "it took a slice and does not answer"
                 continue
-            for name in expected - arrived:
-                late[name] = f"its part did not arrive within {plan.within_seconds:.1f} s"
-                self._slowdowns[name] = 2.0 * self._slowdowns.get(name, 1.0)
+            if not is_early:
+                missing |= {(name, part.reducer) for name in expected - arrived}
             if not expected - arrived:
                 self._unreliable_reducers.add(part.reducer)
                 late[part.reducer] = "it took a slice and does not give the sum"
+        fault = blame(missing, set(gathering) - {self._wire.name})
+        for name in fault.senders:
+            late[name] = f"its part did not arrive within {plan.within_seconds:.1f} s"
+            self._slowdowns[name] = 2.0 * self._slowdowns.get(name, 1.0)
+        for name in fault.reducers:
+            self._set_aside[name] = self._count + SET_ASIDE_ROUNDS
         return late
 
     async def _arrived(self, plan: RoundPlan, part: Slice) -> set[str]:
@@ -225,6 +251,7 @@ class Rounds:
             ArrivedRequest(round_number=plan.number),
             ArrivedReply,
             within_seconds=2 * MIN_WAIT_SECONDS,
+            recipient=part.reducer,
         )
         return set(reply.senders)
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from dipaco.runs.version import program_version
-from dipaco.swarm.errors import BadMessage, SwarmRefuses
+from dipaco.swarm.errors import BadAddress, BadMessage, SwarmRefuses
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.leasing import WorkLease
 from dipaco.swarm.leading.members import GroupMember
@@ -18,6 +18,7 @@ from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import (
     NOT_LEADING,
     Ack,
+    DialBackRequest,
     GroupInfo,
     HeldStateRequest,
     JoinRequest,
@@ -27,13 +28,17 @@ from dipaco.swarm.network.messages import (
     PollRequest,
     SettingsRequest,
     StateManifest,
+    UnreachedReport,
     WorkReply,
     WorkRequest,
 )
-from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
+from dipaco.swarm.network.wire import PEER_ERRORS, PeerReply, PeerRequest, Wire
 from dipaco.swarm.training.compute import pack_rows
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
 from dipaco.swarm.training.state_holder import StateHolder
+
+DIAL_BACK_SECONDS = 3.0  # for a newcomer to answer at its address
+WAITING_SECONDS = 5.0  # a volunteer that waits for a leader asks more often than that
 
 
 class LeaderService:
@@ -59,10 +64,14 @@ class LeaderService:
         self._wire, self._holder, self._compute = wire, holder, holder.compute
         self._group, self._published, self._past_means = group, published, past_means
         self._on_refused = on_refused
+        self.on_unreached: Callable[[int, str, str], None] = lambda number, sender, reducer: None
         self.is_leading = False
         self.backbones: tuple[str, ...] = ()  # addresses
         self.batch: Mapping[str, np.ndarray] = {}  # of the current step
         self._offered: StateManifest | None = None
+        self._waiting: dict[
+            str, float
+        ] = {}  # volunteers that asked while this did not lead -> when
         wire.register("settings", SettingsRequest, self._settings)
         wire.register("join", JoinRequest, self._join)
         wire.register("poll", PollRequest, self._poll)
@@ -71,11 +80,13 @@ class LeaderService:
         wire.register("held", HeldStateRequest, self._held)
         wire.register("past_mean", PastMeanRequest, self._past_mean)
         wire.register("leave", LeaveRequest, self._leave)
+        wire.register("unreached", UnreachedReport, self._unreached)
 
     # --- joining and leaving -------------------------------------------------------------------
 
     async def _join(self, body: JoinRequest, request: PeerRequest) -> PeerReply:
         if not self.is_leading:
+            self._note_waiting(request.sender, body.computes)
             return self._group_info(), b""
         self._group.check_not_banned(request.sender)
         self._group.check_not_locked(request.certificate)
@@ -87,11 +98,35 @@ class LeaderService:
         if reason:
             self._on_refused(request.sender, reason)
             raise SwarmRefuses(reason=reason)
+        is_reached = body.address is None or await self._reaches(body.address)
+        if not is_reached:
+            body = msgspec.structs.replace(body, address=None)
         self._group.add_member(request.sender, request.certificate, body)
-        return self._group_info(), b""
+        return msgspec.structs.replace(self._group_info(), is_reached=is_reached), b""
+
+    async def _reaches(self, address: str) -> bool:
+        """Dials a newcomer back: what it takes for its address may be that of its own network."""
+        try:
+            await self._wire.ask(
+                address, "dial_back", DialBackRequest(), Ack, within_seconds=DIAL_BACK_SECONDS
+            )
+        except (*PEER_ERRORS, BadAddress):
+            return False
+        return True
 
     async def _settings(self, body: SettingsRequest, request: PeerRequest) -> PeerReply:
+        self._note_waiting(request.sender, body.computes)
         return self._group_info(), b""
+
+    def _note_waiting(self, sender: str, computes: bool) -> None:
+        if computes and not self.is_leading:
+            self._waiting[sender] = time.monotonic()
+
+    def num_waiting(self) -> int:
+        """Volunteers that have asked lately, though this backbone does not lead."""
+        since = time.monotonic() - WAITING_SECONDS
+        self._waiting = {name: at for name, at in self._waiting.items() if at > since}
+        return len(self._waiting)
 
     def _group_info(self) -> GroupInfo:
         if not self.is_leading:
@@ -135,7 +170,7 @@ class LeaderService:
             member.poll_ends()
         if request.sender not in self._group.members:
             self._member(request)  # raises, with the reason
-        return published.value, b""
+        return published.update_for(body.leader, body.known), b""
 
     # --- rows ----------------------------------------------------------------------------------
 
@@ -166,6 +201,10 @@ class LeaderService:
             is_parked=member.parked_since is not None,
             **lease._asdict(),
         ), pack_rows(rows)
+
+    async def _unreached(self, body: UnreachedReport, request: PeerRequest) -> PeerReply:
+        self.on_unreached(body.round_number, self._member(request).name, body.reducer)
+        return Ack(), b""
 
     # --- states and means ----------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from dipaco.swarm.errors import BadCredential, MessageRefused
 SKEW_SECONDS = 120.0
 DAY_SECONDS = 86400.0
 MAX_DAYS = 36500.0
+OTHER_RECIPIENT = "the message was for another recipient"
 
 PeerRole = Literal["volunteer", "backbone"]
 
@@ -67,7 +68,7 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     signed: SignedCertificate
     sender: str  # name/session
-    recipient: str  # a session; empty = any, while its name is not known
+    recipient: str  # a session; empty = any, in a message that asks for its name
     at: float  # the sender's clock
     nonce: bytes
     signature: bytes = b""
@@ -205,7 +206,7 @@ class Verifier:
         if certificate.serial in self.revoked:
             raise _refused(sender, "its credential was revoked")
         if seal.recipient not in ("", self._name):
-            raise _refused(sender, "the message was for another recipient")
+            raise _refused(sender, OTHER_RECIPIENT)
         if abs(now - seal.at) > SKEW_SECONDS:
             minutes = abs(now - seal.at) / 60
             raise _refused(sender, f"the message is {minutes:.0f} minutes off: look at both clocks")

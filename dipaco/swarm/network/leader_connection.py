@@ -29,19 +29,25 @@ class LeaderConnection:
         self.address = ""
 
     async def find(self, method: str, body: JoinRequest | SettingsRequest) -> GroupInfo:
-        """Asks one backbone after the other, until one replies that it leads.
+        """Asks one backbone after the other, until one replies that it leads. Waits for that as
+        long as one of them replies at all: the path may be at its outer step, or in the hands of a
+        plain worker that gives it up.
 
         Raises:
           SwarmRefuses: for good.
-          SwarmUnreachable: no backbone has answered for `GIVE_UP_SECONDS`.
+          SwarmUnreachable: no backbone has replied for `GIVE_UP_SECONDS`.
         """
-        started, problem, has_said = time.monotonic(), "none of them leads", False
-        while (waited := time.monotonic() - started) < GIVE_UP_SECONDS:
-            if waited > QUIET_SECONDS and not has_said:
-                has_said = True
-                minutes = (GIVE_UP_SECONDS - waited) / 60
-                where = ", ".join(self._backbones)
+        started = replied = time.monotonic()
+        problem, said = "", set()
+        while (silent := time.monotonic() - replied) < GIVE_UP_SECONDS:
+            where = ", ".join(self._backbones)
+            if silent > QUIET_SECONDS and "silent" not in said:
+                said.add("silent")
+                minutes = (GIVE_UP_SECONDS - silent) / 60
                 self._say(f"no answer from {where} yet ({problem}); trying for {minutes:.0f} min")
+            elif time.monotonic() - started > QUIET_SECONDS and not said:
+                said.add("waits")
+                self._say(f"{where} answers; waiting until the path is given to volunteers")
             for address in list(self._backbones):
                 if address == self._wire.address:
                     continue
@@ -52,6 +58,7 @@ class LeaderConnection:
                 except (OSError, TimeoutError, BadMessage) as error:
                     problem = printable(str(error)) or type(error).__name__
                     continue
+                replied = time.monotonic()
                 self.add_backbones(info.backbones)
                 if info.leader:
                     self.address = address

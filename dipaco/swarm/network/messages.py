@@ -57,6 +57,8 @@ class JoinRequest(PeerMessage):
 class SettingsRequest(PeerMessage):
     """What is trained here? Reply: `GroupInfo`."""
 
+    computes: bool = True  # as in `JoinRequest`
+
 
 class GroupInfo(PeerMessage):
     """What a peer needs in order to take part."""
@@ -65,6 +67,11 @@ class GroupInfo(PeerMessage):
     settings: str = ""  # JSON: model, inner settings, block size, codec
     config: str = ""  # its digest
     backbones: tuple[str, ...] = ()  # addresses
+    is_reached: bool = True  # at the address that you gave; else you are taken for a client
+
+
+class DialBackRequest(PeerMessage):
+    """Do I reach you at the address that you gave? Reply: `Ack`."""
 
 
 class LeaveRequest(PeerMessage):
@@ -144,7 +151,10 @@ class ClosedStep(PeerMessage):
 
 
 class GroupState(Positioned):
-    """Where the group is. All peers poll it; it is a state, so none needs to see every change."""
+    """Where the group is. All peers poll it; it is a state, so none needs to see every change.
+
+    It travels as what has changed since the state that the peer has: `differences.py`.
+    """
 
     number: int  # grows with every change
     leader: str
@@ -159,7 +169,7 @@ class GroupState(Positioned):
 
 
 class PollRequest(Positioned):
-    """Answer as soon as the group's state is not the one that I know. Reply: `GroupState`.
+    """Answer as soon as the group's state is not the one that I know. Reply: `StateUpdate`.
 
     The position is that of the state I hold.
     """
@@ -218,6 +228,13 @@ class PushRequest(PeerMessage):
     step: int
     start: int
     stop: int
+
+
+class UnreachedReport(PeerMessage):
+    """I have no connection to that reducer. To the leader. Reply: `Ack`."""
+
+    round_number: int
+    reducer: str
 
 
 class MeanRequest(PeerMessage):

@@ -2,6 +2,7 @@
 
     request   length, header, payload (arrays as plain bytes)
     reply     the same; its method is `reply` or `refusal`, and it names its request
+    hello     a request whose reply tells the peer's name; every other request names its recipient
     header    msgpack: a seal, and what is sealed: method, body, length and digest of the payload
 
 A stranger's payload is never read: it is refused by its header, which is small and must come soon.
@@ -22,7 +23,14 @@ import msgspec
 
 from dipaco.errors import DipacoError
 from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses
-from dipaco.swarm.network.credentials import Certificate, Seal, Signer, Verifier, printable
+from dipaco.swarm.network.credentials import (
+    OTHER_RECIPIENT,
+    Certificate,
+    Seal,
+    Signer,
+    Verifier,
+    printable,
+)
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.transport import Transport
 
@@ -32,6 +40,7 @@ HEADER_SECONDS = 30.0  # for the header of a request to come
 MAX_UNKNOWN = 256  # connections whose header has not come
 CHUNK_SECONDS = 60.0  # for each chunk of a payload to come
 CHUNK_BYTES = 128 << 10  # of payload between two checks of the limits
+HELLO = "hello"  # the one method whose recipient need not be named
 # What `Wire.ask` raises, where a peer is at fault.
 PEER_ERRORS = (OSError, TimeoutError, BadMessage, MessageRefused, SwarmRefuses)
 
@@ -90,6 +99,8 @@ class Wire:
         self.transport: Transport | None = None
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
         self._unknown: collections.deque[asyncio.Timeout] = collections.deque()
+        self._names: dict[str, str] = {}  # address -> the session that answered there last
+        self.register(HELLO, _Hello, _greet)
 
     def register(self, method: str, body: type[msgspec.Struct], handler: RequestHandler) -> None:
         """From now on requests with this method go to `handler`."""
@@ -109,8 +120,9 @@ class Wire:
         payload: bytes | memoryview = b"",
         within_seconds: float,
         from_backbone: bool = False,
+        recipient: str = "",
     ) -> tuple[Body, bytes]:
-        """Sends a request, and waits for the reply.
+        """Sends a request, and waits for the reply. No other peer can take the request.
 
         Args:
           address: of the peer.
@@ -118,32 +130,57 @@ class Wire:
           reply: the type of the reply.
           within_seconds: for all of it.
           from_backbone: a reply of any other peer is refused.
+          recipient: the session that is meant; empty = the one that answers at the address.
 
         Raises:
           OSError: there is no reply; TimeoutError (one of them): not in time.
           SwarmRefuses: the peer refuses, and says why.
           MessageRefused, BadMessage: the reply is not authentic, or cannot be understood.
         """
-        assert self.transport is not None
         async with asyncio.timeout(within_seconds):
             try:
-                reader, writer = await self.transport.open(address)
-                with contextlib.closing(writer):
-                    nonce = await self._send(writer, method, body, payload, recipient="")
-                    header = await _read_header(reader, REPLY_BYTES)
-                    certificate, envelope = await self._open(header)
-                    if envelope.in_reply_to != nonce:
-                        raise _refused(header, "it replies to another request")
-                    if from_backbone and certificate.role != "backbone":
-                        raise _refused(header, "it is no backbone")
-                    if envelope.method == "refusal":
-                        raise SwarmRefuses(
-                            reason=printable(_decode(envelope.body, _Refusal).reason)
-                        )
-                    content = await self._receive_payload(reader, envelope)
+                to = recipient or self._names.get(address) or await self._greeted(address)
+                sent = method, body, payload, from_backbone
+                try:
+                    envelope, content = await self._exchange(address, to, *sent)
+                except SwarmRefuses as error:
+                    if recipient or error.values["reason"] != OTHER_RECIPIENT:
+                        raise
+                    # Another session answers there now: nothing was done.
+                    to = await self._greeted(address)
+                    envelope, content = await self._exchange(address, to, *sent)
             except asyncio.IncompleteReadError as error:
                 raise ConnectionResetError("the peer hung up") from error
         return _decode(envelope.body, reply), content
+
+    async def _greeted(self, address: str) -> str:
+        """The session that answers at an address."""
+        await self._exchange(address, "", HELLO, _Hello(), b"", False)
+        return self._names[address]
+
+    async def _exchange(
+        self,
+        address: str,
+        recipient: str,
+        method: str,
+        body: msgspec.Struct,
+        payload: bytes | memoryview,
+        from_backbone: bool,
+    ) -> tuple[_Envelope, bytes]:
+        assert self.transport is not None
+        reader, writer = await self.transport.open(address)
+        with contextlib.closing(writer):
+            nonce = await self._send(writer, method, body, payload, recipient)
+            header = await _read_header(reader, REPLY_BYTES)
+            certificate, envelope = await self._open(header)
+            if envelope.in_reply_to != nonce:
+                raise _refused(header, "it replies to another request")
+            if from_backbone and certificate.role != "backbone":
+                raise _refused(header, "it is no backbone")
+            self._names[address] = header.seal.sender
+            if envelope.method == "refusal":
+                raise SwarmRefuses(reason=printable(_decode(envelope.body, _Refusal).reason))
+            return envelope, await self._receive_payload(reader, envelope)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handles one request of a peer. When the peer hangs up, its handler is cancelled."""
@@ -179,6 +216,8 @@ class Wire:
         try:
             if envelope.method not in self._handlers:
                 raise BadMessage(problem=f"there is no method `{envelope.method}`")
+            if envelope.method != HELLO and not header.seal.recipient:
+                raise BadMessage(problem="it names no recipient, and any peer could take it")
             kind, handler = self._handlers[envelope.method]
             body, payload = await handler(_decode(envelope.body, kind), request)
             return "reply", body, payload
@@ -187,7 +226,7 @@ class Wire:
 
     def _refusal(self, header: _Header, error: DipacoError) -> _Reply:
         reason = printable(str(error.values.get("reason", error)))
-        if isinstance(error, MessageRefused | BadMessage):
+        if isinstance(error, MessageRefused | BadMessage) and reason != OTHER_RECIPIENT:
             self.on_refused(printable(header.seal.sender), reason)
         return "refusal", _Refusal(reason), b""
 
@@ -257,6 +296,14 @@ class Wire:
 
 class _Refusal(msgspec.Struct, frozen=True):
     reason: str
+
+
+class _Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who are you? The reply's seal says it."""
+
+
+async def _greet(body: _Hello, _: PeerRequest) -> PeerReply:
+    return body, b""
 
 
 async def _read_header(reader: asyncio.StreamReader, max_bytes: int) -> _Header:

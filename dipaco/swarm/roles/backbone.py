@@ -2,8 +2,9 @@
 
 To the run it is a worker: it claims the path's `train` task, and records the result. To the group
 it is the leader while it holds that claim; otherwise it follows as every peer does, and holds the
-state, ready to go on where another backbone died. The group runs in a thread with an event loop;
-the worker's thread gives it phases and records its steps.
+state, ready to go on where another backbone died. While there are no volunteers, the path is left
+to plain workers. The group runs in a thread with an event loop; the worker's thread gives it phases
+and records its steps.
 """
 
 import asyncio
@@ -18,16 +19,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dipaco.control.ledger import Ledger
-from dipaco.control.swarms import GroupStep
 from dipaco.errors import DipacoError
 from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
-from dipaco.swarm.leading.member_status import locked_sentence
-from dipaco.swarm.network.credentials import Certificate, Credential, Signer, Verifier
+from dipaco.swarm.network.credentials import Credential, Signer, Verifier
 from dipaco.swarm.network.messages import HeldStateRequest, StateManifest, StatePosition
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.planning.hands import Hands
+from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace, OpenLedger
 from dipaco.swarm.roles.leader import Leader, StepOutcome
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.compute import Compute, GroupSettings
@@ -38,14 +38,6 @@ SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
 STATUS_SECONDS = 1.0
 HELD_SECONDS = 3.0  # for another backbone to reply with the state that it holds
 REFUSALS_SHOWN = 20
-
-
-class BackbonePlace(NamedTuple):
-    """Which path of which arm, by which worker."""
-
-    arm: str
-    path: int
-    worker: str
 
 
 class _StepTaken(NamedTuple):
@@ -72,7 +64,7 @@ class Backbone:
 
     def __init__(
         self,
-        open_ledger: Callable[[], Ledger],
+        open_ledger: OpenLedger,
         place: BackbonePlace,
         settings: GroupSettings,
         credential: Credential,
@@ -89,6 +81,7 @@ class Backbone:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
         self._is_busy = False  # leads a phase
+        self._hands, self._is_manned = Hands(), False
         self._refusals: list[dict[str, str]] = []
         self.address = ""
 
@@ -159,22 +152,20 @@ class Backbone:
         verifier.refresh_lists = self._try_to_read_ledger
         self._wire = Wire(signer, verifier, self._settings.max_payload_bytes)
         self._wire.on_refused = self._refused
-        self._ledger = self._open_ledger()
         self._wire.transport = await start_transport(
             self._listen, self._wire.serve, identity=self._identity
         )
         self.address = self._wire.address or ""
+        self._ledger = BackboneLedger(self._open_ledger(), self._place, self.address)
         self._holder = StateHolder(self._wire, compute)
         self._leader = Leader(
             self._wire,
             self._holder,
             say=self._say,
             on_refused=self._refused,
-            on_banned=self._banned,
+            on_banned=self._ledger.refuse,
         )
-        self._ledger.swarms.put_backbone(
-            self._place.worker, self._place.arm, self._place.path, self.address
-        )
+        self._ledger.put_backbone(is_manned=False)
         self._read_ledger()
         self._tasks = [
             asyncio.ensure_future(self._watch_ledger_forever()),
@@ -189,8 +180,6 @@ class Backbone:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        with contextlib.suppress(DipacoError):
-            self._ledger.swarms.drop_backbone(self._place.worker)
         self._ledger.close()
         if self._wire.transport is not None:
             await self._wire.transport.close()
@@ -202,26 +191,11 @@ class Backbone:
             self._refusals = [*self._refusals, one][-REFUSALS_SHOWN:]
             self._say(f"{sender} refused: {reason}")
 
-    def _banned(self, certificate: Certificate, reason: str) -> tuple[str, ...]:
-        """Puts it into the ledger: the credential may be used again, at any backbone."""
-        with contextlib.suppress(DipacoError):
-            return self._ledger.swarms.refuse(certificate.serial, reason)
-        return ()
-
     def _read_ledger(self) -> None:
         """What other processes have put into the ledger: credentials, revocations, backbones."""
-        issued = self._ledger.swarms.credentials()
         verifier = self._wire.verifier
-        verifier.allowed = frozenset(one.serial for one in issued)
-        verifier.revoked = frozenset(one.serial for one in issued if one.is_revoked)
-        verifier.locked = {
-            one.serial: locked_sentence(one.name, one.reasons)
-            for one in self._ledger.swarms.locked()
-        }
-        self._leader.group.refusals |= self._ledger.swarms.refusals()
-        self._backbones = tuple(
-            self._ledger.swarms.backbones(self._place.arm, self._place.path).values()
-        ) or (self.address,)
+        self._leader.group.refusals |= self._ledger.read_credentials(verifier)
+        self._backbones = self._ledger.addresses()
         self._leader.update_backbones(self._backbones, tuple(sorted(verifier.revoked)))
 
     def _try_to_read_ledger(self) -> None:
@@ -233,27 +207,37 @@ class Backbone:
             await asyncio.sleep(STATUS_SECONDS)
             with contextlib.suppress(DipacoError):
                 self._read_ledger()
+                self._look_for_hands()
                 if self._is_busy:
                     self._put_status()
-                elif self._leader.is_leading and self._leader_in_ledger() not in (
+                elif self._leader.is_leading and self._ledger.leader() not in (
                     None,
                     self._place.worker,
                 ):
                     self._leader.stop_leading()  # another has claimed the next phase
 
-    def _leader_in_ledger(self) -> str | None:
-        for one in self._ledger.swarms.statuses():
-            if (one["arm"], one["path"]) == (self._place.arm, self._place.path):
-                return one["leader"]
-        return None
+    def _look_for_hands(self) -> None:
+        """Leaves the path to plain workers when there are no volunteers, and takes it back when
+        some come. A backbone that follows does as the one that leads.
+        """
+        num_hands = self._leader.num_hands()
+        if not self._leader.is_leading and self._ledger.is_manned_by_leader():
+            num_hands = max(num_hands, 1)
+        is_manned = self._hands.look(num_hands, time.monotonic())
+        if is_manned == self._is_manned:
+            return
+        self._ledger.put_backbone(is_manned=is_manned)
+        self._is_manned = is_manned  # afterwards: a phase that ends is claimed by another
+        if is_manned:
+            self._say("volunteers are here: the path is theirs")
+        else:
+            self._say("no volunteers: the path is left to plain workers until some come")
+            if self._leader.is_leading:
+                self._put_status()
 
     def _put_status(self) -> None:
-        self._ledger.swarms.put_status(
-            self._place.arm,
-            self._place.path,
-            self._place.worker,
-            self._leader.status() | {"refused": self._refusals},
-        )
+        status = self._leader.status() | {"refused": self._refusals, "is_manned": self._is_manned}
+        self._ledger.put_status(status)
 
     async def _follow_forever(self) -> None:
         """While this backbone does not lead, it is a peer of the one that does."""
@@ -304,16 +288,20 @@ class Backbone:
         self._put_status()
         try:
             batch = asyncio.ensure_future(asyncio.to_thread(work.batch_at, holder.step))
-            while holder.step < ends and not stop.is_set():
+
+            def should_stop() -> bool:
+                return stop.is_set() or not self._is_manned
+
+            while holder.step < ends and not should_stop():
                 rows = await batch
                 batch = asyncio.ensure_future(
                     asyncio.to_thread(work.batch_at, min(holder.step + 1, ends - 1))
                 )
                 rate = float(work.rates[holder.step - work.first_step])
-                outcome = await self._leader.take_step(rows, rate, stop.is_set)
+                outcome = await self._leader.take_step(rows, rate, should_stop)
                 if outcome is None:
                     break
-                self._record(outcome)
+                self._ledger.put_step(outcome)
                 taken.put(_StepTaken(outcome, holder.state, list(holder.losses)))
             await asyncio.gather(batch, return_exceptions=True)
             return jax.device_get(holder.state), list(holder.losses)
@@ -346,19 +334,3 @@ class Backbone:
                 with contextlib.suppress(*PEER_ERRORS):
                     if await download.fetch(manifest):
                         return
-
-    def _record(self, outcome: StepOutcome) -> None:
-        closed = outcome.closed
-        with contextlib.suppress(DipacoError):
-            self._ledger.swarms.put_step(
-                self._place.arm,
-                self._place.path,
-                GroupStep(
-                    step=closed.step,
-                    lineage=closed.after,
-                    loss=closed.loss,
-                    targets=outcome.targets,
-                    seconds=outcome.seconds,
-                    blocks={name: list(blocks) for name, blocks in outcome.blocks_by_peer.items()},
-                ),
-            )

@@ -17,7 +17,6 @@ from dipaco.swarm.leading.past_means import PastMeans
 from dipaco.swarm.leading.published_state import PublishedState, wait_until_set
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.service import LeaderService
-from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import (
     ClosedStep,
@@ -28,6 +27,7 @@ from dipaco.swarm.network.messages import (
 )
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.planning.progress import RefreshSettings
+from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_holder import StateHolder
 
 
@@ -71,11 +71,17 @@ class Leader:
         self._service = LeaderService(
             wire, holder, self.group, self._published, self._past_means, on_refused
         )
+        self._service.on_unreached = self._rounds.note_unreached
         self._takes_over = False
 
     @property
     def is_leading(self) -> bool:
         return self._service.is_leading
+
+    def num_hands(self) -> int:
+        """Volunteers that compute here, or wait until this backbone leads."""
+        here = self.group.members.values() if self.is_leading else ()
+        return self._service.num_waiting() + sum(one.join_request.computes for one in here)
 
     @property
     def group_state(self) -> GroupState:
@@ -144,7 +150,7 @@ class Leader:
             here.reducer.begin(plan)
             self._published.publish(plan=plan)
             contents, failed = await self._rounds.hold(plan)
-            if not failed:
+            if contents:
                 break
             for name, reason in failed.items():
                 self.group.remove_failed(name, reason)
@@ -153,14 +159,7 @@ class Leader:
         self.group.count(blocks_by_peer)
         loss = sum(losses) / max(plan.targets, 1.0)
         closed = self._closed(plan, contents, learning_rate, loss)
-        decode = codec_of(plan.codec).decode
-        mean = np.concatenate(
-            [
-                decode(content, part.stop - part.start)
-                for part, content in zip(plan.slices, contents, strict=True)
-            ]
-        )
-        await here.advance(mean, closed)
+        await here.advance(decoded_mean(plan.codec, plan.slices, contents), closed)
         self._past_means.add(closed, contents)
         past = tuple(
             one

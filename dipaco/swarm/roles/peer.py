@@ -15,7 +15,7 @@ import numpy as np
 from dipaco.errors import DipacoError
 from dipaco.runs.version import program_version
 from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses
-from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.differences import StateUpdate, updated
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.messages import (
     NOT_LEADING,
@@ -32,11 +32,12 @@ from dipaco.swarm.network.messages import (
     RoundPlan,
     Slice,
     StateManifest,
+    UnreachedReport,
     digest,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.deadlines import Durations
-from dipaco.swarm.training.slices import fetch_mean, push_slice
+from dipaco.swarm.training.slices import decoded_mean, fetch_mean, push_slice
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 
@@ -89,7 +90,9 @@ class Peer:
             config="" if compute is None else compute.settings.digest,
             bytes_per_second=self._bytes_per_second,
         )
-        return await self.leader.find("join", request)
+        if not (info := await self.leader.find("join", request)).is_reached:
+            self._say(f"{self.wire.address} is not reached from outside: this machine dials out")
+        return info
 
     def leave(self) -> None:
         """Asks `run` of a volunteer or an auxiliary to leave in order."""
@@ -111,14 +114,15 @@ class Peer:
             known = self.group_state
             within = 15.0 + (known.refresh_seconds if known is not None else 0.0)
             try:
-                state, _ = await self.wire.ask(
+                update, _ = await self.wire.ask(
                     self.leader.address,
                     "poll",
                     self._poll_request(known),
-                    GroupState,
+                    StateUpdate,
                     within_seconds=within,
                     from_backbone=True,
                 )
+                state = updated(known, update)
             except SwarmRefuses as error:
                 if error.values["reason"] not in (NOT_LEADING, UNKNOWN_PEER):
                     raise
@@ -262,8 +266,12 @@ class Peer:
             )
         except SwarmRefuses as error:
             self._say(f"what was sent did not count: {error.values['reason']}")
-        except PEER_ERRORS:
-            pass  # the leader finds out, and holds the round again
+        except PEER_ERRORS:  # the leader holds the round again, without that reducer
+            report = UnreachedReport(round_number=plan.number, reducer=part.reducer)
+            with contextlib.suppress(*PEER_ERRORS):
+                await self.wire.ask(
+                    self.leader.address, "unreached", report, Ack, within_seconds=5.0
+                )
 
     async def _fetch_mean(self, plan: RoundPlan, part: Slice) -> bytes:
         """The coded mean of a slice; empty where its reducer does not give it."""
@@ -287,18 +295,11 @@ class Peer:
                 for part, known in zip(closed.slices, closed.digests, strict=True)
             )
         )
-        if any(content is None for content in contents):
+        known = [content for content in contents if content is not None]
+        if len(known) < len(contents):
             self.holder.lineage = ""  # the state is fetched instead
             return
-        decode = codec_of(closed.codec).decode
-        mean = np.concatenate(
-            [
-                decode(content, part.stop - part.start)
-                for content, part in zip(contents, closed.slices, strict=True)
-                if content is not None
-            ]
-        )
-        await self.holder.advance(mean, closed)
+        await self.holder.advance(decoded_mean(closed.codec, closed.slices, known), closed)
         if self.group_state is not None:
             self.holder.pin(self.group_state.pinned_step)
         self.on_step(closed)

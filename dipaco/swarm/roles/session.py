@@ -69,7 +69,9 @@ async def _join(
     """Asks for the group's settings, then joins with programs that fit them."""
     speed = config.bytes_per_second or 0.0
     connection = LeaderConnection(wire, (config.address,), say)
-    settings = _settings_of(await connection.find("settings", SettingsRequest()))
+    settings = _settings_of(
+        await connection.find("settings", SettingsRequest(computes=config.computes))
+    )
     wire.max_payload_bytes = settings.max_payload_bytes
     if config.computes:
         holder = StateHolder(wire, Compute(settings))

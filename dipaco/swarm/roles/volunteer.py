@@ -24,6 +24,7 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.compute import Compute, unpack_rows
+from dipaco.swarm.training.slices import rounding
 from dipaco.swarm.training.state_holder import StateHolder
 
 
@@ -67,6 +68,10 @@ class Volunteer(Peer):
         self._leaders_lost = 0
         self._late_seconds = 0.0  # that a block took whose step was over before
         self._is_parked = False
+        # With a codec: what was sent in a round, sent in the step that was taken, and lost of it.
+        self._sent: tuple[int, np.ndarray] | None = None
+        self._rounded: tuple[ClosedStep, np.ndarray] | None = None
+        self._residual: np.ndarray | None = None
         self.samples = 0  # that were computed and accepted
 
     async def run(self) -> None:
@@ -117,7 +122,16 @@ class Volunteer(Peer):
         if set(self._summed) != expected:
             self._discard_sum()
             return None
-        return np.asarray(self._sum)
+        return self._with_residual(np.asarray(self._sum), plan)
+
+    def _with_residual(self, vector: np.ndarray, plan: RoundPlan) -> np.ndarray:
+        """With what the codec lost of the last sum that went into a step."""
+        if plan.codec == "none":
+            return vector
+        if self._residual is not None:
+            vector = vector + self._residual
+        self._sent = plan.number, vector
+        return vector
 
     def _restore(self, kept: _KeptSum) -> None:
         """Goes on with a kept sum, if it is of the current state and nothing was summed since."""
@@ -155,10 +169,14 @@ class Volunteer(Peer):
         self._reset()
 
     def on_state_fetched(self) -> None:
+        self._sent = self._rounded = self._residual = None
         self._reset()
 
     def on_step(self, closed: ClosedStep) -> None:
         self._kept_sum = None
+        if self._sent is not None and self._sent[0] == closed.round_number:
+            self._rounded = closed, self._sent[1]
+        self._sent = None
         self._reset()
         self._say(f"step {closed.step + 1:,}: loss {closed.loss:.3f}")
 
@@ -170,6 +188,13 @@ class Volunteer(Peer):
             state = self.group_state
             if not self.is_current or state is None or state.plan is not None:
                 await self.wait_for_change(1.0)
+                continue
+            if self._rounded is not None:
+                closed, vector = self._rounded
+                self._rounded = None
+                self._residual = await asyncio.to_thread(
+                    rounding, closed.codec, closed.slices, vector
+                )
                 continue
             if self._kept_sum is not None and not await self._offer_kept_sum(self._kept_sum):
                 await self.wait_for_change(0.1)

@@ -4,6 +4,7 @@ Where this peer is the reducer itself, nothing goes over the network.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,6 +20,29 @@ from dipaco.swarm.network.messages import (
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.training.reducer import Reducer, SliceMean
+
+
+def decoded_mean(codec: str, slices: Sequence[Slice], contents: Sequence[bytes]) -> np.ndarray:
+    """The whole mean, float32 [values], from that of each slice.
+
+    Raises:
+      BadMessage: one has another length.
+    """
+    decode = codec_of(codec).decode
+    of_slices = zip(contents, slices, strict=True)
+    return np.concatenate([decode(content, part.stop - part.start) for content, part in of_slices])
+
+
+def rounding(codec: str, slices: Sequence[Slice], vector: np.ndarray) -> np.ndarray:
+    """What the codec loses of a vector, float32 [values], cut as it is sent: error feedback adds it
+    to the next (1-bit SGD, Seide et al. 2014).
+    """
+    coded = codec_of(codec)
+    lost = np.zeros_like(vector)
+    for part in slices:
+        values = vector[part.start : part.stop]
+        lost[part.start : part.stop] = values - coded.decode(coded.encode(values), len(values))
+    return lost
 
 
 async def push_slice(
@@ -53,7 +77,13 @@ async def push_slice(
     for attempt in range(1, attempts + 1):
         try:
             await wire.ask(
-                part.address, "push", body, Ack, payload=content, within_seconds=within_seconds
+                part.address,
+                "push",
+                body,
+                Ack,
+                payload=content,
+                within_seconds=within_seconds,
+                recipient=part.reducer,
             )
             return
         except SwarmRefuses:
@@ -76,6 +106,11 @@ async def fetch_mean(
         return await reducer.mean(await reducer.slice_sum(plan.number, part.start, part.stop))
     body = MeanRequest(round_number=plan.number, step=plan.step, start=part.start, stop=part.stop)
     reply, content = await wire.ask(
-        part.address, "slice_mean", body, MeanReply, within_seconds=within_seconds
+        part.address,
+        "slice_mean",
+        body,
+        MeanReply,
+        within_seconds=within_seconds,
+        recipient=part.reducer,
     )
     return SliceMean(content, reply.refused)

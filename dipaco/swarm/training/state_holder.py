@@ -13,6 +13,7 @@ from dipaco.swarm.network.messages import (
     ArrivedRequest,
     ChunkRequest,
     ClosedStep,
+    DialBackRequest,
     MeanReply,
     MeanRequest,
     PushRequest,
@@ -48,6 +49,7 @@ class StateHolder:
         wire.register("slice_mean", MeanRequest, self._slice_mean)
         wire.register("arrived", ArrivedRequest, self._arrived)
         wire.register("chunk", ChunkRequest, self._chunk)
+        wire.register("dial_back", DialBackRequest, self._dial_back)
 
     @property
     def position(self) -> StatePosition:
@@ -96,6 +98,9 @@ class StateHolder:
                     lambda: StateBytes(jax.device_get(state), codec)
                 )
             return packed[codec]
+
+    async def _dial_back(self, body: DialBackRequest, _: PeerRequest) -> PeerReply:
+        return Ack(), b""
 
     async def _push(self, body: PushRequest, request: PeerRequest) -> PeerReply:
         total = await self.reducer.slice_sum(body.round_number, body.start, body.stop)

@@ -416,11 +416,11 @@ CREATE TABLE swarm_credentials (
 );
 CREATE INDEX swarm_credentials_by_name ON swarm_credentials (name);
 
--- Other workers leave a path with a live backbone to it.
+-- Other workers leave a path to a live backbone of it that has volunteers.
 CREATE TABLE swarm_backbones (
   worker   TEXT PRIMARY KEY,  -- of `workers`, which knows whether it lives
   arm      TEXT NOT NULL,
-  subject  TEXT NOT NULL,
+  subject  TEXT NOT NULL,     -- of the path's tasks; without volunteers `unmanned PATH`, of none
   address  TEXT NOT NULL      -- where peers reach it
 );
 

@@ -1,0 +1,103 @@
+"""What a backbone reads from the run's ledger, and what it writes there."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dipaco.control.ledger import Ledger
+from dipaco.control.swarms import GroupStep
+from dipaco.errors import DipacoError
+from dipaco.swarm.leading.member_status import locked_sentence
+from dipaco.swarm.network.credentials import Certificate, Verifier
+from dipaco.swarm.roles.leader import StepOutcome
+
+
+class BackbonePlace(NamedTuple):
+    """Which path of which arm, by which worker."""
+
+    arm: str
+    path: int
+    worker: str
+
+
+class BackboneLedger:
+    """The ledger, for one backbone of one path.
+
+    Args:
+      ledger: a connection of this object's own.
+      place: of the backbone.
+      address: where peers reach it.
+    """
+
+    def __init__(self, ledger: Ledger, place: BackbonePlace, address: str):
+        self._ledger, self._swarms = ledger, ledger.swarms
+        self._place, self._address = place, address
+
+    def close(self) -> None:
+        """It is no backbone any more."""
+        with contextlib.suppress(DipacoError):
+            self._swarms.drop_backbone(self._place.worker)
+        self._ledger.close()
+
+    def put_backbone(self, *, is_manned: bool) -> None:
+        """`is_manned`: it has volunteers; else other workers may take the path."""
+        arm, path, worker = self._place
+        self._swarms.put_backbone(worker, arm, path, self._address, is_manned=is_manned)
+
+    def read_credentials(self, verifier: Verifier) -> dict[str, tuple[str, ...]]:
+        """What the ledger says of credentials, for the verifier. Returns why sessions of each were
+        refused.
+        """
+        issued = self._swarms.credentials()
+        verifier.allowed = frozenset(one.serial for one in issued)
+        verifier.revoked = frozenset(one.serial for one in issued if one.is_revoked)
+        verifier.locked = {
+            one.serial: locked_sentence(one.name, one.reasons) for one in self._swarms.locked()
+        }
+        return self._swarms.refusals()
+
+    def addresses(self) -> tuple[str, ...]:
+        """Of the live backbones of the path."""
+        of_path = self._swarms.backbones(self._place.arm, self._place.path)
+        return tuple(of_path.values()) or (self._address,)
+
+    def leader(self) -> str | None:
+        """The worker that led last."""
+        for one in self._swarms.statuses():
+            if (one["arm"], one["path"]) == (self._place.arm, self._place.path):
+                return one["leader"]
+        return None
+
+    def is_manned_by_leader(self) -> bool:
+        """Whether another backbone leads and has volunteers."""
+        arm, path, worker = self._place
+        manned = self._swarms.backbones(arm, path, is_manned=True)
+        return (leader := self.leader()) != worker and leader in manned
+
+    def refuse(self, certificate: Certificate, reason: str) -> tuple[str, ...]:
+        """A session was refused: its credential may be used again, at any backbone."""
+        with contextlib.suppress(DipacoError):
+            return self._swarms.refuse(certificate.serial, reason)
+        return ()
+
+    def put_status(self, status: dict[str, Any]) -> None:
+        self._swarms.put_status(self._place.arm, self._place.path, self._place.worker, status)
+
+    def put_step(self, outcome: StepOutcome) -> None:
+        closed = outcome.closed
+        with contextlib.suppress(DipacoError):
+            self._swarms.put_step(
+                self._place.arm,
+                self._place.path,
+                GroupStep(
+                    step=closed.step,
+                    lineage=closed.after,
+                    loss=closed.loss,
+                    targets=outcome.targets,
+                    seconds=outcome.seconds,
+                    blocks={name: list(blocks) for name, blocks in outcome.blocks_by_peer.items()},
+                ),
+            )
+
+
+OpenLedger = Callable[[], Ledger]

@@ -1,0 +1,49 @@
+"""Swarms: what a leader counts itself, which peer has which rows, who may come in again."""
+
+from mutations.mutant import Mutant
+
+ASSIGNMENT = "tests/swarm/test_assignment.py"
+LEASES = "tests/swarm/test_leases.py"
+
+MUTANTS = (
+    Mutant(
+        name="block-counts-for-two",
+        file="dipaco/swarm/planning/leases.py",
+        old="        found.is_done, found.backup = True, None\n",
+        new="        found.is_done = True\n",
+        breaks="of a block and its backup only the first result counts: no row is in two sums",
+        tests=(LEASES,),
+    ),
+    Mutant(
+        name="slow-peer-waited-for",
+        file="dipaco/swarm/planning/assignment.py",
+        old="    if own > MARGIN * needed:\n",
+        new="    if False:\n",
+        breaks="a step does not wait for a peer that the others are done before",
+        tests=(ASSIGNMENT,),
+    ),
+    Mutant(
+        name="refused-sessions-forgotten",
+        file="dipaco/swarm/leading/group.py",
+        old="        if len(reasons) >= MAX_REFUSALS:\n",
+        new="        if False:\n",
+        breaks="the third refused session locks a credential",
+        tests=("tests/swarm/test_group.py",),
+    ),
+    Mutant(
+        name="targets-as-the-peer-says",
+        file="dipaco/swarm/leading/group.py",
+        old="        if done.targets != self.targets[done.block]:\n",
+        new="        if False:\n",
+        breaks="a peer that counts other targets than the leader is out",
+        tests=("tests/swarm/test_group.py",),
+    ),
+    Mutant(
+        name="unreachable-sender-blamed",
+        file="dipaco/swarm/planning/blame.py",
+        old="        if num_sender > num:\n",
+        new="        if num_sender >= num:\n",
+        breaks="of two peers without a connection neither loses its sum",
+        tests=("tests/swarm/test_blame.py",),
+    ),
+)
