@@ -57,10 +57,11 @@ def _print(status: dict[str, Any], *, is_watched: bool) -> None:
     from dipaco.observe.overview import fit, overview
 
     width, height = shutil.get_terminal_size()
-    lines = overview(status, width)
+    is_screen = is_watched and sys.stdout.isatty()
+    lines = overview(status, width, height - 1 if is_screen else None)
     if not is_watched:
         lines += ["", *details(status)]
-    elif sys.stdout.isatty():
+    elif is_screen:
         print("\x1b[H\x1b[2J", end="")
         lines = fit(lines, width, height - 1)
     print("\n".join(lines), flush=True)

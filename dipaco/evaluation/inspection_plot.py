@@ -1,15 +1,27 @@
-"""The picture of an inspection: shard sizes, and how each module moved from phase to phase."""
+"""The picture of an inspection: shard sizes, and how each module moved from phase to phase.
 
-import collections
+Many paths are a grid of cells, and of many modules each level is a band: what is drawn for 256
+paths can be read as that for four.
+"""
+
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dipaco.evaluation.direct_labels import End, arrange, height_of, label_ends
-from dipaco.evaluation.path_strip import MOST_PATHS, draw_strip, fit_strip, strip_height
+from dipaco.evaluation.path_grid import draw_path_grid, path_grid
+from dipaco.evaluation.path_strip import (
+    MOST_PATHS,
+    draw_strip,
+    fit_strip,
+    in_thousands,
+    strip_height,
+)
 from dipaco.evaluation.style import COLOURS, DASHES, INK, MARKS, Look, styled, tidy
 from dipaco.evaluation.tables import PathShare
 
@@ -21,6 +33,8 @@ if TYPE_CHECKING:
 
 WIDTH = 14.0  # inches
 MOST_NAMED_MODULES = 32  # names of more would be too small; then levels are named
+MOST_MARKS = 40  # phases, beyond which a line has none
+BAND = "line: median, band: 80 %"
 MOVES = {  # of a step: its title, and what its values mean
     "norm": ("Norm", "how far a phase moved the module: the length of its mean outer gradient"),
     "cosine": (
@@ -64,7 +78,11 @@ def inspection_figure(inspection: dict[str, Any]) -> "Figure":
         else:
             sizes = left.subplots()
         panels = [right.subplots(), *below.subplots(1, 2)]
-        columns = [(sizes, _draw_sizes(sizes, inspection, has_strip=has_strip))]
+        columns: list[tuple[Axes, list[Label]]] = []
+        if has_strip:
+            columns.append((sizes, _draw_sizes(sizes, inspection)))
+        else:
+            _draw_size_grid(sizes, inspection, paths, (0.36 * WIDTH, height))
         for axes, what in zip(panels, MOVES, strict=True):
             columns.append((axes, _draw_moves(axes, modules, what)))
         arrange(figure, columns)
@@ -85,7 +103,30 @@ def _shares(inspection: Mapping[str, Any]) -> list[PathShare]:
     ]
 
 
-def _draw_sizes(axes: "Axes", inspection: Mapping[str, Any], *, has_strip: bool) -> "list[Label]":
+def _draw_size_grid(
+    axes: "Axes",
+    inspection: Mapping[str, Any],
+    paths: Sequence[PathShare],
+    size: tuple[float, float],
+) -> None:
+    """The newest shards of many paths: a cell each, and in the scale the mean and the bounds."""
+    newest = inspection["routings"][-1]
+    documents = {path.path: float(path.documents) for path in paths}
+    bounds = {name: value for name, value in inspection["bounds"].items() if value is not None}
+    shown = [*documents.values(), *bounds.values()]
+    texts = {path: (in_thousands(round(value)),) for path, value in documents.items()}
+    grid = path_grid(paths)
+    image = draw_path_grid(axes, grid, documents, texts, size, 0.0, 1.02 * max(shown) or 1.0)
+    tidy(axes, "Shards", f"documents that train each path, routed at phase {newest['phase']}", "x")
+    axes.grid(visible=False, which="major")
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.06)
+    bar.set_ticks(list(bounds.values()), labels=[f"{n}  {v:,.0f}" for n, v in bounds.items()])
+    for value in bounds.values():
+        bar.ax.axhline(value, color=INK, linewidth=1)
+    bar.outline.set_visible(False)
+
+
+def _draw_sizes(axes: "Axes", inspection: Mapping[str, Any]) -> "list[Label]":
     """A group of bars for each path, with a bar for each routing of the documents, and lines where
     the mean and the bounds are.
     """
@@ -110,21 +151,20 @@ def _draw_sizes(axes: "Axes", inspection: Mapping[str, Any], *, has_strip: bool)
     axes.set(xlim=(-0.5, num_paths - 0.5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     tidy(axes, "Shards", "documents that train each path; lines: the mean, and its bounds", "y")
-    if has_strip:
-        axes.set_xticks([])
-    else:
-        axes.set_xlabel("path")
+    axes.set_xticks([])
     return label_ends(axes, ends)
 
 
 def _draw_moves(axes: "Axes", modules: Mapping[str, Any], what: str) -> "list[Label]":
-    """A line for each module, over phases: its colour says the level, its mark the module."""
+    """A line for each module, over phases: its colour says the level, its mark the module. Of many
+    modules a band for each level.
+    """
     from matplotlib.ticker import MaxNLocator
 
     title, explained = MOVES[what]
     lasts: dict[str, tuple[int, float]] = {}
     is_dense = len(modules) > MOST_NAMED_MODULES
-    of_level = collections.Counter(name.partition("/")[0] for name in modules)
+    curves: dict[str, list[tuple[int, float]]] = {}
     for name, look in _looks(modules):
         points = [
             (step["phase"], step[what])
@@ -133,17 +173,20 @@ def _draw_moves(axes: "Axes", modules: Mapping[str, Any], what: str) -> "list[La
         ]
         if points:
             lasts[name] = points[-1]
-            axes.plot(
-                *zip(*points, strict=True),
-                color=look.colour,
-                linestyle=look.dashes,
-                linewidth=0.6 if is_dense else 1.5,
-                alpha=0.5 if is_dense else 1.0,
-                marker="" if is_dense else look.mark,
-                markersize=4,
-                zorder=2 + 1 / of_level[name.partition("/")[0]],  # a level of few lies above others
-                label=name,
-            )
+            curves[name] = points
+            if not is_dense:
+                axes.plot(
+                    *zip(*points, strict=True),
+                    color=look.colour,
+                    linestyle=look.dashes,
+                    linewidth=1.5,
+                    marker=look.mark,
+                    markersize=4,
+                    label=name,
+                )
+    if is_dense:
+        _draw_bands(axes, curves, dict(_looks(modules)))
+        explained += f"; {BAND}"
     tidy(axes, title, explained)
     if not lasts:
         axes.text(0.5, 0.5, _nothing(modules, what), ha="center", transform=axes.transAxes)
@@ -157,6 +200,26 @@ def _draw_moves(axes: "Axes", modules: Mapping[str, Any], what: str) -> "list[La
     if is_dense:
         return label_ends(axes, list(_level_ends(lasts, looks)))
     return label_ends(axes, [End(name, last, looks[name]) for name, last in lasts.items()])
+
+
+def _draw_bands(
+    axes: "Axes", curves: Mapping[str, list[tuple[int, float]]], looks: Mapping[str, Look]
+) -> None:
+    """The middle of each level's modules, and where four in five of them are, phase by phase."""
+    for level, names in itertools.groupby(curves, key=lambda name: name.partition("/")[0]):
+        own = list(names)
+        by_phase: dict[int, list[float]] = {}
+        for name in own:
+            for phase, value in curves[name]:
+                by_phase.setdefault(phase, []).append(value)
+        phases = sorted(by_phase)
+        low, middle, high = np.array(
+            [np.quantile(by_phase[phase], (0.1, 0.5, 0.9)) for phase in phases]
+        ).T
+        colour = looks[own[0]].colour
+        axes.fill_between(phases, low, high, color=colour, alpha=0.15, linewidth=0)
+        mark = looks[own[0]].mark if len(phases) <= MOST_MARKS else ""
+        axes.plot(phases, middle, color=colour, linewidth=1.8, marker=mark, label=level)
 
 
 def _nothing(modules: Mapping[str, Any], what: str) -> str:

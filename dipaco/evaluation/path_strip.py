@@ -92,7 +92,7 @@ def _rows_of(shards: Sequence[PathShare]) -> dict[str, list[Cell]]:
     rows = {
         "path": [Cell(k, k, (f"{shard.path}",), False) for k, shard in enumerate(shards)],
         "documents": [
-            Cell(k, k, (f"{shard.documents:,}", _in_thousands(shard.documents)), False)
+            Cell(k, k, (f"{shard.documents:,}", in_thousands(shard.documents)), False)
             for k, shard in enumerate(shards)
         ],
     }
@@ -102,7 +102,8 @@ def _rows_of(shards: Sequence[PathShare]) -> dict[str, list[Cell]]:
     return rows
 
 
-def _in_thousands(count: int) -> str:
+def in_thousands(count: int) -> str:
+    """A number in five characters at most, while it is below ten millions."""
     if count < 1000:
         return str(count)
     return f"{count / 1000:.1f}k" if count < 9950 else f"{count / 1000:.0f}k"

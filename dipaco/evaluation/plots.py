@@ -1,17 +1,26 @@
-"""The report as a picture: learning curves of the rows, and which domain went to which path."""
+"""The report as a picture: learning curves of the rows, and which domain went to which path.
+
+Many paths are a grid, and many domains a table of the largest: the picture of 256 paths and 256
+domains is as large as a page (`domain_plot.py`).
+"""
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from dipaco.evaluation.direct_labels import End, arrange, height_of, label_ends
-from dipaco.evaluation.path_strip import draw_strip, fit_strip, strip_height
+from dipaco.evaluation.domain_plot import (
+    draw_domains_by_module,
+    draw_domains_by_path,
+    draw_leading_domains,
+    is_grid,
+    say_nothing_was_routed,
+    table_height,
+)
+from dipaco.evaluation.path_grid import path_grid
+from dipaco.evaluation.path_strip import fit_strip, strip_height
 from dipaco.evaluation.style import (
     BASE_LOOK,
-    INK,
-    SOFT,
     log_ticks,
     look_of,
     step_ticks,
@@ -25,10 +34,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dipaco.evaluation.direct_labels import Label
-    from dipaco.evaluation.path_strip import Strip
 
 WIDTH = 14.0  # inches
-MOST_WRITTEN_PATHS = 16  # numbers in the cells of more paths would overlap
+MARGIN, GRID_MARGIN = 1.2, 0.9  # inches of titles and labels
+GRID_SHARE = 0.88  # of the width, without labels and colours
 
 
 def draw_report(report: Report, file: Path | str) -> None:
@@ -38,21 +47,30 @@ def draw_report(report: Report, file: Path | str) -> None:
 
 def report_figure(report: Report) -> "Figure":
     """The picture, before it is written."""
-    num_domains = len({domain for shard in report.shards for domain in shard.domains})
+    shards = report.shards
+    has_domains = any(shard.domains for shard in shards)
+    has_grid = has_domains and is_grid(shards)
     num_labels = len({*report.curves, *(row.name for row in report.rows)})
-    below = strip_height(report.shards) if num_domains else 0.0
-    above = max(3.4, height_of(num_labels) + 0.2, 0.27 * num_domains)
-    with styled(WIDTH, above + below + 1.2) as figure:
-        both = figure.subfigures(1, 2, squeeze=False, width_ratios=(1, 1.05), wspace=0.02)
-        learning, routing = both[0]
+    above = max(3.4, height_of(num_labels) + 0.2, table_height(shards))
+    below = strip_height(shards) if has_domains and not has_grid else 0.0
+    grid = path_grid(shards).height + GRID_MARGIN if has_grid else 0.0
+    with styled(WIDTH, above + below + MARGIN + grid) as figure:
+        both: Any = figure
+        if has_grid:
+            ratios = (above + MARGIN, grid)
+            both, paths = figure.subfigures(2, 1, squeeze=False, height_ratios=ratios)[:, 0]
+            draw_leading_domains(paths.subplots(), shards, GRID_SHARE * WIDTH)
+        sides = both.subfigures(1, 2, squeeze=False, width_ratios=(1, 1.05), wspace=0.02)
+        learning, routing = sides[0]
         axes = learning.subplots()
         labels = _draw_curves(axes, report)
         strip = None
-        if num_domains:
-            heat, under = routing.subplots(2, 1, height_ratios=(above, below))
-            strip = _draw_domains(heat, under, report)
-        else:
-            _say_nothing_was_routed(routing.subplots())
+        if not has_domains:
+            say_nothing_was_routed(routing.subplots())
+        elif not has_grid or not draw_domains_by_module(routing.subplots(), shards):
+            routing.clear()
+            heat, under = routing.subplots(2, 1, height_ratios=(above, below or 0.3))
+            strip = draw_domains_by_path(heat, under, shards)
         arrange(figure, [(axes, labels)])
         if strip is not None:
             fit_strip(strip)
@@ -127,45 +145,3 @@ def _leave_room_at_the_left(axes: "Axes", first: int) -> None:
     (low, _), (high, _) = (transform.transform((x, 1.0)) for x in (first, axes.get_xlim()[1]))
     room = transform.inverted().transform((low - (high - low) / 8, transform.transform((1, 1))[1]))
     axes.set_xlim(left=float(room[0]))
-
-
-def _say_nothing_was_routed(axes: "Axes") -> None:
-    axes.set_title("Where the domains went", loc="left", fontweight="bold")
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, "nothing was routed", ha="center", color=SOFT, transform=axes.transAxes)
-
-
-def _draw_domains(heat: "Axes", under: "Axes", report: Report) -> "Strip":
-    """A heat map of domains by paths, and under each path its documents and modules.
-
-    With few paths: the share of each domain's documents that every path got. With many, these
-    shares would be too small to see; then the share of every domain in each path's documents, with
-    paths of one domain side by side.
-    """
-    heat.set_title("Where the domains went", loc="left", fontweight="bold")
-    domains = sorted({domain for shard in report.shards for domain in shard.domains})
-    count = np.array([[shard.domains.get(name, 0) for shard in report.shards] for name in domains])
-    # Domains that went to the same path are neighbours and form visible blocks.
-    by_domain = count / np.maximum(count.sum(axis=1, keepdims=True), 1)
-    order = np.lexsort((-by_domain.max(axis=1), by_domain.argmax(axis=1)))
-    names = [f"{domains[k]}  {count[k].sum():,}" for k in order]
-    paths = list(range(len(report.shards)))
-    if len(paths) <= MOST_WRITTEN_PATHS:
-        share, whole = by_domain[order], "domain"
-        for row, column in np.argwhere(share >= 0.005):
-            percent = round(100 * float(share[row, column]))
-            colour = "white" if percent > 55 else INK
-            heat.text(column, row, f"{percent}", ha="center", va="center", color=colour)
-    else:
-        by_path = (count / np.maximum(count.sum(axis=0), 1))[order]
-        paths = np.lexsort((-by_path.max(axis=0), by_path.argmax(axis=0))).tolist()
-        share, whole = by_path[:, paths], "path"
-    image = heat.imshow(share, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-    heat.set_xticks([])
-    heat.set_yticks(range(len(names)), names)
-    heat.tick_params(length=0)
-    heat.spines[:].set_visible(False)
-    bar = heat.figure.colorbar(image, ax=[heat, under], pad=0.015, fraction=0.04, format="{x:.0%}")
-    bar.set_label(f"share of the {whole}'s documents", color=INK)
-    bar.outline.set_visible(False)
-    return draw_strip(under, [report.shards[path] for path in paths])

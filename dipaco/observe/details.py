@@ -6,7 +6,7 @@ from typing import Any
 from dipaco.observe.terminal import head, tail
 
 MOST_ROWS = 64  # of an arm's modules or paths; more are for `--json`
-MOST_SAMPLES = 8
+MOST_SAMPLES = MOST_EVALUATIONS = 8
 
 
 def details(status: Mapping[str, Any]) -> Iterator[str]:
@@ -57,7 +57,10 @@ def _arm(name: str, arm: Mapping[str, Any]) -> Iterator[str]:
         for path, at in arm["paths"].items():
             loss = "" if at["loss"] is None else f"  loss {at['loss']:.3f}"
             yield f"  path {path:>4}  step {at['step']:6d}{loss}  {at['tokens']:,} tokens"
-    for evaluation in arm["evaluations"]:
+    evaluations = arm["evaluations"]
+    if len(evaluations) > MOST_EVALUATIONS:
+        yield f"  {len(evaluations)} evaluations, the newest here, each with `--json`"
+    for evaluation in evaluations[-MOST_EVALUATIONS:]:
         yield f"  perplexity {evaluation['perplexity']:.2f} at phase {evaluation['phase']}"
 
 
@@ -107,7 +110,11 @@ def _quorum(quorum: Mapping[str, Any]) -> Iterator[str]:
     for at in quorum["in_grace"]:
         left = max(0.0, at["seconds_left"])
         yield f"  {at['module']} phase {at['phase']}: steps without the rest in {left:.0f} s"
-    for module, at in quorum["newest_steps"].items():
+    steps = quorum["newest_steps"]
+    if len(steps) > MOST_ROWS:
+        yield f"  {len(steps)} modules: what each took with `--json`"
+        return
+    for module, at in steps.items():
         late = f", late: {', '.join(map(str, at['late_paths']))}" if at["late_paths"] else ""
         paths = ", ".join(map(str, at["paths"]))
         yield f"  {module} step {at['step']} took paths {paths or 'none'}{late}"

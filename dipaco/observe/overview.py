@@ -17,32 +17,68 @@ from typing import Any
 from dipaco.observe.progress import time_left
 
 MOST_WORKERS = 8  # are shown; the rest are counted
+MOST_FAILURES = 3  # likewise
 GROUP = 8  # paths of a grid stand in groups, so that they can be counted
 KEY = "paths: . not begun, 1 to 9 tenths of the steps, # done, * at work"
 
 
-def overview(status: Mapping[str, Any], width: int) -> list[str]:
-    """Lines of at most about `width` columns, what matters first."""
-    lines = [headline(status), f"now: {status['why']['sentence']}", *_workers(status)]
+def overview(status: Mapping[str, Any], width: int, height: int | None = None) -> list[str]:
+    """Lines of at most about `width` columns, what matters first.
+
+    Args:
+      status: the JSON values that `dipaco status --json` prints.
+      width: columns.
+      height: lines that there are; None = as many as it takes. What is said of the run as a whole
+        and of every arm comes first; then there are paths and workers, each as far as they fit.
+    """
+    top = [headline(status), f"now: {status['why']['sentence']}", *_troubles(status)]
     if status["rules"]:
         of = status["rules"].items()
         named = (f"{kind.replace('_', ' ')} {rule['name']}" for kind, rule in of)
-        lines.append(f"own rules: {', '.join(named)}")
-    lines += [f"went wrong: {_failure(each)}" for each in status["failures"][:3]]
-    at_work = {
-        (task["arm"], task["subject"])
+        top.append(f"own rules: {', '.join(named)}")
+    who = _workers(status)
+    arms = {name: arm for name, arm in status["arms"].items() if arm["steps"]}
+    grids = {name: _grid(arm, _at_work(status, name), width) for name, arm in arms.items()}
+    if height is not None:
+        # Of every arm a blank line and one about it; the key below.
+        left = height - len(top) - len(who[:1]) - 2 * len(arms) - 1
+        for name in sorted(arms, key=lambda name: -arms[name]["num_paths"]):
+            if len(grids[name]) > left:
+                grids[name] = []
+            left -= len(grids[name])
+        who = _first_workers(who, left)
+    lines = [*top, *who]
+    for name, arm in arms.items():  # a base model that comes trained takes no steps
+        lines += ["", _arm(name, arm), *grids[name]]
+    return [*lines, *([KEY] if any(grids.values()) else [])]
+
+
+def _at_work(status: Mapping[str, Any], arm: str) -> set[str]:
+    """The paths of an arm that are being trained."""
+    return {
+        task["subject"]
         for task in status["unfinished"]
-        if task["kind"] == "train" and task["state"] == "claimed"
+        if task["kind"] == "train" and task["state"] == "claimed" and task["arm"] == arm
     }
-    has_grid = False
-    for name, arm in status["arms"].items():
-        if not arm["steps"]:  # a base model that comes trained
-            continue
-        lines += ["", _arm(name, arm)]
-        if arm["num_paths"] > 1:
-            has_grid = True
-            lines += _grid(arm, {path for of, path in at_work if of == name}, width)
-    return [*lines, *([KEY] if has_grid else [])]
+
+
+def _troubles(status: Mapping[str, Any]) -> list[str]:
+    failures = status["failures"]
+    lines = [f"went wrong: {_failure(each)}" for each in failures[:MOST_FAILURES]]
+    more = len(failures) - len(lines)
+    return [*lines, *([f"went wrong: {more} more, each with `--json`"] if more else [])]
+
+
+def _first_workers(lines: list[str], room: int) -> list[str]:
+    """The counts, and as many workers below them as there is room for; the rest are counted."""
+    own = lines[1:]
+    if len(own) <= room or not lines:
+        return lines
+    named = [line for line in own if not line.startswith("  and ")]
+    shown = named[: max(0, room - 1)]
+    hidden = len(named) - len(shown)
+    hidden += sum(int(line.split()[1]) for line in own if line.startswith("  and "))
+    return [lines[0], *shown, *([f"  and {hidden} more"] if room > 0 else [])]
 
 
 def headline(status: Mapping[str, Any]) -> str:
@@ -118,6 +154,10 @@ def _arm(name: str, arm: Mapping[str, Any]) -> str:
 
 
 def _grid(arm: Mapping[str, Any], at_work: set[str], width: int) -> list[str]:
+    """A character for each path; nothing for a single one."""
+    if arm["num_paths"] == 1:
+        return []
+
     def cell(path: int) -> str:
         if str(path) in at_work:
             return "*"

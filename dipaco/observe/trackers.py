@@ -213,6 +213,7 @@ class Trackers:
                     raise NoSuchTracker(tracker=name, known=", ".join(TRACKERS))
                 self._open[name] = OPENED[name](run, board)
         except DipacoError:
+            self._say = lambda _: None  # the error is what there is to say
             self.close()
             raise
 

@@ -143,6 +143,42 @@ def test_of_many_modules_levels_are_named():
     assert cut_off(figure) == []
 
 
+@pytest.fixture(scope="module")
+def large():
+    given = inspection(grid(16, 16), num_routings=2)
+    return given, inspection_figure(given)
+
+
+def test_256_paths_can_be_read(large):
+    _, figure = large
+    assert overlapping(figure) == []
+    assert cut_off(figure) == []
+
+
+def test_shards_of_many_paths_are_cells_and_their_bounds_are_in_the_scale(large):
+    given, figure = large
+    (image,) = panel(figure, "Shards").images
+    cells = np.asarray(image.get_array())
+    assert cells.ravel().tolist() == given["routings"][-1]["documents"]  # row by row
+    scale = [t.get_text() for axes in figure.axes for t in axes.get_yticklabels()]
+    for name, value in given["bounds"].items():
+        assert f"{name}  {value:,.0f}" in scale
+
+
+def test_many_modules_are_the_median_of_each_level_and_where_four_in_five_are(large):
+    given, figure = large
+    axes = panel(figure, "Norm")
+    lines = lines_of(axes)
+    assert list(lines) == ["level_0", "level_1", "own"]
+    for (level, line), band in zip(lines.items(), axes.collections, strict=True):
+        own = [m["steps"] for name, m in given["modules"].items() if name.startswith(level)]
+        norms = np.array([[step["norm"] for step in steps] for steps in own])
+        np.testing.assert_allclose([value for _, value in line], np.median(norms, axis=0))
+        heights = band.get_paths()[0].vertices[:, 1]
+        assert heights.min() == pytest.approx(np.quantile(norms, 0.1, axis=0).min())
+        assert heights.max() == pytest.approx(np.quantile(norms, 0.9, axis=0).max())
+
+
 def test_modules_of_one_path_have_no_cosine_and_the_picture_says_so(tmp_path):
     given = inspection(grid(2, has_own=False))
     texts = [t.get_text() for t in panel(inspection_figure(given), "Cosine").texts]

@@ -100,6 +100,58 @@ def test_lines_are_cut_to_the_terminal():
     assert cut == [*["line 0 of…", "line 1 of…", "line 2 of…", "line 3 of…"], "… 16 more…"]
 
 
+def large():
+    """256 paths, 100 workers, five failures, and three arms besides."""
+    paths = [(path, 40) for path in range(256)]
+    many = status_of(paths=paths, num_paths=256)["arms"]["modular"]
+    one = status_of(paths=[(0, 40)], num_paths=1)["arms"]["modular"]
+    arms = {"base": one, "modular": many, "dense": one, "data_parallel": many}
+    failure = {"task": "train modular path 7 phase 3", "state": "failed", "reason": "no space"}
+    failure |= {"errors": 3, "crashes": 0, "losses": 0}
+    workers = {f"w{n:02d}": worker() for n in range(100)}
+    return status_of(workers=workers, arms=arms, failures=[failure] * 5)
+
+
+def test_at_256_paths_24_lines_say_what_went_wrong_and_name_every_arm():
+    shown = overview(large(), 80, 23)
+    assert len(shown) <= 23
+    assert fit(shown, 80, 23) == shown  # nothing is left over
+    assert [line.split(":")[0] for line in shown[2:6]] == ["went wrong"] * 4
+    assert shown[5] == "went wrong: 2 more, each with `--json`"
+    for arm in ("base", "modular", "dense", "data_parallel"):
+        assert any(line.startswith(f"{arm}  phase") for line in shown)
+    grid = [line for line in shown if "55555555" in line]
+    assert len(grid) == 4
+    assert shown.index(grid[0]) == next(
+        n for n, line in enumerate(shown, 1) if line.startswith("modular")
+    )
+
+
+@pytest.mark.parametrize(("height", "workers", "grids"), [(23, 2, 4), (30, 5, 8), (36, 8, 8)])
+def test_workers_take_the_room_that_is_left_and_all_are_counted(height, workers, grids):
+    shown = overview(large(), 80, height)
+    assert len(shown) <= height
+    named = [line for line in shown if line.startswith("  w")]
+    (more,) = (line for line in shown if line.startswith("  and "))
+    assert len(named) == workers
+    assert len(named) + int(more.split()[1]) == 100
+    assert sum("55555555" in line for line in shown) == grids
+
+
+def test_details_show_the_newest_of_many_evaluations():
+    status = status_of() | {"stages_done": [], "stages": {}, "outside_bounds": "", "swarms": []}
+    status |= {"command": "run", "bytes": {}, "stored": None, "quorum": None, "rollbacks": []}
+    status |= {"goodput": {"worker_seconds": 0}, "refusals": [], "samples": []}
+    evaluations = [{"phase": phase, "perplexity": 20.0} for phase in range(1, 401)]
+    status["arms"]["modular"]["evaluations"] = evaluations
+    status["arms"]["modular"]["paths"] = {}
+    shown = list(details(status))
+    assert "  400 evaluations, the newest here, each with `--json`" in shown
+    assert [line for line in shown if "perplexity" in line] == [
+        f"  perplexity 20.00 at phase {phase}" for phase in range(393, 401)
+    ]
+
+
 def test_details_show_texts_on_one_line_each_and_only_where_there_are_some():
     status = status_of() | {
         "stages_done": [],
