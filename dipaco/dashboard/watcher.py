@@ -28,9 +28,9 @@ class Pace:
     """
 
     def __init__(self, *, is_server: bool):
-        self.look_seconds = 6.0 if is_server else 1.0
+        self.look_seconds = 8.0 if is_server else 1.0
         self.status_seconds = 120.0 if is_server else 4.0
-        self.fault_seconds = 45.0 if is_server else 1.0  # after something went wrong
+        self.fault_seconds = 90.0 if is_server else 1.0  # after something went wrong
 
 
 class Watcher:
