@@ -32,7 +32,6 @@ from dipaco.dashboard.watcher import Watcher
 from dipaco.store.address import Address
 
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-SIZE = {"width": 1400, "height": 900}
 
 
 def main() -> None:
@@ -115,7 +114,7 @@ def page(address: Address) -> dict[str, Any]:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         paints, jumps = [], []
         for _ in range(10):
-            tab = browser.new_page(viewport=SIZE)
+            tab = browser.new_page(viewport={"width": 1400, "height": 900})
             began = time.monotonic()
             tab.goto(f"http://127.0.0.1:{listening.getsockname()[1]}/")
             tab.locator(".cell").first.wait_for()

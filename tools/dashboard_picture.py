@@ -35,8 +35,10 @@ def main() -> None:
         with reading(options.run) as run:
             export(run, folder / "page.html")
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        size = {"width": options.width, "height": options.height}
-        page = browser.new_page(color_scheme=options.scheme, viewport=size)
+        page = browser.new_page(
+            color_scheme=options.scheme,
+            viewport={"width": options.width, "height": options.height},
+        )
         page.goto((folder / "page.html").as_uri())
         if options.share < 1:
             page.evaluate(f"goTo({options.share} * run.end)")

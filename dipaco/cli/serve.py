@@ -137,6 +137,8 @@ def run(options: argparse.Namespace) -> int:
         configured, edge_names = opened.config.data.tokenizer, opened.corpus.edge_names
 
     from dipaco.caches import cache_folder
+    from dipaco.dashboard import server as dashboard
+    from dipaco.dashboard.watcher import Watcher
     from dipaco.observe.compiling import CompileProgress
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.decoding.limits import LoopLimits
@@ -180,8 +182,17 @@ def run(options: argparse.Namespace) -> int:
             f"{len(release.paths)} paths) at http://{f'[{host}]' if ':' in host else host}:{port}"
         )
         app = make_app(service, metrics, http)
+        watcher = Watcher(options.run, reads_at_once=False)
+        app.mount("/dashboard", dashboard.make_app(watcher, keys))
+
+        def say_stopping(notice: str) -> None:
+            watcher.finish()  # open dashboards are not waited for
+            service.say(notice)
+
+        watcher.start()
         cut_off = functools.partial(service.loop.stop, drain_seconds=0.0)
-        serve(app, listening, options.drain_seconds, service.say, cut_off, options.connections)
+        serve(app, listening, options.drain_seconds, say_stopping, cut_off, options.connections)
+        watcher.stop()
         service.say("stopped")
     return 0
 

@@ -10,7 +10,7 @@ columns of numbers): the page draws it, live or from a file, and the tests compa
     texts.py      where text went: which document trained which path in which phases
     columns.py    columns of numbers as text
     watcher.py    one reader for all open pages
-    server.py     the HTTP server; page.py: the page as one file; page/ has its pieces
+    server.py     the HTTP server; page.py: the page as one file, of its pieces/
 
 May import `workers`, `runs`, `serving` (for its server) and everything lower.
 """

@@ -9,7 +9,8 @@ from dipaco.dashboard.facts import ArmFacts
 from dipaco.plural import counted
 
 RISE_NATS = 0.5  # above a path's own best: it may be diverging
-QUIET = ("working", "finished")
+QUIET = ("working", "finished", "quorum")  # states of `status` that need nobody
+STUCK = ("failed", "disk_full", "no_worker", "no_such_worker", "unknown")
 MOST_OF_A_KIND = 5
 
 
@@ -25,7 +26,7 @@ def alarms_of(status: Mapping[str, Any], modular: ArmFacts) -> list[Alarm]:
     alarms = []
     why = status["why"]
     if why["state"] not in QUIET:
-        is_error = why["state"] in ("failed", "disk_full", "no_workers")
+        is_error = why["state"] in STUCK
         alarms.append(Alarm("error" if is_error else "warning", why["sentence"]))
     for each in status["failures"][:MOST_OF_A_KIND]:
         times = counted(each["errors"] + each["crashes"] + each["losses"], "time")

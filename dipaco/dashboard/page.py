@@ -77,4 +77,4 @@ def _inside(content: bytes) -> str:
 
 
 def _piece(name: str) -> str:
-    return importlib.resources.files("dipaco.dashboard").joinpath("page", name).read_text("utf-8")
+    return importlib.resources.files("dipaco.dashboard").joinpath("pieces", name).read_text("utf-8")

@@ -30,7 +30,7 @@ class Pace:
     def __init__(self, *, is_server: bool):
         self.look_seconds = 8.0 if is_server else 1.0
         self.status_seconds = 120.0 if is_server else 4.0
-        self.fault_seconds = 45.0 if is_server else 1.0  # after something went wrong
+        self.fault_seconds = 90.0 if is_server else 1.0  # after something went wrong
 
 
 class Watcher:
@@ -39,13 +39,14 @@ class Watcher:
     Args:
       address: of the run.
       pace: how often; None = as its database can bear.
+      reads_at_once: before the first page asks, which then need not wait.
     """
 
-    def __init__(self, address: Address, pace: Pace | None = None):
+    def __init__(self, address: Address, pace: Pace | None = None, *, reads_at_once: bool = True):
         self._address, self._pace = address, pace
         self._changed = threading.Condition()
         self._is_stopping, self._wanted = False, 0  # pages that are open
-        self._is_asked = True  # once, so that the first page need not wait
+        self._is_asked = reads_at_once
         self._recording = (0, b"")  # the number that it is of, JSON
         self._number = 0  # of the newest difference
         self._differences: collections.deque[tuple[int, bytes]] = collections.deque(

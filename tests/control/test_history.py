@@ -8,7 +8,7 @@ import pytest
 from dipaco.control.facts import PartialSnapshot
 from dipaco.control.tasks import Task
 from dipaco.errors import ClaimLost
-from tests.control.conftest import do_one, do_until, facts_of, receipt
+from tests.control.conftest import IntegrityError, do_one, do_until, facts_of, receipt
 
 MACHINE = "1 x test"
 
@@ -145,6 +145,12 @@ def test_commands_leaving_and_going_back_are_told(ledger, plan, told):
         (None, None, "w", "left", "asked to stop"),
         (None, None, "", "rollback", "modular to phase 1"),
     ]
+
+
+def test_what_happened_is_never_changed(ledger, plan):
+    do_one(ledger, plan)
+    with pytest.raises(IntegrityError, match="never changed"):
+        ledger._database._connection.execute("UPDATE history SET outcome = 'lost'")
 
 
 def test_what_is_rolled_back_with_a_transaction_is_not_told(ledger):

@@ -8,10 +8,11 @@ from support.servers import fresh_schemas
 from dipaco.control.ledger import Ledger
 from dipaco.control.postgresql import PostgreSQL
 from dipaco.control.sqlite import SQLite
-from dipaco.dashboard.reader import Reader
+from dipaco.dashboard.reader import Reader, statement
 from dipaco.dashboard.recording import recording_of, state_of, to_json
 from dipaco.dashboard.watcher import Pace
 from dipaco.runs.opening import create_or_open
+from tests.control.conftest import finished, ledger, place, plan  # noqa: F401
 from tests.support.tiny_run import TOY
 
 
@@ -72,6 +73,25 @@ def test_a_page_asks_a_server_less_than_once_a_second(run, monkeypatch):
         reader.read()
         of_look, asked[0] = asked[0], 0
         to_json(recording_of(reader, state))
-    busiest = of_status / pace.status_seconds + (of_look + 2) / pace.look_seconds
+    busiest = (
+        of_status / min(pace.status_seconds, pace.fault_seconds) + (of_look + 2) / pace.look_seconds
+    )
     assert 0 < of_look <= 2  # and two more where modules stepped and paths were trained
     assert busiest < 1, (of_status, of_look)
+
+
+def test_facts_that_came_since_an_event_are_all_facts_at_the_first(finished):  # noqa: F811
+    """On both databases: what is read at once, and what is read bit by bit, are the same rows."""
+    select, at = finished.select, {"arm": "modular"}
+    steps = select(statement("steps"), **at)
+    assert len(steps) == 4 * 2
+    assert sorted(select(statement("steps_since"), number=0, **at)) == sorted(steps)
+    phases = select(statement("phases"))
+    assert len(phases) == 2 + 4 * 2 + 3
+    assert sorted(select(statement("phases_since"), number=0)) == sorted(phases)
+    events = select(statement("events"), number=0, most=1000)
+    assert [row[0] for row in events] == [event.number for event in finished.history.after()]
+    last = events[-1][0]
+    assert select(statement("events"), number=0, most=3) == events[:3]
+    for name, more in (("steps_since", at), ("phases_since", {})):
+        assert select(statement(name), number=last, **more) == []

@@ -15,7 +15,7 @@ FAILURES = "dipaco/control/failures.py"
 OF_FAILURES = "tests/control/test_failures.py"
 QUERIES = "dipaco/control/queries.sql"
 SQLITE_TABLES = "dipaco/control/schema/sqlite/001_begin.sql"
-SERVER_TABLES = "dipaco/control/schema/postgresql/001_begin.sql"
+SERVER_HISTORY = "dipaco/control/schema/postgresql/002_history.sql"
 
 MUTANTS = (
     Mutant(
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         name="no-locks-in-the-schema",
-        file=SERVER_TABLES,
+        file=SERVER_HISTORY,
         old="    PERFORM pg_advisory_xact_lock(hashtextextended(lock_key, 0));\n",
         new="    NULL;\n",
         breaks="of two paths that finish at once one sees the other's contribution",
@@ -125,18 +125,26 @@ MUTANTS = (
     Mutant(
         name="fencing-token-ignored",
         file="dipaco/control/queue.py",
-        old="        if (claim.attempt, claim.worker) not in dropped:\n",
-        new="        if claim.worker not in [worker for _, worker in dropped]:\n",
+        old="if row[1:3] == (claim.attempt, claim.worker)]\n",
+        new="if row[2] == claim.worker]\n",
         breaks="a claim that was lost records nothing, even if its worker holds the task again",
         tests=(LEASES,),
     ),
     Mutant(
         name="fencing-token-ignored-on-the-server",
-        file=SERVER_TABLES,
+        file=SERVER_HISTORY,
         old="FROM gone WHERE attempt = held_attempt AND worker = holder;\n",
         new="FROM gone WHERE worker = holder;\n",
         breaks="a claim that was lost records nothing (finishing a phase on PostgreSQL)",
         tests=(LEASES,),
+    ),
+    Mutant(
+        name="errors-are-not-told",
+        file="dipaco/control/failures.py",
+        old='note_attempts(database, dropped, "crash" if is_crash else "error", reason)\n',
+        new="pass\n",
+        breaks="an error stays in the history when its task is done in the end",
+        tests=("tests/control/test_history.py",),
     ),
     Mutant(
         name="attempts-do-not-grow",

@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     Mutant(
         name="steps-before-all-are-in-on-server",
-        file="dipaco/control/schema/postgresql/001_begin.sql",
+        file="dipaco/control/schema/postgresql/002_history.sql",
         old="a.phase = o.phase) = o.awaited\n",
         new="a.phase = o.phase) >= o.awaited - 1\n",
         breaks="a module steps when the contributions of all its paths are in (PostgreSQL)",

@@ -73,12 +73,12 @@ def make_run(folder: Path, phases: int, workers: int = 64, config: RunConfig | N
     events.sort(key=lambda event: event[4])
     database = run.ledger._database
     with database.transaction():
-        many = database._connection.executemany  # ty: ignore[unresolved-attribute]
+        many = database._connection.executemany  # ty: ignore[missing-attribute]
         many(TASK, tasks)
         many(EVENT, events)
         many(TRAINED, trained)
         many(MODULE, modules)
-        database._connection.execute(  # ty: ignore[unresolved-attribute]
+        database._connection.execute(  # ty: ignore[missing-attribute]
             "UPDATE tasks SET state = 'done' WHERE state <> 'done'"
         )
     run.ledger.close()

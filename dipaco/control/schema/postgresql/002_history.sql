@@ -15,6 +15,8 @@ CREATE TABLE history (
   outcome  TEXT NOT NULL,  -- see history.py
   reason   TEXT NOT NULL DEFAULT ''
 );
+CREATE TRIGGER history_is_never_changed BEFORE UPDATE ON history FOR EACH ROW
+EXECUTE FUNCTION refuse('what happened is never changed');
 
 -- Finishing a path's phase, in one statement: what `Commit` does statement by statement on SQLite.
 -- Returns 'again', and changes nothing, if the task was opened again. A claim that is lost raises a

@@ -15,3 +15,5 @@ CREATE TABLE history (
   outcome  TEXT NOT NULL,  -- see history.py
   reason   TEXT NOT NULL DEFAULT ''
 );
+CREATE TRIGGER history_is_never_changed BEFORE UPDATE ON history
+BEGIN SELECT raise(ABORT, 'what happened is never changed'); END;

@@ -39,8 +39,11 @@ function load(document) {
   run.events = {};
   for (const [name, column] of Object.entries(document.events)) run.events[name] = column.type === "f4" ? unpack(column) : Int32Array.from(unpack(column));
   run.count = run.events.ended.length;
-  arrived();
+  run.isCounted = false; // the grid is shown first
+  findEnd();
 }
+
+function findEnd() { run.end = Math.max(run.document.now, run.count ? run.events.ended[run.count - 1] : 0, 1e-3); }
 
 function extend(difference) {
   const document = run.document;
@@ -74,10 +77,11 @@ function extend(difference) {
 
 function arrived() { // what is worked out once
   const {events, document: {names}} = run;
+  run.isCounted = true;
+  findEnd();
   run.isFault = names.outcomes.map(name => FAULTS.has(name));
   run.isPale = names.outcomes.map(name => PALE.has(name));
   run.version = (run.version ?? 0) + 1; // of what is drawn from the events alone
-  run.end = Math.max(run.document.now, run.count ? events.ended[run.count - 1] : 0, 1e-3);
   run.byWorker = names.workers.map(() => []);
   run.faults = [];
   run.evaluated = {}; // "arm phase" -> when
@@ -161,7 +165,7 @@ function* busyAt(time) { // what was being done: [kind, arm, subject, worker]
 
 function routingAt(time) { // the phase of the newest routing; null before the first
   let phase = null;
-  for (const [when, of] of run.routed) if (when <= time) phase = of;
-  if (phase === null && !run.routed.length && run.document.status.stages.route) phase = 0; // older than the history
+  for (const [when, of] of run.routed ?? []) if (when <= time) phase = of;
+  if (phase === null && !run.routed?.length && run.document.status.stages.route) phase = 0; // older than the history
   return phase;
 }

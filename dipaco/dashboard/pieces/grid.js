@@ -14,7 +14,7 @@ function buildGrid() {
         onclick: () => { grid.chosen = grid.chosen?.module === module ? null : {module}; drawGrid(); },
         onmouseenter: () => lightPaths(module), onmouseleave: () => lightPaths(null), onfocus: () => lightPaths(module), onblur: () => lightPaths(null),
       }, make("b", {textContent: short}), make("i", {className: "phase"}), make("span", {className: "norm"}), make("span", {className: "cosine"}));
-      grid.cells[module] = {cell, phase: cell.querySelector(".phase"), norm: cell.querySelector(".norm"), cosine: cell.querySelector(".cosine"), through: []};
+      grid.cells[module] = {cell, phase: cell.querySelector(".phase"), norm: cell.querySelector(".norm"), cosine: cell.querySelector(".cosine"), through: [], isSmall: level.modules.length > 8};
       cells.append(cell);
     }
     const size = level.modules.length > 24 ? "level crowd" : level.modules.length > 8 ? "level many" : "level";
@@ -58,14 +58,14 @@ function drawGrid() {
     else if (["train", "score", "label", "check"].includes(kind)) busyPaths.set(Number(subject), `${kind} by ${worker}`);
   }
   let lowest = Infinity, highest = 0;
-  grid.cells.forEach(({cell, phase, norm, cosine, through}, module) => {
+  grid.cells.forEach(({cell, phase, norm, cosine, through, isSmall}, module) => {
     const is = moduleAt(module, run.time), id = arm.modules[module];
     lowest = Math.min(lowest, is.phase); highest = Math.max(highest, is.phase);
     const isBusy = busyModules.has(id) || through.some(path => busyPaths.has(path));
-    phase.textContent = `phase ${is.phase}`;
-    norm.textContent = `‖g‖ ${fixed(is.norm)}`;
+    phase.textContent = isSmall ? is.phase : `phase ${is.phase}`;
+    norm.textContent = isSmall ? fixed(is.norm, 2) : `‖g‖ ${fixed(is.norm)}`;
     cosine.textContent = `cos ${fixed(is.cosine, 2)}`;
-    cosine.hidden = through.length < 2;
+    cosine.hidden = through.length < 2 || isSmall; // the colour says it
     cell.classList.toggle("busy", isBusy);
     const share = Number.isFinite(is.cosine) ? Math.min(1, Math.abs(is.cosine)) : 0;
     cell.style.background = share ? `color-mix(in srgb, var(${is.cosine < 0 ? "--part" : "--agree"}) ${Math.round(8 + 52 * share)}%, var(--cell))` : "";

@@ -7,12 +7,15 @@ function begin(document) {
   at("name").textContent = document.name;
   window.document.title = `${document.name} · dipaco dashboard`;
   if (run.isNewest) run.time = run.end;
+  drawHead();
   buildGrid();
+  drawGrid();
   if (isFirst) for (const listen of [listenToWorkers, listenToCurves, listenToTexts, listenToClock]) listen();
-  draw(true);
+  requestAnimationFrame(() => setTimeout(() => draw(true))); // the rest, once that is on the screen
 }
 
 function draw(isNew = false) {
+  if (!run.isCounted) { arrived(); isNew = true; }
   if (isNew) { drawHead(); drawTicks(); }
   drawClock();
   drawGrid();

@@ -1,0 +1,48 @@
+"""`dipaco dashboard`: a file of a run, errors as sentences, and a process beside another."""
+
+import contextlib
+import re
+import time
+import urllib.request
+
+import pytest
+
+from dipaco.cli.dashboard import beside
+from dipaco.cli.main import main
+
+
+def test_a_run_is_written_to_one_file(tiny, tmp_path, capsys):
+    file = tmp_path / "new" / "page.html"
+    assert main(["dashboard", "--run", str(tiny.folder), "--export", str(file)]) == 0
+    assert str(file) in capsys.readouterr().out
+    content = file.read_text("utf-8")
+    assert content.count("</html>") == 1
+    assert 'id="recording"' in content
+    assert not re.search(r"(src|href)=[\"']https?:", content), "nothing is fetched"
+    assert main(["dashboard", "--run", str(tmp_path / "nowhere"), "--export", str(file)]) == 2
+    assert "NoSuchRun" in capsys.readouterr().err
+    assert file.read_text("utf-8") == content
+
+
+def test_a_wrong_port_or_key_file_is_said_before_anything_is_served(tiny, tmp_path, capsys):
+    run = ["dashboard", "--run", str(tiny.folder)]
+    assert main([*run, "--port", "70000"]) == 2
+    assert "--port" in capsys.readouterr().err
+    assert main([*run, "--api-key-file", str(tmp_path / "none")]) == 2
+    assert "BadKeyFile" in capsys.readouterr().err
+
+
+def test_beside_a_run_it_says_its_address_and_ends_with_it(tiny, capfd):
+    pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
+    said = ""
+    with beside(str(tiny.folder), 0):
+        while not (found := re.search(r"http://\S+", said)):
+            said += capfd.readouterr().out
+            time.sleep(0.05)
+        with urllib.request.urlopen(found[0], timeout=60) as answer:
+            assert b"dipaco" in answer.read()
+    with contextlib.suppress(OSError):
+        urllib.request.urlopen(found[0], timeout=1)
+        raise AssertionError("it is still there")
+    with beside("nowhere", None):
+        """Nothing is started."""
