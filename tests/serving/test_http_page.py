@@ -139,9 +139,8 @@ def test_everything_can_be_done_by_keyboard(page, prompts):
     page.fill("#tokens", "3")
     page.locator("#prompt").focus()
     page.keyboard.press("Control+Enter")
-    page.wait_for_function(
-        "[...document.querySelectorAll('.count')].map(c => c.textContent).join() === '3,3'"
-    )
+    page.locator(".text.busy").wait_for(state="detached")
+    page.locator(".count", has_text="3").nth(1).wait_for()
     unnamed = "e => e.filter(x => !x.labels.length && !x.hidden).map(x => x.id)"
     assert page.locator("input, select, textarea").evaluate_all(unnamed) == []
 
