@@ -2,25 +2,30 @@
 
     python tools/bench_structured.py --run runs/quickstart
     python tools/bench_structured.py --run runs/quickstart --draws 50 --rows 1,8 --pairs 2
+    python tools/bench_structured.py --run runs/quickstart --width 256      # 8.4 M parameters
 
-A path of the run makes texts that obey a schema, drawn at temperature 1, and then as many free
-texts of the same lengths; `--rows` at once, interleaved pair by pair. A ratio is tokens per second
-with the schema / without, its median over the pairs with a 95 % interval. `--draws` texts in all
-are parsed and compared with the schema by hand. The last line is JSON.
+A path of the run, or one of fresh parameters (`--width`) with the run's tokenizer, makes texts that
+obey a schema, drawn at temperature 1, and then as many free texts of the same lengths; `--rows` at
+once, interleaved pair by pair. A ratio is tokens per second with the schema / without, its median
+over the pairs with a 95 % interval. `--draws` texts in all are parsed and compared with the schema
+by hand. The last line is JSON.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import numpy as np
 from support.paired_ratio import median_and_interval
 
 from dipaco.model.inference import prepare
+from dipaco.model.spec import initialise
 from dipaco.runs.opening import reading
 from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary
 from dipaco.serving.decoding.limits import LoopLimits
@@ -88,6 +93,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5, help="of each number of rows (5)")
     parser.add_argument("--draws", type=int, default=500, help="texts that are checked (500)")
     parser.add_argument(
+        "--width", type=int, help="d_model of fresh parameters: 4 layers, vocabulary 8192"
+    )
+    parser.add_argument(
         "--processor-time", action="store_true", help="of all threads, where others use the machine"
     )
     options = parser.parse_args()
@@ -96,7 +104,18 @@ def main() -> None:
         release = run.ledger.facts.release("modular")
         config, tokenizer = run.config.model, run.corpus.tokenizer()
         end = run.corpus.edges.tokens.end
-        prepared = prepare(config, run.path_of(release, 0))
+        parts = run.path_of(release, 0)
+    if options.width:
+        config = dataclasses.replace(
+            config,
+            vocab_size=8192,
+            d_model=options.width,
+            num_layers=4,
+            num_heads=4,
+            d_ff=4 * options.width,
+        )
+        parts = initialise(config, jax.random.key(0))
+    prepared = prepare(config, parts)
     vocabulary = GrammarVocabulary(tokenizer.library.to_str(), config.vocab_size, end)
     grammars, rng = Grammars(vocabulary), np.random.default_rng(0)
     schema = json.dumps(SCHEMA)
