@@ -8,6 +8,7 @@ for each request and never the whole model. Re-routing chooses the path again ev
     prefix_scores.py   how likely a path finds the first tokens of a prompt
     rerouting.py       which path continues after every W tokens, by the router trained for it
     micro_batcher.py   calls of several threads, computed in one batch
+    models.py          the arms of the run as models of one server
     releases.py        the release that is served, and the switch to a newer one
     path_cache.py      paths on the device, least recently used out first
     path_admission.py  waiting, in an event loop, until a path is in memory

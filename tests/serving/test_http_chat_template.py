@@ -99,6 +99,7 @@ def test_what_front_ends_send_beside_the_messages_is_accepted(chat_client):
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"functions": [{}]}, "functions"),
         ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "grammar"}}, "response_format.type"),
     ],
     ids=str,

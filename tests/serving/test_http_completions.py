@@ -270,10 +270,7 @@ def test_a_request_can_name_its_path(service, client, prompts):
     assert routed in others == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_text_may_change_its_path_every_few_tokens(
-    tiny, limits, log_probabilities, is_streamed, monkeypatch
-):
+def test_a_text_may_change_its_path_every_few_tokens(tiny, limits, log_probabilities, monkeypatch):
     from starlette.testclient import TestClient
 
     from dipaco.serving.http.app import make_app
@@ -296,21 +293,22 @@ def test_a_text_may_change_its_path_every_few_tokens(
 
         service.start()
         body = {"prompt": "jijiwi mo", "max_tokens": 12}
-        with TestClient(make_app(service)) as client:
-            if is_streamed:
-                events = events_of(client, **body)
-                text = "".join(e["choices"][0]["text"] for e in events)
-                path = events[-1]["choices"][0]["path"]
-            else:
-                (choice,) = ask(client, **body)["choices"]
-                text, path = choice["text"], choice["path"]
-            metrics = client.get("/metrics").text
-        assert text == service.tokenizer.decode(ids[num_prompt:])
-        assert path == paths[3]
-        moves = [i for i in range(1, 4) if paths[i] != paths[i - 1]]
-        assert f"dipaco_reroutes_total {len(moves)}.0" in metrics
-        read_again = sum(num_prompt + 3 * i for i in moves)
-        assert f"dipaco_reroute_tokens_total {read_again}.0" in metrics
+        for is_streamed in (False, True):
+            with TestClient(make_app(service)) as client:  # with metrics of its own
+                if is_streamed:
+                    events = events_of(client, **body)
+                    text = "".join(e["choices"][0]["text"] for e in events)
+                    path = events[-1]["choices"][0]["path"]
+                else:
+                    (choice,) = ask(client, **body)["choices"]
+                    text, path = choice["text"], choice["path"]
+                metrics = client.get("/metrics").text
+            assert text == service.tokenizer.decode(ids[num_prompt:])
+            assert path == paths[3]
+            moves = [i for i in range(1, 4) if paths[i] != paths[i - 1]]
+            assert f"dipaco_reroutes_total {len(moves)}.0" in metrics
+            read_again = sum(num_prompt + 3 * i for i in moves)
+            assert f"dipaco_reroute_tokens_total {read_again}.0" in metrics
 
 
 def test_route_returns_path_modules_and_scores_best_first(service, client, prompts):

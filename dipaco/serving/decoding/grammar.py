@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 WORD_BITS = 32  # tokens in a word of a mask
 ALL = np.uint32(0xFFFFFFFF)
+MAX_COMPILED = 64  # schemas: an application sends the same ones
 ANY_OBJECT = json.dumps({"type": "object"})  # the schema of `json_object`
 
 
@@ -42,6 +43,7 @@ class Grammars:
     def __init__(self, vocabulary: GrammarVocabulary):
         self.vocabulary = vocabulary
         self._lock = threading.Lock()
+        self._compiled = functools.lru_cache(MAX_COMPILED)(self._compile)
 
     def problem_of(self, schema: str) -> str | None:
         """Why a JSON schema cannot be used; None = it can.
@@ -70,12 +72,15 @@ class Grammars:
         Raises:
           GrammarFailed: as `GrammarState.add`.
         """
-        from llguidance import LLMatcher
-
-        state = GrammarState(self, LLMatcher(self.tokenizer, _grammar(schema)), stop_ids)
+        state = GrammarState(self, self._compiled(schema).deep_copy(), stop_ids)
         for token in made_ids:
             state.add(token)
         return state
+
+    def _compile(self, schema: str) -> "LLMatcher":
+        from llguidance import LLMatcher
+
+        return LLMatcher(self.tokenizer, _grammar(schema))
 
     @property
     def tokenizer(self) -> "LLTokenizer":

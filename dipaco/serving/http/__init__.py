@@ -4,18 +4,23 @@
     requests.py       a body -> a parsed request with routed prompts, or an error
     conversation.py   messages -> what the template gets, and what the router reads
     chat_template.py  messages -> a prompt, by the tokenizer's template
+    response_format.py  what an answer looks like, as types
+    structured.py     `response_format` -> the schema that the answer obeys, or an error
+    embeddings.py     texts -> what the router reads of them
     tokenizing.py     texts and token ids
+    cards.py          what the server has: models, levels, paths
     admission.py      how many choices may be open; waiting until a path is in memory
     answer.py         one request while it is answered: its choices and their events
     responses.py      an answer as a completion or a chat, whole or in chunks
     streaming.py      sending it, to a client that may disconnect
     errors.py         every error as OpenAI writes it: {"error": {message, type, param, code}}
     metrics.py        Prometheus
+    vllm_metrics.py   the same under the names that dashboards for vLLM read
     openapi.py        the published document
     app.py            the routes
     server.py         a socket, signals, draining
     connection_limit.py  how many connections may be open, and which one goes
-    index.html        the page
+    page.py           the page: index.html, page.css, page.js, picture.js
 
 Nothing here computes. Needs the extra `serve`; may import the rest of `serving`.
 """

@@ -62,6 +62,7 @@ function bar(share) {
 function row(kind, name, share, value) {
   const made = piece("li", kind);
   made.append(piece("span", "", name), bar(share), piece("span", "value", value));
+  made.firstChild.title = name; // a long one is cut off
   return made;
 }
 

@@ -113,7 +113,7 @@ class ChatRequest(CommonRequest):
     # Text in, text out, and no tools:
     modalities: list[Literal["text"]] | None = None
     tools: NoItems | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: Any = None  # read only beside tools, which are refused
     parallel_tool_calls: bool | None = None
     functions: NoItems | None = None
     function_call: Literal["none", "auto"] | None = None

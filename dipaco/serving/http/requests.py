@@ -79,6 +79,8 @@ def parse_chat(service: Service, chat: ChatTemplate | None, body: ChatRequest) -
         )
     if body.top_logprobs is not None and not body.logprobs:
         _refuse("top_logprobs", "`top_logprobs` is set and `logprobs` is not. Set `logprobs` too.")
+    if body.tool_choice not in (None, "none", "auto"):
+        _refuse("tool_choice", "There are no tools. Leave `tool_choice` out.")
     text = chat.render([template_message(message) for message in body.messages])
     _check_may_fit(service, text)
     ids = chat.encode(text)
@@ -309,6 +311,9 @@ def _api_error(problem: str) -> ApiError:
         name = f"{param}.{missing[1]}" if param else missing[1]
         message = f"You must provide a `{name}` parameter."
         return ApiError(400, message, param=name, code="missing_required_parameter")
+    if param in ("tools", "functions"):
+        message = f"There are no tools. Leave `{param}` out, or use `response_format` for JSON."
+        return ApiError(400, message, param=param, code="invalid_value")
     if param is None:
         return ApiError(400, f"The body is not a valid request: {what}.")
     return ApiError(400, f"Invalid value for `{param}`: {what}.", param=param, code="invalid_value")

@@ -1,0 +1,162 @@
+"""Structured output against free text, in the same loop and the same call; every draw is checked.
+
+    python tools/bench_structured.py --run runs/quickstart
+    python tools/bench_structured.py --run runs/quickstart --draws 50 --rows 1,8 --pairs 2
+    python tools/bench_structured.py --run runs/quickstart --width 256      # 8.4 M parameters
+
+A path of the run, or one of fresh parameters (`--width`) with the run's tokenizer, makes texts that
+obey a schema, drawn at temperature 1, and then as many free texts of the same lengths; `--rows` at
+once, interleaved pair by pair. A ratio is tokens per second with the schema / without, its median
+over the pairs with a 95 % interval. `--draws` texts in all are parsed and compared with the schema
+by hand. The last line is JSON.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+from support.paired_ratio import median_and_interval
+
+from dipaco.model.inference import prepare
+from dipaco.model.spec import initialise
+from dipaco.runs.opening import reading
+from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.loop import Loop
+from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.decoding.stream import Finish, GenerationRequest
+
+PROMPT = 8
+WARM = SamplingSettings(temperature=1.0)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z]{3,12}$"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "kind": {"enum": ["cat", "dog", "fish"]},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["name", "age", "kind", "tags"],
+    "additionalProperties": False,
+}
+
+
+def is_valid(text: str) -> bool:
+    """Whether a text obeys SCHEMA."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        return False
+    return (
+        isinstance(found, dict)
+        and list(found) == ["name", "age", "kind", "tags"]
+        and re.fullmatch("[a-z]{3,12}", found["name"]) is not None
+        and type(found["age"]) is int
+        and 0 <= found["age"] <= 120
+        and found["kind"] in ("cat", "dog", "fish")
+        and 1 <= len(found["tags"]) <= 3
+        and all(type(each) is bool for each in found["tags"])
+    )
+
+
+def made_by(
+    loop: Loop, requests: list[GenerationRequest], clock: Callable[[], float]
+) -> tuple[list[list[int]], float]:
+    """The tokens of each request, and the seconds that all took."""
+    started = clock()
+    streams = [loop.submit(request) for request in requests]
+    while loop.run_once():
+        pass
+    seconds = clock() - started
+    texts = []
+    for stream in streams:
+        tokens = []
+        while not isinstance(item := stream.get(timeout_seconds=0), Finish):
+            tokens.append(item.id)
+        if item.error is not None:
+            raise item.error
+        texts.append(tokens)
+    return texts, seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--rows", default="1,8,32", help="at once (1,8,32)")
+    parser.add_argument("--pairs", type=int, default=5, help="of each number of rows (5)")
+    parser.add_argument("--draws", type=int, default=500, help="texts that are checked (500)")
+    parser.add_argument(
+        "--width", type=int, help="d_model of fresh parameters: 4 layers, vocabulary 8192"
+    )
+    parser.add_argument(
+        "--processor-time", action="store_true", help="of all threads, where others use the machine"
+    )
+    options = parser.parse_args()
+    clock = time.process_time if options.processor_time else time.monotonic
+    with reading(options.run) as run:
+        release = run.ledger.facts.release("modular")
+        config, tokenizer = run.config.model, run.corpus.tokenizer()
+        end = run.corpus.edges.tokens.end
+        parts = run.path_of(release, 0)
+    if options.width:
+        config = dataclasses.replace(
+            config,
+            vocab_size=8192,
+            d_model=options.width,
+            num_layers=4,
+            num_heads=4,
+            d_ff=4 * options.width,
+        )
+        parts = initialise(config, jax.random.key(0))
+    prepared = prepare(config, parts)
+    vocabulary = GrammarVocabulary(tokenizer.library.to_str(), config.vocab_size, end)
+    grammars, rng = Grammars(vocabulary), np.random.default_rng(0)
+    schema = json.dumps(SCHEMA)
+    stop_ids = frozenset() if end is None else frozenset({end})
+    ratios, checked, valid, seed = {}, 0, 0, 0
+    for rows in map(int, options.rows.split(",")):
+        limits = LoopLimits(rows=rows, rows_per_path=rows)
+        loop = Loop(
+            config, lambda *_: contextlib.nullcontext(prepared), limits=limits, grammars=grammars
+        )
+
+        def request(number: int, **more) -> GenerationRequest:
+            prompt = tuple(rng.integers(1, config.vocab_size, PROMPT).tolist())
+            return GenerationRequest(
+                prompt_ids=prompt, path=0, sampling=WARM, seed=number, stop_ids=stop_ids, **more
+            )
+
+        most = config.max_length - PROMPT
+        pairs = []  # the first compiles, and does not count
+        while len(pairs) <= options.pairs or (rows > 1 and checked < options.draws):
+            structured = [
+                request(seed + n, max_new_tokens=most, schema=schema) for n in range(rows)
+            ]
+            seed += rows
+            texts, seconds = made_by(loop, structured, clock)
+            for tokens in texts:
+                text = tokenizer.decode([token for token in tokens if token != end])
+                checked, valid = checked + 1, valid + is_valid(text)
+            lengths = [len(tokens) for tokens in texts]
+            free = [
+                request(seed + n, max_new_tokens=length, min_new_tokens=length)
+                for n, length in enumerate(lengths)
+            ]
+            free_texts, free_seconds = made_by(loop, free, clock)
+            assert [len(tokens) for tokens in free_texts] == lengths
+            pairs.append(free_seconds / seconds)
+        ratio, low, high = median_and_interval(pairs[1:])
+        ratios[str(rows)] = round(ratio, 3)
+        print(f"{rows} rows: {ratio:.2f} ({low:.2f} to {high:.2f}) of the speed without a schema")
+    print(json.dumps({"speed_with_schema": ratios, "draws": checked, "valid": valid}))
+
+
+if __name__ == "__main__":
+    main()
