@@ -7,6 +7,7 @@
     meter.py             counts and rates of a loop
     batch.py             the active rows of a path
     mixing.py            which paths share a step
+    cached_texts.py      what each row of the cache holds
     cache_pool.py        the cache of all requests, and the programs in fixed shapes
     decode.py            the compiled programs: prefill, decode a block, score a prompt
     grammar.py           which tokens may come next, where a schema says so

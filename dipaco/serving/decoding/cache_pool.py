@@ -1,8 +1,8 @@
 """The cache of all requests on the device, and the programs of `decode` run on it in fixed shapes.
 
 A request has a row of the pool. Rows are reused longest free first, because a free row keeps its
-content: a prompt that was prefilled there need not be prefilled again for the next request with the
-same prompt (`n` continuations of one prompt, a retry).
+content: of a prompt that begins as a text in the cache does, only the rest is read (`n`
+continuations of one prompt, a retry, the next turn of a chat).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ from dipaco.serving.decoding.batch import (
     block_inputs,
     tokens_of,
 )
+from dipaco.serving.decoding.cached_texts import CachedTexts
 from dipaco.serving.decoding.decode import (
     DecodeBlock,
     buckets,
@@ -29,6 +30,7 @@ from dipaco.serving.decoding.decode import (
     gather_rows,
     make_pool,
     prefill,
+    read_on,
     score_prompt,
     smallest_fitting,
 )
@@ -41,14 +43,13 @@ from dipaco.serving.warm_up import WarmUpProgram
 PREFILL_BATCH_SIZES = (8, 1)  # prompts of one path that one program prefills
 SMALLEST_PROMPT = 16  # tokens; the smallest bucket of prompts
 
-Prefix = tuple[PathKey, tuple[int, ...]]  # a path, and the tokens that it has prefilled
-
 
 class RowAssignment(NamedTuple):
-    """The row of a new request, and where its prompt is cached."""
+    """The row of a new request, and what of its text is in the cache."""
 
     pool_row: int
-    source_row: int | None  # the row that holds its prompt already; None = it must be prefilled
+    source_row: int  # of another active request, from which the row is still to be copied
+    num_cached: int  # tokens that are then there; the first ones
 
 
 class CachePool:
@@ -73,40 +74,55 @@ class CachePool:
         self._cache: Any = None
         self._gathered: list[GatheredRows] = []  # those with a cache, the longest held first
         self._gathered_of_several = GatheredRows()
-        self._row_of: dict[Prefix, int] = {}
-        self._prefix_of: dict[int, Prefix] = {}
+        self._texts = CachedTexts()
 
     @property
     def num_free(self) -> int:
         return len(self._free)
 
-    def allocate(self, path: PathKey, prompt_ids: Sequence[int]) -> RowAssignment:
-        """A row for a request. All but the last token of its prompt must be in the cache."""
-        prefix = path, tuple(prompt_ids[:-1])
-        source = self._row_of.get(prefix)
-        if source in self._free:
-            self._free.remove(source)
-            return RowAssignment(source, source)
-        pool_row = self._free.pop(0)
-        if (former := self._prefix_of.pop(pool_row, None)) and self._row_of.get(former) == pool_row:
-            del self._row_of[former]
-        self._prefix_of[pool_row] = prefix
-        self._row_of.setdefault(prefix, pool_row)
-        return RowAssignment(pool_row, source if prefix[1] else pool_row)
+    def allocate(self, path: PathKey, tokens: Sequence[int]) -> RowAssignment:
+        """A row for a request. All but the last of its tokens must be in the cache."""
+        needed = tokens[:-1]
+        found = self._texts.longest(path, needed, self._free)
+        if found is None or not self._is_worth_it(found.length, len(needed)):
+            pool_row = source = self._free.pop(0)
+            num_cached = 0
+        else:
+            source, num_cached, is_all = found
+            is_free = source in self._free
+            pool_row = source if is_free and is_all else self._free[0]
+            if is_free and source != pool_row:
+                # Now, as the next request may get that row.
+                self._copy(source, pool_row)
+                source = pool_row
+            self._free.remove(pool_row)
+        self._texts.put(pool_row, path, needed)
+        return RowAssignment(pool_row, source, num_cached)
 
-    def free(self, pool_row: int) -> None:
-        """The request in this row is done."""
+    def free(self, pool_row: int, path: PathKey, tokens: Sequence[int]) -> None:
+        """The request in this row is done; the row has these tokens of it, and keeps them."""
         self._free.append(pool_row)
+        self._texts.put(pool_row, path, tokens)
 
-    def size_of_prompt(self, prompt_ids: Sequence[int]) -> int:
-        """Tokens that its prefill computes, padding included."""
-        return smallest_fitting(self._prompt_sizes, len(prompt_ids) - 1)
+    def num_computed(self, tokens: Sequence[int], num_cached: int) -> int:
+        """Tokens that are computed to read the rest of a text, padding included."""
+        rest = len(tokens) - 1 - num_cached
+        return smallest_fitting(self._prompt_sizes, rest) if rest > 0 else 0
+
+    def _is_worth_it(self, num_cached: int, num_needed: int) -> bool:
+        """Whether reading the rest is less work than reading all."""
+        if num_cached == num_needed:
+            return True
+        rest = smallest_fitting(self._prompt_sizes, num_needed - num_cached)
+        return rest < smallest_fitting(self._prompt_sizes, num_needed)
 
     def prefill(self, prepared: Parts, rows: Sequence[BatchRow]) -> None:
         """Prefills the prompts of some rows of one path, equal sizes in one batch."""
         by_size: dict[int, list[BatchRow]] = {}
         for row in rows:
-            by_size.setdefault(self.size_of_prompt(row.tokens), []).append(row)
+            if len(row.tokens) == 1:  # its only token begins its first block
+                continue
+            by_size.setdefault(self.num_computed(row.tokens, 0), []).append(row)
         for size, rest in by_size.items():
             while rest:
                 number = next(n for n in self._prefill_batch_sizes(size) if n <= len(rest))
@@ -116,11 +132,18 @@ class CachePool:
                     tokens_BT[index, : len(row.tokens) - 1] = row.tokens[:-1]
                 self._prefill(prepared, tokens_BT, [row.pool_row for row in batch])
 
-    def copy(self, assignment: RowAssignment) -> None:
-        """Copies a cached prompt into the row of its request."""
-        assert assignment.source_row is not None
-        if assignment.source_row != assignment.pool_row:
-            self._copy(assignment.source_row, assignment.pool_row)
+    def read_rest(self, prepared: Parts, tokens: Sequence[int], assignment: RowAssignment) -> None:
+        """Reads what of a text is not yet in its row."""
+        pool_row, source, start = assignment
+        if source != pool_row:
+            self._copy(source, pool_row)
+        if start < len(tokens) - 1:
+            size = self.num_computed(tokens, start)
+            # The last tokens that are there are read again if padding would cross the end.
+            start = min(start, self.config.max_length - size)
+            tokens_1T = np.zeros((1, size), np.int32)
+            tokens_1T[0, : len(tokens) - 1 - start] = tokens[start:-1]
+            self._read_on(prepared, tokens_1T, pool_row, start)
 
     def score(self, prepared: Parts, prompt_ids: Sequence[int], num_logprobs: int) -> list[Token]:
         """The prompt's tokens with their log-probabilities; the first has none."""
@@ -153,6 +176,11 @@ class CachePool:
             name = f"prefill of {number} x {size} tokens"
             return WarmUpProgram(name, lambda: self._prefill(prepared, tokens_BT, rows))
 
+        def read_on_program(size: int) -> WarmUpProgram:
+            tokens_1T = np.zeros((1, size), np.int32)
+            name = f"reading {size} more tokens"
+            return WarmUpProgram(name, lambda: self._read_on(prepared, tokens_1T, self._spare, 0))
+
         def block_program(num_rows: int, slots: int, are_mixed: bool) -> WarmUpProgram:
             def run() -> DecodeBlock:
                 parts = self.mixer.any_parts(prepared, num_rows) if are_mixed else prepared
@@ -170,6 +198,7 @@ class CachePool:
                 for size in self._prompt_sizes
                 for number in self._prefill_batch_sizes(size)
             ),
+            *(read_on_program(size) for size in self._prompt_sizes[:-1]),
             WarmUpProgram("scoring a prompt", score),
             WarmUpProgram("copying a row", lambda: self._copy(self._spare, self._spare)),
             *(
@@ -197,6 +226,11 @@ class CachePool:
         self._allocate_cache(prepared)
         rows_B = np.array(pool_rows, np.int32)
         self._cache = prefill(self.config, prepared, self._cache, tokens_BT, rows_B)
+
+    def _read_on(self, prepared: Parts, tokens_1T: np.ndarray, pool_row: int, start: int) -> None:
+        self._allocate_cache(prepared)
+        row, start_ = np.int32(pool_row), np.int32(start)
+        self._cache = read_on(self.config, prepared, self._cache, tokens_1T, row, start_)
 
     def _copy(self, source: int, target: int) -> None:
         self._cache = copy_row(self._cache, np.int32(source), np.int32(target))

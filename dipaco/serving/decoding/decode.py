@@ -73,9 +73,32 @@ def prefill(
     return jax.tree.map(lambda pooled, new: pooled.at[rows_B, :, :length].set(new), pool, own)
 
 
+@functools.partial(jax.jit, static_argnames=("config",), donate_argnames=("pool",))
+def read_on(
+    config: ModelConfig,
+    prepared: Parts,
+    pool: Blocks,
+    tokens_1T: jax.Array,
+    row: jax.Array,
+    start: jax.Array,
+) -> Blocks:
+    """Writes T more tokens into the slots of one row from `start` on; those before it are in the
+    cache. There must be slots for all T: right padding is harmless within the context.
+    """
+    own = jax.tree.map(lambda pooled: lax.dynamic_slice_in_dim(pooled, row, 1), pool)
+    _, own = extend(config, prepared, tokens_1T, start[None], own)
+    length = tokens_1T.shape[1]
+
+    def put(pooled, own):
+        new = lax.dynamic_slice_in_dim(own, start, length, axis=2)
+        return lax.dynamic_update_slice(pooled, new, (row, 0, start, 0))
+
+    return jax.tree.map(put, pool, own)
+
+
 @functools.partial(jax.jit, donate_argnames=("pool",))
 def copy_row(pool: Blocks, source: jax.Array, target: jax.Array) -> Blocks:
-    """The pool with one row copied onto another, so a cached prompt is not prefilled again."""
+    """The pool with one row copied onto another, so that what both begin with is read once."""
     return jax.tree.map(lambda pooled: pooled.at[target].set(pooled[source]), pool)
 
 

@@ -237,8 +237,7 @@ class Loop:
                 continue
             new.append((batch, row, assignment))
             new_rows.append(row)
-            if assignment.source_row is None:
-                token_budget -= self._pool.size_of_prompt(row.tokens)
+            token_budget -= self._pool.num_computed(row.tokens, assignment.num_cached)
         self._prefill(new)
         return bool(new_rows)
 
@@ -264,7 +263,7 @@ class Loop:
     def _pause(self, batch: Batch, row: BatchRow) -> None:
         """Puts a row back into the queue. It goes on where it stopped, with the same text."""
         batch.rows.remove(row)
-        self._pool.free(row.pool_row)
+        self._free(row)
         row.stream.made_ids = row.tokens[len(row.stream.request.prompt_ids) :]
         self._meter.num_paused += 1
         with self._lock:
@@ -274,18 +273,15 @@ class Loop:
         """Puts the prompts of new rows into the cache."""
         started, num_tokens = time.monotonic(), 0
         for batch in {id(batch): batch for batch, _, _ in new}.values():
-            rows = [
-                row
-                for owner, row, assignment in new
-                if owner is batch and assignment.source_row is None
-            ]
+            own = [(row, assigned) for owner, row, assigned in new if owner is batch]
+            rows = [row for row, assigned in own if not assigned.num_cached]
             self._pool.prefill(batch.prepared, rows)
-            num_tokens += sum(len(row.tokens) - 1 for row in rows)
         for batch, row, assignment in new:
-            # After every prefill: the source row may belong to another of the new rows.
-            if assignment.source_row is not None:
-                self._pool.copy(assignment)
-                self._meter.num_prompts_reused += len(row.tokens) > 1
+            # After the others and in this order: what it is copied from may be new as well.
+            if assignment.num_cached:
+                self._pool.read_rest(batch.prepared, row.tokens, assignment)
+                self._meter.num_prompts_reused += 1
+            num_tokens += len(row.tokens) - 1 - assignment.num_cached
             self._score_prompt(batch, row)
         if new:
             self._pool.wait()
@@ -357,8 +353,11 @@ class Loop:
 
     def _remove_row(self, batch: Batch, row: BatchRow, finish: Finish) -> None:
         batch.rows.remove(row)
-        self._pool.free(row.pool_row)
+        self._free(row, has_failed=finish.reason == "error")
         self._end(row.stream, finish)
+
+    def _free(self, row: BatchRow, has_failed: bool = False) -> None:
+        self._pool.free(row.pool_row, key_of(row.stream), [] if has_failed else row.tokens[:-1])
 
     def _end(self, stream: Stream, finish: Finish) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ class LoopStats(NamedTuple):
     num_requests: dict[str, int]  # finished, by reason
     num_tokens: int  # made
     num_prompt_tokens: int  # prefilled
-    num_prompts_reused: int  # not prefilled: already in the cache
+    num_prompts_reused: int  # of which some or all was already in the cache
     tokens_per_second: float  # over the latest hundred turns
     prefill_seconds: float  # total
     decode_seconds: float  # total
