@@ -18,7 +18,13 @@ from dipaco.errors import BadSetting, SettingsDisagree
 from dipaco.inner.config import InnerSettings
 from dipaco.model.config import MeshConfig, ModelConfig, part_names
 from dipaco.outer.config import OuterSettings
-from dipaco.routing.config import LIKELIHOOD, RerouteConfig, RoutingConfig, SmallModelSettings
+from dipaco.routing.config import (
+    LIKELIHOOD,
+    SMALL_MODELS,
+    RerouteConfig,
+    RoutingConfig,
+    SmallModelSettings,
+)
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Topology
 
@@ -170,10 +176,10 @@ class RunConfig:
             )
         self._check_paths()
         self._check_synchronous()
-        if self.routing.kind == "product_kmeans" and not self.topology.choices:
+        if self.routing.kind in ("product_kmeans", SMALL_MODELS) and not self.topology.choices:
             raise SettingsDisagree(
-                problem="`routing.kind` is product_kmeans, but the topology offers no choice: use"
-                " kmeans"
+                problem=f"`routing.kind` is {self.routing.kind}, but the topology offers no choice:"
+                " use kmeans"
             )
 
     def _check_synchronous(self) -> None:

@@ -58,6 +58,9 @@ def test_the_topology_must_own_the_parts_of_the_model():
         changed(model=dataclasses.replace(CONFIG.model, tied_head=True))
 
 
+ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "final_norm", "head")),))
+
+
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
@@ -72,15 +75,12 @@ def test_the_topology_must_own_the_parts_of_the_model():
             "`modular` takes only 50 steps",
         ),
         (
-            {
-                "routing": RoutingConfig(kind="product_kmeans"),
-                "topology": Topology(
-                    levels=(
-                        Level(name="a", parts=("embed", *blocks(0, 1), "final_norm", "head")),
-                    )
-                ),
-            },
-            "offers no choice: use kmeans",
+            {"routing": RoutingConfig(kind="product_kmeans"), "topology": ONE_PATH},
+            "product_kmeans, but the topology offers no choice: use kmeans",
+        ),
+        (
+            {"routing": RoutingConfig(kind="small_models"), "topology": ONE_PATH},
+            "small_models, but the topology offers no choice: use kmeans",
         ),
     ],
 )  # fmt: skip

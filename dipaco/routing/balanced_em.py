@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dipaco.routing.capacity import balancing_prices, bounds
-from dipaco.routing.errors import TooFewRouterDocuments
+from dipaco.routing.errors import TooFewTrainingDocuments
 
 Models = Any
 Learn = Callable[[Models, np.ndarray, int], Models]  # (models, path of each document [N], round)
@@ -51,11 +51,11 @@ def balanced_em(
       floor, capacity: bounds on a path's documents over the mean's, as in `RoutingConfig`.
 
     Raises:
-      TooFewRouterDocuments: fewer documents than paths.
+      TooFewTrainingDocuments: fewer documents than paths.
     """
     number = len(first_N)
     if number < num_paths:
-        raise TooFewRouterDocuments(documents=number, paths=num_paths)
+        raise TooFewTrainingDocuments(documents=number, paths=num_paths)
     least, most = bounds(number, num_paths, floor, capacity)
     path_N = first_N
     score_NP, price_P = np.zeros((number, num_paths)), np.zeros(num_paths)

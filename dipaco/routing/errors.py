@@ -11,6 +11,15 @@ class TooFewRouterDocuments(DipacoError):
     is_lasting = True
 
 
+class TooFewTrainingDocuments(DipacoError):
+    """{documents} training documents cannot be shared out to {paths} small models, one for each path.
+    Give at least one a path (fifty is better): lower `data.router_fraction` or `data.valid_fraction`,
+    add text, or take fewer paths.
+    """
+
+    is_lasting = True
+
+
 class BadFeatures(DipacoError):
     """The routing features are {given}, but {expected}. {cure}"""
 

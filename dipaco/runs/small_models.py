@@ -79,7 +79,7 @@ def fit_small_models(run: "Run", first_N: np.ndarray) -> FittedModels:
       first_N: the path of each training document in the first round.
 
     Raises:
-      TooFewRouterDocuments: fewer documents than paths.
+      TooFewTrainingDocuments: fewer documents than paths.
     """
     config, routing = run.config, run.config.routing
     settings, num_paths = config.small_models, config.num_paths

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dipaco.routing.balanced_em import balanced_em
-from dipaco.routing.errors import TooFewRouterDocuments
+from dipaco.routing.errors import TooFewTrainingDocuments
 
 RANDOM = np.random.default_rng(0)
 HEAPS = np.repeat([0.0, 10.0, 20.0], 20)
@@ -52,5 +52,6 @@ def test_more_rounds_never_say_less_of_their_documents():
 
 
 def test_fewer_documents_than_paths_are_refused():
-    with pytest.raises(TooFewRouterDocuments, match="2 router documents cannot be divided among 3"):
+    sentence = "2 training documents cannot be shared out to 3 small models"
+    with pytest.raises(TooFewTrainingDocuments, match=sentence):
         fitted(first=np.array([0, 1]))
