@@ -1,6 +1,8 @@
--- The same, of the phases that were recorded after an event.
+-- The same, of the phases that were recorded after an event. One task trains all paths of an arm
+-- that is synchronous (a JSON array of names).
 SELECT r.arm, r.path, r.phase, r.tokens, r.seconds, r.bytes_down, r.bytes_up,
        substr(r.losses, CASE WHEN length(r.losses) > 30 THEN length(r.losses) - 29 ELSE 1 END)
 FROM history h JOIN tasks t ON t.id = h.task_id
 JOIN trained r ON r.arm = t.arm AND r.phase = t.phase
-WHERE h.id > :number AND h.outcome = 'done' AND t.kind IN ('pretrain', 'train');
+WHERE h.id > :number AND h.outcome = 'done' AND t.kind IN ('pretrain', 'train')
+  AND (CAST(r.path AS TEXT) = t.subject OR :synchronous LIKE '%"' || t.arm || '"%');

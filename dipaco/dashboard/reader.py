@@ -6,6 +6,7 @@ at the last `OVERLAP` numbers again.
 
 import functools
 import importlib.resources
+import json
 from typing import Any, NamedTuple
 
 from dipaco.config import MODULAR
@@ -85,13 +86,17 @@ class Reader:
     ) -> tuple[list[tuple[int, int]], dict[str, list[tuple[int, int]]]]:
         """Facts of the tasks that were done; the first time all, also those without events."""
         select, arms = self.run.ledger.select, self.facts.arms
-        suffix, of = ("_since", {"number": since}) if self._has_read else ("", {})
+        suffix = "_since" if self._has_read else ""
+        of: dict[str, Any] = {"number": since} if self._has_read else {}
         steps, phases = [], {}
         if "outer" in done or not self._has_read:
             rows = select(statement(f"steps{suffix}"), arm=MODULAR, **of)
             arms[MODULAR].add_steps(rows)
             steps = [(row[1] - 1, arms[MODULAR].module_number[row[0]]) for row in rows]
         if done & {"train", "pretrain"} or not self._has_read:
+            if of:
+                synchronous = [name for name, arm in arms.items() if arm.synchronous]
+                of["synchronous"] = json.dumps(synchronous)
             for arm, path, phase, *row in select(statement(f"phases{suffix}"), **of):
                 arms[arm].add_phase(path, phase, tuple(row))
                 phases.setdefault(arm, []).append((phase, path))

@@ -88,10 +88,13 @@ def test_facts_that_came_since_an_event_are_all_facts_at_the_first(finished):  #
     assert sorted(select(statement("steps_since"), number=0, **at)) == sorted(steps)
     phases = select(statement("phases"))
     assert len(phases) == 2 + 4 * 2 + 3
-    assert sorted(select(statement("phases_since"), number=0)) == sorted(phases)
+    since = {"number": 0, "synchronous": '["other"]'}
+    assert sorted(select(statement("phases_since"), **since)) == sorted(phases)
+    twice = {"number": 0, "synchronous": '["modular", "other"]'}
+    assert len(select(statement("phases_since"), **twice)) == 2 + 4 * 2 * 4 + 3
     events = select(statement("events"), number=0, most=1000)
     assert [row[0] for row in events] == [event.number for event in finished.history.after()]
     last = events[-1][0]
     assert select(statement("events"), number=0, most=3) == events[:3]
-    for name, more in (("steps_since", at), ("phases_since", {})):
+    for name, more in (("steps_since", at), ("phases_since", {"synchronous": "[]"})):
         assert select(statement(name), number=last, **more) == []
