@@ -2,6 +2,7 @@
 
     python tools/bench_serve.py
     python tools/bench_serve.py --run runs/quickstart --pairs 3
+    python tools/bench_serve.py --only paths
 
 Serves a run in a process of its own and asks it over HTTP, streaming, for 64 greedy tokens after
 each of 1, 8 and 32 prompts of 16 tokens at once, all of one path; in turn, pair by pair,
@@ -15,6 +16,13 @@ except where the two largest logits are less than 1e-4 apart somewhere in the ro
 At the end it says what routing takes, as a share of reading a prompt of 128, 512 and 1,024 tokens,
 for prompts that come alone and eight at once (which are routed together, and read one by one). It
 reads the first 32 tokens under the base model, so the share is about 32 / length at best.
+
+Then many paths, in this process, random parameters of the quickstart's sizes (0.84 M a path): 64
+rows, spread evenly over the paths of grids from one path to 16x16, where rows of several paths
+share their steps, and where every path has steps of its own; what is timed is decoding. 256 paths
+with an embedding each under 64 clients that ask one request after another, for every path equally
+often and in proportion to 1 / rank, with memory for all and for 64 of them. And the first tokens of
+a chat's second turn, on the path that has the first one in its cache and on one that has not.
 """
 
 import argparse
@@ -30,18 +38,32 @@ import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rivals.transformers_rival import Theirs, seconds
+from support.many_paths import (
+    ROWS,
+    ManyPaths,
+    evenly,
+    skewed,
+    square,
+    square_with_embeddings,
+)
 from support.paired_ratio import median_and_interval
 from support.serve_process import serving
+
+if TYPE_CHECKING:
+    from dipaco.model.config import ModelConfig
 
 PROMPT = 16
 PATH = 0
 ROUTED = (128, 512, 1024)  # lengths of prompts
 ROUTED_AT_ONCE = (1, 8)  # of them
 TIE = 1e-4
+SIDES = (1, 2, 4, 8, 16)  # of grids
+NEW_TOKENS = 32  # of a request on many paths
+FIRST_TURN, SECOND_TURN = 700, 24  # tokens of a chat
 HOME = Path(__file__).parents[1]
 CONFIG = '''
 """The quickstart with paths of 8.39 M parameters, hardly trained."""
@@ -187,16 +209,119 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20, help="of runs, for each concurrency (20)")
     parser.add_argument("--new-tokens", type=int, default=64, help="of each request (64)")
     parser.add_argument("--concurrent", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--only", choices=["one-path", "paths"], help="a part; none = both")
+    parser.add_argument("--rounds", type=int, default=7, help="of each load on many paths (7)")
     options = parser.parse_args()
+    result: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        folder = options.run
-        if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"
-            make_run(folder)
-        bench(folder, options, stack)
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if options.only != "paths":
+            folder = options.run
+            if folder is None:
+                folder = scratch / "run"
+                make_run(folder)
+            result |= bench(folder, options, stack)
+        if options.only != "one-path":
+            result |= bench_paths(scratch, options.rounds)
+    print(json.dumps(result))
 
 
-def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+def bench_paths(scratch: Path, rounds: int) -> dict[str, Any]:
+    """What many paths cost, as entries of the last line."""
+    from dipaco.overrides import load_config
+
+    model = load_config(HOME / "configs" / "quickstart.py").model
+    return {
+        "rows_64_on_paths": rows_on_paths(model, scratch, rounds),
+        "paths_256_memory_for_64": memory_for_some(model, scratch, max(1, rounds // 2)),
+        "second_turn": second_turn(model, scratch, rounds),
+    }
+
+
+def rows_on_paths(model: "ModelConfig", scratch: Path, rounds: int) -> dict[str, int]:
+    """Tokens a second of 64 rows, by the number of paths that they are spread over."""
+    engines = {
+        (side, shares): ManyPaths(model, square(model, side), scratch / str(side), shares)
+        for side in SIDES
+        for shares in ((True, False) if side > 1 else (False,))
+    }
+    rates: dict[tuple[int, bool], list[float]] = {key: [] for key in engines}
+    for each in range(rounds + 1):
+        for key, engine in engines.items():
+            seconds = engine.decode_seconds(evenly(ROWS, engine.num_paths), NEW_TOKENS)
+            if each:  # the first compiles
+                rates[key].append(ROWS * NEW_TOKENS / seconds)
+    print("paths   tok/s, steps shared   in turn   shared / in turn [95 %]   shared / one path")
+    told = {}
+    for side in SIDES:
+        ours, apart = rates[side, side > 1], rates[side, False]
+        ratio = median_and_interval([a / b for a, b in zip(ours, apart, strict=True)])
+        to_one = statistics.median(a / b for a, b in zip(ours, rates[1, False], strict=True))
+        told[str(side**2)] = round(statistics.median(ours))
+        print(
+            f"{side**2:5}  {statistics.median(ours):16.0f}  {statistics.median(apart):12.0f}"
+            f"  {ratio[0]:10.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}]  {to_one:14.2f}",
+            flush=True,
+        )
+    return told
+
+
+def memory_for_some(model: "ModelConfig", scratch: Path, rounds: int) -> dict[str, float]:
+    """Tokens a second with memory for 64 paths of 256, as a share of those with memory for all."""
+    topology = square_with_embeddings(model, SIDES[-1])
+    engines = {
+        number: ManyPaths(model, topology, scratch / f"memory for {number}", cached_paths=number)
+        for number in (None, ROWS)
+    }
+    shares = {}
+    for name, draw in (("even", evenly), ("skewed", skewed)):
+        loads = {number: [] for number in engines}
+        for each in range(rounds + 1):
+            paths = draw(2 * topology.num_paths, topology.num_paths)
+            np.random.default_rng(each).shuffle(paths)
+            for number, engine in engines.items():
+                load = engine.load(paths, NEW_TOKENS)
+                if each:
+                    loads[number].append(load)
+        for number, own in loads.items():
+            firsts = [1000 * seconds for load in own for seconds in load.first_token_seconds]
+            print(
+                f"256 paths, {name}, memory for {number or 'all'}: "
+                f"{statistics.median(load.tokens_per_second for load in own):.0f} tok/s, first "
+                f"token {statistics.median(firsts):.0f} ms, p95 {np.percentile(firsts, 95):.0f} ms",
+                flush=True,
+            )
+        pairs = zip(loads[ROWS], loads[None], strict=True)
+        ratios = [some.tokens_per_second / full.tokens_per_second for some, full in pairs]
+        shares[name] = round(statistics.median(ratios), 3)
+    for engine in engines.values():
+        engine.stop()
+    return shares
+
+
+def second_turn(model: "ModelConfig", scratch: Path, rounds: int) -> float:
+    """Seconds to the first tokens of a second turn, as a share of those where all is read."""
+    model = dataclasses.replace(model, max_length=1024)
+    engine = ManyPaths(model, square(model, 2), scratch / "turns")
+    ratios, rng = [], np.random.default_rng(0)
+    for each in range(rounds + 1):
+        first = rng.integers(1, model.vocab_size, FIRST_TURN).tolist()
+        _, answer = engine.first_token_seconds(first, path=0)
+        second = [*first, *answer, *rng.integers(1, model.vocab_size, SECOND_TURN).tolist()]
+        cached, _ = engine.first_token_seconds(second, path=0)
+        whole, _ = engine.first_token_seconds(second, path=3)
+        if each:
+            ratios.append(cached / whole)
+    median, low, high = median_and_interval(ratios)
+    print(
+        f"first tokens of a second turn of {SECOND_TURN} tokens after {FIRST_TURN}: "
+        f"{median:.2f} [{low:.2f}, {high:.2f}] of reading all"
+    )
+    return round(median, 3)
+
+
+def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str, Any]:
+    """One path against `transformers`, and routing, as entries of the last line."""
     from dipaco.model.huggingface import export_checkpoint
     from dipaco.runs.opening import reading
 
@@ -251,7 +376,7 @@ def bench(folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack
             share = a_prompt_seconds / read_seconds
             result["routing_share"][str(number)][str(length)] = round(share, 3)
             print(f"  routing it, {number} at once, {1000 * a_prompt_seconds:.1f} ms: {share:.1%}")
-    print(json.dumps(result))
+    return result
 
 
 if __name__ == "__main__":

@@ -118,6 +118,7 @@ def test_tiles_hold_any_rows_of_a_level(num_rows, num_modules, data):
 
 def test_evenly_spread_rows_fill_half_of_the_tiles_or_all_of_them():
     assert _tile_shape(LevelShape((), 8), 64) == (15, 8)
+    assert _tile_shape(LevelShape((), 16), 64) == (22, 8)
     assert _tile_shape(LevelShape((), 64), 64) == (64, 2)
     assert _tile_shape(LevelShape((), 1), 64) == (1, 64)
 
@@ -142,11 +143,13 @@ def test_every_row_passes_the_modules_of_its_path():
 
 def test_only_paths_of_one_release_with_rows_share_a_step_and_only_where_it_is_sooner():
     mixer = Mixer(CONFIG, GRID, LIMITS)
-    one, other, elsewhere = (batch_of(path_of(path), 1) for path in (0, 1, 3))
-    empty = batch_of(path_of(2), 0)
-    keys = (("a", 0), ("a", 1), ("a", 2), ("b", 3))
-    steps = mixer.divide(dict(zip(keys, (one, other, empty, elsewhere), strict=True)))
-    assert steps == [[one, other], [elsewhere]]
+    batches = [batch_of(path_of(path), 1) for path in range(7)]
+    empty, elsewhere = batch_of(path_of(7), 0), batch_of(path_of(8), 1)
+    active = {("a", path): batch for path, batch in enumerate(batches)}
+    steps = mixer.divide({**active, ("a", 7): empty, ("b", 8): elsewhere})
+    assert steps == [batches, [elsewhere]]
+    two = [[batch] for batch in batches[:2]]
+    assert mixer.divide({("a", path): batches[path] for path in range(2)}) == two
     # Paths that share nothing, with many rows each: a step for both would cut them into tiles.
     apart = Mixer(CONFIG, (LevelShape(part_names(CONFIG), 64),), LoopLimits(rows=64))
     few = {("a", path): batch_of(prepared(path), 32) for path in range(2)}

@@ -1,0 +1,185 @@
+"""A serving engine over a grid of paths with random parameters, and loads of many of its paths."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from dipaco.model.config import ModelConfig, part_names
+from dipaco.model.spec import describe
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.stream import Finish, GenerationRequest, Token
+from dipaco.serving.engine import EngineSpec, InProcessEngine, level_shapes
+from dipaco.serving.path_admission import PathAdmission
+from dipaco.serving.path_cache import Modules
+from dipaco.serving.releases import ReleaseHealth
+from dipaco.store.address import Address
+from dipaco.store.tensors import save_tree
+from dipaco.topology import PER_PATH, Level, Topology, grid
+
+PROMPT = 16  # tokens
+ROWS = 64
+
+
+def square(config: ModelConfig, side: int) -> Topology:
+    """A `side` x `side` grid; of side 1, one path."""
+    return grid(part_names(config), (side, side) if side > 1 else (1,))
+
+
+def square_with_embeddings(config: ModelConfig, side: int) -> Topology:
+    """The same, and an embedding of its own for each path."""
+    levels = [
+        Level(
+            name=level.name,
+            parts=tuple(part for part in level.parts if part != "embed"),
+            experts=level.experts,
+        )
+        for level in square(config, side).levels
+    ]
+    own = Level(name="embedding", parts=("embed",), experts=PER_PATH)
+    return Topology(levels=(*levels, own))
+
+
+class Load(NamedTuple):
+    """What clients got that ask one request after another."""
+
+    tokens_per_second: float
+    first_token_seconds: list[float]  # of each request
+
+
+class ManyPaths:
+    """An engine in this process over random modules, which lie in a folder.
+
+    Args:
+      config: sizes of a path.
+      topology: of the run.
+      folder: for the modules.
+      shares_steps: whether rows of several paths may share a step.
+      cached_paths: how many whole paths fit beside each other; None = all.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        topology: Topology,
+        folder: Path,
+        shares_steps: bool = True,
+        cached_paths: int | None = None,
+    ):
+        self._vocab_size, self.num_paths = config.vocab_size, topology.num_paths
+        address = Address.of(folder)
+        objects, specs = address.objects(), describe(config)
+        rng = np.random.default_rng(0)
+        draw = lambda spec: rng.normal(0, 0.05, spec.shape).astype(np.float32)  # noqa: E731
+        stored = {}
+        for module in topology.modules:
+            own = {part: jax.tree.map(draw, specs[part]) for part in topology.parts_of(module)}
+            stored[module] = save_tree(objects, "module", own)
+        self._modules: list[Modules] = [
+            {module: stored[module] for module in topology.modules_of(path)}
+            for path in range(topology.num_paths)
+        ]
+        path_bytes = None
+        if cached_paths is not None:
+            held = {
+                m: r
+                for modules in self._modules[:: self.num_paths // cached_paths]
+                for m, r in modules.items()
+            }
+            shared = {m: r for m, r in stored.items() if topology.fan_in(m) > 1}
+            path_bytes = sum(receipt.num_bytes for receipt in (held | shared).values())
+        spec = EngineSpec(
+            address=address,
+            objects=objects,
+            model=config,
+            limits=LoopLimits(rows=ROWS, rows_per_path=ROWS),
+            path_bytes=path_bytes,
+            levels=level_shapes(topology) if shares_steps else (),
+            modules_of=lambda _, path: self._modules[path],
+            health=ReleaseHealth(),
+        )
+        self._engine = InProcessEngine(spec)
+        self.loop, self.cache = self._engine.loop, self._engine.cache
+        self._rng = np.random.default_rng(1)
+
+    def request(self, path: int, new_tokens: int, prompt: Sequence[int] | None = None):
+        """Greedy, after a random prompt if none is given."""
+        if prompt is None:
+            prompt = self._rng.integers(1, self._vocab_size, PROMPT).tolist()
+        return GenerationRequest(prompt_ids=tuple(prompt), path=path, max_new_tokens=new_tokens)
+
+    def decode_seconds(self, paths: Sequence[int], new_tokens: int) -> float:
+        """Seconds of decoding, without the prompts, for one request of each of these paths. The
+        loop has no thread yet.
+        """
+        for path in paths:
+            self.loop.submit(self.request(path, new_tokens))
+        before = self.loop.stats()
+        while self.loop.run_once():
+            pass
+        after = self.loop.stats()
+        assert after.num_tokens - before.num_tokens == len(paths) * new_tokens
+        return after.decode_seconds - before.decode_seconds
+
+    def first_token_seconds(self, prompt: Sequence[int], path: int = 0) -> tuple[float, list[int]]:
+        """Seconds to the first tokens of one request, and all tokens of it."""
+        started, tokens, seconds = time.perf_counter(), [], 0.0
+        stream = self.loop.submit(self.request(path, 8, prompt))
+        while self.loop.run_once():
+            seconds = seconds or time.perf_counter() - started
+        while not isinstance(item := stream.get(timeout_seconds=0), Finish):
+            tokens.append(item.id)
+        return seconds, tokens
+
+    def load(self, paths: Sequence[int], new_tokens: int, clients: int = ROWS) -> Load:
+        """Clients that share out requests for these paths; each asks for one after the other."""
+        if not self.loop.is_alive:
+            self.loop.run()
+        return asyncio.run(self._load(list(paths), new_tokens, clients))
+
+    def stop(self) -> None:
+        """Ends the loop's thread."""
+        self.loop.stop(0)
+
+    async def _load(self, paths: list[int], new_tokens: int, clients: int) -> Load:
+        admission, first_tokens = PathAdmission(self.cache), []
+        events = asyncio.get_running_loop()
+
+        async def client() -> None:
+            while paths:
+                path, started = paths.pop(), time.perf_counter()
+                items: asyncio.Queue[Token | Finish] = asyncio.Queue()
+
+                def give(item: Token | Finish, items: asyncio.Queue = items) -> None:
+                    events.call_soon_threadsafe(items.put_nowait, item)
+
+                async with admission.pinned(self._modules[path]):
+                    self.loop.submit(self.request(path, new_tokens), give)
+                    await items.get()
+                    first_tokens.append(time.perf_counter() - started)
+                    while not isinstance(item := await items.get(), Finish):
+                        pass
+                    if item.error is not None:
+                        raise item.error
+
+        num_tokens, started = len(paths) * new_tokens, time.perf_counter()
+        await asyncio.gather(*(client() for _ in range(clients)))
+        return Load(num_tokens / (time.perf_counter() - started), first_tokens)
+
+
+def evenly(number: int, num_paths: int) -> list[int]:
+    """Paths of so many requests, as evenly as can be."""
+    if number < num_paths:
+        return [each * num_paths // number for each in range(number)]
+    return [each % num_paths for each in range(number)]
+
+
+def skewed(number: int, num_paths: int, seed: int = 0) -> list[int]:
+    """The same where path k is asked for in proportion to 1 / (k + 1)."""
+    weights = 1 / np.arange(1, num_paths + 1)
+    rng = np.random.default_rng(seed)
+    return rng.choice(num_paths, number, p=weights / weights.sum()).tolist()
