@@ -120,6 +120,30 @@ def test_a_prompt_from_standard_input_is_cut_at_its_beginning_if_that_is_wanted(
     assert cut.out == given + opened.corpus.tokenizer().decode(made) + "\n"
 
 
+def test_a_release_without_all_its_paths_is_refused_by_likelihood_alone(
+    dipaco, tiny, opened, copy_of
+):
+    folder = copy_of(tiny).folder
+    release = opened.ledger.facts.release(MODULAR)
+    ids = opened.corpus.tokenizer().encode([PROMPT])[0]
+    chosen = release.paths[dispatch(opened, release, ids).path]
+    (gone, *_) = set(release.objects) - set(chosen.values())
+    (folder / release.objects[gone].name).unlink()
+    before = sizes(folder)
+    command = ("generate", "--run", folder, "--prompt", PROMPT, "--max-tokens", 2)
+    ended = dipaco(*command, "--rule", "likelihood")
+    assert (ended.code, ended.out) == (2, ""), ended.err
+    assert re.search(r"NotAllPaths: .* path \d cannot be read", ended.err), ended.err
+    assert dipaco(*command).code == 0  # by features, its path is whole
+    assert sizes(folder) == before
+
+
+def sizes(folder):
+    """Bytes of every file but what SQLite has beside its own."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {file: file.stat().st_size for file in files if "sqlite-" not in file.name}
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

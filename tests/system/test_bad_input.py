@@ -32,6 +32,24 @@ NEW = [
     ("vocabularies", ["data.vocab_size=400"], "SettingsDisagree", "must be equal"),
     ("context", ["data.length=128"], "SettingsDisagree", "model.max_length"),
     ("warm-up", ["inner.warmup_steps=4"], "SettingsDisagree", "warm up for fewer"),
+    (
+        "rows in lock-step",
+        ["outer.synchronous=true", "outer.vocabulary_rows=holders"],
+        "SettingsDisagree",
+        "so is `outer.vocabulary_rows`; paths that step together do without it",
+    ),
+    (
+        "absent tokens",
+        ["inner.absent_tokens=none"],
+        "BadSetting",
+        "Expected one of plain, masked, damped, frozen",
+    ),
+    (
+        "shortlist",
+        ["routing.rule=likelihood", "routing.shortlist=5"],
+        "SettingsDisagree",
+        "there are 4 paths; None compares them all",
+    ),
     ("kind of source", ["data.sources=gopher:x"], "BadSource", "Kinds: packages, text"),
     ("no such file", ["data.sources=text:nowhere/*.txt"], "BadSource", "Check the path"),
     ("tokenizer", ["data.tokenizer=nowhere.json"], "BadTokenizer", "tokenizer.json"),
@@ -116,6 +134,13 @@ DOCUMENTS = [
         ["data.router_fraction=0.04", "data.valid_fraction=0.6"],
         "TooFewRouterDocuments",
         "Give at least one a path",
+    ),
+    (
+        "few for small models",
+        {f"{i}.txt": words(60, f"w{i}").encode() for i in range(30)},
+        ["data.router_fraction=0.5", "data.valid_fraction=0.45", "routing.kind=small_models"],
+        "TooFewTrainingDocuments",
+        "lower `data.router_fraction`",
     ),
     (
         "empty shard",

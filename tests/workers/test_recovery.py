@@ -3,7 +3,9 @@ one.
 """
 
 import dataclasses
+import functools
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,17 +39,32 @@ class RecordingCallbacks(NullCallbacks):
         self.losses.append(claim.task)
 
 
+BY_HOLDERS = dataclasses.replace(
+    CONFIG, outer=dataclasses.replace(CONFIG.outer, vocabulary_rows="holders")
+)
+
+
 @pytest.fixture(scope="module")
-def undisturbed(programs, corpus, tmp_path_factory):
-    """Digests of every module at every phase, where nothing happened."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    shutil.copytree(corpus, folder / "corpus")
-    run, _ = create_or_open(folder, CONFIG)
-    run.programs = programs
-    work_until(run, CONFIG.phases)
-    digests = digests_of(run)
-    run.ledger.close()
-    return digests
+def undisturbed_of(programs, corpus, tmp_path_factory):
+    """config -> digests of every module at every phase, where nothing happened."""
+
+    @functools.cache
+    def undisturbed_of(config):
+        folder = tmp_path_factory.mktemp("undisturbed")
+        shutil.copytree(corpus, folder / "corpus")
+        run, _ = create_or_open(folder, config)
+        run.programs = programs
+        work_until(run, config.phases)
+        digests = digests_of(run)
+        run.ledger.close()
+        return digests
+
+    return undisturbed_of
+
+
+@pytest.fixture
+def undisturbed(undisturbed_of):
+    return undisturbed_of(CONFIG)
 
 
 def digests_of(run):
@@ -296,3 +313,26 @@ def test_with_a_codec_stopped_phases_and_a_bad_scale_change_nothing(
             assert any("is negative, infinite or not a number" in reason for reason in reasons)
         run.ledger.close()
     assert ends[0] == ends[1]
+
+
+def counts_of_another_tokenizer(run, file):
+    size = CONFIG.model.vocab_size - 1
+    other = save_tree(run.objects, "shards", {"token_counts": np.ones((4, size), np.int64)})
+    file.write_bytes(Path(run.objects.file(other)).read_bytes())
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda run, file: flip(file), lambda run, file: file.unlink(), counts_of_another_tokenizer],
+    ids=["damaged", "lost", "of another tokenizer"],
+)
+def test_counts_of_tokens_are_made_again(begin, undisturbed_of, spoil):
+    run = begin(BY_HOLDERS)
+    work_until_claimed(run, "outer", 1)
+    counts = run.stage("route").artifacts["token_counts"]
+    spoil(run, run.layout.root / counts.name)
+    run._token_counts.clear()  # as another process finds them
+    callbacks = finish(run)
+    assert [error for _, error in callbacks.redos if "Object" in error]
+    assert digests_of(run) == undisturbed_of(BY_HOLDERS)
+    assert run.stage("route").artifacts["token_counts"].digest == counts.digest
