@@ -75,14 +75,14 @@ def add_run_start(parser: argparse.ArgumentParser) -> None:
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
-    """`--set NAME=VALUE`, as often as wanted."""
+    """`--set NAME=VALUE ...`, as often as wanted; `Parser` takes several after one `--set`."""
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         dest="overrides",
         metavar="NAME=VALUE",
-        help="change a setting, e.g. inner.steps=50; may be given several times",
+        help="change a setting, e.g. inner.steps=50; several may follow",
     )
 
 

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from dipaco.data.document import PIECE, Document, Source
 from dipaco.data.errors import BadRecord, BinaryText, MissingColumn
-from dipaco.data.source_url import SourceUrl, files_of, parse_url
+from dipaco.data.source_url import SUFFIXES, SourceUrl, files_of, notes_of_files, parse_url
 from dipaco.errors import BadSource, ExtraMissing
 
 BLOCK_BYTES = 1 << 20
@@ -50,6 +50,7 @@ def open_source(
     """
     source = parse_url(url)
     documents: Iterator[Document]
+    files: list[Path] = []
     match source.kind:
         case "packages":
             from dipaco.data.packages.source import open_packages
@@ -63,13 +64,13 @@ def open_source(
             documents = toy_documents(**{k: _whole(source, k) for k in source.options})
         case "text":
             _allow(source, ("domain", "group"))
-            documents = _text_documents(source, files_of(source))
+            documents = _text_documents(source, files := files_of(source))
         case "jsonl":
             _allow(source, ("text", "domain", "group"))
-            documents = _column_documents(source, _json_rows(files_of(source)))
+            documents = _column_documents(source, _json_rows(files := files_of(source)))
         case "parquet":
             _allow(source, ("text", "domain", "group"))
-            documents = _column_documents(source, _parquet_rows(files_of(source)))
+            documents = _column_documents(source, _parquet_rows(files := files_of(source)))
         case "hf":
             _allow(source, ("text", "domain", "group", "split"))
             documents = _column_documents(source, _hub_rows(source))
@@ -79,7 +80,10 @@ def open_source(
                 problem=f"`{kind}` is not a kind of source.",
                 advice="Kinds: packages, text, jsonl, parquet, hf, toy.",
             )
-    return Source(documents=documents, max_bytes_per_domain=max_bytes_per_domain)
+    notes = []
+    if source.kind in SUFFIXES:
+        notes = notes_of_files(source.place, SUFFIXES[source.kind], files)
+    return Source(documents=documents, max_bytes_per_domain=max_bytes_per_domain, notes=notes)
 
 
 def cut_text(text: str, max_bytes: int) -> Iterator[str]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self, TextIO
 
-from dipaco.control.tasks import Claim, Fact, PathTrained, StageDone
+from dipaco.control.tasks import Claim, Fact, PathTrained
 from dipaco.data.prepare import PrepareProgress
 from dipaco.errors import DipacoError
 from dipaco.evaluation.tables import render_text
@@ -115,9 +115,6 @@ class ConsoleReporter:
                 self._bar.advance(0, bytes_sent=fact.bytes_down + fact.bytes_up)
             for event in fact_events(fact, claim, self._run.config, seconds):
                 self._write(event)
-            if isinstance(fact, StageDone) and fact.stage == "prepare":
-                for note in fact.summary["notes"]:
-                    self._bar.say(note)
 
     def _write(self, event: Event) -> None:
         self._log.write(event)

@@ -8,15 +8,19 @@ A name in `SENTENCES` prints its sentence; any other prints its fields in the or
 """
 
 import dataclasses
+import string
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
+
+from dipaco.plural import counted
 
 Level = Literal["info", "warning", "error"]  # a fact; someone should look; work was lost
 Value = str | int | float | bool | None
 
 SENTENCES = {
-    "corpus_prepared": "corpus prepared: {documents:,} documents, {tokens:,} tokens, "
-    "{domains} domains, {seconds:.1f} s",
+    "corpus_prepared": "corpus prepared: {documents:document}, {tokens:token}, "
+    "{domains:domain}, {seconds:.1f} s",
+    "corpus_note": "text: {note}",
     "domain_left_out": "domain {domain} left out: {reason}",
     "shard_built": "path {path}: {documents:,} documents ({share:.1%}), mostly {domains}",
     "shards_outside_bounds": "shards outside their bounds: {how}",
@@ -78,9 +82,18 @@ class Event:
 
     def __str__(self) -> str:
         if self.name in SENTENCES:
-            return SENTENCES[self.name].format(**self.fields)
+            return _Sentence().format(SENTENCES[self.name], **self.fields)
         fields = ", ".join(f"{name} {_text(value)}" for name, value in self.fields.items())
         return f"{self.name.replace('_', ' ')}: {fields}" if fields else self.name.replace("_", " ")
+
+
+class _Sentence(string.Formatter):
+    """As `str.format`; `{domains:domain}` is `1 domain`, `2 domains`."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if len(format_spec) > 1 and format_spec.isalpha():
+            return counted(value, format_spec)
+        return super().format_field(value, format_spec)
 
 
 def _text(value: Value) -> str:

@@ -126,6 +126,7 @@ def test_a_prompt_from_standard_input_is_cut_at_its_beginning_if_that_is_wanted(
         (["--tokens", "5"], "no option `--tokens`. Did you mean `--min-tokens` or `--max-tokens`?"),
         (["--temprature=2"], "no option `--temprature`. Did you mean `--temperature`"),
         (["--zzz"], "no option `--zzz`; `dipaco generate --help` lists all"),
+        (["a.b=1"], "`a.b=1` changes a setting: give `--set` before it"),
         (["God"], "`God` is one word too many. Put a text with blanks in quotes"),
     ],
 )

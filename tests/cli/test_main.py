@@ -17,6 +17,8 @@ def test_config_show_lists_the_final_settings(dipaco, config_file):
     assert "level early: 2 experts, owns embed, block_00" in shown.out
     settings = as_json(dipaco(*arguments, "--json"))
     assert (settings["inner"]["steps"], settings["phases"]) == (50, 7)
+    of_one_set = ("config", "show", "--set", "inner.steps=50", "phases=7", config_file, "--json")
+    assert as_json(dipaco(*of_one_set)) == settings
 
 
 @pytest.mark.parametrize(
