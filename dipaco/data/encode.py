@@ -68,7 +68,7 @@ class _Worker:
         home = str(Path(dipaco.__file__).parents[1])
         path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "dipaco.data.encode", str(self._tokenizer_file)],
+            [sys.executable, "-P", "-m", "dipaco.data.encode", str(self._tokenizer_file)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
