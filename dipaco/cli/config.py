@@ -56,6 +56,12 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
+def _is_sweep(file: Path) -> bool:
+    """Whether it has rows (`sweep()`), where a config has `run()`."""
+    tops = ast.parse(file.read_text()).body
+    return any(isinstance(each, ast.FunctionDef) and each.name == "sweep" for each in tops)
+
+
 def _copy(options: argparse.Namespace) -> int:
     from dipaco.errors import BadConfigFile
     from dipaco.files import write_new
@@ -66,7 +72,8 @@ def _copy(options: argparse.Namespace) -> int:
         raise BadConfigFile(file=options.name, problem=problem)
     if not write_new(options.file, found.read_bytes()):
         raise ConfigExists(file=options.file)
-    print(f"Written: {options.file}. Edit it, then: dipaco train {options.file} --run DIR")
+    verb = "ablate" if _is_sweep(found) else "train"
+    print(f"Written: {options.file}. Edit it, then: dipaco {verb} {options.file} --run DIR")
     return 0
 
 

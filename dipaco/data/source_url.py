@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from dipaco.errors import BadSource
+from dipaco.errors import BadSetting, BadSource
 from dipaco.plural import counted
 
 # What is read of a folder, by kind; `.gz` is read of JSON lines alone.
@@ -41,6 +41,24 @@ def parse_url(url: str) -> SourceUrl:
     if not mark or "=" not in query:
         place, query = rest.removesuffix("?"), ""
     return SourceUrl(url, kind, place, dict(parse_qsl(query, keep_blank_values=True)))
+
+
+def check_kind(url: str) -> None:
+    """Raises `BadSetting`: it begins with no kind of source. What a person may have meant is said;
+    in a list as Python or a shell leaves it, the quotes and brackets are not meant.
+    """
+    kind, colon, rest = url.partition(":")
+    if colon and kind in KINDS:
+        return
+    bare = url.strip("[]'\" ")
+    meant = bare if bare.partition(":")[0] in KINDS else f"text:{rest or bare}"
+    kinds = ", ".join(f"{each}:" for each in KINDS)
+    raise BadSetting(
+        name="data.sources",
+        value=url,
+        expected=f"sources that begin with {kinds}; several are separated by commas",
+        hint=f" Write for example `--set 'data.sources={meant}'`.",
+    )
 
 
 def files_of(source: SourceUrl) -> list[Path]:

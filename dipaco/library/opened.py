@@ -223,6 +223,7 @@ class OpenedRun:
           `perplexity`, and over how many `tokens` and `documents` of which `paths` it is.
 
         Raises:
+          NoTexts: there is none, or nothing in them.
           NothingToScore: no document is longer than the routing prefix.
           NoSuchPath, NotAllPaths: a path cannot be used.
         """

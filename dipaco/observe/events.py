@@ -45,7 +45,8 @@ SENTENCES = {
     "saved_part_way": "{task} saved after step {step:,}; the next worker continues it",
     "run_paused": "the run was told to {order}: `dipaco resume` continues it",
     "task_failed": "{task} failed, and is tried again later: {reason}",
-    "task_given_up": "{task} has failed, and others go on; `dipaco retry` tries it again: {reason}",
+    "task_given_up": "{task} has failed: {reason} The command that began the run, or "
+    "`dipaco retry`, tries it again",
     "postponed": "{task} postponed: its input is being recomputed ({problem})",
     "lease_ended": "worker {worker} sent no heartbeat for a whole lease: its task was given back",
     "worker_silent": "worker {worker} has sent no heartbeat for {seconds:.0f} s",

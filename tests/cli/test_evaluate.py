@@ -117,7 +117,7 @@ def test_an_exported_path_has_the_same_perplexity_in_transformers(
     ("content", "arguments", "error"),
     [
         (None, [], "there is no such file"),
-        (b"", [], "NothingToScore: Documents: 0,"),
+        (b"", [], "NoTexts: There is no text to evaluate"),
         (b"short", [], "NothingToScore: Documents: 1,"),
         (b"text \xff\xfe", [], "is not UTF-8 text"),
         (b"text " * 100, ["--path", "9"], "no path 9"),

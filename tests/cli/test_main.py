@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dipaco.cli.main import main
 from tests.cli.conftest import as_json
 
 
@@ -19,6 +20,12 @@ def test_config_show_lists_the_final_settings(dipaco, config_file):
     assert (settings["inner"]["steps"], settings["phases"]) == (50, 7)
     of_one_set = ("config", "show", "--set", "inner.steps=50", "phases=7", config_file, "--json")
     assert as_json(dipaco(*of_one_set)) == settings
+
+
+@pytest.mark.parametrize(("name", "verb"), [("quickstart", "train"), ("sharing", "ablate")])
+def test_a_copied_config_is_followed_by_the_verb_that_takes_it(name, verb, tmp_path, capsys):
+    assert main(["config", "copy", name, str(tmp_path / "my.py")]) == 0
+    assert f"dipaco {verb} {tmp_path}/my.py --run DIR" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.data.document import Document
-from dipaco.data.errors import BadRecord, BinaryText, MissingColumn
+from dipaco.data.errors import BadRecord, BinaryText, BinaryTexts, MissingColumn
 from dipaco.data.source_url import notes_of_files, parse_url, sources_of
 from dipaco.data.sources import cut_text, open_source
 from dipaco.errors import BadSource
@@ -48,6 +48,20 @@ def test_binary_text_is_refused_with_the_file_and_the_offset_of_the_byte(tmp_pat
     (tmp_path / "junk.txt").write_bytes(junk)
     with pytest.raises(BinaryText, match=r"junk\.txt .*0xff.* at byte 1400001"):
         documents(f"text:{tmp_path}/junk.txt")
+
+
+def test_all_files_that_are_no_text_are_in_one_error(tmp_path):
+    for name, data in {
+        "a": b"ok",
+        "b": b"\xff",
+        "c": b"caf\xe9 noir",
+        "d": b"",
+        "e": b"\0",
+    }.items():
+        (tmp_path / f"{name}.txt").write_bytes(data)
+    expected = r"3 files .*b\.txt \(0xff.* at byte 0\), .*c\.txt .* byte 3\), .*e\.txt \(a zero"
+    with pytest.raises(BinaryTexts, match=expected):
+        documents(f"text:{tmp_path}/*.txt")
 
 
 def test_a_zero_byte_is_binary_text_too(tmp_path):
