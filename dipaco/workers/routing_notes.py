@@ -42,8 +42,8 @@ def note_on_ensembles(config: RunConfig) -> str:
         "modular_ensemble mixes the predictions of all paths by their posterior given the first "
         f"tokens (temperature {temperature:g}), at {paths} forward passes a token; "
         "modular_ensemble_2 those of the two likeliest, at 2; modular_ensemble_renewed all, the "
-        f"posterior renewed at every token, at {paths}. path size is what a prediction reads, of "
-        "two paths at most."
+        f"posterior renewed at every token, at {paths}. path size is what a prediction reads: all "
+        "modules, for modular_ensemble_2 at most those of two paths."
     )
 
 

@@ -29,6 +29,29 @@ def test_a_copied_config_is_followed_by_the_verb_that_takes_it(name, verb, tmp_p
 
 
 @pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["trian", "toy"], "there is no `trian`. Did you mean `train`?"),
+        (["zzz"], "there is no `zzz`. `dipaco --help` lists all."),
+        (["evaluate", "--run", "r", "--docs", "x"], "Did you mean `--documents`"),
+        (["serve", "--run", "r", "--temprature=1"], "no option `--temprature`; `dipaco serve"),
+        (["generate", "--run", "r", "--rule", "by"], "Expected features or likelihood."),
+        (["evaluate", "--run", "r"], "required: --documents"),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(words, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr().err
+    assert (ended.value.code, says in said) == (2, True), said
+
+
+def test_without_a_verb_all_are_listed(capsys):
+    assert main([]) == 2
+    assert "do a run, or continue one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "arguments",
     ["--help", "--version", "train --help", "config show CONFIG", "train CONFIG --set x=1"],
 )
