@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dipaco.cli.main import main
+from dipaco.cli.main import main, parser
 from tests.cli.conftest import as_json
 
 
@@ -44,6 +44,12 @@ def test_a_slip_is_answered_with_what_was_meant(words, says, capsys):
         main(words)
     said = capsys.readouterr().err
     assert (ended.value.code, says in said) == (2, True), said
+
+
+@pytest.mark.parametrize("verb", ["serve", "generate --prompt x", "evaluate --documents x"])
+def test_a_release_is_chosen_by_either_name(verb):
+    for option in ("--phase", "--release"):
+        assert parser().parse_args([*verb.split(), "--run", "r", option, "3"]).phase == 3
 
 
 def test_without_a_verb_all_are_listed(capsys):
