@@ -24,7 +24,7 @@ SENTENCES = {
     "domain_left_out": "domain {domain} left out: {reason}",
     "shard_built": "path {path}: {documents:,} documents ({share:.1%}), mostly {domains}",
     "shards_outside_bounds": "shards outside their bounds: {how}",
-    "path_trained": "{arm} phase {phase} of {phases}, path {path}: loss {loss:.3f}, "
+    "path_trained": "{arm} phase {phase}/{phases}, path {path}: loss {loss:.3f}, "
     "{tokens_per_second:,.0f} tokens/s, {megabytes_exchanged:.1f} MB exchanged, {seconds:.1f} s",
     "module_updated": "phase {phase} {module} updated: {arrived} of {fan_in} paths, "
     "norm {norm:.2f}, {seconds:.1f} s",

@@ -56,7 +56,7 @@ def test_a_base_model_that_comes_trained_is_no_event():
 
 def test_a_trained_path_and_an_evaluation_show_their_numbers():
     (line,) = lines(trained("modular", 2, 0))
-    assert line.startswith(f"modular phase 1 of {CONFIG.phases}, path 2: loss ")
+    assert line.startswith(f"modular phase 1/{CONFIG.phases}, path 2: loss ")
     evaluated = Evaluated(
         arm="modular",
         phase=0,
