@@ -294,8 +294,9 @@ def test_one_worker_that_fails_to_start_does_not_end_the_launch(watched):
 
 
 def test_processes_do_not_take_a_folder_where_they_start_for_the_package(tmp_path):
-    """As below the folder that holds a clone named `dipaco`, which has no `__init__.py`."""
+    """Such as the folder that holds a clone named `dipaco`."""
     (tmp_path / "dipaco/cli").mkdir(parents=True)
+    (tmp_path / "dipaco/__init__.py").touch()
     (tmp_path / "dipaco/cli/main.py").write_text("raise SystemExit('the wrong one')")
     python, *words = WORKER.command("w-0")
     words = [*words[: words.index("worker")], "--version"]
