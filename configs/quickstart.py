@@ -36,5 +36,5 @@ def run() -> RunConfig:
         outer=OuterSettings(learning_rate=1.0, momentum=0.0, vocabulary_rows="holders"),
         evaluation=EvaluationSettings(max_documents=500),
         samples=SampleSettings(prompts=4),
-        baselines=BASELINES,
+        baselines=BASELINES,  # dense models trained beside it, by steps of their own; () = none
     )

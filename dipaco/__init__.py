@@ -36,4 +36,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    """The names that are meant for others, and Python's own."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

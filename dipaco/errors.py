@@ -73,6 +73,12 @@ class CorpusMissing(DipacoError):
     """{folder} holds no finished corpus. Prepare it first: dipaco train CONFIG --run DIR."""
 
 
+class NoTexts(DipacoError):
+    """There is no text to evaluate: none was given, or all of it is empty. Check the names."""
+
+    is_lasting = True
+
+
 class NothingToScore(DipacoError):
     """Documents: {documents}, and none is longer than the router's prefix: there is nothing to
     predict. Give longer documents.

@@ -257,6 +257,8 @@ def _put(tree: dict[str, Any], kind: Any, full_name: str, text: str) -> None:
 def _read(name: str, text: str, kind: Any) -> Any:
     """The value that `text` stands for, of the field's type, as plain JSON values."""
     candidates: list[Any] = [[] if text == "()" else text]
+    if text == "none":
+        candidates.append([])
     if text in ("None", "null"):
         candidates.insert(0, None)
     try:

@@ -106,11 +106,10 @@ def hint_for(kind: type, name: str) -> str:
     """What may have been meant by a name that no setting has, as the end of a message."""
     known = [setting.name for group in groups_of(kind) for setting in group.settings]
     last = name.rpartition(".")[2]
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) or [
-        other for other in known if other.rpartition(".")[2] == last
-    ]
-    if close:
-        return f" Did you mean `{close[0]}`?"
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    of_last = [other for other in known if other.rpartition(".")[2] == last]
+    if meant := (of_last or close if name == last else close or of_last):
+        return f" Did you mean {' or '.join(f'`{each}`' for each in meant)}?"
     return " `dipaco config show CONFIG` lists them all."
 
 

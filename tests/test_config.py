@@ -287,6 +287,7 @@ def test_what_is_no_grid_is_answered_with_what_can_be_written(text, problem):
 
 def test_an_empty_list_is_written_with_parentheses():
     assert override(CONFIG, ["baselines=()"]).baselines == ()
+    assert override(CONFIG, ["baselines=none"]).baselines == ()
     assert override(changed(baselines=()), ["baselines=dense"]).baselines == ("dense",)
 
 
@@ -295,7 +296,7 @@ def test_an_empty_list_is_written_with_parentheses():
     [
         ("inner.step=50", r"`inner\.step` is not a setting\. Did you mean `inner\.steps`\?"),
         ("iner.steps=50", r"Did you mean `inner\.steps`\?"),
-        ("learning_rate=1", r"Did you mean `(inner|outer)\.learning_rate`\?"),
+        ("learning_rate=1", r"`inner\.learning_rate` or `outer\.learning_rate`"),
         ("phase=3", r"Did you mean `phases`\?"),
         ("inner.steps.more=1", r"`inner\.steps\.more` is not a setting\. Did you mean"),
         ("mesh.rules.batches=data", r"Did you mean `mesh\.rules\.batch`\?"),
@@ -306,6 +307,18 @@ def test_an_empty_list_is_written_with_parentheses():
 def test_a_wrong_name_is_answered_with_the_right_one(text, hint):
     with pytest.raises(UnknownSetting, match=hint):
         override(CONFIG, [text])
+
+
+def test_a_source_without_a_kind_is_answered_with_what_to_write():
+    for given, meant in {
+        "notes/**/*.txt": "text:notes/**/*.txt",
+        "['text:one.txt']": "text:one.txt",
+        "[text:one.txt]": "text:one.txt",
+        "txt:notes": "text:notes",
+    }.items():
+        with pytest.raises(BadSetting) as refused:
+            override(CONFIG, [f"data.sources={given}"])
+        assert f"Write for example `--set 'data.sources={meant}'`" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Shipped configs are found by name, from any folder, and copied to be edited."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from dipaco import shipped
 from dipaco.cli.main import main
 from dipaco.errors import BadConfigFile
+from dipaco.observe.terminal import PLAIN_WIDTH
 from dipaco.overrides import load_config, load_sweep
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -61,5 +63,11 @@ def test_each_sweep_can_be_copied_and_still_finds_what_it_imports(tmp_path, monk
 def test_the_list_names_each_with_what_it_is(capsys):
     assert main(["config", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(shipped.shipped_files())
-    assert all(len(line.split()) > 3 for line in lines)
+    heads = [number for number, line in enumerate(lines) if not line.startswith(" ")]
+    assert [lines[number].split()[0] for number in heads] == ["configs,", "sweeps,"]
+    first = [line for line in lines if re.match("  [a-z]", line)]
+    assert {line.split()[0] for line in first} == shipped.shipped_files().keys()
+    assert all(len(line.split()) > 3 for line in first)
+    sweeps = [line.split()[0] for line in lines[heads[1] :] if line in first]
+    assert {"sharing", "quickstart"} & set(sweeps) == {"sharing"}
+    assert max(map(len, lines)) <= PLAIN_WIDTH

@@ -11,6 +11,7 @@ from pathlib import Path
 import dipaco
 
 COLUMNS = ("perplexity", "parameters_total", "tokens", "bytes_sent")
+DECIMALS = {"perplexity": 2}  # the others are whole numbers
 
 
 def main(config: str, folder: Path) -> None:
@@ -18,7 +19,8 @@ def main(config: str, folder: Path) -> None:
         print(run)
         print(f"\n{'row':<20}" + "".join(f"{name:>18}" for name in COLUMNS))
         for row in run.report.rows:
-            print(f"{row['name']:<20}" + "".join(f"{row[name]:>18,.6g}" for name in COLUMNS))
+            values = (f"{row[name]:>18,.{DECIMALS.get(name, 0)}f}" for name in COLUMNS)
+            print(f"{row['name']:<20}" + "".join(values))
         picture = folder / "front_page.png"
         run.plot(picture)
         print(f"\nDrawn: {picture}")

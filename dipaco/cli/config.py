@@ -50,10 +50,24 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    for name, file in shipped_files().items():
-        doc = ast.get_docstring(ast.parse(file.read_text())) or ""
-        print(f"{name:<20} {doc.partition(chr(10))[0]}")
+    from dipaco.observe.terminal import terminal_width
+
+    sweeps = {name for name, file in shipped_files().items() if _is_sweep(file)}
+    configs = shipped_files().keys() - sweeps
+    for verb, what, names in (("train", "configs", configs), ("ablate", "sweeps", sweeps)):
+        print(f"{what}, for `dipaco {verb} NAME --run DIR`:")
+        for name in sorted(names):
+            doc = ast.get_docstring(ast.parse(shipped_files()[name].read_text())) or ""
+            sentence = " ".join(doc.partition("\n\n")[0].split())
+            line = f"  {name:<20} {sentence}"
+            print(textwrap.fill(line, terminal_width(), subsequent_indent=" " * 23))
     return 0
+
+
+def _is_sweep(file: Path) -> bool:
+    """Whether it has rows (`sweep()`), where a config has `run()`."""
+    tops = ast.parse(file.read_text()).body
+    return any(isinstance(each, ast.FunctionDef) and each.name == "sweep" for each in tops)
 
 
 def _copy(options: argparse.Namespace) -> int:
@@ -66,7 +80,8 @@ def _copy(options: argparse.Namespace) -> int:
         raise BadConfigFile(file=options.name, problem=problem)
     if not write_new(options.file, found.read_bytes()):
         raise ConfigExists(file=options.file)
-    print(f"Written: {options.file}. Edit it, then: dipaco train {options.file} --run DIR")
+    verb = "ablate" if _is_sweep(found) else "train"
+    print(f"Written: {options.file}. Edit it, then: dipaco {verb} {options.file} --run DIR")
     return 0
 
 

@@ -93,9 +93,9 @@ def beside(run: str, port: int | None) -> Generator[None]:
     if port is None:
         yield
         return
-    dipaco = [sys.executable, "-m", "dipaco.cli.main"]
+    dipaco = [sys.executable, "-P", "-m", "dipaco.cli.main"]
     command = [*dipaco, "dashboard", "--run", run, "--port", str(port)]
-    dies_with_us = [sys.executable, "-m", "dipaco.launch.parent_death", str(os.getpid())]
+    dies_with_us = [sys.executable, "-P", "-m", "dipaco.launch.parent_death", str(os.getpid())]
     process = subprocess.Popen(
         [*dies_with_us, *command],
         stdin=subprocess.DEVNULL,

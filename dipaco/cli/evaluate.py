@@ -14,6 +14,7 @@ others are predicted in windows of `data.length`. With `--path` all documents go
 
 import argparse
 import json
+import sys
 
 from dipaco.cli.options import add_release, add_rule, check_path, find_release
 
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
-    from dipaco.data.source_url import sources_of
+    from dipaco.data.source_url import ALL_SUFFIXES, notes_of_files, sources_of
     from dipaco.data.sources import open_source
     from dipaco.plural import counted
     from dipaco.runs.evaluate_texts import evaluate_texts
@@ -46,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.runs.programs import use_compilation_cache
 
     urls = sources_of(options.documents)
+    for note in notes_of_files(options.documents, ALL_SUFFIXES):
+        print(note, file=sys.stderr)
     use_compilation_cache(cache_folder() / "compiled")
     with reading(options.run) as opened:
         release = find_release(opened, options)

@@ -83,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.runs.opening import reading
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.continuation import begin_text, prompt_tokens
+    from dipaco.serving.errors import ContextTooLong
 
     if options.max_tokens < 1:
         raise BadSetting(name="--max-tokens", value=options.max_tokens, expected="1 or more")
@@ -104,6 +105,13 @@ def run(options: argparse.Namespace) -> int:
         if options.truncate:
             context = opened.config.model.max_length
             prompt_ids = prompt_ids[-max(context - options.max_tokens, context // 2) :]
+        elif len(prompt) >= opened.config.model.max_length:
+            raise ContextTooLong(
+                num_tokens=len(prompt),
+                where="the context (`max_length`)",
+                limit=opened.config.model.max_length,
+                remedy="Shorten it, or give `--truncate`, which reads its end only.",
+            )
         choice, tokens = begin_text(
             opened,
             release,

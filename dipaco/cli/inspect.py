@@ -22,7 +22,7 @@ from typing import Any
 
 from dipaco.cli.errors import UnknownImageFormat
 from dipaco.cli.options import add_run
-from dipaco.observe.terminal import head, tail, terminal_width
+from dipaco.observe.terminal import head, say, tail, terminal_width
 
 HELP = "show what each path was given, and how modules moved"
 MOST_SHOWN_PHASES = 8
@@ -67,45 +67,43 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print(inspection: dict[str, Any]) -> None:
-    print(f"{inspection['name']}, seed {inspection['seed']}")
+    say(f"{inspection['name']}, seed {inspection['seed']}")
     for at in inspection["paths"]:
         total = max(sum(at["domains"].values()), 1)
         largest = sorted(at["domains"].items(), key=lambda item: -item[1])[:4]
         domains = ", ".join(f"{name} {number / total:.0%}" for name, number in largest)
-        print(
+        say(
             f"path {at['path']:>3}  {at['documents']:,} documents ({at['share']:.1%}), "
             f"{at['validation_documents']:,} of validation: {domains}\n"
             f"          modules {' '.join(at['modules'])}"
         )
     bounds = {name: value for name, value in inspection["bounds"].items() if value is not None}
-    print(
-        f"shards: {', '.join(f'{name} {value:,.0f}' for name, value in bounds.items())} documents"
-    )
+    say(f"shards: {', '.join(f'{name} {value:,.0f}' for name, value in bounds.items())} documents")
     for routing in inspection["routings"]:
-        print(f"\nrouted at phase {routing['phase']}: router {routing['router']}")
-        print(f"  shard sizes: {_sizes(routing['documents'])}")
+        say(f"\nrouted at phase {routing['phase']}: router {routing['router']}")
+        say(f"  shard sizes: {_sizes(routing['documents'])}")
         for name, value in routing.items():
             if name in ("phase", "router", "documents", "valid"):
                 continue
             shown = value
             if not isinstance(value, str):
                 shown = _sizes(value) if isinstance(value, list) else f"{value:.1%}"
-            print(f"  {name.replace('_', ' ')}: {shown}")
-    print(f"\n{MEANING}")
+            say(f"  {name.replace('_', ' ')}: {shown}")
+    say(f"\n{MEANING}")
     for module, at in inspection["modules"].items():
         steps = at["steps"][-MOST_SHOWN_PHASES:]
         if any(step["norm"] is not None for step in steps):
             norms = " ".join(_number(step["norm"]) for step in steps)
             cosines = " ".join(_number(step["cosine"]) for step in steps)
             lags = " ".join(_number(step["lag_cosine"]) for step in steps)
-            print(
+            say(
                 f"module {module}  fan-in {len(at['paths'])}, phases {steps[0]['phase']} to "
                 f"{steps[-1]['phase']}\n  norm    {norms}\n  cosine  {cosines}\n  lag     {lags}"
             )
         else:
-            print(f"module {module}  fan-in {len(at['paths'])}: no outer step so far")
+            say(f"module {module}  fan-in {len(at['paths'])}: no outer step so far")
     for line in sample_lines(inspection["samples"], terminal_width()):
-        print(line)
+        say(line)
 
 
 def sample_lines(samples: list[dict[str, Any]], width: int) -> Iterator[str]:

@@ -108,8 +108,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     worker's name is taken, 4 a fault of this machine, 5 a task of the run has failed, 130
     interrupted.
     """
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words:
+        parser().print_help(sys.stderr)
+        return 2
     try:
-        options = parser().parse_args(arguments)
+        options = parser().parse_args(words)
         code = VERBS[options.verb].run(options)
         sys.stdout.flush()  # here, so that its errors are handled below
         return code

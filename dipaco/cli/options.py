@@ -75,14 +75,14 @@ def add_run_start(parser: argparse.ArgumentParser) -> None:
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
-    """`--set NAME=VALUE`, as often as wanted."""
+    """`--set NAME=VALUE ...`, as often as wanted; `Parser` takes several after one `--set`."""
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         dest="overrides",
         metavar="NAME=VALUE",
-        help="change a setting, e.g. inner.steps=50; may be given several times",
+        help="change a setting, e.g. inner.steps=50; several may follow",
     )
 
 
@@ -137,8 +137,8 @@ def with_metrics(run: "Run", options: argparse.Namespace, callbacks: Any) -> Gen
         yield CombinedCallbacks(callbacks, metrics)
 
 
-def add_release(parser: argparse.ArgumentParser, phase: str = "--phase") -> None:
-    """`--run`, `--arm` and `--phase`; `phase` gives the last another name."""
+def add_release(parser: argparse.ArgumentParser) -> None:
+    """`--run`, `--arm` and `--phase`, which is also called `--release`."""
     add_run(parser)
     parser.add_argument(
         "--arm",
@@ -146,7 +146,8 @@ def add_release(parser: argparse.ArgumentParser, phase: str = "--phase") -> None
         help="modular (the default), dense, data_parallel, dense_equal_tokens or base",
     )
     parser.add_argument(
-        phase,
+        "--phase",
+        "--release",
         dest="phase",
         metavar="PHASE",
         type=int,

@@ -2,8 +2,15 @@
 
 import argparse
 import difflib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 MOST_MEANT = 2
+LIKE = 0.7  # how similar a name is that may have been meant, of 1
+FEW_CHOICES = 6
+SETTING = re.compile(r"[a-z]\w*(\.\w+)*=")  # NAME=VALUE
 
 
 class Parser(argparse.ArgumentParser):
@@ -12,16 +19,55 @@ class Parser(argparse.ArgumentParser):
     """
 
     def parse_known_args(self, args=None, namespace=None):
-        namespace, unknown = super().parse_known_args(args, namespace)
+        self._words = list(_with_each_set(sys.argv[1:] if args is None else args))
+        namespace, unknown = super().parse_known_args(self._words, namespace)
         if unknown:
-            self.error(self._problem(unknown[0].partition("=")[0]))
+            self.error(self._problem(unknown[0]))
         return namespace, unknown
 
+    def error(self, message: str) -> NoReturn:
+        """As argparse's. Where a required option is missing, one that is not known may be meant."""
+        known = [option for action in self._actions for option in action.option_strings]
+        for word in getattr(self, "_words", ()):
+            name = word.partition("=")[0]
+            is_known = any(option.startswith(name) for option in known)
+            if message.startswith("the following") and name.startswith("--") and not is_known:
+                message = self._problem(word)
+                break
+        super().error(message)
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """As argparse's, with the nearest choice rather than all of many."""
+        choices = list(action.choices or ())
+        if action.choices is None or value in choices:
+            return
+        near = difflib.get_close_matches(str(value), map(str, choices), n=1)
+        if near:
+            says = f"Did you mean `{near[0]}`?"
+        elif len(choices) <= FEW_CHOICES:
+            says = f"Expected {' or '.join(map(str, choices))}."
+        else:
+            says = f"`{self.prog} --help` lists all."
+        raise argparse.ArgumentError(action, f"there is no `{value}`. {says}")
+
     def _problem(self, word: str) -> str:
+        if SETTING.match(word):
+            return f"`{word}` changes a setting: give `--set` before it"
         if not word.startswith("-"):
             return f"`{word}` is one word too many. Put a text with blanks in quotes"
+        word = word.partition("=")[0]
         known = [option for action in self._actions for option in action.option_strings]
-        near = difflib.get_close_matches(word, known, n=MOST_MEANT)
+        near = difflib.get_close_matches(word, known, n=MOST_MEANT, cutoff=LIKE)
         if not near:
             return f"there is no option `{word}`; `{self.prog} --help` lists all"
         return f"there is no option `{word}`. Did you mean {' or '.join(f'`{n}`' for n in near)}?"
+
+
+def _with_each_set(words: Sequence[str]) -> Iterator[str]:
+    """`--set A=1 B=2` is `--set A=1 --set B=2`. A word that is no setting is left to others."""
+    is_set = False
+    for number, word in enumerate(words):
+        if is_set and words[number - 1] != "--set" and SETTING.match(word):
+            yield "--set"
+        yield word
+        is_set = word == "--set" or (is_set and bool(SETTING.match(word)))

@@ -44,7 +44,7 @@ UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_release(parser, phase="--release")
+    add_release(parser)
     where = parser.add_argument_group("where")
     where.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     where.add_argument("--port", type=int, default=8000, help="0 = any free port (8000)")

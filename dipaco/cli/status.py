@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
 def _print(status: dict[str, Any], *, is_watched: bool) -> None:
     from dipaco.observe.details import details
     from dipaco.observe.overview import fit, overview
+    from dipaco.observe.terminal import say
 
     width, height = shutil.get_terminal_size()
     is_screen = is_watched and sys.stdout.isatty()
@@ -64,4 +65,4 @@ def _print(status: dict[str, Any], *, is_watched: bool) -> None:
     elif is_screen:
         print("\x1b[H\x1b[2J", end="")
         lines = fit(lines, width, height - 1)
-    print("\n".join(lines), flush=True)
+    say("\n".join(lines))

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dipaco.data.source_url import check_kind
 from dipaco.errors import BadSetting
 
 END_OF_TEXT = "<|endoftext|>"  # in every tokenizer that is trained here
@@ -59,6 +60,8 @@ class DataConfig:
                 raise BadSetting(name=f"data.{name}", value=getattr(self, name), expected=expected)
 
         demand(len(self.sources) > 0, "sources", "at least one source")
+        for url in self.sources:
+            check_kind(url)
         demand(self.vocab_size >= 257, "vocab_size", "257 or more: 256 bytes and one reserved id")
         demand(self.end_token != "", "end_token", "a token's name, or None")
         demand(self.length >= 2, "length", "at least two tokens a row")

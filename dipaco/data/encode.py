@@ -4,7 +4,8 @@
 a line. Plain subprocesses rather than `multiprocessing`: they do not import the caller's main
 module, share no memory with a process that may hold JAX's threads, and end when their parent is
 gone, even killed, because their input ends. Chunk i goes to process i modulo n, so the answers are
-in order.
+in order. SIGTERM to all processes of a service is for the parent, which ends them: they ignore it,
+and one that it reached before it could is started again.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Generator
 from pathlib import Path
 
@@ -58,10 +60,15 @@ class _Worker:
     """A process that tokenises, on the side of its parent."""
 
     def __init__(self, tokenizer_file: Path):
+        self._tokenizer_file = tokenizer_file
+        self._unanswered: deque[str] = deque()  # jobs, the oldest first
+        self._begin()
+
+    def _begin(self) -> None:
         home = str(Path(dipaco.__file__).parents[1])
         path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "dipaco.data.encode", str(tokenizer_file)],
+            [sys.executable, "-P", "-m", "dipaco.data.encode", str(self._tokenizer_file)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -78,14 +85,21 @@ class _Worker:
             "kept": np.flatnonzero(staged.kept_in(chunk)).tolist(),
             "result": str(staged.folder / f"tokens_{chunk:06d}.npz"),
         }
-        print(json.dumps(job), file=self.jobs, flush=True)
+        self._unanswered.append(json.dumps(job))
+        with contextlib.suppress(BrokenPipeError):  # `receive` says why it has ended
+            print(self._unanswered[-1], file=self.jobs, flush=True)
 
     def receive(self) -> tuple[np.ndarray, np.ndarray]:
         """The tokens of a chunk in one array, and how many each document has."""
-        line = self.answers.readline()
-        if not line:
+        while not (line := self.answers.readline()):
             code = self.process.wait()
-            raise ChildProcessError(f"a process that tokenises ended with exit code {code}")
+            if code != -signal.SIGTERM:
+                raise ChildProcessError(f"a process that tokenises ended with exit code {code}")
+            self.close()
+            self._begin()
+            for job in self._unanswered:
+                print(job, file=self.jobs, flush=True)
+        self._unanswered.popleft()
         answer = json.loads(line)
         if answer.get("error") == DiskFull.__name__:
             raise DiskFull(**answer["values"])
@@ -106,7 +120,8 @@ class _Worker:
 
 def main() -> None:
     """Does jobs from standard input until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    for told in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(told, signal.SIG_IGN)  # the parent handles them
     tokenizer = load_tokenizer(Path(sys.argv[1]))
     for line in sys.stdin:
         job = json.loads(line)

@@ -9,6 +9,12 @@ class BinaryText(DipacoError):
     is_lasting = True
 
 
+class BinaryTexts(DipacoError):
+    """{count} files are not UTF-8 text: {files}. Convert or remove them."""
+
+    is_lasting = True
+
+
 class BadRecord(DipacoError):
     """{file}, {place}: {problem}. Repair or remove that record."""
 

@@ -36,9 +36,11 @@ def _beginnings(corpus: Corpus, documents: np.ndarray) -> list[str]:
 
 def first_words(text: str) -> str:
     """The words that fit into MOST_CHARACTERS, without a blank behind them, which most tokenizers
-    give to the next word; empty where a text is no words.
+    give to the next word; empty where a text is no words, or begins with a rule such as =====.
     """
     text = text.partition("\ufffd")[0].lstrip()
+    if not any(map(str.isalnum, text.partition("\n")[0])):
+        return ""
     if len(text) <= MOST_CHARACTERS:
         return text.rstrip()
     words = text[: MOST_CHARACTERS + 1]

@@ -2,11 +2,14 @@
 
 import glob
 import os
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from dipaco.errors import BadSource
+from dipaco.errors import BadSetting, BadSource
+from dipaco.plural import counted
 
 # What is read of a folder, by kind; `.gz` is read of JSON lines alone.
 SUFFIXES = {
@@ -14,6 +17,8 @@ SUFFIXES = {
     "jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"),
     "parquet": (".parquet",),
 }
+MOST_ENDINGS = 4  # in a sentence
+ALL_SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 KINDS = ("packages", *SUFFIXES, "hf", "toy")
 
 
@@ -36,6 +41,24 @@ def parse_url(url: str) -> SourceUrl:
     if not mark or "=" not in query:
         place, query = rest.removesuffix("?"), ""
     return SourceUrl(url, kind, place, dict(parse_qsl(query, keep_blank_values=True)))
+
+
+def check_kind(url: str) -> None:
+    """Raises `BadSetting`: it begins with no kind of source. What a person may have meant is said;
+    in a list as Python or a shell leaves it, the quotes and brackets are not meant.
+    """
+    kind, colon, rest = url.partition(":")
+    if colon and kind in KINDS:
+        return
+    bare = url.strip("[]'\" ")
+    meant = bare if bare.partition(":")[0] in KINDS else f"text:{rest or bare}"
+    kinds = ", ".join(f"{each}:" for each in KINDS)
+    raise BadSetting(
+        name="data.sources",
+        value=url,
+        expected=f"sources that begin with {kinds}; several are separated by commas",
+        hint=f" Write for example `--set 'data.sources={meant}'`.",
+    )
 
 
 def files_of(source: SourceUrl) -> list[Path]:
@@ -81,9 +104,8 @@ def sources_of(place: str) -> list[str]:
         return [place]
     place = os.path.expanduser(place)
     if os.path.isdir(place):
-        endings = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
-        names = _below(place, endings)
-        expected = f"The folder may hold files that end with {', '.join(endings)}."
+        names = _below(place, ALL_SUFFIXES)
+        expected = f"The folder may hold files that end with {', '.join(ALL_SUFFIXES)}."
     elif os.path.exists(place):
         names, expected = [place], ""
     else:
@@ -105,3 +127,41 @@ def _url_of_file(name: str) -> str:
     kinds = (kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes))
     # As a pattern, since a name may hold what begins a source's options.
     return f"{next(kinds, 'text')}:{glob.escape(name)}"
+
+
+def notes_of_files(place: str, suffixes: tuple[str, ...], files: Sequence[Path] = ()) -> list[str]:
+    """What a person should know of the files that are read of a place: those of a folder that are
+    passed over for their ending, and those that are empty; a sentence each.
+
+    Args:
+      place: a folder, or what names `files` itself, so that no other is missed.
+      suffixes: what is read of a folder.
+      files: that are read, where the place is no folder.
+    """
+    notes = []
+    place = os.path.expanduser(place)
+    if os.path.isdir(place):
+        files = [Path(name) for name in _below(place, ("",)) if os.path.isfile(name)]
+        others = [file for file in files if not file.name.endswith(suffixes)]
+        files = [file for file in files if file.name.endswith(suffixes)]
+        if others:
+            endings = Counter(file.suffix for file in others if file.suffix).most_common(1)
+            glob_of = f"{place.rstrip('/')}/**/*{endings[0][0] if endings else ''}"
+            notes.append(
+                f"Of the files in `{place}`, read: {_by_ending(files) or 'none'}. "
+                f"Not read: {_by_ending(others)}. `{glob_of}` names others."
+            )
+    if empty := [file for file in files if not file.stat().st_size]:
+        is_are = "is" if len(empty) == 1 else "are"
+        notes.append(f"{counted(len(empty), 'file')} {is_are} empty, such as `{empty[0]}`.")
+    return notes
+
+
+def _by_ending(files: Sequence[Path]) -> str:
+    """`115 .py, 60 .md`, most frequent first."""
+    by_ending = Counter(file.suffix for file in files).most_common()
+    parts = [f"{count:,} {ending or 'without an ending'}" for ending, count in by_ending]
+    if len(parts) > MOST_ENDINGS + 1:
+        rest = sum(count for _, count in by_ending[MOST_ENDINGS:])
+        parts[MOST_ENDINGS:] = [f"{rest:,} others"]
+    return ", ".join(parts)

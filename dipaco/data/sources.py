@@ -18,17 +18,18 @@ import contextlib
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from dipaco.data.document import PIECE, Document, Source
-from dipaco.data.errors import BadRecord, BinaryText, MissingColumn
-from dipaco.data.source_url import SourceUrl, files_of, parse_url
+from dipaco.data.errors import BadRecord, BinaryText, BinaryTexts, MissingColumn
+from dipaco.data.source_url import SUFFIXES, SourceUrl, files_of, notes_of_files, parse_url
 from dipaco.errors import BadSource, ExtraMissing
 
 BLOCK_BYTES = 1 << 20
 ROWS_AT_ONCE = 256
+MOST_NAMED = 20  # files in an error
 
 
 def open_source(
@@ -50,6 +51,7 @@ def open_source(
     """
     source = parse_url(url)
     documents: Iterator[Document]
+    files: list[Path] = []
     match source.kind:
         case "packages":
             from dipaco.data.packages.source import open_packages
@@ -63,13 +65,13 @@ def open_source(
             documents = toy_documents(**{k: _whole(source, k) for k in source.options})
         case "text":
             _allow(source, ("domain", "group"))
-            documents = _text_documents(source, files_of(source))
+            documents = _text_documents(source, files := files_of(source))
         case "jsonl":
             _allow(source, ("text", "domain", "group"))
-            documents = _column_documents(source, _json_rows(files_of(source)))
+            documents = _column_documents(source, _json_rows(files := files_of(source)))
         case "parquet":
             _allow(source, ("text", "domain", "group"))
-            documents = _column_documents(source, _parquet_rows(files_of(source)))
+            documents = _column_documents(source, _parquet_rows(files := files_of(source)))
         case "hf":
             _allow(source, ("text", "domain", "group", "split"))
             documents = _column_documents(source, _hub_rows(source))
@@ -79,7 +81,10 @@ def open_source(
                 problem=f"`{kind}` is not a kind of source.",
                 advice="Kinds: packages, text, jsonl, parquet, hf, toy.",
             )
-    return Source(documents=documents, max_bytes_per_domain=max_bytes_per_domain)
+    notes = []
+    if source.kind in SUFFIXES:
+        notes = notes_of_files(source.place, SUFFIXES[source.kind], files)
+    return Source(documents=documents, max_bytes_per_domain=max_bytes_per_domain, notes=notes)
 
 
 def cut_text(text: str, max_bytes: int) -> Iterator[str]:
@@ -112,11 +117,11 @@ def _last_end(data: bytes, low: int, high: int) -> int:
 
 
 def _text_documents(source: SourceUrl, files: list[Path]) -> Iterator[Document]:
-    for file in files:
+    for number, file in enumerate(files):
         domain = source.options.get("domain") or file.absolute().parent.name or "text"
         group = PIECE if source.options.get("group") == "piece" else str(file)
         block, begins = None, True
-        for later in _text_blocks(file):
+        for later in _text_blocks(file, files[number + 1 :]):
             if not later.strip():
                 continue  # no document, and so no edge of one
             if block is not None:
@@ -127,7 +132,37 @@ def _text_documents(source: SourceUrl, files: list[Path]) -> Iterator[Document]:
             yield Document(block, domain, group, begins)
 
 
-def _text_blocks(file: Path) -> Iterator[str]:
+def _text_blocks(file: Path, others: Sequence[Path] = ()) -> Iterator[str]:
+    """`_blocks`. If the file is no text, those of `others` that are none either are named with it,
+    so that a person meets them once.
+    """
+    try:
+        yield from _blocks(file)
+    except BinaryText as error:
+        problems = [error, *filter(None, map(_problem_of, others))]
+        if len(problems) == 1:
+            raise
+        named = [
+            f"{each.values['file']} ({each.values['problem']} at byte {each.values['offset']})"
+            for each in problems[:MOST_NAMED]
+        ]
+        if more := len(problems) - len(named):
+            named.append(f"and {more:,} more")
+        raise BinaryTexts(count=len(problems), files=", ".join(named)) from None
+
+
+def _problem_of(file: Path) -> BinaryText | None:
+    try:
+        for _ in _blocks(file):
+            pass
+    except BinaryText as error:
+        return error
+    except BadSource:
+        return None  # it is said when its turn comes
+    return None
+
+
+def _blocks(file: Path) -> Iterator[str]:
     """A text file in blocks of about a megabyte, cut at the end of a line if there is one."""
     offset, rest = 0, b""
     with _open(file) as stream:

@@ -19,5 +19,9 @@ class ClusterNeedsServer(DipacoError):
     """The run {run} has its facts in SQLite, which only processes of one machine can use, and the cluster has {machines} machines. Begin the run with --database postgresql://HOST/NAME, or env:VARIABLE."""
 
 
+class WorkersNeverJoined(DipacoError):
+    """All workers end while they start, {count} times each by now, and new ones would too. The last output of {worker}: {words}"""
+
+
 class WorkersEnded(DipacoError):
     """Workers are refused, and new ones would be too. The last output of {worker}: {words}"""

@@ -27,7 +27,9 @@ class ProcessSpec(NamedTuple):
     variables: tuple[str, ...] = ()  # of the environment, passed on to other machines
 
     def command(self, name: str, host: int = 0, coordinator: str | None = None) -> list[str]:
-        """The command line of one of its processes."""
+        """The command line of one of its processes. `-P`: a folder `dipaco` where it is started,
+        such as a clone, is not taken for the package.
+        """
         words = [self.verb, "--run", self.run]
         if self.verb != "monitor":
             words += ["--name", name]
@@ -35,7 +37,7 @@ class ProcessSpec(NamedTuple):
             assert coordinator is not None
             words += ["--hosts", str(self.hosts), "--host-index", str(host)]
             words += ["--coordinator", coordinator]
-        return [sys.executable, "-m", "dipaco.cli.main", *words]
+        return [sys.executable, "-P", "-m", "dipaco.cli.main", *words]
 
     @property
     def takes_devices(self) -> bool:

@@ -96,7 +96,7 @@ class ProcessActor:
         self._coordinator = coordinator or f"{ray.util.get_node_ip_address()}:{free_port()}"
         self._log = Layout(Address.parse(run).folder).log(log)
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        with_parent = [sys.executable, "-m", "dipaco.launch.parent_death", str(os.getpid())]
+        with_parent = [sys.executable, "-P", "-m", "dipaco.launch.parent_death", str(os.getpid())]
         command = [self._coordinator if word == COORDINATOR else word for word in words]
         self._started = threading.Event()
         # PR_SET_PDEATHSIG follows the thread that starts the child. This one lives as long as the

@@ -2,15 +2,17 @@
 
 A worker that was killed, or met a fault of its machine, is started again, after a wait that doubles
 if it soon ends again. One that was refused (exit code 2) is too, while others of its group work:
-its machine may be another than theirs. If all of a group were refused, the launch ends: the fault
-is not their machines'. It also ends when the run cannot go on without a task that has failed. If a
-worker of the same name is still running, as after a launcher that was killed, the name is tried
-again later. `dipaco scale` changes the wanted number through the ledger.
+its machine may be another than theirs. If all of a group were refused, or fail time after time
+before they take part, the launch ends: the fault is not their machines'. It also ends when the run
+cannot go on without a task that has failed. If a worker of the same name is still running, as after
+a launcher that was killed, the name is tried again later. `dipaco scale` changes the wanted number
+through the ledger.
 """
 
 import math
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.retry import patience
 from dipaco.errors import DipacoError, MachineFault
 from dipaco.launch.engine import UNSEEN, EndedWorker, Engine, ProcessCommand
-from dipaco.launch.errors import WorkersEnded
+from dipaco.launch.errors import WorkersEnded, WorkersNeverJoined
 from dipaco.launch.event_tailer import EventTailer
 from dipaco.observe.events import Event
 from dipaco.runs.run import Run
@@ -32,6 +34,8 @@ LOOK_SECONDS = 1.0  # between two looks at the ledger, which every launcher of a
 GRACE_SECONDS = 30.0  # to save a phase part-way
 REFUSED = DipacoError.exit_code  # of a worker that needs a person to act
 ORDERED = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)  # no crash: it was told to end
+FAILED = 1  # an error that the program does not know, such as one of its imports
+FAILED_STARTS = 3  # of each worker of a group, after which none is tried again
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
 STEADY_SECONDS = 120.0  # a worker that ran this long starts again with the first wait
 
@@ -76,6 +80,8 @@ class Supervisor:
         self._due_seconds: dict[str, float] = {}  # when to start those that are not alive
         self._started_seconds: dict[str, float] = {}
         self._wait_seconds: dict[str, float] = {}
+        self._life_before: dict[str, str] = {}  # of the name's last member, when it was started
+        self._failed_starts: Counter[str] = Counter()  # one after another
         self._refused: set[str] = set()  # those that were refused when they last ended
 
     def end(self) -> None:
@@ -88,6 +94,7 @@ class Supervisor:
 
         Raises:
           WorkersEnded: every worker of a group ended with an error that a person must correct.
+          WorkersNeverJoined: every worker of a group failed while it started, several times.
           TaskFailed: the run cannot go on without a task that has failed.
         """
         is_draining, next_look_seconds = False, -math.inf
@@ -137,13 +144,22 @@ class Supervisor:
 
     def _start_due(self) -> None:
         now = time.monotonic()
-        for name, spec in self._wanted.items():
-            if name in self._alive or self._due_seconds.get(name, now) > now:
-                continue
+        due = [
+            (name, spec)
+            for name, spec in self._wanted.items()
+            if name not in self._alive and self._due_seconds.get(name, now) <= now
+        ]
+        if due:
+            self._life_before = self._life_before | self._lives
+        for name, spec in due:
             self._started_seconds[name] = now
             self._engine.start(spec, name)
             self._alive.add(name)
             self._on_event(Event("worker_started", {"worker": name}))
+
+    @property
+    def _lives(self) -> dict[str, str]:
+        return {member.name: member.life for member in self._ledger.members.list()}
 
     def _handle_end(self, ended: EndedWorker) -> None:
         now = time.monotonic()
@@ -151,6 +167,7 @@ class Supervisor:
         is_taken = ended.code == NameTaken.exit_code
         returned = 0 if is_taken else self._give_back_of(ended)
         self._note_refusal(ended)
+        self._note_failed_start(ended)
         if ended.name not in self._wanted:
             self._report_departure(ended, "it is no longer wanted")
             return
@@ -189,13 +206,25 @@ class Supervisor:
             if ended.name in group.names and self._refused.issuperset(group.names):
                 raise WorkersEnded(worker=ended.name, words=ended.last_line)
 
+    def _note_failed_start(self, ended: EndedWorker) -> None:
+        """Raises `WorkersNeverJoined` if no worker of its group takes part."""
+        before = self._life_before.get(ended.name)
+        if ended.code != FAILED or self._lives.get(ended.name) != before:
+            self._failed_starts.pop(ended.name, None)
+            return
+        self._failed_starts[ended.name] += 1
+        for group in (self._elastic, *self._others):
+            fewest = min((self._failed_starts[name] for name in group.names), default=0)
+            if ended.name in group.names and fewest >= FAILED_STARTS:
+                raise WorkersNeverJoined(count=fewest, worker=ended.name, words=ended.last_line)
+
     def _report_departure(self, ended: EndedWorker, reason: str) -> None:
         self._on_event(Event("worker_left", {"worker": ended.name, "reason": reason}))
 
 
 def _how(ended: EndedWorker) -> str:
     """With its last words, where they are an error's sentence."""
-    has_sentence = ended.code in (REFUSED, MachineFault.exit_code, TaskFailed.exit_code)
+    has_sentence = ended.code in (FAILED, REFUSED, MachineFault.exit_code, TaskFailed.exit_code)
     return f"{ended.how}: {ended.last_line}" if has_sentence and ended.last_line else ended.how
 
 
@@ -211,7 +240,7 @@ def supervise(
     prints their events. All workers have ended when it returns.
 
     Raises:
-      WorkersEnded, TaskFailed: a person must act.
+      WorkersEnded, WorkersNeverJoined, TaskFailed: a person must act.
     """
     with EventTailer(opened, trackers=trackers) as tailer:
         supervisor = Supervisor(engine, groups, opened.ledger, tailer.show, launcher)

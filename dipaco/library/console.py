@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self, TextIO
 
-from dipaco.control.tasks import Claim, Fact, PathTrained, StageDone
+from dipaco.control.tasks import Claim, Fact, PathTrained
 from dipaco.data.prepare import PrepareProgress
 from dipaco.errors import DipacoError
 from dipaco.evaluation.tables import render_text
@@ -115,9 +115,6 @@ class ConsoleReporter:
                 self._bar.advance(0, bytes_sent=fact.bytes_down + fact.bytes_up)
             for event in fact_events(fact, claim, self._run.config, seconds):
                 self._write(event)
-            if isinstance(fact, StageDone) and fact.stage == "prepare":
-                for note in fact.summary["notes"]:
-                    self._bar.say(note)
 
     def _write(self, event: Event) -> None:
         self._log.write(event)
@@ -127,12 +124,23 @@ class ConsoleReporter:
 
 
 def title_of(run: Run) -> str:
-    """A run in a line."""
+    """A run in a line, and in another where its text and its beginning come from."""
     config, rules = run.config, f"; {phrase(run.rules)}" if run.rules else ""
     return (
         f"{config.name}, seed {config.seed}: {config.num_paths} paths, "
-        f"{len(config.topology.modules)} modules{rules}"
+        f"{len(config.topology.modules)} modules{rules}\n"
+        f"{_origin_of(run)}"
     )
+
+
+def _origin_of(run: Run) -> str:
+    data, origin = run.config.data, run.given("origin")
+    if run.given("tokenizer") is not None:
+        tokenizer = "that of the model it starts from"
+    else:
+        tokenizer = data.tokenizer or "trained on it"
+    starts = f"; starts with {origin}" if origin else ""
+    return f"text: {', '.join(data.sources)}; tokenizer: {tokenizer}{starts}"
 
 
 def print_results(run: Run) -> None:

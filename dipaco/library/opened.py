@@ -1,5 +1,7 @@
 """An opened run, to be asked from Python: its results, its release, its modules, its text."""
 
+import dataclasses
+import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -9,7 +11,7 @@ from dipaco.config import RunConfig
 from dipaco.control.errors import NotAvailable
 from dipaco.control.release import Release
 from dipaco.control.tasks import Sampled
-from dipaco.errors import BadSetting
+from dipaco.errors import BadSetting, UnknownSetting
 from dipaco.library.errors import ModuleNotReleased, NoSuchModule, RunUnfinished
 from dipaco.library.picture import Picture
 from dipaco.library.report import RunReport
@@ -181,13 +183,14 @@ class OpenedRun:
 
         Raises:
           EmptyPrompt, ContextTooLong: the prompt has no token, or fills the context.
-          NoSuchPath, BadSetting: a value cannot be used.
+          NoSuchPath, BadSetting, UnknownSetting: a value or a name cannot be used.
         """
         from dipaco.serving.continuation import continue_text
         from dipaco.serving.decoding.sampling import SamplingSettings
 
         if max_tokens < 1:
             raise BadSetting(name="max_tokens", value=max_tokens, expected="1 or more")
+        _check_names(sampling, [field.name for field in dataclasses.fields(SamplingSettings)])
         settings = SamplingSettings(temperature=temperature, **sampling)  # ty: ignore[invalid-argument-type]
         self._keep_programs()
         release = self.release
@@ -223,6 +226,7 @@ class OpenedRun:
           `perplexity`, and over how many `tokens` and `documents` of which `paths` it is.
 
         Raises:
+          NoTexts: there is none, or nothing in them.
           NothingToScore: no document is longer than the routing prefix.
           NoSuchPath, NotAllPaths: a path cannot be used.
         """
@@ -290,4 +294,19 @@ class OpenedRun:
 
 
 def _listed(texts: str | Iterable[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
+    """Raises `BadSetting`: they are no texts."""
+    listed = [texts] if isinstance(texts, str) else texts
+    listed = list(listed) if isinstance(listed, Iterable) else [listed]
+    for each in listed:
+        if not isinstance(each, str):
+            raise BadSetting(name="texts", value=each, expected="a text, or several")
+    return listed
+
+
+def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
+    """Raises `UnknownSetting`: a name that is not known."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(known)}."
+            raise UnknownSetting(name=name, hint=f" {meant}")

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dipaco.files import translate_os_errors
+from dipaco.library.errors import PictureUnwritable
+
+ENDINGS = (".png", ".svg", ".pdf")
 
 
 class Picture:
@@ -18,8 +21,10 @@ class Picture:
         self._draw = draw
 
     def save(self, file: Path | str) -> Path:
-        """Writes it; returns the file."""
+        """Writes it; returns the file. Raises `PictureUnwritable`: it ends otherwise."""
         file = Path(file)
+        if file.suffix.lower() not in ENDINGS:
+            raise PictureUnwritable(file=file, known=", ".join(ENDINGS))
         with translate_os_errors(file):
             self._draw(file)
         return file

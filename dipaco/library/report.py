@@ -51,7 +51,10 @@ class RunReport:
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         """The record of a model, by its name in the table. Raises `KeyError`."""
-        return {row["name"]: row for row in self.rows}[name]
+        rows = {row["name"]: row for row in self.rows}
+        if name not in rows:
+            raise KeyError(f"no row `{name}`; there are {', '.join(rows)}")
+        return rows[name]
 
     def __repr__(self) -> str:
         return render_text(self.content.rows)

@@ -8,19 +8,23 @@ A name in `SENTENCES` prints its sentence; any other prints its fields in the or
 """
 
 import dataclasses
+import string
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
+
+from dipaco.plural import counted
 
 Level = Literal["info", "warning", "error"]  # a fact; someone should look; work was lost
 Value = str | int | float | bool | None
 
 SENTENCES = {
-    "corpus_prepared": "corpus prepared: {documents:,} documents, {tokens:,} tokens, "
-    "{domains} domains, {seconds:.1f} s",
+    "corpus_prepared": "corpus prepared: {documents:document}, {tokens:token}, "
+    "{domains:domain}, {seconds:.1f} s",
+    "corpus_note": "text: {note}",
     "domain_left_out": "domain {domain} left out: {reason}",
     "shard_built": "path {path}: {documents:,} documents ({share:.1%}), mostly {domains}",
     "shards_outside_bounds": "shards outside their bounds: {how}",
-    "path_trained": "{arm} phase {phase} of {phases}, path {path}: loss {loss:.3f}, "
+    "path_trained": "{arm} phase {phase}/{phases}, path {path}: loss {loss:.3f}, "
     "{tokens_per_second:,.0f} tokens/s, {megabytes_exchanged:.1f} MB exchanged, {seconds:.1f} s",
     "module_updated": "phase {phase} {module} updated: {arrived} of {fan_in} paths, "
     "norm {norm:.2f}, {seconds:.1f} s",
@@ -41,7 +45,8 @@ SENTENCES = {
     "saved_part_way": "{task} saved after step {step:,}; the next worker continues it",
     "run_paused": "the run was told to {order}: `dipaco resume` continues it",
     "task_failed": "{task} failed, and is tried again later: {reason}",
-    "task_given_up": "{task} has failed, and others go on; `dipaco retry` tries it again: {reason}",
+    "task_given_up": "{task} has failed: {reason} The command that began the run, or "
+    "`dipaco retry`, tries it again",
     "postponed": "{task} postponed: its input is being recomputed ({problem})",
     "lease_ended": "worker {worker} sent no heartbeat for a whole lease: its task was given back",
     "worker_silent": "worker {worker} has sent no heartbeat for {seconds:.0f} s",
@@ -78,9 +83,18 @@ class Event:
 
     def __str__(self) -> str:
         if self.name in SENTENCES:
-            return SENTENCES[self.name].format(**self.fields)
+            return _Sentence().format(SENTENCES[self.name], **self.fields)
         fields = ", ".join(f"{name} {_text(value)}" for name, value in self.fields.items())
         return f"{self.name.replace('_', ' ')}: {fields}" if fields else self.name.replace("_", " ")
+
+
+class _Sentence(string.Formatter):
+    """As `str.format`; `{domains:domain}` is `1 domain`, `2 domains`."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if len(format_spec) > 1 and format_spec.isalpha():
+            return counted(value, format_spec)
+        return super().format_field(value, format_spec)
 
 
 def _text(value: Value) -> str:

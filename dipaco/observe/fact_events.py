@@ -59,6 +59,8 @@ def _corpus(fact: StageDone) -> Iterator[Event]:
     )
     for domain, reason in summary["left_out"].items():
         yield Event("domain_left_out", {"domain": domain, "reason": reason}, "warning")
+    for note in summary["notes"]:
+        yield Event("corpus_note", {"note": note})
 
 
 def _alternation(fact: StageDone) -> Event:

@@ -13,6 +13,7 @@ from typing import Self, TextIO
 from rich.filesize import decimal
 
 LINE_SECONDS = 10.0  # between plain lines
+LEAST_BAR = 10  # columns of a terminal
 
 
 class Progress:
@@ -40,13 +41,16 @@ class Progress:
         self._title, self._total_steps, self._unit = title, total_steps, unit
         self._first_step = self._done_steps = done_steps
         self._busy_seconds = 0.0  # between `begin` and the last `advance`
+        # Those of steps whose time tells how long others take: the first holds compilation.
+        self._timed_steps, self._timed_seconds, self._has_begun = 0, 0.0, False
         self._tokens = self._bytes_sent = 0
         self._loss: float | None = None
         self._stream = stream or sys.stderr
         self._clock = clock
         self._mark_seconds = self._printed_seconds = clock()
         self._printed_step = -1
-        self._bar = _Bar(title, total_steps, self._stream) if self._stream.isatty() else None
+        is_terminal = self._stream.isatty()
+        self._bar = _Bar(title, total_steps, done_steps, self._stream) if is_terminal else None
 
     def begin(self, title: str, *, done_steps: int | None = None) -> None:
         """The next steps are those of `title`. The time since the last step does not count as
@@ -66,6 +70,10 @@ class Progress:
         """Adds `steps`, the tokens trained and bytes sent in them, and shows the latest loss."""
         now = self._clock()
         self._busy_seconds += now - self._mark_seconds
+        if steps and self._has_begun:
+            self._timed_steps += steps
+            self._timed_seconds += now - self._mark_seconds
+        self._has_begun = self._has_begun or steps > 0
         self._mark_seconds = now
         self._done_steps += steps
         self._total_steps = max(self._total_steps, self._done_steps)  # some steps may be repeated
@@ -106,7 +114,7 @@ class Progress:
     def _facts(self) -> list[str]:
         """Loss, speed, bytes and time left, each only if it is known."""
         elapsed = self._busy_seconds
-        steps, left = self._done_steps - self._first_step, self._total_steps - self._done_steps
+        left = self._total_steps - self._done_steps
         facts = []
         if self._loss is not None:
             facts.append(f"loss {self._loss:.3f}")
@@ -114,32 +122,38 @@ class Progress:
             facts.append(f"{self._tokens / elapsed:,.0f} tokens/s")
         if self._bytes_sent:
             facts.append(f"{decimal(self._bytes_sent)} sent")
-        if steps and left > 0 and elapsed > 0:
-            facts.append(f"{time_left(left * elapsed / steps)} left")
+        if self._timed_steps and left > 0 and self._timed_seconds > 0:
+            facts.append(f"{time_left(left * self._timed_seconds / self._timed_steps)} left")
         return facts
 
 
 class _Bar:
     """The terminal's bar."""
 
-    def __init__(self, title: str, total_steps: int, stream: TextIO):
+    def __init__(self, title: str, total_steps: int, done_steps: int, stream: TextIO):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress
+        from rich.table import Column
 
         self._rich = RichProgress(
             TextColumn("{task.description}", style="bold"),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[facts]}", style="dim"),
             console=Console(file=stream),
             expand=True,
         )
-        self._task = self._rich.add_task(title, total=total_steps, facts="")
+        self._task = self._rich.add_task(title, total=total_steps, completed=done_steps, facts="")
         self._rich.start()
 
     def show(self, done_steps: int, facts: list[str]) -> None:
-        self._rich.update(self._task, completed=done_steps, facts=" · ".join(facts))
+        width, (task,) = self._rich.console.width, self._rich.tasks
+        room = width - len(f"{task.description}  {done_steps}/{task.total} ") - LEAST_BAR
+        shown = list(facts)
+        while shown and len(" · ".join(shown)) > room:
+            shown.pop(-2 if len(shown) > 1 else -1)  # what is left over longest: the time left
+        self._rich.update(self._task, completed=done_steps, facts=" · ".join(shown))
 
     def rename(self, title: str) -> None:
         self._rich.update(self._task, description=title)

@@ -1,6 +1,7 @@
 """What is printed for people to read: as wide as their terminal, broken between words."""
 
 import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 
@@ -38,3 +39,21 @@ def bullets(sentences: Sequence[str], width: int) -> str:
         textwrap.fill(f"- {each}", width, subsequent_indent="  ", break_on_hyphens=False)
         for each in sentences
     )
+
+
+def folded(text: str, width: int) -> str:
+    """Lines of at most `width` columns, broken between words; what is broken off stands further in
+    than its line begins. Blanks inside of a line are columns, and stay.
+    """
+    lines = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        lines += textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [
+            ""
+        ]
+    return "\n".join(lines)
+
+
+def say(text: str) -> None:
+    """Prints, `folded` on a terminal; what reads a pipe gets whole lines."""
+    print(folded(text, terminal_width()) if sys.stdout.isatty() else text, flush=True)

@@ -10,6 +10,8 @@ from dipaco.routing.capacity import bounds
 from dipaco.routing.config import RoutingConfig
 
 MOST_NAMED = 8  # paths
+ROUTER_DOCUMENTS = 50  # of each path, with which its share is about right
+WIDEST = 0.3  # a router fraction beyond leaves too little to train on
 
 
 def outside_bounds(config: RoutingConfig, documents: Sequence[int], phase: int = 0) -> list[int]:
@@ -46,3 +48,17 @@ def sentence_on_bounds(config: RoutingConfig, documents: Sequence[int], phase: i
         "fitted to, and about for others. With more of those (`data.router_fraction`) shards come "
         "closer."
     )
+
+
+def wider_router_fraction(fraction: float, num_train: int, num_paths: int) -> float | None:
+    """A larger `data.router_fraction` that brings shards closer to their bounds: twice what it is,
+    or more if that gives a path fewer than `ROUTER_DOCUMENTS`; None where it is wide enough.
+
+    Args:
+      fraction: what it is.
+      num_train: training documents, nearly all that there are.
+      num_paths: that they are routed to.
+    """
+    needed = ROUTER_DOCUMENTS * num_paths / max(num_train, 1)
+    wider = round(min(max(2 * fraction, needed), WIDEST), 3)
+    return wider if wider > fraction else None

@@ -8,7 +8,7 @@ class DatabaseNeeded(DipacoError):
 
 
 class NoSuchRun(DipacoError):
-    """{folder} holds no run. Begin one: dipaco train CONFIG --run {folder}"""
+    """{folder} holds no run. {meant}Begin one: dipaco train CONFIG --run {folder}"""
 
 
 class NoSuchArm(DipacoError):

@@ -10,7 +10,7 @@ import numpy as np
 from dipaco.control.release import Release
 from dipaco.data.sources import cut_text
 from dipaco.data.windows import cut_windows
-from dipaco.errors import NothingToScore
+from dipaco.errors import NoTexts, NothingToScore
 from dipaco.evaluation.perplexity import perplexity, score_documents
 from dipaco.runs.routing import paths_of_prefixes, routing_by
 from dipaco.runs.run import Run
@@ -46,6 +46,7 @@ def evaluate_texts(
       windows that count; documents too short to evaluate; documents per path.
 
     Raises:
+      NoTexts: there is none, or nothing in them.
       NothingToScore: no document is longer than the routing prefix.
       NotAllPaths: documents are routed by likelihood, and a path is missing.
     """
@@ -81,6 +82,8 @@ def evaluate_texts(
             sums.append(scored[0])
             counts.append(scored[1])
     tokens_scored = np.concatenate(counts)
+    if not tokens_read:
+        raise NoTexts
     if not tokens_scored.size:
         raise NothingToScore(documents=too_short)
     return {

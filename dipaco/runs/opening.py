@@ -1,6 +1,7 @@
 """Begins, finds and opens runs. A run begins whole or not at all, with the config that it keeps."""
 
 import contextlib
+import difflib
 import json
 import uuid
 from collections.abc import Generator, Mapping
@@ -197,6 +198,15 @@ def open_run(where: Path | Address, database: str | None = None) -> Run:
         raise
 
 
+def _meant_by(address: Address) -> str:
+    """A run beside a folder that is not there, with nearly its name, as a sentence."""
+    if address.url is not None or address.folder.exists() or not address.folder.parent.is_dir():
+        return ""
+    beside = [each.name for each in address.folder.parent.iterdir() if Layout(each).ledger.exists()]
+    near = difflib.get_close_matches(address.folder.name, beside, n=1)
+    return f"Did you mean {address.folder.parent / near[0]}? " if near else ""
+
+
 def database_location_of(where: Path | Address, database: str | None = None) -> DatabaseLocation:
     """Where the facts of a run are.
 
@@ -208,7 +218,7 @@ def database_location_of(where: Path | Address, database: str | None = None) -> 
     begun = _find(address)
     if begun is None:
         refuse_sweep(address)
-        raise NoSuchRun(folder=address)
+        raise NoSuchRun(folder=address, meant=_meant_by(address))
     if database is not None and database != begun.database:
         location_of(file, database)  # refuses a password before one is shown
         there = begun.database or file

@@ -72,7 +72,7 @@ class PathChoice(NamedTuple):
             ranked = self.ranking()
             listed = ", ".join(f"path {path} {self.scores[path]:.2f}" for path in ranked[:8])
             more = f", and {len(ranked) - 8} more" if len(ranked) > 8 else ""
-            whose = "log-likelihoods" if self.rule == LIKELIHOOD else "router's scores"
+            whose = "log-likelihoods plus prior" if self.rule == LIKELIHOOD else "router's scores"
             lines.append(f"{whose}, the best first: {listed}{more}")
         return "\n".join(lines)
 

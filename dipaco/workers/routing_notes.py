@@ -6,7 +6,7 @@ from dipaco.config import MODULAR, RunConfig
 from dipaco.evaluation.tables import quantity
 from dipaco.model.config import flops_per_token
 from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
-from dipaco.routing.shard_sizes import sentence_on_bounds
+from dipaco.routing.shard_sizes import sentence_on_bounds, wider_router_fraction
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import small_config
 
@@ -42,8 +42,8 @@ def note_on_ensembles(config: RunConfig) -> str:
         "modular_ensemble mixes the predictions of all paths by their posterior given the first "
         f"tokens (temperature {temperature:g}), at {paths} forward passes a token; "
         "modular_ensemble_2 those of the two likeliest, at 2; modular_ensemble_renewed all, the "
-        f"posterior renewed at every token, at {paths}. path size is what a prediction reads, of "
-        "two paths at most."
+        f"posterior renewed at every token, at {paths}. path size is what a prediction reads: all "
+        "modules, for modular_ensemble_2 at most those of two paths."
     )
 
 
@@ -54,7 +54,13 @@ def shards_outside_bounds(run: Run, documents: Sequence[int], phase: int) -> dic
     if "router" in run.rules:
         return {}
     outside = sentence_on_bounds(run.config.routing, documents, phase)
-    return {"outside_bounds": outside} if outside else {}
+    if not outside:
+        return {}
+    fraction = run.config.data.router_fraction
+    wider = wider_router_fraction(fraction, sum(documents), len(documents))
+    if wider is not None:
+        outside += f" `data.router_fraction` is {fraction:g} here: try {wider:g} in a new run."
+    return {"outside_bounds": outside}
 
 
 def notes_on_bounds(run: Run) -> list[str]:

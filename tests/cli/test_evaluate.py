@@ -48,6 +48,7 @@ def test_a_long_text_is_evaluated_whole_in_windows(dipaco, tiny, opened, tmp_pat
     for number in (7, 8):
         texts = [each.text for each in toy_documents(documents=40, words=30, seed=number)]
         (tmp_path / f"notes/{number}.txt").write_text("\n".join(texts))
+    (tmp_path / "notes/9.py").write_text("not read")
     evaluate = ("evaluate", "--run", tiny.folder, "--path", 1, "--json", "--documents")
     found = as_json(dipaco(*evaluate, tmp_path / "notes"))
     assert found == as_json(dipaco(*evaluate, tmp_path / "notes/*.txt"))
@@ -76,6 +77,7 @@ def test_a_long_text_is_evaluated_whole_in_windows(dipaco, tiny, opened, tmp_pat
     assert found["perplexity"] == pytest.approx(np.exp(nats / count), rel=1e-5)
     beginnings = dipaco(*evaluate[:-2], "--beginnings", "--documents", tmp_path / "notes")
     assert f"over 64 of {of:,} tokens, in 2 windows of 2 documents" in beginnings.out
+    assert "read: 2 .txt. Not read: 1 .py." in beginnings.err
 
 
 @pytest.mark.slow
@@ -115,7 +117,7 @@ def test_an_exported_path_has_the_same_perplexity_in_transformers(
     ("content", "arguments", "error"),
     [
         (None, [], "there is no such file"),
-        (b"", [], "NothingToScore: Documents: 0,"),
+        (b"", [], "NoTexts: There is no text to evaluate"),
         (b"short", [], "NothingToScore: Documents: 1,"),
         (b"text \xff\xfe", [], "is not UTF-8 text"),
         (b"text " * 100, ["--path", "9"], "no path 9"),

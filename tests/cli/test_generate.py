@@ -150,6 +150,7 @@ def sizes(folder):
         (["--tokens", "5"], "no option `--tokens`. Did you mean `--min-tokens` or `--max-tokens`?"),
         (["--temprature=2"], "no option `--temprature`. Did you mean `--temperature`"),
         (["--zzz"], "no option `--zzz`; `dipaco generate --help` lists all"),
+        (["a.b=1"], "`a.b=1` changes a setting: give `--set` before it"),
         (["God"], "`God` is one word too many. Put a text with blanks in quotes"),
     ],
 )
@@ -164,7 +165,7 @@ def test_an_unknown_option_is_answered_with_the_nearest(arguments, says, capsys)
     ("arguments", "error"),
     [
         (["--prompt", "x", "--min-tokens", "65"], "`--min-tokens` is 65. Expected 0 to 64"),
-        (["--prompt", "word " * 100], "and the context (`max_length`) holds 64"),
+        (["--prompt", "word " * 100], "holds 64. Shorten it, or give `--truncate`"),
         (["--prompt", "x", "--temperature", "-1"], "BadSetting: `temperature` is -1.0."),
         (["--prompt", "x", "--temperature", "nan"], "BadSetting: `temperature` is nan."),
         (["--prompt", "x", "--top-p", "0"], "BadSetting: `top_p` is 0.0."),

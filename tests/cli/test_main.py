@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dipaco.cli.main import main, parser
 from tests.cli.conftest import as_json
 
 
@@ -17,6 +18,43 @@ def test_config_show_lists_the_final_settings(dipaco, config_file):
     assert "level early: 2 experts, owns embed, block_00" in shown.out
     settings = as_json(dipaco(*arguments, "--json"))
     assert (settings["inner"]["steps"], settings["phases"]) == (50, 7)
+    of_one_set = ("config", "show", "--set", "inner.steps=50", "phases=7", config_file, "--json")
+    assert as_json(dipaco(*of_one_set)) == settings
+
+
+@pytest.mark.parametrize(("name", "verb"), [("quickstart", "train"), ("sharing", "ablate")])
+def test_a_copied_config_is_followed_by_the_verb_that_takes_it(name, verb, tmp_path, capsys):
+    assert main(["config", "copy", name, str(tmp_path / "my.py")]) == 0
+    assert f"dipaco {verb} {tmp_path}/my.py --run DIR" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["trian", "toy"], "there is no `trian`. Did you mean `train`?"),
+        (["zzz"], "there is no `zzz`. `dipaco --help` lists all."),
+        (["evaluate", "--run", "r", "--docs", "x"], "Did you mean `--documents`"),
+        (["serve", "--run", "r", "--temprature=1"], "no option `--temprature`; `dipaco serve"),
+        (["generate", "--run", "r", "--rule", "by"], "Expected features or likelihood."),
+        (["evaluate", "--run", "r"], "required: --documents"),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(words, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr().err
+    assert (ended.value.code, says in said) == (2, True), said
+
+
+@pytest.mark.parametrize("verb", ["serve", "generate --prompt x", "evaluate --documents x"])
+def test_a_release_is_chosen_by_either_name(verb):
+    for option in ("--phase", "--release"):
+        assert parser().parse_args([*verb.split(), "--run", "r", option, "3"]).phase == 3
+
+
+def test_without_a_verb_all_are_listed(capsys):
+    assert main([]) == 2
+    assert "do a run, or continue one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,8 @@ def test_a_run_with_another_config_starts_from_the_modules_of_another(
     command = ["train", tiny.config, "--run", tmp_path / "new", "--from", f"{tiny.folder}@1"]
     ended = dipaco(*command, *settings, fault=Fault("after claim", "train"))
     assert ended.fired, ended.err
+    start = "tokenizer: that of the model it starts from; starts with --from"
+    assert f"{start} {tiny.folder.resolve()}@1" in ended.err
     assert first_modules(tmp_path / "new") == {
         str(module): trees.digest(opened.parameters(MODULAR, module, 1))
         for module in opened.config.topology.modules

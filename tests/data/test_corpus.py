@@ -171,6 +171,31 @@ def test_two_processes_give_the_bytes_of_one(tmp_path, undisturbed, monkeypatch)
     assert corpus.manifest == undisturbed.manifest
 
 
+def test_a_sigterm_to_all_processes_of_a_service_is_left_to_the_parent(
+    tmp_path, undisturbed, monkeypatch
+):
+    """A process that it meets while it starts is replaced; later it is ignored."""
+    started, start = [], subprocess.Popen
+
+    def start_and_tell_the_first(*words, **options):
+        started.append(start(*words, **options))
+        if len(started) == 1:
+            started[0].terminate()
+        return started[-1]
+
+    def tell_all(step):
+        if step.stage == "tokens":
+            for process in started:
+                process.terminate()
+
+    monkeypatch.setattr(encode.subprocess, "Popen", start_and_tell_the_first)
+    corpus = prepare(dataclasses.replace(TOY, processes=2), tmp_path / "two", tell_all)
+    assert corpus.manifest == undisturbed.manifest
+    assert len(started) in (3, 4)  # the second may still be starting when all are told
+    assert [process.returncode for process in started[:1]] == [-signal.SIGTERM]
+    assert started[-1].returncode == 0
+
+
 class Interrupted(BaseException):
     """Stands for Ctrl-C: not an Exception, so nothing may swallow it."""
 

@@ -19,6 +19,7 @@ from dipaco.data.prepare import prepare
         ("a" * (MOST_CHARACTERS + 1), ""),
         ("def f(x):\n    return x", "def f(x):\n    return x"),
         ("וַיֹּאמֶר אֱלֹהִים \ufffd", "וַיֹּאמֶר אֱלֹהִים"),
+        ("=====\nTitle\n=====", ""),
         (" \n ", ""),
         ("", ""),
     ],

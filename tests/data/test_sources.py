@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.data.document import Document
-from dipaco.data.errors import BadRecord, BinaryText, MissingColumn
-from dipaco.data.source_url import parse_url, sources_of
+from dipaco.data.errors import BadRecord, BinaryText, BinaryTexts, MissingColumn
+from dipaco.data.source_url import notes_of_files, parse_url, sources_of
 from dipaco.data.sources import cut_text, open_source
 from dipaco.errors import BadSource
 
@@ -48,6 +48,20 @@ def test_binary_text_is_refused_with_the_file_and_the_offset_of_the_byte(tmp_pat
     (tmp_path / "junk.txt").write_bytes(junk)
     with pytest.raises(BinaryText, match=r"junk\.txt .*0xff.* at byte 1400001"):
         documents(f"text:{tmp_path}/junk.txt")
+
+
+def test_all_files_that_are_no_text_are_in_one_error(tmp_path):
+    for name, data in {
+        "a": b"ok",
+        "b": b"\xff",
+        "c": b"caf\xe9 noir",
+        "d": b"",
+        "e": b"\0",
+    }.items():
+        (tmp_path / f"{name}.txt").write_bytes(data)
+    expected = r"3 files .*b\.txt \(0xff.* at byte 0\), .*c\.txt .* byte 3\), .*e\.txt \(a zero"
+    with pytest.raises(BinaryTexts, match=expected):
+        documents(f"text:{tmp_path}/*.txt")
 
 
 def test_a_zero_byte_is_binary_text_too(tmp_path):
@@ -125,6 +139,19 @@ def test_a_folder_is_all_files_below_it_that_end_like_its_kind(tmp_path):
     assert found == ["a-b/one.txt", "b/c/three.txt", "b/two.txt"]
     with pytest.raises(BadSource, match=r"no file that ends with \.jsonl .*/\*\*/\*\.md"):
         documents(f"jsonl:{tmp_path}")
+
+
+def test_what_is_passed_over_in_a_folder_and_what_is_empty_is_said(tmp_path):
+    for name in ("one.txt", "b/two.txt", "b/nil.txt", "b/c/a.py", "b/b.py", "d.md", "LICENSE"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("" if "nil" in name else name)
+    others, empty = open_source(f"text:{tmp_path}").notes
+    assert "read: 3 .txt. Not read: 2 .py, 1 .md, 1 without an ending." in others
+    assert f"`{tmp_path}/**/*.py` names others" in others
+    assert empty == f"1 file is empty, such as `{tmp_path}/b/nil.txt`."
+    assert open_source(f"text:{tmp_path}/**/*.txt").notes == [empty]
+    assert open_source(f"text:{tmp_path}/one.txt").notes == []
+    assert "Not read: 1 " in notes_of_files(str(tmp_path), (".txt", ".py", ".md"))[0]
 
 
 def test_what_is_named_without_a_kind_is_read_by_the_suffix_of_each_file(tmp_path):

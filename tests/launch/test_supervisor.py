@@ -1,17 +1,22 @@
 """The supervisor keeps the wanted number of workers, and gives back the tasks of a dead one."""
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from dipaco.control.ledger import open_ledger
 from dipaco.errors import DiskFull
 from dipaco.launch import supervisor as file
 from dipaco.launch.engine import UNSEEN, EndedWorker
-from dipaco.launch.errors import WorkersEnded
+from dipaco.launch.errors import WorkersEnded, WorkersNeverJoined
 from dipaco.launch.process_spec import ProcessSpec, variables_for
 from dipaco.launch.supervisor import Supervisor, WorkerGroup
 from dipaco.workers.errors import NameTaken, TaskFailed
 
 WORKER, EXECUTOR = ProcessSpec("worker", "runs/one"), ProcessSpec("executor", "runs/one")
+HOME = str(Path(file.__file__).parents[2])
 
 
 class FakeEngine:
@@ -255,6 +260,50 @@ def test_in_a_drain_workers_leave_and_the_launcher_ends_with_the_last(ledger, wa
 
     _, events = watched([WorkerGroup(WORKER, "w", 2)], drain, go, nothing, look)
     assert events == ["worker_started"] * 2 + ["worker_left"] * 2
+
+
+@pytest.mark.parametrize("has_joined", [False, True])
+def test_workers_that_all_fail_before_they_take_part_end_the_launch(ledger, watched, has_joined):
+    """One that joined each time may have met a fault that passes: it is started again."""
+    lives = iter(range(100))
+
+    def fail(engine):
+        for name in list(engine.alive):
+            if has_joined:
+                who = {"host": "h", "pid": 1, "machine": "m", "version": "1"}
+                after = {each.name: each for each in ledger.members.list()}.get(name)
+                assert ledger.members.join(name, life=str(next(lives)), after=after, **who)
+            engine.die(name, 1, "ImportError: cannot import name 'releases'")
+
+    tries = [fail] * 60
+    if has_joined:
+        _, events = watched([WorkerGroup(WORKER, "w", 2)], *tries)
+        assert events.count("worker_ended") == 2 * 4
+        return
+    with pytest.raises(WorkersNeverJoined, match=r"3 times each.*ImportError: cannot import"):
+        watched([WorkerGroup(WORKER, "w", 2)], *tries)
+
+
+def test_one_worker_that_fails_to_start_does_not_end_the_launch(watched):
+    def fail(engine):
+        if "w-1" in engine.alive:
+            engine.die("w-1", 1, "ImportError: cannot import name 'releases'")
+
+    engine, _ = watched([WorkerGroup(WORKER, "w", 2)], *[fail] * 100)
+    assert "w-0" in engine.alive
+
+
+def test_processes_do_not_take_a_folder_where_they_start_for_the_package(tmp_path):
+    """Such as the folder that holds a clone named `dipaco`."""
+    (tmp_path / "dipaco/cli").mkdir(parents=True)
+    (tmp_path / "dipaco/__init__.py").touch()
+    (tmp_path / "dipaco/cli/main.py").write_text("raise SystemExit('the wrong one')")
+    python, *words = WORKER.command("w-0")
+    words = [*words[: words.index("worker")], "--version"]
+    ended = subprocess.run(
+        [python, *words], cwd=tmp_path, env=os.environ | {"PYTHONPATH": HOME}, capture_output=True
+    )
+    assert (ended.returncode, ended.stdout[:7]) == (0, b"dipaco "), ended.stderr
 
 
 def test_the_command_line_overrides_an_older_scale(ledger, watched):

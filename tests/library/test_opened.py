@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import dipaco as library
-from dipaco.errors import BadSetting, NoSuchPath
+from dipaco.errors import BadSetting, NoSuchPath, NoTexts, UnknownSetting
 from dipaco.evaluation.tables import Report, render_text
-from dipaco.library.errors import ModuleNotReleased, NoSuchModule, RunUnfinished
+from dipaco.library.console import title_of
+from dipaco.library.errors import ModuleNotReleased, NoSuchModule, PictureUnwritable, RunUnfinished
 from dipaco.library.opened import OpenedRun
 from dipaco.runs.errors import NoSuchArm, NoSuchRun
+from dipaco.runs.opening import reading
 from dipaco.serving.continuation import prompt_tokens
 from dipaco.serving.dispatch import dispatch
 
@@ -38,6 +40,12 @@ def test_its_repr_says_what_it_is_and_how_good(opened, tiny):
     assert "4 modules of" in sizes
     assert "release of phase 2" in results
     assert "modular " in results
+
+
+def test_a_run_begins_with_its_text_and_tokenizer(tiny):
+    with reading(tiny.folder) as run:
+        _, start = title_of(run).splitlines()
+    assert start == f"text: {', '.join(run.config.data.sources)}; tokenizer: trained on it"
 
 
 def test_a_run_that_is_half_done_says_what_is_to_do_and_has_no_report(half):
@@ -152,13 +160,33 @@ def test_the_plot_is_a_picture_for_a_notebook_and_a_file(opened, tmp_path):
     assert picture._repr_png_().startswith(b"\x89PNG")
 
 
+def test_slips_are_answered_with_what_was_meant(opened, tmp_path):
+    with pytest.raises(UnknownSetting, match="Did you mean `temperature`"):
+        opened.generate("x", tempreature=1)
+    with pytest.raises(KeyError, match=r"no row `nope`; there are .*modular"):
+        _ = opened.report["nope"]
+    with pytest.raises(PictureUnwritable, match=r"x\.xyz.* \.png, \.svg, \.pdf"):
+        opened.plot(tmp_path / "x.xyz")
+    with pytest.raises(BadSetting, match=r"`texts` is 3\. Expected a text, or several"):
+        opened.route(3)
+    with pytest.raises(NoTexts):
+        opened.score([])
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(NoSuchRun):
+    with pytest.raises(NoSuchRun, match=r"holds no run\. Begin one"):
         library.open(tmp_path)
 
 
+def test_a_run_of_nearly_that_name_is_named(tiny):
+    near = tiny.folder.with_name(tiny.folder.name[:-1])
+    with pytest.raises(NoSuchRun, match=f"Did you mean {tiny.folder}"):
+        library.open(near)
+
+
 def test_the_names_of_the_library_are_listed_and_no_other_is_there():
-    assert {"open", "run", "load_config"} <= set(dir(library))
+    names = {name for name in dir(library) if not name.startswith("__")}
+    assert names == {"OpenedRun", "Rules", "load_config", "open", "run"}
     with pytest.raises(AttributeError, match="opne"):
         _ = library.opne
 

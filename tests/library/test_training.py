@@ -58,7 +58,8 @@ def test_the_example_prints_the_front_pages_table_and_draws_its_picture(
     example["main"](str(run.config), run.folder)
     said = capsys.readouterr().out
     for row in report(run.folder)["rows"]:
-        assert re.search(rf"^{row['name']} +{row['perplexity']:,.6g} ", said, re.MULTILINE)
+        assert re.search(rf"^{row['name']} +{row['perplexity']:,.2f} ", said, re.MULTILINE)
+    assert "e+" not in said
     assert (run.folder / "front_page.png").read_bytes().startswith(b"\x89PNG")
 
 

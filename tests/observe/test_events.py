@@ -20,6 +20,15 @@ def test_a_known_event_prints_its_sentence():
     )
 
 
+def test_a_path_that_was_trained_is_a_line_of_80_columns():
+    fields = {"arm": "modular", "phase": 3, "phases": 5, "path": 2, "loss": 4.48, "seconds": 18.0}
+    line = str(
+        Event("path_trained", {**fields, "tokens_per_second": 12310, "megabytes_exchanged": 3.4})
+    )
+    assert line.startswith("modular phase 3/5, path 2: loss 4.480, 12,310 tokens/s, ")
+    assert len(line) <= 80
+
+
 def test_any_other_event_prints_its_fields_in_order():
     event = Event("lease_expired", {"task": 7, "silent_seconds": 91.23456, "worker": "b3"})
     assert str(event) == "lease expired: task 7, silent_seconds 91.23, worker b3"

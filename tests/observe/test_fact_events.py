@@ -34,13 +34,29 @@ def test_a_shard_outside_its_bounds_is_a_warning():
     assert line == "warning: shards outside their bounds: path 0 87.5%."
 
 
+def test_a_corpus_says_what_was_left_out_and_one_domain_is_no_plural():
+    summary = {
+        "documents": {"train": 1000, "valid": 1},
+        "tokens": 1,
+        "domains": {"notes": 1001},
+        "left_out": {"law": "no network"},
+        "notes": ["Not read: 2 .py."],
+    }
+    fact = StageDone(stage="prepare", artifacts={}, summary=summary, seconds=1.0)
+    assert lines(fact) == [
+        "corpus prepared: 1,001 documents, 1 token, 1 domain, 1.0 s",
+        "warning: domain law left out: no network",
+        "text: Not read: 2 .py.",
+    ]
+
+
 def test_a_base_model_that_comes_trained_is_no_event():
     assert lines(dataclasses.replace(trained("base", 0, 0), losses=(), tokens=0)) == []
 
 
 def test_a_trained_path_and_an_evaluation_show_their_numbers():
     (line,) = lines(trained("modular", 2, 0))
-    assert line.startswith(f"modular phase 1 of {CONFIG.phases}, path 2: loss ")
+    assert line.startswith(f"modular phase 1/{CONFIG.phases}, path 2: loss ")
     evaluated = Evaluated(
         arm="modular",
         phase=0,

@@ -1,4 +1,5 @@
 import io
+import re
 
 from dipaco.observe.progress import Progress
 
@@ -20,12 +21,14 @@ class Terminal(io.StringIO):
 def test_a_plain_line_shows_steps_loss_speed_bytes_and_time_left():
     clock, stream = Clock(), io.StringIO()
     with Progress("phase 2 of 4", 80, stream=stream, clock=clock) as progress:
+        clock.seconds = 5
+        progress.advance(30, tokens=123_000)
         clock.seconds = 20
-        progress.advance(60, tokens=246_000, bytes_sent=3_400_000, loss=4.8123)
+        progress.advance(30, tokens=123_000, bytes_sent=3_400_000, loss=4.8123)
         said = stream.getvalue()
         progress.advance(20)
     assert said == (
-        "phase 2 of 4: 60 of 80 steps (75%), loss 4.812, 12,300 tokens/s, 3.4 MB sent, 7 s left\n"
+        "phase 2 of 4: 60 of 80 steps (75%), loss 4.812, 12,300 tokens/s, 3.4 MB sent, 10 s left\n"
     )
     assert stream.getvalue().splitlines()[1].startswith("phase 2 of 4: 80 of 80 steps (100%)")
     assert "left" not in stream.getvalue().splitlines()[1]
@@ -46,7 +49,12 @@ def test_steps_before_an_interruption_do_not_count_as_speed():
     with Progress("base", 100, done_steps=90, stream=stream, clock=clock) as progress:
         clock.seconds = 50
         progress.advance(5)
-    assert stream.getvalue() == "base: 95 of 100 steps (95%), 50 s left\n"
+        clock.seconds = 60
+        progress.advance(2)
+    assert stream.getvalue().splitlines() == [
+        "base: 95 of 100 steps (95%)",  # one measurement, which holds compilation, is no speed
+        "base: 97 of 100 steps (97%), 15 s left",
+    ]
 
 
 def test_steps_that_others_did_meanwhile_count_but_not_as_speed():
@@ -75,3 +83,23 @@ def test_say_prints_a_line():
     progress = Progress("base", 10, stream=stream, clock=Clock())
     progress.say("hello")
     assert stream.getvalue() == "hello\n"
+
+
+def test_at_80_columns_the_bar_and_the_counts_stay_and_less_is_said(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    clock, stream = Clock(), Terminal()
+    title = "train modular path 1 phase 3"
+    with Progress(title, 1450, done_steps=20, stream=stream, clock=clock) as progress:
+        progress.advance(200, tokens=4000, loss=4.48)
+        clock.seconds = 100
+        progress.advance(60, tokens=4000, bytes_sent=3_400_000)
+    last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()).split(title)[-1]
+    assert re.search("[━╺╸]{9,} +280/1450 +loss 4.480 · 32 min 30 s left", last), last
+    assert "…" not in last
+
+
+def test_the_bar_begins_with_what_was_done_before():
+    stream = Terminal()
+    with Progress("sweep", 2066, done_steps=2066, stream=stream, clock=Clock()):
+        pass
+    assert "2066/2066" in stream.getvalue()

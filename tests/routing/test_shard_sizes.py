@@ -3,7 +3,7 @@
 import pytest
 
 from dipaco.routing.config import RoutingConfig
-from dipaco.routing.shard_sizes import outside_bounds, sentence_on_bounds
+from dipaco.routing.shard_sizes import outside_bounds, sentence_on_bounds, wider_router_fraction
 
 BOUNDED = RoutingConfig(capacity=1.25, floor=0.5)  # of 400 documents: 50 to 125
 
@@ -40,3 +40,10 @@ def test_the_sentence_has_the_figures_the_reason_and_what_helps():
     )
     assert "data.router_fraction" in said
     assert "and 248 more of the training" in sentence_on_bounds(BOUNDED, [1000] * 128 + [1] * 128)
+
+
+def test_a_wider_router_fraction_is_twice_or_gives_each_path_fifty_documents():
+    assert wider_router_fraction(0.05, 100_000, 4) == 0.1
+    assert wider_router_fraction(0.05, 1_000, 4) == 0.2
+    assert wider_router_fraction(0.05, 100, 6) == 0.3
+    assert wider_router_fraction(0.3, 100, 6) is None

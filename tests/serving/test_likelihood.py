@@ -35,7 +35,7 @@ def test_prompts_go_where_evaluation_sends_them_by_paths_that_stay_in_memory(
         choice = service.route(served, prompt)
         assert (choice.path, choice.rule) == (path, "likelihood")
         assert f"path {path} = " in choice.describe()
-        assert "log-likelihoods, the best first" in choice.describe()
+        assert "log-likelihoods plus prior, the best first" in choice.describe()
         assert all(service.cache.contains(served.modules_of(each)) for each in range(4))
     stats = service.cache.stats()
     assert (stats.paths, stats.modules) == (4, 4)

@@ -50,7 +50,7 @@ NEW = [
         "SettingsDisagree",
         "there are 4 paths; None compares them all",
     ),
-    ("kind of source", ["data.sources=gopher:x"], "BadSource", "Kinds: packages, text"),
+    ("kind of source", ["data.sources=gopher:x"], "BadSetting", "begin with packages:, text:"),
     ("no such file", ["data.sources=text:nowhere/*.txt"], "BadSource", "Check the path"),
     ("tokenizer", ["data.tokenizer=nowhere.json"], "BadTokenizer", "tokenizer.json"),
     ("mesh", ["mesh.data=16"], "BadMesh", "divides the number of devices"),

@@ -243,6 +243,14 @@ MUTANTS = (
         tests=("tests/launch/test_supervisor.py",),
     ),
     Mutant(
+        name="workers-that-never-join-are-started-for-ever",
+        file="dipaco/launch/supervisor.py",
+        old="        self._note_failed_start(ended)\n",
+        new="",
+        breaks="a launcher whose workers all fail while they start ends, and says why",
+        tests=("tests/launch/test_supervisor.py",),
+    ),
+    Mutant(
         name="launchers-of-stuck-runs-stay",
         file="dipaco/launch/supervisor.py",
         old="                refuse_stuck(self._ledger.failures.stuck())\n",
