@@ -29,7 +29,12 @@ class CompileProgress:
         self._total, title = total, f"compiling {name}"
         if self._progress is None:
             self._progress = Progress(
-                title, total, unit="programs", stream=self._stream, clock=self._clock
+                title,
+                total,
+                unit="programs",
+                times_first=True,
+                stream=self._stream,
+                clock=self._clock,
             )
         self._progress.begin(title)
 

@@ -24,6 +24,8 @@ class Progress:
       total_steps: of the whole stage.
       done_steps: steps done before an interruption; they do not count as speed.
       unit: what is counted.
+      times_first: whether the first steps tell how long others take; not where they hold
+        compilation.
       stream: where progress is printed; a bar if it is a terminal.
       clock: monotonic seconds.
     """
@@ -35,14 +37,15 @@ class Progress:
         *,
         done_steps: int = 0,
         unit: str = "steps",
+        times_first: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._title, self._total_steps, self._unit = title, total_steps, unit
         self._first_step = self._done_steps = done_steps
         self._busy_seconds = 0.0  # between `begin` and the last `advance`
-        # Those of steps whose time tells how long others take: the first holds compilation.
-        self._timed_steps, self._timed_seconds, self._has_begun = 0, 0.0, False
+        # Those of steps whose time tells how long others take.
+        self._timed_steps, self._timed_seconds, self._has_begun = 0, 0.0, times_first
         self._tokens = self._bytes_sent = 0
         self._loss: float | None = None
         self._stream = stream or sys.stderr

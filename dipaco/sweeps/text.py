@@ -102,11 +102,11 @@ def ordering_lines(table: SweepTable) -> list[str]:
     several = [ordering for ordering in ranked if ordering.spread is not None]
     few = [ordering for ordering in ranked if ordering.spread is None]
     lines = [f"resolved: {line(o, '<')}" for o in several if o.resolved]
-    lines += [f"not resolved: {line(o, '?')}" for o in several if not o.resolved]
+    lines += [f"not resolved: {line(o, 'below')}" for o in several if not o.resolved]
     for ordering in few[:MOST_OF_FEW_SEEDS]:
         number = len(ordering.seeds)
         seeds = "one seed" if number == 1 else f"{number} seeds (intervals need {LEAST_SEEDS})"
-        lines.append(f"not resolved, of {seeds}: {line(ordering, '?')}")
+        lines.append(f"not resolved, of {seeds}: {line(ordering, 'below')}")
     if len(few) > MOST_OF_FEW_SEEDS:
         more = len(few) - MOST_OF_FEW_SEEDS
         lines.append(f"not resolved, of fewer than {LEAST_SEEDS} seeds: {more} more, in table.json")

@@ -101,7 +101,7 @@ def test_resolved_orderings_are_listed_first():
     kinds = [line.partition(":")[0] for line in lines]
     assert kinds == sorted(kinds, reverse=True)
     assert "resolved: diloco < dense by 19.83 ± 0.72" in lines
-    assert any(line.startswith("not resolved: pair ? dense") for line in lines)
+    assert any(line.startswith("not resolved: pair below dense") for line in lines)
     assert len(lines) == 6
 
 
@@ -202,7 +202,7 @@ def test_two_seeds_have_no_interval_and_the_table_says_that_it_needs_three():
     table = table_of(seeds=(0, 1))
     assert not any(o.resolved or o.spread is not None for o in table.orderings)
     lines = ordering_lines(table)
-    assert "not resolved, of 2 seeds (intervals need 3): flat ? diloco by 1.00" in lines
+    assert "not resolved, of 2 seeds (intervals need 3): flat below diloco by 1.00" in lines
     assert "±" not in "\n".join(lines)
     needed = "Intervals over seeds need 3 seeds (`--seeds 0,1,2`), and here are 2: no difference is"
     assert needed in render_sweep_markdown(table)
