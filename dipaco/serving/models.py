@@ -8,11 +8,11 @@ programs and the memory of paths. An arm without a choice of path is not routed.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from dipaco.control.errors import NotAvailable
 from dipaco.control.release import Release
+from dipaco.errors import DipacoError
 from dipaco.runs.run import Run
 from dipaco.serving.dispatch import is_routed
-from dipaco.serving.errors import NoSuchModel, ReleaseInconsistent
+from dipaco.serving.errors import NoSuchModel
 from dipaco.serving.releases import (
     ReleaseHealth,
     ServedRelease,
@@ -138,20 +138,29 @@ class ServedModels:
             ):
                 continue
             try:
-                check_consistent(run, newest)
-            except (ReleaseInconsistent, NotAvailable) as error:
+                self._take_up(run, name, newest, is_start)
+            except DipacoError as error:
                 self._refuse(newest, str(error))
-                continue
-            if not is_start and not self.prepare(run, newest):
-                continue
-            problems = {} if is_start else read_all(run.objects, newest, self._health)
-            if problems:
+
+    def _take_up(self, run: Run, name: str, newest: Release, is_start: bool) -> None:
+        check_consistent(run, newest)
+        if not is_start:
+            if not self.prepare(run, newest):
+                self._refuse(newest, "its prompts can be routed after a restart of this server")
+                return
+            if problems := read_all(run.objects, newest, self._health):
                 self._refuse(newest, next(iter(problems.values())))
-            elif model is None:
-                self._models = self._models | {name: ServedModel(run, name, newest)}
-            else:
-                model.read_shards(run, newest)
-                model.releases.swap(newest)
+                return
+        if (model := self._models.get(name)) is None:
+            self._models = self._models | {name: ServedModel(run, name, newest)}
+        else:
+            model.read_shards(run, newest)
+            model.releases.swap(newest)
+
+    def leave_out(self, model: ServedModel, problem: str) -> None:
+        """Serves one of the other models no longer, and says why."""
+        self._models = {name: each for name, each in self._models.items() if each is not model}
+        self._refuse(model.releases.current.release, problem)
 
     def _release(self, run: Run, arm: str) -> Release | None:
         """Of the phase that is served, if the arm has one of it, else the newest."""

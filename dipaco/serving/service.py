@@ -146,7 +146,12 @@ class Service:
         if (routed := self.models.routed) is not None:
             pin = self.cache.pin if self.cache.holds_parts else None
             first = routed.releases.current.release
-            self._dispatcher = Dispatcher(run, first, settings.rule, pin)
+            try:
+                self._dispatcher = Dispatcher(run, first, settings.rule, pin)
+            except DipacoError as error:
+                if routed is self.models.main:
+                    raise
+                self.models.leave_out(routed, str(error))
         self.models.prepare = self._add_router
         # By release digest; empty without re-routing, or when the document router does it.
         self._rerouters: dict[str, Rerouter] = {}

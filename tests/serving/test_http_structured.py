@@ -5,6 +5,10 @@ import json
 import jax
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from dipaco.model.lm import forward
 
@@ -254,5 +258,23 @@ def test_a_vocabulary_without_an_end_ends_with_the_grammar(service):
     state = grammars.begin('{"enum": [true, 17]}', [], frozenset())
     for token in service.tokenizer.encode(["17"])[0].tolist():
         assert not state.is_complete
+        state.add(token)
+    assert state.is_complete
+
+
+def test_without_an_end_token_the_first_token_is_one_like_any_other():
+    characters = [*"!", *(each for each in ByteLevel.alphabet() if each != "!")]
+    ids = {character: number for number, character in enumerate(characters)}
+    tokenizer = Tokenizer(BPE(vocab=ids, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
+        ByteLevel(add_prefix_space=False),
+        ByteLevelDecoder(),
+    )
+    grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), len(ids), None))
+    state = grammars.begin('{"enum": ["!"]}', [], frozenset())
+    for character in '"!"':
+        token = ids[character]
+        assert not state.is_complete
+        assert state.allowed_W[token // 32] >> (token % 32) & 1
         state.add(token)
     assert state.is_complete

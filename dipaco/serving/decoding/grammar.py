@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from dipaco.serving.errors import GrammarFailed
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 WORD_BITS = 32  # tokens in a word of a mask
 ALL = np.uint32(0xFFFFFFFF)
+NO_END = "<|the end of a text whose model has no token for it|>"
 MAX_COMPILED = 64  # schemas: an application sends the same ones
 ANY_OBJECT = json.dumps({"type": "object"})  # the schema of `json_object`
 
@@ -93,8 +95,13 @@ class Grammars:
         from llguidance import LLTokenizer
 
         text, size, end = self.vocabulary
-        slices = LLTokenizer.json_slices()
-        return LLTokenizer(text, n_vocab=size, eos_token=end, slices=slices)
+        if end is None:  # an end beside the model's tokens: else token 0 would be taken for it
+            library = Tokenizer.from_str(text)
+            library.add_special_tokens([NO_END])
+            text, end = library.to_str(), library.token_to_id(NO_END)
+            assert end is not None
+            size = max(size, end + 1)
+        return LLTokenizer(text, n_vocab=size, eos_token=end, slices=LLTokenizer.json_slices())
 
 
 class GrammarState:
@@ -109,8 +116,8 @@ class GrammarState:
         self._matcher, self._stop_ids = matcher, stop_ids
         # Where the text may end, the end token may come; if it ends nothing, the text ends there.
         self._ends = [end for end in grammars.tokenizer.eos_tokens if end not in stop_ids]
-        self._allowed_1W = all_allowed(1, grammars.vocabulary.size)
-        self.allowed_W = self._allowed_1W[0]
+        self._allowed_1W = all_allowed(1, grammars.tokenizer.vocab_size)
+        self.allowed_W = self._allowed_1W[0, : -(-grammars.vocabulary.size // WORD_BITS)]
         self.is_complete = False
         self._look()
 
@@ -136,7 +143,7 @@ class GrammarState:
         if not self._matcher.is_error() and not self._matcher.is_stopped():
             fill_next_token_bitmask(self._matcher, self._allowed_1W.view(np.int32))
             for end in self._ends:
-                self.allowed_W[end // WORD_BITS] &= ~np.uint32(1 << end % WORD_BITS)
+                self._allowed_1W[0, end // WORD_BITS] &= ~np.uint32(1 << end % WORD_BITS)
             self.is_complete = not self.allowed_W.any()
         elif self._matcher.is_error():
             raise GrammarFailed(problem=self._matcher.get_error().partition("\n")[0])

@@ -231,10 +231,14 @@ class Loop:
                 if grammar is not None and grammar.is_complete:
                     self._end(stream, Finish("stop"))  # by tokens it made before, elsewhere
                     continue
-                row, assignment = self._add_row(batch, stream, grammar)
             except Exception as error:
                 self._end(stream, Finish("error", error))
                 continue
+            try:
+                row, assignment = self._add_row(batch, stream, grammar)
+            except Exception as error:
+                self._end(stream, Finish("error", error))
+                raise  # a copy that failed may have consumed the cache
             new.append((batch, row, assignment))
             new_rows.append(row)
             token_budget -= self._pool.num_computed(row.tokens, assignment.num_cached)

@@ -1,6 +1,7 @@
 """The routes: keys, responses, and errors as responses."""
 
 import asyncio
+import concurrent.futures
 import dataclasses
 import hmac
 import time
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dipaco.serving.errors import LoopStopping
+from dipaco.serving.errors import LoopStopping, QueueFull
 from dipaco.serving.http import openapi, page
 from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.answer import Answer
@@ -52,6 +53,7 @@ from dipaco.serving.service import Service
 
 JSON = "application/json"
 KEY = "dipaco.key"  # of the scope of a request: the number of its API key
+MOST_EMBEDDING = 16  # requests for embeddings at once, one of which is computed
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; for metrics only
 
 
@@ -77,6 +79,8 @@ class _Application:
     def __init__(self, service: Service, metrics: Metrics, settings: HttpSettings):
         self._service, self._metrics, self._settings = service, metrics, settings
         self._admission = RequestAdmission(service)
+        self._embedder = concurrent.futures.ThreadPoolExecutor(1, "embeddings")
+        self._num_embedding = 0
         metrics.watch(service)
         self._keys = [key.encode() for key in settings.api_keys]
         self._started_seconds = int(time.time())
@@ -224,7 +228,15 @@ class _Application:
 
     async def _embeddings(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, EmbeddingRequest)
-        return _json(await asyncio.to_thread(embed, self._service, body))
+        if self._num_embedding >= MOST_EMBEDDING:
+            raise QueueFull(waiting=self._num_embedding, retry_after_seconds=1)
+        self._num_embedding += 1
+        try:
+            # In a thread of their own: one may read 2,048 texts, and others are not to wait.
+            loop = asyncio.get_running_loop()
+            return _json(await loop.run_in_executor(self._embedder, embed, self._service, body))
+        finally:
+            self._num_embedding -= 1
 
     async def _tokenize(self, request: Request) -> Response:
         body = await read_body(request, self._settings.max_body_bytes, TokenizeRequest)

@@ -176,12 +176,18 @@ async function write(sheet, request, prompt, signal) {
   }
 }
 
+// While texts come, what they come from stays.
+function choosing(may) {
+  for (const id of ["first-choice", "second-choice"]) at(id).disabled = !may;
+}
+
 async function go(event) {
   event.preventDefault();
   if (running) return running.abort();
   const wanted = choices().map(choice => meant(choice).request), texts = sheets();
   running = new AbortController();
   at("go").textContent = "Stop";
+  choosing(false);
   at("problem").textContent = "";
   const settings = {
     max_tokens: Number(at("tokens").value), temperature: Number(at("temperature").value),
@@ -192,6 +198,7 @@ async function go(event) {
     await Promise.all(texts.map((sheet, number) => write(sheet, {...settings, ...wanted[number]}, at("prompt").value, running.signal)));
   } finally {
     at("go").textContent = "Continue";
+    choosing(true);
     running = null;
     show();
   }
