@@ -209,7 +209,3 @@ class Facts:
 
     def evaluated(self) -> set[tuple[str, int]]:
         return {(fact.arm, fact.phase) for fact in self.evaluations()}
-
-    def sampled(self) -> set[tuple[str, int]]:
-        """Releases whose prompts are continued."""
-        return {(arm, phase) for arm, phase in self._database.rows("sampled_releases")}

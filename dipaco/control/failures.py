@@ -11,6 +11,9 @@ In between the task is `delayed`: it waits longer each time, and other tasks go 
 it waits for a lease at most: where all machines are so busy that they lose their leases, it is the
 same few tasks that are lost again and again, and the run must go on when the machines do.
 
+Nothing waits for a task `sample`: a run whose texts cannot be made is not stuck, and is finished
+when all its other tasks are done. `status` says what failed, and it can be tried again.
+
 Finishing the task forgets everything; a partial snapshot forgets crashes and losses, since the task
 got on.
 """
@@ -101,7 +104,11 @@ class Failures:
         """The failed tasks, if the run cannot go on without them; else none."""
         if self._database.one("is_stuck") is None:
             return []
-        return [failure for failure in self.list() if failure.state == "failed"]
+        return [
+            failure
+            for failure in self.list()
+            if failure.state == "failed" and failure.task.kind != "sample"
+        ]
 
     @retried
     def end_delays(self) -> Delays:

@@ -391,8 +391,8 @@ SELECT t.kind, t.arm, t.subject, t.phase, t.state, f.errors, f.crashes, f.losses
 FROM failures f CROSS JOIN tasks t WHERE t.id = f.task_id AND t.state <> 'aside'
 ORDER BY CASE t.state WHEN 'failed' THEN 0 ELSE 1 END, f.errors + f.crashes + f.losses DESC, t.id;
 
--- is_stuck: a row if a task has failed and no other can go on
-SELECT 1 WHERE EXISTS (SELECT 1 FROM tasks WHERE state = 'failed')
+-- is_stuck: a row if a task has failed and no other can go on; nothing waits for a text of samples
+SELECT 1 WHERE EXISTS (SELECT 1 FROM tasks WHERE state = 'failed' AND kind <> 'sample')
   AND NOT EXISTS (SELECT 1 FROM tasks WHERE state = 'ready')
   AND NOT EXISTS (SELECT 1 FROM tasks WHERE state = 'claimed')
   AND NOT EXISTS (SELECT 1 FROM tasks WHERE state = 'delayed')
@@ -545,15 +545,18 @@ FROM (SELECT kind, arm, state, number FROM unfinished
       UNION ALL SELECT kind, arm, state, number FROM settled_tasks) AS counted
 GROUP BY kind, arm, state HAVING sum(number) > 0 ORDER BY kind, arm, state;
 
--- has_unfinished: a row if a task is not done
-SELECT 1 FROM tasks WHERE state NOT IN ('done', 'aside') LIMIT 1;
+-- has_unfinished: a row if a task is not done; a run is finished without texts that have failed
+SELECT 1 FROM tasks WHERE state NOT IN ('done', 'aside')
+  AND NOT (state = 'failed' AND kind = 'sample') LIMIT 1;
 
 -- unfinished_kinds: of the tasks that are not done
-WITH unfinished AS MATERIALIZED (SELECT kind FROM tasks WHERE state NOT IN ('done', 'aside'))
+WITH unfinished AS MATERIALIZED (SELECT kind FROM tasks WHERE state NOT IN ('done', 'aside')
+                                   AND NOT (state = 'failed' AND kind = 'sample'))
 SELECT DISTINCT kind FROM unfinished;
 
 -- list_tasks: those that are not done
 SELECT kind, arm, subject, phase, state, attempt FROM tasks WHERE state NOT IN ('done', 'aside')
+  AND NOT (state = 'failed' AND kind = 'sample')
 ORDER BY priority, id;
 
 -- add_module: a module at the start of a phase
@@ -712,9 +715,6 @@ WHERE arm = coalesce(CAST(:arm AS TEXT), arm) ORDER BY arm, phase, number;
 SELECT arm, phase, domain, document, path, prompt, text, num_tokens, has_ended FROM samples
 WHERE arm = :arm AND phase = (SELECT max(n.phase) FROM samples n WHERE n.arm = :arm)
 ORDER BY number;
-
--- sampled_releases: those that have continued the prompts
-SELECT arm, phase FROM samples WHERE number = 0;
 
 -- list_evaluations: learning curves
 SELECT arm, phase, perplexity, best_path_perplexity, other_rows, documents, tokens, seconds

@@ -281,12 +281,12 @@ class Queue:
         ]
 
     def unfinished(self) -> list[UnfinishedTask]:
-        """The most urgent first."""
+        """The most urgent first. Without a `sample` that has failed: nothing waits for it."""
         rows = self._database.rows("list_tasks")
         return [UnfinishedTask(Task(*row[:4]), *row[4:]) for row in rows]
 
     def is_finished(self) -> bool:
-        """Whether every task is done."""
+        """Whether every task is done, or a `sample` that has failed."""
         return self._database.one("has_unfinished") is None
 
     def unfinished_kinds(self) -> set[str]:

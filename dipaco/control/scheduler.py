@@ -53,8 +53,6 @@ class Frontier(Protocol):
 
     def evaluated(self) -> set[tuple[str, int]]: ...
 
-    def sampled(self) -> set[tuple[str, int]]: ...
-
 
 class AwaitedStep(NamedTuple):
     """An outer step that is due as soon as its module has `awaited` contributions."""
@@ -97,15 +95,13 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
             case PathScored(arm=arm, phase=phase):
                 if frontier.num_scored(arm, phase) == plan.arm(arm).topology.num_paths:
                     tasks[Task("evaluate", arm, "", phase)] = None
-            case Evaluated(arm=arm, phase=phase) if plan.samples:
+            case Evaluated(arm=arm, phase=phase):
                 # Only now: where likelihood routes, the scores of all paths say where prompts go.
-                tasks[Task("sample", arm, "", phase)] = None
-            case Evaluated():
+                if plan.samples:
+                    tasks[Task("sample", arm, "", phase)] = None
+                # No text is waited for: one that cannot be made costs a run nothing else.
                 if _evaluations(plan) <= frontier.evaluated():
-                    tasks[_after_releases(plan)] = None
-            case Sampled():
-                if _evaluations(plan) <= frontier.sampled():
-                    tasks[_after_releases(plan)] = None
+                    tasks[Task("reroute" if plan.reroutes else "report")] = None
             case StageDone(stage="reroute"):
                 tasks[Task("report")] = None
             case StageDone(stage="route", phase=0):
@@ -117,7 +113,7 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
                         tasks |= dict.fromkeys(_after_routing(arm, phase))
             case PathTrained(arm=arm, path=path, phase=phase):
                 tasks |= dict.fromkeys(_after_training(plan.arm(arm), path, phase, frontier))
-            case StageDone() | Contribution():
+            case StageDone() | Contribution() | Sampled():
                 pass
     return list(tasks)
 
@@ -155,10 +151,6 @@ def _quorum_step(arm: Arm, module: ModuleId, phase: int) -> QuorumStep:
         awaited_before=len(arm.paths_through(module, phase - 1)) if phase else 0,
         grace_seconds=arm.grace_seconds,
     )
-
-
-def _after_releases(plan: Plan) -> Task:
-    return Task("reroute" if plan.reroutes else "report")
 
 
 def _evaluations(plan: Plan) -> set[tuple[str, int]]:

@@ -52,6 +52,10 @@ class ArmFacts:
         has_norms = arm.is_averaged and phases * modules * most <= MOST_PATH_NORMS
         self.path_norms = np.full((phases, modules, most * has_norms), np.nan, np.float32)
         self.train_times = np.full((phases, paths), np.nan, np.float32)
+        # As events told them, and what was there before the events that are kept.
+        self.told_steps, self.told_phases = self.step_times.copy(), self.train_times.copy()
+        self._old_steps = np.zeros(self.step_times.shape, bool)
+        self._old_phases = np.zeros(self.train_times.shape, bool)
         self.losses = np.full((phases, paths), np.nan, np.float32)
         self.seconds = np.full((phases, paths), np.nan, np.float32)
         self.tokens, self.bytes_down, self.bytes_up = np.zeros((3, phases, paths), np.int64)
@@ -84,18 +88,27 @@ class ArmFacts:
         for columns in (
             *(self.step_times, self.norms, self.cosines, self.lags, self.path_norms),
             *(self.train_times, self.losses, self.seconds),
+            *(self.told_steps, self.told_phases),
         ):
             columns[phase:] = np.nan
         for columns in (self.tokens, self.bytes_down, self.bytes_up):
             columns[phase:] = 0
+        self._old_steps[phase:] = self._old_phases[phase:] = False
 
-    def fill_times(self) -> None:
-        """Facts without an event were there from the beginning."""
-        self.step_times[np.isnan(self.step_times) & ~np.isnan(self.norms)] = 0
-        self.train_times[np.isnan(self.train_times) & ~np.isnan(self.seconds)] = 0
-        # A phase that was passed over, or that is told of late, was over when the next was.
-        for times in (self.step_times, self.train_times):
-            times[:] = np.fmin.accumulate(times[::-1])[::-1]
+    def fill_times(self, *, is_first: bool = False) -> None:
+        """Works the times out: those of the events. A fact that the first read finds without one
+        was there from the beginning.
+        """
+        if is_first:
+            self._old_steps = ~np.isnan(self.norms)
+            self._old_phases = ~np.isnan(self.seconds)
+        for times, told, old in (
+            (self.step_times, self.told_steps, self._old_steps),
+            (self.train_times, self.told_phases, self._old_phases),
+        ):
+            known = np.where(np.isnan(told) & old, np.float32(0), told)
+            # A phase that was passed over, or that is told of late, was over when the next was.
+            times[:] = np.fmin.accumulate(known[::-1])[::-1]
 
     def as_json(self) -> dict[str, Any]:
         """As the page reads it."""
@@ -197,10 +210,10 @@ class RunFacts:
             return
         if event.kind == "outer":
             at = phase, of.module_number[event.subject or ""]
-            if np.isnan(of.step_times[at]):  # done again, it is what it was
-                of.step_times[at] = ended
+            if np.isnan(of.told_steps[at]):  # done again, it is what it was
+                of.told_steps[at] = ended
         elif event.kind in ("train", "pretrain"):
-            row = of.train_times[phase]
+            row = of.told_phases[phase]
             where = slice(None) if of.synchronous else int(event.subject or 0)
             row[where] = np.where(np.isnan(row[where]), ended, row[where])
 

@@ -53,7 +53,7 @@ def recording_and_texts(run: Run) -> tuple[bytes, bytes]:
     """Both documents of a run, as they are now."""
     reader = Reader(run)
     with run.ledger.at_one_moment():
-        reader.read()
+        reader.read(is_inside=True)
         recording = recording_of(reader, state_of(reader))
     return to_json(recording), of_texts.to_json(table_of(run))
 

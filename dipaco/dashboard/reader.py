@@ -4,6 +4,7 @@ On PostgreSQL a lower number of the history may be recorded after a higher one, 
 at the last `OVERLAP` numbers again.
 """
 
+import contextlib
 import functools
 import importlib.resources
 import json
@@ -41,8 +42,12 @@ class Reader:
         self._seen: set[int] = set()
         self._has_read = False
 
-    def read(self) -> Change:
-        """Reads what is new; the first time everything."""
+    def read(self, *, is_inside: bool = False) -> Change:
+        """Reads what is new; the first time everything.
+
+        Args:
+          is_inside: the caller is inside `at_one_moment` already.
+        """
         select = self.run.ledger.select
         rows = select(statement("now"))
         number, held = rows[0][0], [row[1:] for row in rows if row[1] is not None]
@@ -52,8 +57,11 @@ class Reader:
         if self._has_read and number <= self.facts.number:
             return Change(first, [], {}, set(), set(), False, is_new)
         since = max(0, self.facts.number - OVERLAP) if self._has_read else 0
-        outcomes, done = self._read_events(since)
-        steps, phases = self._read_facts(since, done)
+        # A fact that is recorded in between would have no event.
+        ledger = self.run.ledger
+        with contextlib.nullcontext() if is_inside else ledger.at_one_moment():
+            outcomes, done = self._read_events(since)
+            steps, phases = self._read_facts(since, done)
         self._has_read = True
         is_new |= self.facts.num_events > first
         return Change(first, steps, phases, outcomes, done, "rollback" in outcomes, is_new)
@@ -101,7 +109,7 @@ class Reader:
                 arms[arm].add_phase(path, phase, tuple(row))
                 phases.setdefault(arm, []).append((phase, path))
         for arm in arms.values():
-            arm.fill_times()
+            arm.fill_times(is_first=not self._has_read)
         return steps, phases
 
 

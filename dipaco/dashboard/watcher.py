@@ -23,14 +23,14 @@ STOP_SECONDS = 30.0  # for a read that is going on
 
 
 class Pace:
-    """How often a run is read. A server is asked less than once a second: two to four questions a
-    look, some forty for the status.
+    """How often a run is read. A server is asked less than once a second: two to four questions and
+    the bounds of a transaction a look, 45 for the status.
     """
 
     def __init__(self, *, is_server: bool):
-        self.look_seconds = 8.0 if is_server else 1.0
+        self.look_seconds = 10.0 if is_server else 1.0
         self.status_seconds = 120.0 if is_server else 4.0
-        self.fault_seconds = 90.0 if is_server else 1.0  # after something went wrong
+        self.fault_seconds = 120.0 if is_server else 1.0  # after something went wrong
 
 
 class Watcher:

@@ -74,7 +74,9 @@ def situation_of(ledger: Ledger, folder: Path, graces: Sequence[Grace]) -> Situa
 def why(at: Situation) -> Reason:
     """The reason why nothing happens, or `working`, or `finished`."""
     if not at.tasks:
-        return Reason("finished", "finished: every task is done")
+        texts = [failure for failure in at.failures if failure.state == "failed"]
+        but = f" but {counted(len(texts), 'text')}: {_failed(at)}" if texts else ""
+        return Reason("finished", f"finished: every task is done{but}")
     if at.command != "run":
         state = "draining" if at.command == "drain" else "paused"
         left = f", with {counted(len(at.alive), 'worker')} still here"
@@ -150,7 +152,9 @@ def _of_dead(at: Situation, quiet: dict[str, Member]) -> Reason:
 
 
 def _failed(at: Situation) -> str:
-    first, *others = [failure for failure in at.failures if failure.state == "failed"]
+    failed = [failure for failure in at.failures if failure.state == "failed"]
+    # Nothing waits for a text of a release.
+    first, *others = sorted(failed, key=lambda failure: failure.task.kind == "sample")
     more = f" (and {len(others)} more)" if others else ""
     advice = "`dipaco retry` has it done again"
     return f"`{first.task}`{more} failed, at last on {first.worker}; {advice}: {first.reason}"

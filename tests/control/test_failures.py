@@ -2,6 +2,8 @@
 databases.
 """
 
+import dataclasses
+
 import pytest
 
 from dipaco.control import failures
@@ -89,6 +91,41 @@ def test_a_run_is_stuck_when_nothing_else_can_go_on(ledger, plan):
     while do_one(ledger, plan) is not None:
         assert state_of(ledger, poison.task) == "failed"
     assert [each.task for each in ledger.failures.stuck()] == [poison.task]
+
+
+def test_texts_that_cannot_be_made_neither_hold_up_a_run_nor_make_it_fail(ledger, plan):
+    plan, done = dataclasses.replace(plan, samples=True), []
+    while (claim := ledger.queue.claim("w")) is not None:
+        if claim.task.kind == "sample":
+            assert not ledger.queue.is_finished()
+            ledger.failures.fail(claim, "XlaRuntimeError: why", is_lasting=True)
+        else:
+            done.append(claim.task)
+            ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    assert done[-1] == Task("report")
+    assert ledger.queue.is_finished()
+    assert not ledger.queue.unfinished()
+    assert not ledger.queue.unfinished_kinds()
+    assert not ledger.failures.stuck()
+    ledger.cleanings.check()
+    failed = [each.task for each in ledger.failures.list() if each.state == "failed"]
+    assert {task.kind for task in failed} == {"sample"}
+    assert len(failed) == len(ledger.facts.evaluated())
+    assert ledger.queue.task_counts()["sample", "base"] == {"failed": 1}
+    assert ledger.failures.retry(failed[0]) == failed[:1]
+    assert not ledger.queue.is_finished()
+    assert do_one(ledger, plan).task == failed[0]
+    assert ledger.queue.is_finished()
+
+
+def test_a_stuck_run_names_the_tasks_that_it_needs(ledger, plan):
+    plan, kinds = dataclasses.replace(plan, samples=True), ("sample", "report")
+    while (claim := ledger.queue.claim("w")) is not None:
+        if claim.task.kind in kinds:
+            ledger.failures.fail(claim, "why", is_lasting=True)
+        else:
+            ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    assert [each.task for each in ledger.failures.stuck()] == [Task("report")]
 
 
 def test_a_run_is_not_stuck_while_a_task_is_held_or_delayed(ledger, plan):

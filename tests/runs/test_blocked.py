@@ -160,3 +160,14 @@ def test_at_work_and_finished(ledger, said):
     assert said() == ("working", "1 task is held by 1 worker, 0 are ready")
     ledger._database._connection.execute("UPDATE tasks SET state = 'done'")
     assert said().state == "finished"
+    assert said() == ("finished", "finished: every task is done")
+
+
+def test_a_run_without_texts_is_finished_and_says_what_failed(ledger, said):
+    execute = ledger._database._connection.execute
+    execute("UPDATE tasks SET kind = 'sample', arm = 'modular', phase = 1")
+    ledger.failures.fail(ledger.queue.claim("w"), "XlaRuntimeError: no memory", is_lasting=True)
+    assert said().state == "finished"
+    sentence = said().sentence
+    assert "but 1 text: `sample modular phase 1` failed, at last on w" in sentence
+    assert sentence.endswith("`dipaco retry` has it done again: XlaRuntimeError: no memory")
