@@ -25,6 +25,7 @@ from dipaco.swarm.network.messages import (
     round_number_of,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.planning.accusations import Accusations
 from dipaco.swarm.planning.blame import blame
 from dipaco.swarm.planning.deadlines import Durations
 from dipaco.swarm.planning.shares import Link, cut, shares_of_links
@@ -32,7 +33,8 @@ from dipaco.swarm.training.reducer import SliceMean
 from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_holder import StateHolder
 
-SET_ASIDE_ROUNDS = 20  # in which a reducer that is out of some sender's reach gets no slice
+# In which a reducer gets no slice: it is out of some sender's reach, or alone in refusing one.
+SET_ASIDE_ROUNDS = 20
 
 
 class RoundOutcome(NamedTuple):
@@ -55,8 +57,9 @@ class Rounds:
         self._wire, self._holder, self._group = wire, holder, group
         self._compute = holder.compute
         self._unreliable_reducers: set[str] = set()  # took a slice and did not give its mean
-        self._set_aside: dict[str, int] = {}  # reducers that some do not reach -> until which round
+        self._set_aside: dict[str, int] = {}  # reducers -> until which round
         self._unreached: set[tuple[str, str]] = set()  # in this round: sender, reducer
+        self._accusations = Accusations(wire.name)
         self._slowdowns: dict[str, float] = {}  # how many times slower late members are taken to be
         self._term, self._count = 0, 0
         self._durations = Durations()  # of rounds, over what was expected of each
@@ -65,6 +68,7 @@ class Rounds:
     def begin_term(self) -> None:
         """This backbone leads from now on."""
         self._term, self._count = secrets.randbits(30), 0
+        self._accusations.clear()
 
     def note_unreached(self, round_number: int, sender: str, reducer: str) -> None:
         """A sender says that it has no connection to a reducer of a round."""
@@ -142,15 +146,16 @@ class Rounds:
         everything = asyncio.gather(*gathering.values(), return_exceptions=True)
         gone = await self._watch(plan, gathering, everything)
         failed = gone if not everything.done() else {}
+        refused: dict[str, dict[str, str]] = {}
         for part in plan.slices:
             task = gathering[part.reducer]
             if task.done() and (error := task.exception()) is not None:
                 self._unreliable_reducers.add(part.reducer)
                 failed.setdefault(part.reducer, f"it does not add up its slice: {error}")
-            elif task.done():
-                for sender, reason in task.result().refused.items():
-                    self._group.ban(sender, reason)
-                    failed.setdefault(sender, f"refused: {reason}")
+            elif task.done() and task.result().refused:
+                refused[part.reducer] = task.result().refused
+        for sender, reason in self._refuse_senders(plan, refused).items():
+            failed.setdefault(sender, f"refused: {reason}")
         is_held = all(task.done() for task in gathering.values())
         if not failed and not is_held:
             failed = await self._late_members(plan, gathering)
@@ -162,6 +167,18 @@ class Rounds:
             return RoundOutcome([], failed)
         self._durations.add((time.monotonic() - started) / self._expected_seconds)
         return RoundOutcome([gathering[part.reducer].result().content for part in plan.slices], {})
+
+    def _refuse_senders(
+        self, plan: RoundPlan, refused: dict[str, dict[str, str]]
+    ) -> dict[str, str]:
+        """Senders that reducers have refused, and why; those at fault are banned."""
+        senders = [one.name for one in plan.senders]
+        found = self._accusations.judge(refused, senders, lambda name: name.partition("/")[0])
+        for sender in sorted(found.at_fault - {self._wire.name}):
+            self._group.ban(sender, found.left_out[sender])
+        for reducer in found.in_doubt:
+            self._set_aside[reducer] = self._count + SET_ASIDE_ROUNDS
+        return found.left_out
 
     async def _watch(
         self,
@@ -203,10 +220,10 @@ class Rounds:
         )
         if part.reducer == self._wire.name:
             return found
-        if not found.refused:  # raises where it has another length
-            codec_of(plan.codec).decode(found.content, part.stop - part.start)
         known = {one.name for one in plan.senders}
         refused = {name: why for name, why in found.refused.items() if name in known}
+        if not refused:  # raises where it has another length
+            codec_of(plan.codec).decode(found.content, part.stop - part.start)
         return SliceMean(found.content, refused)
 
     async def _late_members(
