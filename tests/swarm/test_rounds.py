@@ -100,3 +100,35 @@ def test_a_reducer_that_refuses_a_stranger_gives_no_mean(held):
     contents, failed = held.hold()
     assert not contents
     assert list(failed) == ["eve/1"]
+
+
+def reported(held, *pairs, within_seconds=30.0):
+    """A round in which senders say early that they have no connection to a reducer."""
+    held.rounds._count += 1
+    held.rounds._unreached = set(pairs)
+    return held.hold(within_seconds)
+
+
+def test_a_report_sets_its_reducer_aside_and_blames_no_other_that_has_no_mean_yet(held):
+    held.ends |= {"ana/1": None, "bo/1": None, "eve/1": None}
+    outcome = reported(held, ("eve/1", "ana/1"))
+    assert outcome == ([], {})
+    assert set(held.rounds._set_aside) == {"ana/1"}
+    assert not held.rounds._unreliable_reducers
+    assert not held.asked, "others may be in the middle of their slice"
+
+
+def test_a_report_about_a_reducer_that_has_its_mean_changes_nothing(held):
+    contents, failed = reported(held, ("eve/1", "ana/1"))
+    assert len(contents) == 4
+    assert not failed
+    held.ends["bo/1"] = None
+    reported(held, ("eve/1", "ana/1"), within_seconds=0.2)
+    assert "ana/1" not in held.rounds._set_aside
+
+
+def test_when_time_is_up_a_reducer_that_does_not_answer_is_at_fault(held):
+    held.ends["ana/1"] = None
+    _, failed = held.hold(within_seconds=0.2)
+    assert failed == {"ana/1": "it took a slice and does not answer"}
+    assert held.rounds._unreliable_reducers == {"ana/1"}

@@ -139,12 +139,13 @@ class Rounds:
     async def hold(self, plan: RoundPlan) -> RoundOutcome:
         """Gathers the means of all slices, or finds the members without which there are none."""
         started = time.monotonic()
+        deadline = started + plan.within_seconds
         gathering = {
             part.reducer: asyncio.ensure_future(self._gather(plan, part)) for part in plan.slices
         }
         await self._push_departed_sum(plan)
         everything = asyncio.gather(*gathering.values(), return_exceptions=True)
-        gone = await self._watch(plan, gathering, everything)
+        gone = await self._watch(plan, gathering, everything, deadline)
         failed = gone if not everything.done() else {}
         refused: dict[str, dict[str, str]] = {}
         for part in plan.slices:
@@ -158,7 +159,8 @@ class Rounds:
             failed.setdefault(sender, f"refused: {reason}")
         is_held = all(task.done() for task in gathering.values())
         if not failed and not is_held:
-            failed = await self._late_members(plan, gathering)
+            is_early = time.monotonic() < deadline  # other parts may still be on their way
+            failed = await self._late_members(plan, gathering, is_early=is_early)
         if failed or not is_held:
             for task in gathering.values():
                 task.cancel()
@@ -185,11 +187,11 @@ class Rounds:
         plan: RoundPlan,
         gathering: dict[str, asyncio.Task[SliceMean]],
         everything: asyncio.Future[Any],
+        deadline: float,
     ) -> dict[str, str]:
         """Waits until all means are there, or a member failed, or time is up; returns the members
         of the round that are gone.
         """
-        deadline = time.monotonic() + plan.within_seconds
         concerned = {one.name for one in plan.senders} | set(gathering)
         gone: dict[str, str] = {}
         while not everything.done() and time.monotonic() < deadline and not gone:
@@ -202,7 +204,7 @@ class Rounds:
                 name: self._group.departed.get(name, "it has left")
                 for name in concerned - set(self._group.members) - {self._wire.name}
             }
-            if self._unreached & {(one.name, to) for one in plan.senders for to in gathering}:
+            if self._missing_connections(plan, gathering):
                 break
             early = [task for task in gathering.values() if task.done()]
             if any(task.exception() or task.result().refused for task in early):
@@ -226,17 +228,29 @@ class Rounds:
             codec_of(plan.codec).decode(found.content, part.stop - part.start)
         return SliceMean(found.content, refused)
 
-    async def _late_members(
+    def _missing_connections(
         self, plan: RoundPlan, gathering: dict[str, asyncio.Task[SliceMean]]
+    ) -> set[tuple[str, str]]:
+        """(sender, reducer) of those that senders report; none to a reducer that has its mean."""
+        open_slices = {name for name, task in gathering.items() if not task.done()}
+        return self._unreached & {(one.name, to) for one in plan.senders for to in open_slices}
+
+    async def _late_members(
+        self,
+        plan: RoundPlan,
+        gathering: dict[str, asyncio.Task[SliceMean]],
+        *,
+        is_early: bool,
     ) -> dict[str, str]:
-        """Why there is no mean though the time is up, or a connection is missing: asks reducers
-        which parts they miss. A reducer that is only out of some senders' reach is set aside.
+        """Why there is no mean: a connection is missing, or the time is up. Only then reducers are
+        asked which parts they miss. One that is only out of some senders' reach is set aside.
+
+        `is_early`: the round's time is not up.
         """
         late: dict[str, str] = {}
         expected = {one.name for one in plan.senders}
-        missing = {pair for pair in self._unreached if pair[0] in expected}
-        is_early = bool(missing)  # other parts may still be on their way
-        for part in plan.slices:
+        missing = self._missing_connections(plan, gathering)
+        for part in () if is_early else plan.slices:
             if gathering[part.reducer].done():
                 continue
             try:
@@ -245,14 +259,17 @@ class Rounds:
                 self._unreliable_reducers.add(part.reducer)
                 late[part.reducer] = "it took a slice and does not answer"
                 continue
-            if not is_early:
-                missing |= {(name, part.reducer) for name in expected - arrived}
+            missing |= {(name, part.reducer) for name in expected - arrived}
             if not expected - arrived:
                 self._unreliable_reducers.add(part.reducer)
                 late[part.reducer] = "it took a slice and does not give the sum"
         fault = blame(missing, set(gathering) - {self._wire.name})
         for name in fault.senders:
-            late[name] = f"its part did not arrive within {plan.within_seconds:.1f} s"
+            late[name] = (
+                "it reaches too few of those that add up"
+                if is_early
+                else f"its part did not arrive within {plan.within_seconds:.1f} s"
+            )
             self._slowdowns[name] = 2.0 * self._slowdowns.get(name, 1.0)
         for name in fault.reducers:
             self._set_aside[name] = self._count + SET_ASIDE_ROUNDS
