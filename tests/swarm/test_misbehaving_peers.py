@@ -287,6 +287,8 @@ def test_a_peer_that_is_stopped_in_a_block_loses_its_rows_to_others():
             assert time.monotonic() - started < 22.0, "another computes its block as well"
             assert_replayed(group)
 
+    run(scenario)
+
 
 def test_a_far_slower_volunteer_is_parked_with_a_sentence_and_no_step_waits_for_it():
     async def scenario():
@@ -305,7 +307,5 @@ def test_a_far_slower_volunteer_is_parked_with_a_sentence_and_no_step_waits_for_
             assert any("waits" in sentence for sentence in said)
             assert "parked" in group.leader.group.status()["peers"][slug.wire.name]["kind"]
             assert_replayed(group)
-
-    run(scenario)
 
     run(scenario)

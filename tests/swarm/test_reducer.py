@@ -66,6 +66,12 @@ def test_a_far_too_large_sum_is_refused_and_one_of_another_slice_is_not():
     assert added_up(reducer, 11, 0, 100, {"ana": 1e-3, "cy": 60e-3, "di": 1e-3}) == {"cy"}
 
 
+def test_of_sums_that_are_not_finite_all_are_named_at_once():
+    """So that a leader can tell a faulty sender from a model that has diverged."""
+    nan = float("nan")
+    assert added_up(Reducer("bo"), 1, 0, 9, {"ana": nan, "cy": 1.0, "di": nan}) == {"ana", "di"}
+
+
 def test_a_sum_over_rows_without_a_target_is_added_up():
     """Rows of padding: their gradient is zero, and so is their count."""
     reducer, number = Reducer("bo"), round_number_of(900, 1)

@@ -25,6 +25,7 @@ from dipaco.swarm.network.messages import (
     round_number_of,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.planning.accusations import Accusations
 from dipaco.swarm.planning.blame import blame
 from dipaco.swarm.planning.deadlines import Durations
 from dipaco.swarm.planning.shares import Link, cut, shares_of_links
@@ -32,7 +33,8 @@ from dipaco.swarm.training.reducer import SliceMean
 from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_holder import StateHolder
 
-SET_ASIDE_ROUNDS = 20  # in which a reducer that is out of some sender's reach gets no slice
+# In which a reducer gets no slice: it is out of some sender's reach, or alone in refusing one.
+SET_ASIDE_ROUNDS = 20
 
 
 class RoundOutcome(NamedTuple):
@@ -55,8 +57,9 @@ class Rounds:
         self._wire, self._holder, self._group = wire, holder, group
         self._compute = holder.compute
         self._unreliable_reducers: set[str] = set()  # took a slice and did not give its mean
-        self._set_aside: dict[str, int] = {}  # reducers that some do not reach -> until which round
+        self._set_aside: dict[str, int] = {}  # reducers -> until which round
         self._unreached: set[tuple[str, str]] = set()  # in this round: sender, reducer
+        self._accusations = Accusations(wire.name)
         self._slowdowns: dict[str, float] = {}  # how many times slower late members are taken to be
         self._term, self._count = 0, 0
         self._durations = Durations()  # of rounds, over what was expected of each
@@ -65,6 +68,7 @@ class Rounds:
     def begin_term(self) -> None:
         """This backbone leads from now on."""
         self._term, self._count = secrets.randbits(30), 0
+        self._accusations.clear()
 
     def note_unreached(self, round_number: int, sender: str, reducer: str) -> None:
         """A sender says that it has no connection to a reducer of a round."""
@@ -135,25 +139,28 @@ class Rounds:
     async def hold(self, plan: RoundPlan) -> RoundOutcome:
         """Gathers the means of all slices, or finds the members without which there are none."""
         started = time.monotonic()
+        deadline = started + plan.within_seconds
         gathering = {
             part.reducer: asyncio.ensure_future(self._gather(plan, part)) for part in plan.slices
         }
         await self._push_departed_sum(plan)
         everything = asyncio.gather(*gathering.values(), return_exceptions=True)
-        gone = await self._watch(plan, gathering, everything)
+        gone = await self._watch(plan, gathering, everything, deadline)
         failed = gone if not everything.done() else {}
+        refused: dict[str, dict[str, str]] = {}
         for part in plan.slices:
             task = gathering[part.reducer]
             if task.done() and (error := task.exception()) is not None:
                 self._unreliable_reducers.add(part.reducer)
                 failed.setdefault(part.reducer, f"it does not add up its slice: {error}")
-            elif task.done():
-                for sender, reason in task.result().refused.items():
-                    self._group.ban(sender, reason)
-                    failed.setdefault(sender, f"refused: {reason}")
+            elif task.done() and task.result().refused:
+                refused[part.reducer] = task.result().refused
+        for sender, reason in self._refuse_senders(plan, refused).items():
+            failed.setdefault(sender, f"refused: {reason}")
         is_held = all(task.done() for task in gathering.values())
         if not failed and not is_held:
-            failed = await self._late_members(plan, gathering)
+            is_early = time.monotonic() < deadline  # other parts may still be on their way
+            failed = await self._late_members(plan, gathering, is_early=is_early)
         if failed or not is_held:
             for task in gathering.values():
                 task.cancel()
@@ -163,16 +170,28 @@ class Rounds:
         self._durations.add((time.monotonic() - started) / self._expected_seconds)
         return RoundOutcome([gathering[part.reducer].result().content for part in plan.slices], {})
 
+    def _refuse_senders(
+        self, plan: RoundPlan, refused: dict[str, dict[str, str]]
+    ) -> dict[str, str]:
+        """Senders that reducers have refused, and why; those at fault are banned."""
+        senders = [one.name for one in plan.senders]
+        found = self._accusations.judge(refused, senders, lambda name: name.partition("/")[0])
+        for sender in sorted(found.at_fault - {self._wire.name}):
+            self._group.ban(sender, found.left_out[sender])
+        for reducer in found.in_doubt:
+            self._set_aside[reducer] = self._count + SET_ASIDE_ROUNDS
+        return found.left_out
+
     async def _watch(
         self,
         plan: RoundPlan,
         gathering: dict[str, asyncio.Task[SliceMean]],
         everything: asyncio.Future[Any],
+        deadline: float,
     ) -> dict[str, str]:
         """Waits until all means are there, or a member failed, or time is up; returns the members
         of the round that are gone.
         """
-        deadline = time.monotonic() + plan.within_seconds
         concerned = {one.name for one in plan.senders} | set(gathering)
         gone: dict[str, str] = {}
         while not everything.done() and time.monotonic() < deadline and not gone:
@@ -185,7 +204,7 @@ class Rounds:
                 name: self._group.departed.get(name, "it has left")
                 for name in concerned - set(self._group.members) - {self._wire.name}
             }
-            if self._unreached & {(one.name, to) for one in plan.senders for to in gathering}:
+            if self._missing_connections(plan, gathering):
                 break
             early = [task for task in gathering.values() if task.done()]
             if any(task.exception() or task.result().refused for task in early):
@@ -203,23 +222,35 @@ class Rounds:
         )
         if part.reducer == self._wire.name:
             return found
-        if not found.refused:  # raises where it has another length
-            codec_of(plan.codec).decode(found.content, part.stop - part.start)
         known = {one.name for one in plan.senders}
         refused = {name: why for name, why in found.refused.items() if name in known}
+        if not refused:  # raises where it has another length
+            codec_of(plan.codec).decode(found.content, part.stop - part.start)
         return SliceMean(found.content, refused)
 
-    async def _late_members(
+    def _missing_connections(
         self, plan: RoundPlan, gathering: dict[str, asyncio.Task[SliceMean]]
+    ) -> set[tuple[str, str]]:
+        """(sender, reducer) of those that senders report; none to a reducer that has its mean."""
+        open_slices = {name for name, task in gathering.items() if not task.done()}
+        return self._unreached & {(one.name, to) for one in plan.senders for to in open_slices}
+
+    async def _late_members(
+        self,
+        plan: RoundPlan,
+        gathering: dict[str, asyncio.Task[SliceMean]],
+        *,
+        is_early: bool,
     ) -> dict[str, str]:
-        """Why there is no mean though the time is up, or a connection is missing: asks reducers
-        which parts they miss. A reducer that is only out of some senders' reach is set aside.
+        """Why there is no mean: a connection is missing, or the time is up. Only then reducers are
+        asked which parts they miss. One that is only out of some senders' reach is set aside.
+
+        `is_early`: the round's time is not up.
         """
         late: dict[str, str] = {}
         expected = {one.name for one in plan.senders}
-        missing = {pair for pair in self._unreached if pair[0] in expected}
-        is_early = bool(missing)  # other parts may still be on their way
-        for part in plan.slices:
+        missing = self._missing_connections(plan, gathering)
+        for part in () if is_early else plan.slices:
             if gathering[part.reducer].done():
                 continue
             try:
@@ -228,14 +259,17 @@ class Rounds:
                 self._unreliable_reducers.add(part.reducer)
                 late[part.reducer] = "it took a slice and does not answer"
                 continue
-            if not is_early:
-                missing |= {(name, part.reducer) for name in expected - arrived}
+            missing |= {(name, part.reducer) for name in expected - arrived}
             if not expected - arrived:
                 self._unreliable_reducers.add(part.reducer)
                 late[part.reducer] = "it took a slice and does not give the sum"
         fault = blame(missing, set(gathering) - {self._wire.name})
         for name in fault.senders:
-            late[name] = f"its part did not arrive within {plan.within_seconds:.1f} s"
+            late[name] = (
+                "it reaches too few of those that add up"
+                if is_early
+                else f"its part did not arrive within {plan.within_seconds:.1f} s"
+            )
             self._slowdowns[name] = 2.0 * self._slowdowns.get(name, 1.0)
         for name in fault.reducers:
             self._set_aside[name] = self._count + SET_ASIDE_ROUNDS

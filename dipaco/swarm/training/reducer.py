@@ -18,6 +18,7 @@ import numpy as np
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import RoundPlan, is_same_term
+from dipaco.swarm.planning.accusations import NOT_FINITE
 
 MAX_TIMES = 30.0  # the group's root mean square per target, before a part is refused
 REMEMBERED = 32  # rounds
@@ -91,7 +92,8 @@ class Reducer:
         """Adds a sender's part.
 
         Raises:
-          BadMessage: it does not count, and why; the leader learns of it with the mean.
+          BadMessage: it does not count, and why; the leader learns of it with the mean. What is
+            not finite is refused when all parts are here, so that the leader sees how many are.
         """
         senders = {one.name: one.targets for one in total.plan.senders}
         if sender not in senders:
@@ -100,8 +102,6 @@ class Reducer:
             return  # sent again, because a reply was lost
         try:
             values = codec_of(total.plan.codec).decode(content, total.stop - total.start)
-            if not np.isfinite(values).all():
-                raise BadMessage(problem="the gradient holds a NaN or an infinity")
         except BadMessage as error:
             self._refuse(total, sender, str(error.values["problem"]))
             raise
@@ -110,6 +110,12 @@ class Reducer:
             self._add_up(total, senders)
 
     def _add_up(self, total: SliceSum, targets_of: dict[str, float]) -> None:
+        not_finite = [name for name, part in total.parts.items() if not np.isfinite(part).all()]
+        for name in not_finite:
+            del total.parts[name]
+            self._refuse(total, name, NOT_FINITE)
+        if not_finite:
+            return
         total_targets = sum(targets_of.values())
         scale = {
             name: _rms(part) / max(targets_of[name], 1.0) for name, part in total.parts.items()

@@ -1,0 +1,41 @@
+"""Whose word against a sender counts."""
+
+import pytest
+
+from dipaco.swarm.planning.accusations import NOT_FINITE, Accusations
+
+SENDERS = ("ana/1", "bo/1", "cy/1")
+
+
+@pytest.fixture
+def judge():
+    accusations = Accusations("back/1")
+    return lambda refused: accusations.judge(refused, SENDERS, lambda name: name.split("/")[0])
+
+
+def test_what_the_leader_refuses_itself_is_certain(judge):
+    found = judge({"back/1": {"ana/1": "too large"}})
+    assert found == ({"ana/1": "too large"}, {"ana/1"}, set())
+
+
+def test_one_reducer_alone_only_leaves_a_sender_out_and_adds_up_nothing_for_a_while(judge):
+    for session in ("eve/1", "eve/2", "eve/1"):
+        found = judge({session: dict.fromkeys(SENDERS, "too large")})
+        assert set(found.left_out) == set(SENDERS)
+        assert not found.at_fault, "sessions of one holder are one reducer"
+        assert found.in_doubt == {session}
+
+
+def test_reducers_of_two_holders_are_believed_also_of_two_rounds(judge):
+    assert not judge({"di/1": {"ana/1": "too large"}}).at_fault
+    found = judge({"eve/1": {"ana/1": "too large", "bo/1": "too large"}})
+    assert found.at_fault == {"ana/1"}
+    assert found.in_doubt == {"eve/1"}
+
+
+def test_a_nan_that_most_senders_have_is_the_models(judge):
+    for reducer in ("back/1", "di/1", "eve/1"):
+        found = judge({reducer: {"ana/1": NOT_FINITE, "bo/1": NOT_FINITE}})
+        assert set(found.left_out) == {"ana/1", "bo/1"}
+        assert not found.at_fault
+    assert judge({"back/1": {"ana/1": NOT_FINITE}}).at_fault == {"ana/1"}

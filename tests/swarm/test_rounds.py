@@ -1,0 +1,134 @@
+"""How a leader judges a round that does not end."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+
+from dipaco.swarm.leading import rounds as module
+from dipaco.swarm.leading.group import SwarmGroup
+from dipaco.swarm.leading.rounds import Rounds
+from dipaco.swarm.network.messages import JoinRequest, RoundPlan, Sender, Slice
+from dipaco.swarm.training.reducer import Reducer, SliceMean
+from tests.support.swarm_rig import SETTINGS, issue
+
+BACK, PEERS = "back/1", ("ana/1", "bo/1", "eve/1")
+MEAN = SliceMean(bytes(8), {})  # of two values
+
+
+class Round:
+    """A round of `PEERS`, each of which sends and has a slice; the leader has the first one."""
+
+    def __init__(self, monkeypatch):
+        self.banned = []
+        self.group = SwarmGroup(
+            BACK,
+            SETTINGS,
+            lambda sentence: None,
+            lambda sender, reason: None,
+            lambda *what: self.banned.append(what) or (),
+        )
+        self.group.begin_step(3, [46.0] * 8)
+        for name in PEERS:
+            request = JoinRequest(
+                version="", address=f"tcp://{name}", computes=True, holds_state=True
+            )
+            self.group.add_member(name, issue(name.split("/")[0]).certificate, request)
+        wire = SimpleNamespace(name=BACK, address="tcp://back", ask=self._ask)
+        holder = SimpleNamespace(reducer=Reducer(BACK), compute=object())
+        self.rounds = Rounds(wire, holder, self.group)
+        self.rounds.begin_term()
+        self.ends = dict.fromkeys((BACK, *PEERS), MEAN)  # reducer -> its reply; None = never
+        self.asked = []
+
+        async def fetch_mean(wire, reducer, plan, part, *, within_seconds):
+            if self.ends[part.reducer] is None:
+                await asyncio.sleep(within_seconds)
+            return self.ends[part.reducer]
+
+        monkeypatch.setattr(module, "fetch_mean", fetch_mean)
+
+    async def _ask(self, address, *request, **more):
+        self.asked.append(address)
+        raise TimeoutError
+
+    def hold(self, within_seconds=30.0):
+        number = module.round_number_of(self.rounds._term, self.rounds._count)
+        names = (BACK, *PEERS)
+        plan = RoundPlan(
+            number=number,
+            step=3,
+            senders=tuple(Sender(name=name, blocks=(0,), targets=1.0) for name in PEERS),
+            slices=tuple(
+                Slice(start=2 * i, stop=2 * i + 2, reducer=name, address=f"tcp://{name}")
+                for i, name in enumerate(names)
+            ),
+            codec="none",
+            within_seconds=within_seconds,
+        )
+        self.number = number
+        return asyncio.run(asyncio.wait_for(self.rounds.hold(plan), 20))
+
+
+@pytest.fixture
+def held(monkeypatch):
+    return Round(monkeypatch)
+
+
+def test_a_reducer_that_refuses_everyone_locks_no_one_out_and_gets_no_slice_for_a_while(held):
+    held.ends["eve/1"] = SliceMean(b"", dict.fromkeys(PEERS, "the gradient is too large"))
+    for _ in range(3):
+        contents, failed = held.hold()
+        assert not contents
+        assert set(failed) == set(PEERS), "they are left out of that round"
+    assert not held.banned
+    assert not held.group.banned
+    assert held.rounds._set_aside["eve/1"] > held.rounds._count
+
+
+def test_what_the_leaders_own_slice_refuses_is_refused_for_good(held):
+    held.ends[BACK] = SliceMean(b"", {"eve/1": "the gradient is too large"})
+    assert held.hold().failed == {"eve/1": "refused: the gradient is too large"}
+    assert list(held.group.banned) == ["eve/1"]
+    assert len(held.banned) == 1
+
+
+def test_a_reducer_that_refuses_a_stranger_gives_no_mean(held):
+    held.ends["eve/1"] = SliceMean(b"", {"zoe/1": "too large"})
+    contents, failed = held.hold()
+    assert not contents
+    assert list(failed) == ["eve/1"]
+
+
+def reported(held, *pairs, within_seconds=30.0):
+    """A round in which senders say early that they have no connection to a reducer."""
+    held.rounds._count += 1
+    held.rounds._unreached = set(pairs)
+    return held.hold(within_seconds)
+
+
+def test_a_report_sets_its_reducer_aside_and_blames_no_other_that_has_no_mean_yet(held):
+    held.ends |= {"ana/1": None, "bo/1": None, "eve/1": None}
+    outcome = reported(held, ("eve/1", "ana/1"))
+    assert outcome == ([], {})
+    assert set(held.rounds._set_aside) == {"ana/1"}
+    assert not held.rounds._unreliable_reducers
+    assert not held.asked, "others may be in the middle of their slice"
+
+
+def test_a_report_about_a_reducer_that_has_its_mean_changes_nothing(held):
+    contents, failed = reported(held, ("eve/1", "ana/1"))
+    assert len(contents) == 4
+    assert not failed
+    held.ends["bo/1"] = None
+    reported(held, ("eve/1", "ana/1"), within_seconds=0.2)
+    assert "ana/1" not in held.rounds._set_aside
+
+
+def test_when_time_is_up_a_reducer_that_does_not_answer_is_at_fault(held):
+    held.ends["ana/1"] = None
+    _, failed = held.hold(within_seconds=0.2)
+    assert failed == {"ana/1": "it took a slice and does not answer"}
+    assert held.rounds._unreliable_reducers == {"ana/1"}
