@@ -139,7 +139,13 @@ def test_workers_take_the_room_that_is_left_and_all_are_counted(height, workers,
 
 
 def test_details_show_the_newest_of_many_evaluations():
-    status = status_of() | {"stages_done": [], "stages": {}, "outside_bounds": "", "swarms": []}
+    status = status_of() | {
+        "stages_done": [],
+        "stages": {},
+        "outside_bounds": "",
+        "swarms": [],
+        "locked_credentials": [],
+    }
     status |= {"command": "run", "bytes": {}, "stored": None, "quorum": None, "rollbacks": []}
     status |= {"goodput": {"worker_seconds": 0}, "refusals": [], "samples": []}
     evaluations = [{"phase": phase, "perplexity": 20.0} for phase in range(1, 401)]

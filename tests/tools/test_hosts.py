@@ -134,6 +134,7 @@ def test_nothing_is_left_of_the_hosts_of_a_process_that_is_killed(hosts):
         "from support.hosts import Hosts\n"
         "with Hosts('a', 'b@home') as hosts:\n"
         "    process = hosts['a'].popen(['sleep', '600'])\n"
+        "    while open(f'/proc/{process.pid}/comm').read() != 'sleep\\n': pass\n"
         "    made = [os.readlink(each.file) for each in hosts._namespaces]\n"
         "    print(process.pid, *made, flush=True)\n"
         "    input()\n"
