@@ -225,12 +225,18 @@ def test_a_domain_that_is_called_like_a_script_is_a_name(opened, tiny, tmp_path)
     texts["domains"] = [name] * len(texts["domains"])
     texts["beginnings"]["texts"] = [name] * len(texts["beginnings"]["texts"])
     recording["alarms"] = [{"level": "error", "sentence": name}]
+    recording["completions"] = [
+        {"phase": 1, "path": 0, "prompt": name, "text": text, "seconds": seconds}
+        for text, seconds in ((name, 0), ("later", recording["now"] + 1))
+    ]
     file = tmp_path / "page.html"
     file.write_bytes(whole_page(json.dumps(recording).encode(), json.dumps(texts).encode()))
     page = opened(file.as_uri())
     page.locator(".cell").first.wait_for()
     assert page.locator("#domains th", has_text=name).count() == 1
     assert page.locator(".alarm span").text_content() == name
+    (shown,) = page.locator("#completion-list .completion").all_text_contents()
+    assert shown == f"phase 1, path 0: {name}{name}"
     page.fill("#words", "0")
     page.locator("#seek button").click()
     page.locator(".document blockquote", has_text="<img").wait_for()
