@@ -168,6 +168,9 @@ def test_a_run_that_goes_on_changes_without_a_reload(opened, half, copy_of, dipa
         page = opened(url)
         page.locator(".cell").first.wait_for()
         page.evaluate("window.loadedOnce = true")
+        page.locator("#where").scroll_into_view_if_needed()
+        page.wait_for_function("run.texts !== undefined")
+        page.evaluate("run.texts = null")  # as before the first routing
         assert "finished" not in page.locator("#headline").text_content()
         assert set(cells(page, "phase").values()) != {"2"}
         ended = dipaco("train", copy.config, "--run", copy.folder)
@@ -186,6 +189,10 @@ def test_a_run_that_goes_on_changes_without_a_reload(opened, half, copy_of, dipa
         same = "[...document.querySelectorAll('#worker-table td, #rows td')].map(c => c.innerText)"
         assert page.evaluate(same) == again.evaluate(same)
         assert page.evaluate("run.count") == again.evaluate("run.count")
+        again.locator("#where").scroll_into_view_if_needed()
+        scored = "run.texts?.scores.map(({phase}) => phase).join() === '1,2'"
+        for each in (page, again):
+            each.wait_for_function(scored)
         page.close()  # before its server ends
         again.close()
 

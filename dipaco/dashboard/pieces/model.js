@@ -27,6 +27,8 @@ const run = {
   isLive: false, // there is a server that tells what is new
   isNewest: true, // the newest moment is shown, and the next will be
   texts: undefined, // undefined: not asked for; null: there are none
+  textsVersion: undefined, // of those that were asked for last
+  hasShownTexts: false,
 };
 
 function load(document) {
