@@ -159,6 +159,7 @@ class RunFacts:
         }
         self.origin: float | None = None  # of the wall clock: the first event
         self.number = 0  # of the newest event
+        self.sampled: dict[tuple[str, int], float] = {}  # (arm, phase) -> when texts were made
         self._names: dict[str, dict[str, int]] = {
             name: {} for name in ("kinds", "arms", "subjects", "workers", "outcomes", "reasons")
         }
@@ -203,9 +204,13 @@ class RunFacts:
             arm, _, phase = event.reason.partition(" to phase ")
             if arm in self.arms and phase.isdigit():
                 self.arms[arm].forget_from(int(phase))
+                for release in [at for at in self.sampled if at[0] == arm and at[1] > int(phase)]:
+                    del self.sampled[release]
         if event.outcome != "done" or event.arm not in self.arms or event.phase is None:
             return
         of, phase = self.arms[event.arm], event.phase
+        if event.kind == "sample":
+            self.sampled.setdefault((event.arm, phase), ended)
         if phase >= of.arm.phases:
             return
         if event.kind == "outer":

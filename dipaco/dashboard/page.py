@@ -6,6 +6,7 @@ of `SCRIPTS`. The page connects to its own server only, and from disk to nothing
 
 import importlib.resources
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dipaco.errors import DipacoError
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.runs.run import Run
 
+MARKS = ("/* STYLE */", "<!-- RECORDING -->", "/* SCRIPT */")  # in the order of `index.html`
 SCRIPTS = (*("model", "draw", "grid", "workers", "curves", "texts", "clock", "live", "main"),)
 
 
@@ -28,15 +30,10 @@ def page(recording: bytes | None = None, texts: bytes | None = None) -> bytes:
         for name, content in (("recording", recording), ("texts", texts))
         if content is not None
     )
-    whole = _piece("index.html")
-    for mark, content in (
-        ("/* STYLE */", _piece("style.css")),
-        ("<!-- RECORDING -->", held),
-        ("/* SCRIPT */", script),
-    ):
-        before, found, after = whole.partition(mark)
-        assert found, mark
-        whole = f"{before}{content}{after}"
+    # Split before anything is put in: a run's text may contain the marks.
+    pieces = re.split("|".join(map(re.escape, MARKS)), _piece("index.html"))
+    contents = (_piece("style.css"), held, script)
+    whole = "".join(part for pair in zip(pieces, (*contents, ""), strict=True) for part in pair)
     return whole.encode()
 
 

@@ -11,6 +11,7 @@ import json
 from typing import Any, NamedTuple
 
 from dipaco.config import MODULAR
+from dipaco.control.tasks import Sampled
 from dipaco.dashboard.facts import EventRow, RunFacts
 from dipaco.runs.run import Run
 
@@ -38,6 +39,7 @@ class Reader:
 
     def __init__(self, run: Run):
         self.run, self.facts = run, RunFacts(run.plan)
+        self.samples: list[Sampled] = []  # of the modular arm
         self._held: list[tuple] = []
         self._seen: set[int] = set()
         self._has_read = False
@@ -62,6 +64,8 @@ class Reader:
         with contextlib.nullcontext() if is_inside else ledger.at_one_moment():
             outcomes, done = self._read_events(since)
             steps, phases = self._read_facts(since, done)
+            if "sample" in done or "rollback" in outcomes or not self._has_read:
+                self.samples = ledger.facts.samples(MODULAR)
         self._has_read = True
         is_new |= self.facts.num_events > first
         return Change(first, steps, phases, outcomes, done, "rollback" in outcomes, is_new)

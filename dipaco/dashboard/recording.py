@@ -13,9 +13,11 @@ from dipaco.dashboard.columns import packed
 from dipaco.dashboard.curves import curves_of, rates_of
 from dipaco.dashboard.reader import Change, Reader
 from dipaco.runs.run import Run
+from dipaco.runs.samples import samples_as_json
 from dipaco.runs.status import status_of
 
 FORMAT = 1
+MOST_COMPLETIONS = 1000  # of the newest releases
 MOST_LOSSES = 100_000  # inner steps of all paths of the modular arm that are drawn one by one
 
 
@@ -49,6 +51,7 @@ def recording_of(reader: Reader, state: dict[str, Any]) -> dict[str, Any]:
         "events": facts.events_as_json(),
         "names": facts.names(),
         "claims": reader.claims,
+        "completions": _completions(reader),
         **state,
     }
 
@@ -95,6 +98,7 @@ def difference_of(
             for name, cells in change.phases.items()
             for of in [facts.arms[name]]
         },
+        **({"completions": _completions(reader)} if "sample" in change.kinds else {}),
         **(state or {}),
     }
 
@@ -123,6 +127,15 @@ def _now(reader: Reader) -> float:
         return 0.0
     is_over = not reader.claims and reader.run.ledger.queue.is_finished()
     return facts.last_seconds if is_over else max(facts.last_seconds, time.time() - facts.origin)
+
+
+def _completions(reader: Reader) -> list[dict[str, Any]]:
+    """Texts of the modular arm's releases, the newest last; `seconds` is when they were made."""
+    sampled = reader.facts.sampled
+    return [
+        {**each, "seconds": sampled.get((each["arm"], each["phase"]), 0.0)}
+        for each in samples_as_json(reader.samples)[-MOST_COMPLETIONS:]
+    ]
 
 
 def _report(run: Run) -> dict[str, Any] | None:

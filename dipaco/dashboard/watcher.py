@@ -4,6 +4,7 @@ them what has changed; while none is, it asks nothing.
 
 import collections
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from dipaco.errors import DipacoError
 from dipaco.runs.opening import reading
 from dipaco.store.address import Address
 
+RESULTS = frozenset(("report", "evaluate", "route"))  # tasks whose facts the status shows first
 MOST_KEPT = 100  # differences; a page that is further behind fetches the recording again
 STOP_SECONDS = 30.0  # for a read that is going on
 
@@ -33,6 +35,34 @@ class Pace:
         self.fault_seconds = 120.0 if is_server else 1.0  # after something went wrong
 
 
+class Freshness:
+    """Whether the status is to be read again. What has happened since it was read is remembered
+    until it is.
+    """
+
+    def __init__(self, pace: Pace):
+        self._pace, self._read_at = pace, -math.inf
+        self._is_stale = self._is_urgent = True
+
+    def note(self, change: Change) -> None:
+        """What a read of the events has found."""
+        self._is_stale |= change.is_new
+        self._is_urgent |= bool(change.outcomes & FAULTS or change.kinds & RESULTS)
+
+    def is_due(self, now: float, *, is_asked: bool, is_busy: bool) -> bool:
+        """At `now`, in seconds; `is_asked`: by a page that begins, `is_busy`: tasks are held."""
+        age = now - self._read_at
+        return (
+            (self._is_stale and is_asked)
+            or (self._is_urgent and age > self._pace.fault_seconds)
+            or ((self._is_stale or is_busy) and age > self._pace.status_seconds)
+        )
+
+    def read(self, now: float) -> None:
+        """It is read now."""
+        self._read_at, self._is_stale, self._is_urgent = now, False, False
+
+
 class Watcher:
     """Reads in a thread of its own, which `start` begins and `stop` ends.
 
@@ -46,7 +76,7 @@ class Watcher:
         self._address, self._pace = address, pace
         self._changed = threading.Condition()
         self._is_stopping, self._wanted = False, 0  # pages that are open
-        self._is_asked = reads_at_once
+        self._asked, self._answered = int(reads_at_once), 0  # reads that pages wait for
         self._recording = (0, b"")  # the number that it is of, JSON
         self._number = 0  # of the newest difference
         self._differences: collections.deque[tuple[int, bytes]] = collections.deque(
@@ -82,10 +112,11 @@ class Watcher:
         """The whole recording, as it is now. Raises what reading the run raised."""
         with self._changed:
             if not self._wanted or self._recording[0] != self._number or not self._number:
-                self._is_asked, self._problem = True, None
+                self._asked, self._problem = self._asked + 1, None
+                asked = self._asked
                 self._changed.notify_all()
                 self._changed.wait_for(
-                    lambda: self._problem or not self._is_asked or self._is_stopping
+                    lambda: self._problem or self._answered >= asked or self._is_stopping
                 )
             if self._problem is not None:
                 raise self._problem
@@ -145,7 +176,7 @@ class Watcher:
     def _report(self, problem: DipacoError) -> None:
         """Tells all that wait for a read, and waits until it is to be tried again."""
         with self._changed:
-            self._problem, self._is_asked = problem, False
+            self._problem, self._answered = problem, self._asked
             self._differences.clear()
             self._number += 1
             self._changed.notify_all()
@@ -154,8 +185,12 @@ class Watcher:
             self._changed.wait_for(lambda: self._is_stopping or self._is_asked)
             self._problem = None
 
+    @property
+    def _is_asked(self) -> bool:
+        return self._asked > self._answered
+
     def _follow(self, reader: Reader, pace: Pace) -> None:
-        status_at, state = -1e9, {}
+        freshness, state = Freshness(pace), {}
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -163,19 +198,22 @@ class Watcher:
                 )
                 if self._is_stopping:
                     return
+                asked, is_asked = self._asked, self._is_asked
             names = {kind: len(each) for kind, each in reader.facts.names().items()}
             change = reader.read()
+            freshness.note(change)
             fresh = None
-            if not state or _is_due(pace, time.monotonic() - status_at, reader, change):
+            if freshness.is_due(time.monotonic(), is_asked=is_asked, is_busy=bool(reader.claims)):
+                freshness.read(time.monotonic())
                 state = fresh = state_of(reader)
-                status_at = time.monotonic()
             if change.is_new or fresh:
                 self._publish(reader, change, fresh, names)
+            recording = self._recording
+            if is_asked:  # made without the lock, which the server's event loop takes
+                document = {**recording_of(reader, state), "number": self._number}
+                recording = (self._number, to_json(document))
             with self._changed:
-                if self._is_asked:
-                    document = {**recording_of(reader, state), "number": self._number}
-                    self._recording = (self._number, to_json(document))
-                self._is_asked = False
+                self._recording, self._answered = recording, asked
                 self._changed.notify_all()
                 self._changed.wait_for(
                     lambda: self._is_stopping or self._is_asked, pace.look_seconds
@@ -198,10 +236,3 @@ class Watcher:
             listeners = list(self._listeners)
         for listener in listeners:
             listener()
-
-
-def _is_due(pace: Pace, age: float, reader: Reader, change: Change) -> bool:
-    """Whether the status is to be read again."""
-    if change.outcomes & FAULTS or change.kinds & {"report", "evaluate", "route"}:
-        return age > pace.fault_seconds
-    return age > pace.status_seconds and (change.is_new or bool(reader.claims))

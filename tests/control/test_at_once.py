@@ -132,6 +132,11 @@ def test_a_task_that_is_finished_while_it_gets_a_backup_leaves_no_claim(
     assert backup.task == slow.task
     assert ledger.queue.held() == []
     assert not ledger.queue.renew(backup)
+    told = [(e.attempt, e.worker, e.outcome) for e in ledger.history.after() if e.task == slow.task]
+    assert sorted(told) == [
+        (slow.attempt, slow.worker, "done"),
+        (backup.attempt, "other", "superseded"),
+    ]
 
 
 @pytest.mark.parametrize("first_to_come", ["who waits", "what is waited for"])

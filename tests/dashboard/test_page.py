@@ -168,6 +168,9 @@ def test_a_run_that_goes_on_changes_without_a_reload(opened, half, copy_of, dipa
         page = opened(url)
         page.locator(".cell").first.wait_for()
         page.evaluate("window.loadedOnce = true")
+        page.locator("#where").scroll_into_view_if_needed()
+        page.wait_for_function("run.texts !== undefined")
+        page.evaluate("run.texts = null")  # as before the first routing
         assert "finished" not in page.locator("#headline").text_content()
         assert set(cells(page, "phase").values()) != {"2"}
         ended = dipaco("train", copy.config, "--run", copy.folder)
@@ -186,6 +189,10 @@ def test_a_run_that_goes_on_changes_without_a_reload(opened, half, copy_of, dipa
         same = "[...document.querySelectorAll('#worker-table td, #rows td')].map(c => c.innerText)"
         assert page.evaluate(same) == again.evaluate(same)
         assert page.evaluate("run.count") == again.evaluate("run.count")
+        again.locator("#where").scroll_into_view_if_needed()
+        scored = "run.texts?.scores.map(({phase}) => phase).join() === '1,2'"
+        for each in (page, again):
+            each.wait_for_function(scored)
         page.close()  # before its server ends
         again.close()
 
@@ -225,12 +232,18 @@ def test_a_domain_that_is_called_like_a_script_is_a_name(opened, tiny, tmp_path)
     texts["domains"] = [name] * len(texts["domains"])
     texts["beginnings"]["texts"] = [name] * len(texts["beginnings"]["texts"])
     recording["alarms"] = [{"level": "error", "sentence": name}]
+    recording["completions"] = [
+        {"phase": 1, "path": 0, "prompt": name, "text": text, "seconds": seconds}
+        for text, seconds in ((name, 0), ("later", recording["now"] + 1))
+    ]
     file = tmp_path / "page.html"
     file.write_bytes(whole_page(json.dumps(recording).encode(), json.dumps(texts).encode()))
     page = opened(file.as_uri())
     page.locator(".cell").first.wait_for()
     assert page.locator("#domains th", has_text=name).count() == 1
     assert page.locator(".alarm span").text_content() == name
+    (shown,) = page.locator("#completion-list .completion").all_text_contents()
+    assert shown == f"phase 1, path 0: {name}{name}"
     page.fill("#words", "0")
     page.locator("#seek button").click()
     page.locator(".document blockquote", has_text="<img").wait_for()

@@ -1,6 +1,7 @@
 """The reader on both databases: the same events, and few questions."""
 
 import contextlib
+import dataclasses
 import types
 
 import numpy as np
@@ -12,7 +13,7 @@ from dipaco.control.postgresql import PostgreSQL
 from dipaco.control.sqlite import SQLite
 from dipaco.dashboard.facts import EventRow, RunFacts
 from dipaco.dashboard.reader import Reader, statement
-from dipaco.dashboard.recording import recording_of, state_of, to_json
+from dipaco.dashboard.recording import difference_of, recording_of, state_of, to_json
 from dipaco.dashboard.watcher import Pace
 from dipaco.runs.opening import create_or_open
 from tests.control.conftest import do_one, finished, ledger, place, plan  # noqa: F401
@@ -162,3 +163,37 @@ def test_a_fact_has_no_time_but_that_of_its_event_once_that_is_read(plan):  # no
     arm.fill_times()
     assert arm.step_times[0, arm.module_number["early/0000"]] == 3
     assert np.isnan(arm.step_times[1]).all()
+
+
+def test_texts_are_told_with_the_time_they_were_made_at(ledger, plan):  # noqa: F811
+    plan = dataclasses.replace(plan, samples=True)
+    run = types.SimpleNamespace(plan=plan, ledger=ledger)
+    reader, told, made = Reader(run), [], {}
+    reader.read()
+    while (claim := do_one(ledger, plan)) is not None:
+        names = {kind: len(each) for kind, each in reader.facts.names().items()}
+        difference = difference_of(reader, reader.read(), None, names)
+        assert ("completions" in difference) == (claim.task.kind == "sample")
+        told = difference.get("completions", told)
+        if claim.task.kind == "sample" and claim.task.arm == "modular":
+            made[claim.task.phase] = reader.facts.last_seconds
+    assert list(made) == [1, 2]
+    expected = [
+        (phase, sample.path, sample.prompt, sample.text, made[phase])
+        for phase, fact in zip(made, ledger.facts.samples("modular"), strict=True)
+        for sample in fact.samples
+    ]
+    of = ("phase", "path", "prompt", "text", "seconds")
+    assert [tuple(each[name] for name in of) for each in told] == expected
+    at_once = Reader(run)
+    at_once.read()
+    run.config = TOY
+    assert recording_of(at_once, {})["completions"] == told
+    ledger.rollbacks.go_back("modular", 1, [])
+    assert reader.read().has_gone_back
+    assert {each["phase"] for each in recording_of(reader, {})["completions"]} == {1}
+    assert ("modular", 2) not in reader.facts.sampled
+    ledger.history.prune(0)
+    later = Reader(run)
+    later.read()
+    assert {each["seconds"] for each in recording_of(later, {})["completions"]} == {0.0}

@@ -11,7 +11,9 @@ import pytest
 
 pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
 
-from dipaco.dashboard.watcher import Pace, Watcher
+from dipaco.dashboard import watcher as watcher_module
+from dipaco.dashboard.reader import Change
+from dipaco.dashboard.watcher import Freshness, Pace, Watcher
 from dipaco.runs.opening import reading
 from dipaco.store.address import Address
 from tests.dashboard.conftest import served
@@ -112,3 +114,53 @@ def test_reading_writes_nothing(tiny, copy_of):
         "ledger.sqlite-shm",
         "ledger.sqlite-wal",
     }
+
+
+def test_what_happens_soon_after_a_read_of_the_status_is_not_forgotten():
+    quiet, idle = Change(0, [], {}, set(), set(), False, False), {"is_asked": False}
+    pace = Pace(is_server=True)
+    for change, seconds in (
+        (quiet._replace(outcomes={"error"}, is_new=True), pace.fault_seconds),
+        (quiet._replace(kinds={"report"}, is_new=True), pace.fault_seconds),
+        (quiet._replace(outcomes={"done"}, is_new=True), pace.status_seconds),
+    ):
+        freshness = Freshness(pace)
+        assert freshness.is_due(0, **idle, is_busy=False)
+        freshness.read(0)
+        assert not freshness.is_due(1e9, is_asked=True, is_busy=False)
+        freshness.note(change)
+        assert not freshness.is_due(seconds - 1, **idle, is_busy=False)
+        freshness.note(quiet)
+        assert freshness.is_due(seconds - 1, is_asked=True, is_busy=False)
+        assert freshness.is_due(seconds + 1, **idle, is_busy=False)
+        freshness.read(seconds + 1)
+        freshness.note(quiet)
+        assert not freshness.is_due(1e9, **idle, is_busy=False)
+        assert freshness.is_due(1e9, **idle, is_busy=True)
+
+
+def test_a_page_that_begins_gets_the_status_of_now_and_others_are_not_held_up(
+    half, copy_of, monkeypatch
+):
+    copy, pace, locked = copy_of(half), Pace(is_server=False), []
+    pace.status_seconds = pace.fault_seconds = 1e9
+    watcher = Watcher(Address.of(copy.folder), pace)
+
+    def made(*arguments, _plain=watcher_module.recording_of):
+        loop = threading.Thread(target=watcher.after, args=(0,), daemon=True)  # as the server's
+        loop.start()
+        loop.join(10)
+        locked.append(loop.is_alive())
+        return _plain(*arguments)
+
+    monkeypatch.setattr(watcher_module, "recording_of", made)
+    watcher.start()
+    try:
+        assert json.loads(watcher.recording())["status"]["command"] == "run"
+        with reading(copy.folder) as run:
+            run.ledger.meta.set_command("drain")
+        assert json.loads(watcher.recording())["status"]["command"] == "drain"
+    finally:
+        watcher.stop()
+    assert locked
+    assert not any(locked)

@@ -32,6 +32,7 @@ async function follow() { // for ever
       const document = await (await ask("recording")).json();
       if (document.problem) throw new Error(document.problem);
       begin(document);
+      renewTexts();
       at("problem").textContent = "";
       for await (const {kind, id, data} of eventsOf(await ask(`changes?after=${document.number}`))) {
         if (kind === "stale") break;
@@ -39,6 +40,7 @@ async function follow() { // for ever
         run.document.number = id;
         if (run.isNewest) run.time = run.end;
         draw(true);
+        renewTexts();
       }
     } catch (error) {
       at("problem").textContent = run.document ? `${error.message} What is shown is of ${clockTime(run.end)}; trying again.` : error.message;

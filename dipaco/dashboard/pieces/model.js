@@ -27,6 +27,8 @@ const run = {
   isLive: false, // there is a server that tells what is new
   isNewest: true, // the newest moment is shown, and the next will be
   texts: undefined, // undefined: not asked for; null: there are none
+  textsVersion: undefined, // of those that were asked for last
+  hasShownTexts: false,
 };
 
 function load(document) {
@@ -47,7 +49,7 @@ function findEnd() { run.end = Math.max(run.document.now, run.count ? run.events
 
 function extend(difference) {
   const document = run.document;
-  for (const key of ["now", "origin", "claims", "status", "alarms", "curves", "report", "losses"])
+  for (const key of ["now", "origin", "claims", "status", "alarms", "curves", "report", "losses", "completions"])
     if (difference[key] !== undefined) document[key] = difference[key];
   for (const [kind, names] of Object.entries(difference.names)) document.names[kind].push(...names);
   for (const [name, column] of Object.entries(difference.events)) {

@@ -41,22 +41,36 @@ function drawCompletions() { // facts of the task `sample`, where there are some
   at("completion-list").replaceChildren(...all.slice(-60).reverse().map(({phase, path, prompt, text}) => make("div", {className: "completion", dir: "auto"}, make("span", {className: "soft", textContent: `phase ${phase}, path ${path}: ${prompt}`}), text)));
 }
 
-async function getTexts() { // once
-  if (run.texts !== undefined) return;
-  run.texts = null;
-  const held = at("texts");
+function textsVersion() { // changes when more has been routed or evaluated
+  const {status: {stages}, curves} = run.document;
+  return JSON.stringify([Object.keys(stages).filter(name => name.startsWith("route")), Object.values(curves).map(points => points.length)]);
+}
+
+async function getTexts() { // again when there is more, or where there was nothing
+  const held = at("texts"), version = textsVersion();
+  if (run.texts && (held || run.textsVersion === version)) return;
+  run.textsVersion = version;
+  let texts = null;
   try {
-    run.texts = held ? JSON.parse(held.textContent) : await (await ask("texts")).json();
+    texts = held ? JSON.parse(held.textContent) : await (await ask("texts")).json();
   } catch (error) {
     at("found").textContent = error.message;
+    if (run.textsVersion === version) run.textsVersion = undefined; // tried again with what comes next
+    return;
   }
-  if (run.texts) for (const [key, value] of Object.entries(run.texts)) if (value?.data !== undefined) run.texts[key] = unpack(value);
-  if (run.texts) {
-    run.texts.routings = run.texts.routings.map(({phase, paths}) => ({phase, paths: unpack(paths)}));
-    run.texts.scores = run.texts.scores.map(({phase, documents, losses}) => ({phase, documents: unpack(documents), losses: unpack(losses)}));
-    run.texts.beginnings.documents = unpack(run.texts.beginnings.documents);
+  if (run.textsVersion !== version) return; // a later question is on its way
+  if (texts) {
+    for (const [key, value] of Object.entries(texts)) if (value?.data !== undefined) texts[key] = unpack(value);
+    texts.routings = texts.routings.map(({phase, paths}) => ({phase, paths: unpack(paths)}));
+    texts.scores = texts.scores.map(({phase, documents, losses}) => ({phase, documents: unpack(documents), losses: unpack(losses)}));
+    texts.beginnings.documents = unpack(texts.beginnings.documents);
   }
+  run.texts = texts;
   drawMoves();
+}
+
+function renewTexts() { // of a page that has shown them
+  if (run.hasShownTexts && run.textsVersion !== textsVersion()) getTexts();
 }
 
 function fateOf(number) { // from the table
@@ -117,5 +131,5 @@ async function seek(event) {
 function listenToTexts() {
   at("seek").addEventListener("submit", seek);
   if (at("texts")) getTexts();
-  else new IntersectionObserver((entries, observer) => { if (entries.some(({isIntersecting}) => isIntersecting)) { observer.disconnect(); getTexts(); } }).observe(at("where"));
+  else new IntersectionObserver((entries, observer) => { if (entries.some(({isIntersecting}) => isIntersecting)) { observer.disconnect(); run.hasShownTexts = true; getTexts(); } }).observe(at("where"));
 }

@@ -44,7 +44,12 @@ BEGIN
   IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the claim is lost'; END IF;
   UPDATE tasks SET state = 'done' WHERE id = held_task AND state = 'claimed';
   IF NOT FOUND THEN RAISE unique_violation USING MESSAGE = 'the task is done'; END IF;
-  DELETE FROM claims WHERE task_id = held_task;  -- a backup's that was made meanwhile
+  WITH gone AS (  -- a backup's that was made meanwhile
+    DELETE FROM claims WHERE task_id = held_task RETURNING attempt, worker, begun)
+  INSERT INTO history (task_id, attempt, worker, machine, begun, ended, outcome)
+  SELECT held_task, g.attempt, g.worker, coalesce(w.machine, ''), g.begun,
+         extract(epoch FROM clock_timestamp()), 'superseded'
+  FROM gone g LEFT JOIN workers w ON w.name = g.worker;
   DELETE FROM failures WHERE task_id = held_task;
   DELETE FROM recoveries WHERE task_id = held_task;
 
