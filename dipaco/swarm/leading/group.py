@@ -53,6 +53,7 @@ class SwarmGroup:
         self.departed: dict[str, str] = {}  # member -> why it is gone
         self.banned: dict[str, str] = {}  # session -> why
         self.refusals: dict[str, tuple[str, ...]] = {}  # serial of a credential -> of its sessions
+        self._certificates: dict[str, Certificate] = {}  # of members, also those that left the step
         self.ledger = BlockLedger(-1, 0)
         self.targets: tuple[float, ...] = ()  # of each block, as the leader counts them
         self.losses: dict[int, float] = {}  # block -> loss, as its peer says
@@ -74,6 +75,7 @@ class SwarmGroup:
         self.ledger = BlockLedger(step, self._settings.num_blocks)
         self.losses, self.departed_sum = {}, None
         self._leased, self._failed, self._has_woken = set(), set(), False
+        self._certificates = {name: one.certificate for name, one in self.members.items()}
 
     # --- members -------------------------------------------------------------------------------
 
@@ -81,6 +83,7 @@ class SwarmGroup:
         """A peer joins; blocks that it had under this name before are free again."""
         self._drop(name)
         self.members[name] = GroupMember(name, certificate, join_request)
+        self._certificates[name] = certificate
         self.departed.pop(name, None)
         self._say(f"{name} has joined{kind_of(join_request)}")
 
@@ -122,14 +125,17 @@ class SwarmGroup:
         self.remove(name, reason)
 
     def ban(self, name: str, reason: str) -> None:
-        """Removes a member for its whole session. The third session of a credential locks it."""
+        """Refuses a session for good, also one that has left in this step. The third session of a
+        credential locks it.
+        """
+        is_first = name not in self.banned
         self.banned[name] = reason
-        if (member := self.members.get(name)) is not None:
-            serial = member.certificate.serial
-            reasons = self._on_banned(member.certificate, reason)
+        if is_first and (certificate := self._certificates.get(name)) is not None:
+            serial = certificate.serial
+            reasons = self._on_banned(certificate, reason)
             self.refusals[serial] = reasons or (*self.refusals.get(serial, ()), reason)
             if len(self.refusals[serial]) == MAX_REFUSALS:
-                self._say(f"the credential of {member.certificate.name} is locked")
+                self._say(f"the credential of {certificate.name} is locked")
         self._on_refused(name, reason)
         self.remove(name, f"refused: {reason}")
 
