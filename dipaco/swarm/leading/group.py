@@ -26,6 +26,8 @@ CHECK_SECONDS = 0.1  # between two looks at the members
 ADOPTION_SECONDS = 1.5  # after a change of leader, in which peers bring what they have summed
 DEPARTED_SHOWN = 20
 
+OnBanned = Callable[[Certificate, str, str], tuple[str, ...]]
+
 
 class SwarmGroup:
     """The members, and the ledger of the current step.
@@ -35,8 +37,9 @@ class SwarmGroup:
       settings: of the group.
       say: called with a sentence about what happens.
       on_refused: called with (peer, reason).
-      on_banned: called with (certificate, reason) when a session is refused for good. Returns why
-        sessions of that certificate were refused, this one last.
+      on_banned: called with (certificate, session, reason) when a session is refused for good.
+        Returns why sessions of that certificate were refused, this one among them; nothing where
+        that is not known.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class SwarmGroup:
         settings: GroupSettings,
         say: Callable[[str], None],
         on_refused: Callable[[str, str], None],
-        on_banned: Callable[[Certificate, str], tuple[str, ...]] = lambda certificate, reason: (),
+        on_banned: OnBanned = lambda certificate, session, reason: (),
     ):
         self._name, self._settings = name, settings
         self._say, self._on_refused, self._on_banned = say, on_refused, on_banned
@@ -132,7 +135,7 @@ class SwarmGroup:
         self.banned[name] = reason
         if is_first and (certificate := self._certificates.get(name)) is not None:
             serial = certificate.serial
-            reasons = self._on_banned(certificate, reason)
+            reasons = self._on_banned(certificate, name, reason)
             self.refusals[serial] = reasons or (*self.refusals.get(serial, ()), reason)
             if len(self.refusals[serial]) == MAX_REFUSALS:
                 self._say(f"the credential of {certificate.name} is locked")
