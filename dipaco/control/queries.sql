@@ -798,7 +798,7 @@ UPDATE swarm_credentials SET revoked = 1 WHERE name = :name AND role = 'voluntee
 UPDATE swarm_credentials SET revoked = 1 WHERE serial = :serial;
 
 -- swarm_refusals: why sessions of each credential were refused
-SELECT key, value FROM meta WHERE key LIKE 'swarm_refusals/%' ORDER BY key;
+SELECT key, value FROM meta WHERE key LIKE :keys ORDER BY key;
 
 -- swarm_credentials: those that were issued
 SELECT serial, name, role, not_after, revoked FROM swarm_credentials ORDER BY name, serial;

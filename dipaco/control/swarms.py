@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from dipaco.control.database import Database
 from dipaco.control.retry import retried
 
-REFUSALS = "swarm_refusals"  # with a serial: the value of the run that holds them
+REFUSALS = "swarm_refusals"  # with serial and session: the value of the run that has the reason
 MAX_REFUSALS = 3  # of a credential's sessions, before it is locked
 
 
@@ -60,26 +60,29 @@ class Swarms:
             return self._database.change("revoke_swarm_credentials", name=name)
 
     @retried
-    def refuse(self, serial: str, reason: str) -> tuple[str, ...]:
-        """A session of a credential was refused for good. The `MAX_REFUSALS`th locks the
-        credential. Returns the reasons of all of them.
+    def refuse(self, serial: str, session: str, reason: str) -> tuple[str, ...]:
+        """A session of a credential was refused for good; it counts once. The `MAX_REFUSALS`th
+        locks the credential. Returns the reasons of all of them.
         """
-        key = f"{REFUSALS}/{serial}"
+        key = f"{REFUSALS}/{serial}/{session}"
         with self._database.transaction():
-            row = self._database.one("get_meta", key=key)
-            reasons = [*(json.loads(row[0]) if row is not None else []), reason]
-            self._database.change("change_meta", key=key, value=json.dumps(reasons))
+            self._database.change("remember_meta", key=key, value=reason)
+            reasons = self._refusals(serial)[serial]
             if len(reasons) >= MAX_REFUSALS:
                 self._database.change("lock_swarm_credential", serial=serial)
-        return tuple(reasons)
+        return reasons
 
     @retried
     def refusals(self) -> dict[str, tuple[str, ...]]:
         """Serial of a credential -> why its sessions were refused."""
-        return {
-            key.partition("/")[2]: tuple(json.loads(value))
-            for key, value in self._database.rows("swarm_refusals")
-        }
+        return self._refusals("%")
+
+    def _refusals(self, serial: str) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for key, reason in self._database.rows("swarm_refusals", keys=f"{REFUSALS}/{serial}/%"):
+            of = key.split("/", 2)[1]
+            found[of] = (*found.get(of, ()), reason)
+        return found
 
     def locked(self) -> list[LockedCredential]:
         refusals = self.refusals()

@@ -135,5 +135,23 @@ def test_an_idle_peer_computes_what_it_would_finish_first():
     assert assign(ledger, "ana", speeds, 9.5, 20.0).backup is None  # due at 10
     assert assign(ledger, "ana", speeds, 10.5, 20.0).backup == 0  # overdue
     assert assign(ledger, "new", speeds, 10.5, 20.0).backup == 0  # it is timed by that
-    assert ledger.lease_backup("ana", 0, 99.0)
+    assert ledger.lease_backup("ana", 0, 99.0, seconds_per_block=1.0)
     assert assign(ledger, "bo", speeds | {"bo": 0.1}, 10.5, 20.0).backup is None
+
+
+def test_a_newcomer_is_no_backup_of_another_and_keeps_no_timed_peer_from_a_block():
+    ledger = BlockLedger(0, 2)
+    ledger.lease("new", 1, 99.0, now_seconds=0.0)
+    speeds = {"new": 0.0, "newer": 0.0, "newest": 0.0, "slow": 10.0, "ana": 1.0}
+    ledger.lease("slow", 1, 99.0, now_seconds=0.0, seconds_per_block=10.0)
+    assert assign(ledger, "newer", speeds, 0.5, 20.0).backup == 1
+    assert ledger.lease_backup("newer", 1, 99.0, now_seconds=0.5)
+    assert assign(ledger, "newest", speeds, 0.5, 20.0).backup is None
+    assert not ledger.lease_backup("newest", 1, 99.0, now_seconds=0.5)
+    for block in (0, 1):  # first that of which nothing is known
+        assert assign(ledger, "ana", speeds, 0.5, 20.0).backup == block
+        assert ledger.lease_backup("ana", block, 99.0, now_seconds=0.5, seconds_per_block=1.0)
+    assert not ledger.open_blocks()
+    assert not ledger.finish("newer", 1), "another is its backup now"
+    assert ledger.finish("ana", 1)
+    assert ledger.finish("new", 0)

@@ -45,6 +45,20 @@ def test_the_third_refused_session_locks_a_credential_and_no_other(group):
     group.check_not_locked(other)
 
 
+def test_a_session_that_leaves_before_it_is_refused_counts_once(group):
+    pass_of_eve = issue("eve").certificate
+    request = JoinRequest(version="", address=None, computes=True, holds_state=True)
+    for number in range(3):
+        group.check_not_locked(pass_of_eve)
+        group.add_member(f"eve/{number}", pass_of_eve, request)
+        group.remove(f"eve/{number}", "it has left")
+        for _ in range(2):
+            group.ban(f"eve/{number}", "too large")
+        assert len(group.refusals[pass_of_eve.serial]) == number + 1
+    with pytest.raises(SwarmRefuses, match="locked"):
+        group.check_not_locked(pass_of_eve)
+
+
 NUMBERS = st.floats() | st.sampled_from([float("nan"), float("inf"), -1.0, 0.0, 1e308, 5e-324])
 
 

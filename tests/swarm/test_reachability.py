@@ -2,11 +2,17 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
-from tests.support.swarm_rig import Group, assert_replayed
+from dipaco.runs.version import program_version
+from dipaco.swarm.network.messages import GroupInfo, JoinRequest, RoundPlan, Slice
+from dipaco.swarm.training.reducer import Reducer
+from dipaco.swarm.training.slices import push_slice
+from dipaco.swarm.training.state_holder import StateHolder
+from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
 
 
 def run(scenario):
@@ -65,5 +71,43 @@ def test_a_peer_that_is_not_reached_at_its_address_is_taken_for_a_client():
                 outcome = await group.step()
                 assert {part.reducer for part in outcome.closed.slices} == {group.wire.name}
             assert_replayed(group)
+
+    run(scenario)
+
+
+def test_an_address_where_another_peer_answers_is_not_a_newcomers():
+    async def scenario():
+        async with Group() as group:
+            ana, eve = await wire_of(issue("ana")), await wire_of(issue("eve"))
+            for wire in (ana, eve):
+                StateHolder(wire, None)  # answers when it is dialled back
+            for address, is_reached in ((eve.address, True), (ana.address, False)):
+                body = JoinRequest(
+                    version=program_version(), address=address, computes=True, holds_state=True
+                )
+                info, _ = await eve.ask(
+                    group.wire.address, "join", body, GroupInfo, within_seconds=5.0
+                )
+                assert info.is_reached == is_reached
+            for wire in (ana, eve):
+                await wire.transport.close()
+
+    run(scenario)
+
+
+def test_a_reducer_at_whose_address_another_peer_answers_is_not_reached():
+    """Its sender reports a missing connection: the sum is not at fault."""
+
+    async def scenario():
+        ana, bo = await wire_of(issue("ana")), await wire_of(issue("bo"))
+        part = Slice(start=0, stop=3, reducer="cy/00000000", address=bo.address)
+        plan = RoundPlan(
+            number=1, step=0, senders=(), slices=(part,), codec="none", within_seconds=5.0
+        )
+        vector = np.ones(3, np.float32)
+        with pytest.raises(ConnectionRefusedError, match="another peer"):
+            await push_slice(ana, Reducer(ana.name), plan, part, vector, within_seconds=5.0)
+        for wire in (ana, bo):
+            await wire.transport.close()
 
     run(scenario)

@@ -132,3 +132,10 @@ def test_when_time_is_up_a_reducer_that_does_not_answer_is_at_fault(held):
     _, failed = held.hold(within_seconds=0.2)
     assert failed == {"ana/1": "it took a slice and does not answer"}
     assert held.rounds._unreliable_reducers == {"ana/1"}
+
+
+def test_a_new_term_sets_no_reducer_aside_for_rounds_of_the_last_one(held):
+    held.ends["ana/1"] = None
+    reported(held, ("eve/1", "ana/1"))
+    held.rounds.begin_term()
+    assert not held.rounds._set_aside

@@ -26,6 +26,8 @@ CHECK_SECONDS = 0.1  # between two looks at the members
 ADOPTION_SECONDS = 1.5  # after a change of leader, in which peers bring what they have summed
 DEPARTED_SHOWN = 20
 
+OnBanned = Callable[[Certificate, str, str], tuple[str, ...]]
+
 
 class SwarmGroup:
     """The members, and the ledger of the current step.
@@ -35,8 +37,9 @@ class SwarmGroup:
       settings: of the group.
       say: called with a sentence about what happens.
       on_refused: called with (peer, reason).
-      on_banned: called with (certificate, reason) when a session is refused for good. Returns why
-        sessions of that certificate were refused, this one last.
+      on_banned: called with (certificate, session, reason) when a session is refused for good.
+        Returns why sessions of that certificate were refused, this one among them; nothing where
+        that is not known.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class SwarmGroup:
         settings: GroupSettings,
         say: Callable[[str], None],
         on_refused: Callable[[str, str], None],
-        on_banned: Callable[[Certificate, str], tuple[str, ...]] = lambda certificate, reason: (),
+        on_banned: OnBanned = lambda certificate, session, reason: (),
     ):
         self._name, self._settings = name, settings
         self._say, self._on_refused, self._on_banned = say, on_refused, on_banned
@@ -53,6 +56,7 @@ class SwarmGroup:
         self.departed: dict[str, str] = {}  # member -> why it is gone
         self.banned: dict[str, str] = {}  # session -> why
         self.refusals: dict[str, tuple[str, ...]] = {}  # serial of a credential -> of its sessions
+        self._certificates: dict[str, Certificate] = {}  # of members, also those that left the step
         self.ledger = BlockLedger(-1, 0)
         self.targets: tuple[float, ...] = ()  # of each block, as the leader counts them
         self.losses: dict[int, float] = {}  # block -> loss, as its peer says
@@ -74,6 +78,7 @@ class SwarmGroup:
         self.ledger = BlockLedger(step, self._settings.num_blocks)
         self.losses, self.departed_sum = {}, None
         self._leased, self._failed, self._has_woken = set(), set(), False
+        self._certificates = {name: one.certificate for name, one in self.members.items()}
 
     # --- members -------------------------------------------------------------------------------
 
@@ -81,6 +86,7 @@ class SwarmGroup:
         """A peer joins; blocks that it had under this name before are free again."""
         self._drop(name)
         self.members[name] = GroupMember(name, certificate, join_request)
+        self._certificates[name] = certificate
         self.departed.pop(name, None)
         self._say(f"{name} has joined{kind_of(join_request)}")
 
@@ -122,14 +128,17 @@ class SwarmGroup:
         self.remove(name, reason)
 
     def ban(self, name: str, reason: str) -> None:
-        """Removes a member for its whole session. The third session of a credential locks it."""
+        """Refuses a session for good, also one that has left in this step. The third session of a
+        credential locks it.
+        """
+        is_first = name not in self.banned
         self.banned[name] = reason
-        if (member := self.members.get(name)) is not None:
-            serial = member.certificate.serial
-            reasons = self._on_banned(member.certificate, reason)
+        if is_first and (certificate := self._certificates.get(name)) is not None:
+            serial = certificate.serial
+            reasons = self._on_banned(certificate, name, reason)
             self.refusals[serial] = reasons or (*self.refusals.get(serial, ()), reason)
             if len(self.refusals[serial]) == MAX_REFUSALS:
-                self._say(f"the credential of {member.certificate.name} is locked")
+                self._say(f"the credential of {certificate.name} is locked")
         self._on_refused(name, reason)
         self.remove(name, f"refused: {reason}")
 

@@ -54,7 +54,7 @@ def lease_work(
         return WorkLease(blocks, within)
     if not ledger.open_blocks():
         return WorkLease()
-    soon = max(speeds[name] / 2, MIN_ASK_SECONDS)  # it may be a backup then
+    soon = max(speeds[name] / 2 or MAX_ASK_SECONDS, MIN_ASK_SECONDS)  # it may be a backup then
     return WorkLease(ask_again_seconds=min(soon, MAX_ASK_SECONDS))
 
 

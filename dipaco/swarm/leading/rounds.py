@@ -69,6 +69,8 @@ class Rounds:
         """This backbone leads from now on."""
         self._term, self._count = secrets.randbits(30), 0
         self._accusations.clear()
+        self._set_aside.clear()  # until rounds of the last term
+        self._unreached = set()
 
     def note_unreached(self, round_number: int, sender: str, reducer: str) -> None:
         """A sender says that it has no connection to a reducer of a round."""

@@ -98,17 +98,24 @@ class LeaderService:
         if reason:
             self._on_refused(request.sender, reason)
             raise SwarmRefuses(reason=reason)
-        is_reached = body.address is None or await self._reaches(body.address)
+        is_reached = body.address is None or await self._reaches(body.address, request.sender)
         if not is_reached:
             body = msgspec.structs.replace(body, address=None)
         self._group.add_member(request.sender, request.certificate, body)
         return msgspec.structs.replace(self._group_info(), is_reached=is_reached), b""
 
-    async def _reaches(self, address: str) -> bool:
-        """Dials a newcomer back: what it takes for its address may be that of its own network."""
+    async def _reaches(self, address: str, newcomer: str) -> bool:
+        """Dials a newcomer back: what it takes for its address may be that of its own network, or
+        lead to another peer.
+        """
         try:
             await self._wire.ask(
-                address, "dial_back", DialBackRequest(), Ack, within_seconds=DIAL_BACK_SECONDS
+                address,
+                "dial_back",
+                DialBackRequest(),
+                Ack,
+                within_seconds=DIAL_BACK_SECONDS,
+                recipient=newcomer,
             )
         except (*PEER_ERRORS, BadAddress):
             return False

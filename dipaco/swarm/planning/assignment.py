@@ -4,7 +4,8 @@ A step ends with its last block. So a block goes to a peer only if the others wo
 all that is left sooner; a peer that is too slow for that is *parked* until a step has more left. At
 the end of a step, when no block is free, an idle peer computes as a *backup* what it would finish
 before the block's holder does (MapReduce's backup tasks: Dean and Ghemawat 2004, section 3.6).
-A peer whose speed is not known gets one block, another's if none is free, and is timed by it.
+A peer whose speed is not known gets one block and is timed by it: a free one, else one of a holder
+whose speed is known. (Of two that are not timed it is not known whether either ever ends.)
 """
 
 import math
@@ -70,6 +71,7 @@ def _late_block(ledger: BlockLedger, peer: str, own: float, now: float) -> int |
 
     Of a block that is overdue it is known only how long it has taken: it may take as long again.
     """
+    is_timed = own > 0
 
     def expected(one: OpenBlock) -> float:
         return one.due_seconds if now <= one.due_seconds else now + (now - one.since_seconds)
@@ -77,6 +79,8 @@ def _late_block(ledger: BlockLedger, peer: str, own: float, now: float) -> int |
     late = [
         (expected(one), one.block)
         for one in ledger.open_blocks()
-        if one.holder != peer and expected(one) > now + own
+        if one.holder != peer
+        and expected(one) > now + own
+        and (is_timed or (math.isfinite(one.due_seconds) and not one.has_backup))
     ]
     return max(late, default=(0.0, None))[1]

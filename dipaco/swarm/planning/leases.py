@@ -4,7 +4,8 @@ A step's batch is cut into blocks of neighbouring rows. A block is free, leased 
 deadline, or done by one peer: computed, and held in that peer's sum. The blocks of a peer,
 leased or done, are free again when it goes before the step is closed. A leased block may have a
 *backup*: another peer that computes it as well. The first of the two that finishes has it in its
-sum, and the other's result does not count. Time is any clock in seconds.
+sum, and the other's result does not count. A backup whose speed is not known keeps no other peer
+from being the backup in its place. Time is any clock in seconds.
 """
 
 import dataclasses
@@ -21,12 +22,13 @@ class Lease(NamedTuple):
 
 
 class OpenBlock(NamedTuple):
-    """A block that is leased and not done, and has no backup."""
+    """A block that is leased and not done, and has no backup whose speed is known."""
 
     block: int
     holder: str
     since_seconds: float  # it was leased
     due_seconds: float  # expected to be done; infinite where the holder's speed is not known
+    has_backup: bool = False  # whose speed is not known
 
 
 @dataclasses.dataclass
@@ -87,10 +89,17 @@ class BlockLedger:
         seconds_per_block: float = math.inf,
     ) -> bool:
         """Whether the peer is now the backup of a block. False where the block is free or done, has
-        a backup, or is the peer's own.
+        a backup, or is the peer's own. A peer whose speed is known replaces a backup whose speed is
+        not.
         """
         found = self._blocks[block]
-        if found.holder in (None, peer) or found.is_done or found.backup is not None:
+        if found.holder in (None, peer) or found.is_done:
+            return False
+        if (backup := found.backup) is not None and (
+            backup.holder == peer
+            or math.isfinite(backup.due_seconds)
+            or not math.isfinite(seconds_per_block)
+        ):
             return False
         due = now_seconds + seconds_per_block
         found.backup = _Block(peer, until_seconds, now_seconds, due)
@@ -161,9 +170,17 @@ class BlockLedger:
     def open_blocks(self) -> list[OpenBlock]:
         """Blocks that could get a backup."""
         return [
-            OpenBlock(number, block.holder, block.since_seconds, block.due_seconds)
+            OpenBlock(
+                number,
+                block.holder,
+                block.since_seconds,
+                block.due_seconds,
+                has_backup=block.backup is not None,
+            )
             for number, block in enumerate(self._blocks)
-            if block.holder is not None and not block.is_done and block.backup is None
+            if block.holder is not None
+            and not block.is_done
+            and (block.backup is None or not math.isfinite(block.backup.due_seconds))
         ]
 
     def done_by(self, peer: str) -> tuple[int, ...]:

@@ -74,10 +74,10 @@ class BackboneLedger:
         manned = self._swarms.backbones(arm, path, is_manned=True)
         return (leader := self.leader()) != worker and leader in manned
 
-    def refuse(self, certificate: Certificate, reason: str) -> tuple[str, ...]:
+    def refuse(self, certificate: Certificate, session: str, reason: str) -> tuple[str, ...]:
         """A session was refused: its credential may be used again, at any backbone."""
         with contextlib.suppress(DipacoError):
-            return self._swarms.refuse(certificate.serial, reason)
+            return self._swarms.refuse(certificate.serial, session, reason)
         return ()
 
     def put_status(self, status: dict[str, Any]) -> None:

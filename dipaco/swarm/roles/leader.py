@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dipaco.swarm.leading.group import CHECK_SECONDS, SwarmGroup
+from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
 from dipaco.swarm.leading.past_means import PastMeans
 from dipaco.swarm.leading.published_state import PublishedState, wait_until_set
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.service import LeaderService
-from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import (
     ClosedStep,
     GroupState,
@@ -59,7 +58,7 @@ class Leader:
         refreshing: RefreshSettings | None = None,
         say: Callable[[str], None] = lambda sentence: None,
         on_refused: Callable[[str, str], None] = lambda sender, reason: None,
-        on_banned: Callable[[Certificate, str], tuple[str, ...]] = lambda certificate, reason: (),
+        on_banned: OnBanned = lambda certificate, session, reason: (),
     ):
         assert holder.compute is not None
         self._wire, self._holder, self._compute = wire, holder, holder.compute

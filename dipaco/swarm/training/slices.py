@@ -10,6 +10,7 @@ import numpy as np
 
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.credentials import OTHER_RECIPIENT
 from dipaco.swarm.network.messages import (
     Ack,
     MeanReply,
@@ -64,8 +65,8 @@ async def push_slice(
 
     Raises:
       SwarmRefuses: it does not count.
-      PEER_ERRORS: its reducer does not answer, or, where that is this peer, `BadMessage`: it does
-        not count.
+      PEER_ERRORS: its reducer does not answer, or another peer at its address does; or, where that
+        is this peer, `BadMessage`: it does not count.
     """
     values = vector[part.start : part.stop]
     content = await asyncio.to_thread(codec_of(plan.codec).encode, values)
@@ -86,8 +87,10 @@ async def push_slice(
                 recipient=part.reducer,
             )
             return
-        except SwarmRefuses:
-            raise
+        except SwarmRefuses as error:
+            if error.values["reason"] != OTHER_RECIPIENT:
+                raise
+            raise ConnectionRefusedError("another peer answers at its address") from error
         except PEER_ERRORS:
             if attempt == attempts:
                 raise
