@@ -321,7 +321,8 @@ RETURNING task_id, attempt, worker, begun;
 SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 ORDER BY name;
 
 -- mark_silent: a worker that was silent for a whole lease; until its next heartbeat
-UPDATE workers SET is_silent = 1 WHERE name = :name AND heartbeats = :heartbeats;
+UPDATE workers SET is_silent = 1
+WHERE name = :name AND heartbeats = :heartbeats AND is_silent = 0;
 
 -- note_attempt: how an attempt at a task ended
 INSERT INTO history (task_id, attempt, worker, machine, begun, ended, outcome, reason)

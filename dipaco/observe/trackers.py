@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from dipaco.errors import DipacoError, ExtraMissing
+from dipaco.errors import ExtraMissing
 from dipaco.observe.errors import NoSuchTracker, TrackerRefused
 from dipaco.observe.events import Event
 
@@ -212,7 +212,7 @@ class Trackers:
                 if name not in OPENED:
                     raise NoSuchTracker(tracker=name, known=", ".join(TRACKERS))
                 self._open[name] = OPENED[name](run, board)
-        except DipacoError:
+        except BaseException:
             self._say = lambda _: None  # the error is what there is to say
             self.close()
             raise
@@ -225,6 +225,8 @@ class Trackers:
             except Exception as error:  # each library has its own
                 del self._open[name]
                 self._say(f"warning: {name} gets no more numbers of this run: {error}")
+                with contextlib.suppress(Exception):  # that it failed is said
+                    tracker.close()
 
     def close(self) -> None:
         """Writes what is left."""

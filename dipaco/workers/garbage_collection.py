@@ -11,7 +11,7 @@ from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
 
-PRUNE_EVERY = 500  # tasks
+PRUNE_EVERY = 500  # tasks, and at the end of a run
 
 
 def superseded_partial_snapshots(run: Run, claim: Claim, but: str | None = None) -> list[str]:
@@ -46,9 +46,12 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
         objects.delete(name)
     for name in _superseded_modules(run, claim):
         objects.delete(name)
-    if keep.history is not None and claim.task_id % PRUNE_EVERY == 0:
+    is_last = task.kind == "report"  # nothing is written any more
+    if task.kind == "sample":  # its texts may come after the report
+        is_last = run.ledger.queue.is_finished()
+    if keep.history is not None and (is_last or claim.task_id % PRUNE_EVERY == 0):
         run.ledger.history.prune(keep.history)
-    if task.kind == "report":  # the last task: nothing is written any more
+    if is_last:
         collect_all(run)
 
 

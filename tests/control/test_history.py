@@ -172,3 +172,20 @@ def test_only_the_newest_events_are_kept(ledger, plan):
     assert ledger.history.prune(0) == 2
     do_one(ledger, plan)
     assert [event.outcome for event in ledger.history.after()] == ["done"]
+
+
+def test_numbers_grow_though_all_events_are_deleted(ledger, plan):
+    """Who has read up to one of them asks for higher ones."""
+    do_one(ledger, plan)
+    last = ledger.history.after()[-1].number
+    ledger.history.prune(0)
+    do_one(ledger, plan)
+    assert [event.outcome for event in ledger.history.after(last)] == ["done"]
+
+
+def test_a_worker_falls_silent_once_though_two_saw_it(ledger, told):
+    join(ledger)
+    (beats,) = [count for name, count in ledger._database.rows("heard_workers") if name == "w"]
+    of = {"name": "w", "heartbeats": beats}
+    assert ledger._database.change("mark_silent", **of) == 1
+    assert ledger._database.change("mark_silent", **of) == 0

@@ -140,7 +140,7 @@ def test_a_tracker_that_fails_is_left_out_and_said_once_and_the_others_go_on(run
     with opened(run, *made, say=said.append) as log:
         log.write(TRAINED)
         log.write(LATER)
-    assert bad.done == ["write"]
+    assert bad.done == ["write", "close"]
     assert good.done == last.done == ["write", "write", "close"]
     assert said == [
         "warning: tensorboard gets no more numbers of this run: the server is away",
@@ -149,8 +149,13 @@ def test_a_tracker_that_fails_is_left_out_and_said_once_and_the_others_go_on(run
 
 
 def test_where_one_cannot_begin_those_before_it_are_closed(run, monkeypatch):
-    first = Failing()
-    monkeypatch.setitem(trackers.OPENED, "tensorboard", lambda *_: first)
-    with pytest.raises(NoSuchTracker):
-        opened(run, "tensorboard", "mlflow")
-    assert first.done == ["close"]
+    def fail(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setitem(trackers.OPENED, "trackio", fail)
+    for second, error in (("mlflow", NoSuchTracker), ("trackio", PermissionError)):
+        first = Failing()
+        monkeypatch.setitem(trackers.OPENED, "tensorboard", lambda *_, first=first: first)
+        with pytest.raises(error):
+            opened(run, "tensorboard", second)
+        assert first.done == ["close"]

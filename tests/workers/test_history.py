@@ -25,8 +25,25 @@ def test_old_events_are_deleted_now_and_then(half, copy_of, monkeypatch, keep, l
         assert run.ledger.history.after() == expected
 
 
-def test_not_at_every_task():
+@pytest.mark.parametrize("kind", ["evaluate", "sample", "report"])
+def test_not_at_every_task_but_at_the_end_of_a_run(half, copy_of, kind):
+    """However few tasks it has; a text that is made while others are waited for ends nothing."""
     assert PRUNE_EVERY > 100
+    with reading(copy_of(half).folder) as run:
+        events = run.ledger.history.after()
+        retention = dataclasses.replace(run.config.retention, history=1)
+        run.config = dataclasses.replace(run.config, retention=retention)
+        collect_after(run, Claim(Task(kind, "modular", "", 1), 7, 1, "w"), [])
+        assert run.ledger.history.after() == (events[-1:] if kind == "report" else events)
+
+
+def test_the_last_text_ends_a_run_that_has_its_report(tiny, copy_of):
+    with reading(copy_of(tiny).folder) as run:
+        events = run.ledger.history.after()
+        retention = dataclasses.replace(run.config.retention, history=1)
+        run.config = dataclasses.replace(run.config, retention=retention)
+        collect_after(run, Claim(Task("sample", "modular", "", 2), 7, 1, "w"), [])
+        assert run.ledger.history.after() == events[-1:]
 
 
 def test_fewer_events_than_none_is_no_setting():

@@ -5,7 +5,7 @@
 ALTER TABLE claims ADD COLUMN begun REAL;  -- seconds of the wall clock; NULL: not recorded
 
 CREATE TABLE history (
-  id       INTEGER PRIMARY KEY,
+  id       INTEGER PRIMARY KEY AUTOINCREMENT,  -- no number twice, though rows are deleted
   task_id  INTEGER,  -- NULL: of a worker, or of the run
   attempt  INTEGER,
   worker   TEXT NOT NULL DEFAULT '',
