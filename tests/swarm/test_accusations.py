@@ -2,7 +2,7 @@
 
 import pytest
 
-from dipaco.swarm.planning.accusations import NOT_FINITE, Accusations
+from dipaco.swarm.planning.accusations import NOT_FINITE, TOO_LARGE, Accusations
 
 SENDERS = ("ana/1", "bo/1", "cy/1")
 
@@ -33,9 +33,11 @@ def test_reducers_of_two_holders_are_believed_also_of_two_rounds(judge):
     assert found.in_doubt == {"eve/1"}
 
 
-def test_a_nan_that_most_senders_have_is_the_models(judge):
+@pytest.mark.parametrize("why", [NOT_FINITE, f"the gradient is 50 {TOO_LARGE}"])
+def test_a_nan_or_a_size_that_most_senders_have_is_the_models(judge, why):
     for reducer in ("back/1", "di/1", "eve/1"):
-        found = judge({reducer: {"ana/1": NOT_FINITE, "bo/1": NOT_FINITE}})
+        found = judge({reducer: {"ana/1": why, "bo/1": why}})
         assert set(found.left_out) == {"ana/1", "bo/1"}
         assert not found.at_fault
-    assert judge({"back/1": {"ana/1": NOT_FINITE}}).at_fault == {"ana/1"}
+    assert judge({"back/1": {"ana/1": why}}).at_fault == {"ana/1"}
+    assert judge({"back/1": {"ana/1": "2 bytes", "bo/1": "2 bytes"}}).at_fault == {"ana/1", "bo/1"}

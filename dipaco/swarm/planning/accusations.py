@@ -2,14 +2,15 @@
 
 What the leader's own reducer refuses is certain. The word of one other reducer is not: the sender
 is left out of the round, and that reducer adds up nothing for a while, so that another one sees the
-sender's next sum. Reducers of two holders that refuse the same session are believed. A NaN that
-most senders have comes from the model, not from them.
+sender's next sum. Reducers of two holders that refuse the same session are believed. A NaN, or
+a size, that most senders have comes from the model, not from them.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 NOT_FINITE = "the gradient holds a NaN or an infinity"
+TOO_LARGE = "times as large as the group's"  # how such a reason ends
 
 
 class Judgement(NamedTuple):
@@ -52,11 +53,10 @@ class Accusations:
         at_fault: set[str] = set()
         alone: set[tuple[str, str]] = set()
         for reducer, reasons in refused.items():
-            num_not_finite = sum(reason == NOT_FINITE for reason in reasons.values())
-            is_shared = 2 * num_not_finite > len(senders)
+            is_shared = 2 * sum(map(_may_be_the_models, reasons.values())) > len(senders)
             for sender, reason in reasons.items():
                 left_out.setdefault(sender, reason)
-                counts = not (is_shared and reason == NOT_FINITE)
+                counts = not (is_shared and _may_be_the_models(reason))
                 if reducer != self._own:
                     alone.add((reducer, sender))
                 if reducer == self._own and counts:
@@ -69,3 +69,8 @@ class Accusations:
                         at_fault.add(sender)
         in_doubt = {reducer for reducer, sender in alone if sender not in at_fault}
         return Judgement(left_out, frozenset(at_fault), frozenset(in_doubt))
+
+
+def _may_be_the_models(reason: str) -> bool:
+    """Whether honest senders have such a gradient where the model diverges."""
+    return reason == NOT_FINITE or reason.endswith(TOO_LARGE)

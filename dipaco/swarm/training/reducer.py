@@ -18,7 +18,7 @@ import numpy as np
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import RoundPlan, is_same_term
-from dipaco.swarm.planning.accusations import NOT_FINITE
+from dipaco.swarm.planning.accusations import NOT_FINITE, TOO_LARGE
 
 MAX_TIMES = 30.0  # the group's root mean square per target, before a part is refused
 REMEMBERED = 32  # rounds
@@ -126,7 +126,7 @@ class Reducer:
         oversized = oversized_sums(scale, targets_of, list(self._usual))
         for name, times in oversized.items():
             del total.parts[name]
-            problem = f"the gradient is {times:.0f} times as large as the group's"
+            problem = f"the gradient is {times:.0f} {TOO_LARGE}"
             self._refuse(total, name, problem)
         if oversized:
             return
