@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from dipaco.serving.errors import GrammarFailed
 
@@ -96,11 +95,12 @@ class Grammars:
 
         text, size, end = self.vocabulary
         if end is None:  # an end beside the model's tokens: else token 0 would be taken for it
-            library = Tokenizer.from_str(text)
-            library.add_special_tokens([NO_END])
-            text, end = library.to_str(), library.token_to_id(NO_END)
-            assert end is not None
-            size = max(size, end + 1)
+            document = json.loads(text)
+            flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+            document["added_tokens"].append(
+                {"id": size, "content": NO_END, "special": True, **flags}
+            )
+            text, end, size = json.dumps(document), size, size + 1
         return LLTokenizer(text, n_vocab=size, eos_token=end, slices=LLTokenizer.json_slices())
 
 
