@@ -26,6 +26,7 @@ from tests.workers.test_recovery import (  # noqa: F401
     digests_of,
     finish,
     undisturbed,
+    undisturbed_of,
     work_until_claimed,
 )
 
