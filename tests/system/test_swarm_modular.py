@@ -91,6 +91,10 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
     volunteers = [start_session(backbone, credential, True, stop) for credential in credentials]
     try:
         leading = worker_of(run, "back", phase_runner=backbone.run_phase, kinds=("train",))
+        deadline = time.monotonic() + 60  # until the backbone has volunteers, any worker trains it
+        while not run.ledger.swarms.backbones(MODULAR, PATH, is_manned=True):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         finish(run, worker_of(run, "plain"), leading)
         assert {newest.phase for newest in run.ledger.progress.newest_phases()} == {
             CONFIG.phases - 1
