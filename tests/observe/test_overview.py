@@ -138,16 +138,18 @@ def test_workers_take_the_room_that_is_left_and_all_are_counted(height, workers,
     assert sum("55555555" in line for line in shown) == grids
 
 
+def detailed():
+    """What `details` asks for beside an overview."""
+    return (
+        status_of()
+        | {"stages_done": [], "stages": {}, "outside_bounds": "", "swarms": []}
+        | {"locked_credentials": [], "command": "run", "bytes": {}, "stored": None}
+        | {"quorum": None, "rollbacks": [], "goodput": {"worker_seconds": 0}, "refusals": []}
+    )
+
+
 def test_details_show_the_newest_of_many_evaluations():
-    status = status_of() | {
-        "stages_done": [],
-        "stages": {},
-        "outside_bounds": "",
-        "swarms": [],
-        "locked_credentials": [],
-    }
-    status |= {"command": "run", "bytes": {}, "stored": None, "quorum": None, "rollbacks": []}
-    status |= {"goodput": {"worker_seconds": 0}, "refusals": [], "samples": []}
+    status = detailed() | {"samples": []}
     evaluations = [{"phase": phase, "perplexity": 20.0} for phase in range(1, 401)]
     status["arms"]["modular"]["evaluations"] = evaluations
     status["arms"]["modular"]["paths"] = {}
@@ -159,15 +161,7 @@ def test_details_show_the_newest_of_many_evaluations():
 
 
 def test_details_show_texts_on_one_line_each_and_only_where_there_are_some():
-    status = status_of() | {
-        "stages_done": [],
-        "stages": {},
-        "outside_bounds": "",
-        "swarms": [],
-        "locked_credentials": [],
-    }
-    status |= {"command": "run", "bytes": {}, "stored": None, "quorum": None, "rollbacks": []}
-    status |= {"goodput": {"worker_seconds": 0}, "refusals": []}
+    status = detailed()
     text = {"domain": "law", "path": 3, "prompt": "In the", "text": "begin\nning\x1b[2J"}
     shown = list(details(status | {"samples": [text | {"arm": "modular", "phase": 2}]}))
     assert "  law, path 3: In the | begin ning [2J" in shown
