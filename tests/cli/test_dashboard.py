@@ -25,6 +25,7 @@ def test_a_run_is_written_to_one_file(tiny, tmp_path, capsys):
 
 
 def test_a_wrong_port_or_key_file_is_said_before_anything_is_served(tiny, tmp_path, capsys):
+    pytest.importorskip("starlette", reason="the server needs the `serve` extra")
     run = ["dashboard", "--run", str(tiny.folder)]
     assert main([*run, "--port", "70000"]) == 2
     assert "--port" in capsys.readouterr().err
