@@ -86,7 +86,7 @@ Orderings, by the paired difference over seeds:
 def ordering_lines(table: SweepTable) -> list[str]:
     """Pairs of rows, the better one first: resolved differences, then unresolved ones, then some
     with too few common seeds for an interval; each group with the largest first. Then rows that are
-    equal.
+    equal, of which only the first is compared with others.
     """
 
     def line(ordering: Ordering, sign: str) -> str:
@@ -97,7 +97,13 @@ def ordering_lines(table: SweepTable) -> list[str]:
         difference = f"{ordering.difference:.2f}{spread}{documents}"
         return f"{ordering.better} {sign} {ordering.worse} by {difference}"
 
-    different = [ordering for ordering in table.orderings if not ordering.is_equal]
+    equal_rows = _equal_rows(table)
+    repeated = {name for names in equal_rows for name in names[1:]}
+    different = [
+        ordering
+        for ordering in table.orderings
+        if not ordering.is_equal and not {ordering.better, ordering.worse} & repeated
+    ]
     ranked = sorted(different, key=lambda ordering: -ordering.difference)
     several = [ordering for ordering in ranked if ordering.spread is not None]
     few = [ordering for ordering in ranked if ordering.spread is None]
@@ -110,7 +116,7 @@ def ordering_lines(table: SweepTable) -> list[str]:
     if len(few) > MOST_OF_FEW_SEEDS:
         more = len(few) - MOST_OF_FEW_SEEDS
         lines.append(f"not resolved, of fewer than {LEAST_SEEDS} seeds: {more} more, in table.json")
-    return lines + [f"equal under every seed: {' = '.join(names)}" for names in _equal_rows(table)]
+    return lines + [f"equal under every seed: {' = '.join(names)}" for names in equal_rows]
 
 
 def _equal_rows(table: SweepTable) -> list[list[str]]:
