@@ -79,7 +79,7 @@ def test_typing_highlights_the_path_and_continuing_streams_the_text(page, servic
     assert text.startswith(prompts[3])
     assert len(text) > len(prompts[3])
     assert page.locator(".count").text_content() == "12"
-    assert page.locator(".end").text_content() == "length"
+    assert page.locator(".end").text_content() == "the limit"
     assert int(page.locator(".rate").text_content()) > 0
     assert page.locator("#problem").text_content() == ""
 

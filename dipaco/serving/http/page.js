@@ -3,6 +3,7 @@
 import {drawLine, drawLevels, light, showPaths, showScores} from "./picture.js";
 
 const at = id => document.getElementById(id);
+const ENDS = {length: "the limit", stop: "the text itself"}; // finish_reason, in words
 let models = []; // entries of /v1/models, the routed one first
 let paths = []; // of the first model
 let routed = null; // the latest answer of /v1/route
@@ -159,7 +160,7 @@ async function write(sheet, request, prompt, signal) {
         first ??= now;
         text.data += choice.text;
         count += choice.logprobs?.tokens.length ?? 1;
-        if (choice.finish_reason) of("end").textContent = choice.finish_reason;
+        if (choice.finish_reason) of("end").textContent = ENDS[choice.finish_reason] ?? choice.finish_reason;
       } else if (event.usage) count = event.usage.completion_tokens;
       if (first !== null) of("first").textContent = `${Math.round(first - started)} ms`;
       of("count").textContent = count;
