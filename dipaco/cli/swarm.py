@@ -6,20 +6,21 @@
   dipaco swarm join ADDRESS --token FILE              lend this machine; Ctrl-C leaves cleanly
   dipaco swarm aux ADDRESS --token FILE               lend bandwidth: adds up, computes nothing
 
+  dipaco swarm join ADDRESS --token FILE --threads 2 --between 22:00-07:00
+
 `start` is a worker of the run that has the group take the steps of one path, and needs no
 accelerator. Start two, and either may die. `dipaco status --run RUN` shows the group.
 """
 
 import argparse
-import asyncio
 import functools
 import importlib.util
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dipaco.cli import swarm_join
 from dipaco.cli.errors import NoSuchCredential, PathNeeded, TransportMismatch
 from dipaco.cli.options import (
     DAY_SECONDS,
@@ -43,7 +44,6 @@ say = functools.partial(print, flush=True)
 HELP = "train a path by volunteers' machines: start, token, revoke, join, aux"
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 BACKBONE_DAYS = 3650.0
-MIN_MEGABITS, MAX_MEGABITS = 0.1, 1e6
 OWN_PREFIX = "backbone-"  # with the path: the names on the credentials of backbones
 
 
@@ -103,20 +103,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     revoke.add_argument("name", metavar="NAME")
     add_run(revoke)
 
-    for name, does in (
-        ("join", "lend this machine to a swarm; Ctrl-C leaves cleanly"),
-        ("aux", "lend this machine's bandwidth: it adds up gradients and computes none"),
-    ):
-        joining = verb(name, does)
-        joining.add_argument("address", metavar="ADDRESS", help="as `swarm start` printed it")
-        joining.add_argument("--token", type=Path, required=True, metavar="FILE")
-        joining.add_argument(
-            "--megabits", type=float, metavar="N", help="at most, in each direction"
-        )
-        if name == "join":
-            joining.add_argument(
-                "--client", action="store_true", help="behind a firewall: only dial out"
-            )
+    swarm_join.add_arguments(
+        verb("join", "lend this machine to a swarm; Ctrl-C leaves cleanly"), computes=True
+    )
+    swarm_join.add_arguments(
+        verb("aux", "lend this machine's bandwidth: it adds up gradients and computes none"),
+        computes=False,
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -124,8 +117,8 @@ def run(options: argparse.Namespace) -> int:
         "start": _start,
         "token": _token,
         "revoke": _revoke,
-        "join": _join,
-        "aux": _join,
+        "join": swarm_join.run,
+        "aux": swarm_join.run,
     }
     if importlib.util.find_spec("cryptography") is None:
         raise ExtraMissing(feature="`dipaco swarm`", package="cryptography", extra="swarm")
@@ -306,47 +299,3 @@ def _allow(opened: "Run", credential: "Credential") -> None:
     opened.ledger.swarms.issue(
         certificate.serial, certificate.name, certificate.role, certificate.not_after
     )
-
-
-# --- at volunteers -------------------------------------------------------------------------------
-
-
-def _join(options: argparse.Namespace) -> int:
-    from dipaco.runs.allocator import keep_freed_memory
-
-    keep_freed_memory()
-
-    from dipaco.swarm.network.credentials import load_credential
-
-    check_between("--megabits", options.megabits, MIN_MEGABITS, MAX_MEGABITS)
-    credential = load_credential(options.token)
-    if options.swarm_verb == "join":
-        from dipaco.caches import cache_folder
-        from dipaco.runs.programs import use_compilation_cache
-
-        use_compilation_cache(cache_folder() / "compiled")
-
-    from dipaco.swarm.roles.session import SessionConfig, run_session
-
-    session = SessionConfig(
-        address=options.address,
-        computes=options.swarm_verb == "join",
-        listens=not getattr(options, "client", False),
-        bytes_per_second=options.megabits * 125_000.0 if options.megabits else None,
-    )
-    asyncio.run(_until_asked_to_leave(lambda stop: run_session(session, credential, stop, say)))
-    return 0
-
-
-async def _until_asked_to_leave(turn: Callable[[asyncio.Event], Any]) -> None:
-    """Ctrl-C and SIGTERM ask to leave in order; a second Ctrl-C does not wait."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def ask_to_leave() -> None:
-        say("leaving: what was computed goes to the leader. Ctrl-C again leaves at once")
-        stop.set()
-        loop.remove_signal_handler(signal.SIGINT)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ask_to_leave)
-    await turn(stop)

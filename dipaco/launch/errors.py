@@ -7,6 +7,10 @@ class TooFewDevices(DipacoError):
     """The workers need {asked} devices here, and {there} of kind {kind} are visible. Ask for fewer: `--devices-per-worker`, `--workers`."""
 
 
+class NoSuchDevice(DipacoError):
+    """`{device}` is asked for, and {there} GPUs are visible here. `--device cpu` computes without one; `CUDA_VISIBLE_DEVICES` may hide some."""
+
+
 class NoCluster(DipacoError):
     """There is no Ray cluster at `{address}`: {problem}. Start one (`ray start --head`), or give `--address HOST:PORT`; `--address local` starts one on this machine."""
 

@@ -12,6 +12,7 @@ from dipaco.runs.opening import create_or_open, reading
 from dipaco.runs.rules import Rules, record_of
 from tests.support.tiny_run import TOY, TOY_FILE
 
+JOIN = ("join", "tcp://127.0.0.1:1", "--token", "X")
 START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
 
 
@@ -26,7 +27,13 @@ START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
         ((*START, "--set", "inner.absent_tokens=masked"), "`inner.absent_tokens` is masked"),
         (("join", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "0"), "`--megabits` is 0.0."),
         (("aux", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "nan"), "`--megabits` is nan."),
-        (("join", "tcp://127.0.0.1:1", "--token", "X"), "X cannot be read"),
+        ((*JOIN, "--threads", "0"), "`--threads` is 0. Expected 1 to "),
+        ((*JOIN, "--threads", "99999"), "`--threads` is 99999. Expected 1 to "),
+        ((*JOIN, "--between", "night"), "`--between` is 'night'. Expected two different times"),
+        ((*JOIN, "--between", "22:00-24:00"), "`--between` is '22:00-24:00'."),
+        ((*JOIN, "--between", "07:60-22:00"), "`--between` is '07:60-22:00'."),
+        ((*JOIN, "--between", "07:00-07:00"), "`--between` is '07:00-07:00'."),
+        (JOIN, "X cannot be read"),
     ],
 )
 def test_wrong_values_are_refused_and_nothing_is_begun(words, says, tmp_path, monkeypatch, capsys):

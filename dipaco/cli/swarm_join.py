@@ -1,0 +1,95 @@
+"""`dipaco swarm join` and `aux`: what a volunteer types, and what of a machine it lends."""
+
+import argparse
+import asyncio
+import functools
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from dipaco.cli.options import check_between
+
+say = functools.partial(print, flush=True)
+
+MIN_MEGABITS, MAX_MEGABITS = 0.1, 1e6
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, computes: bool) -> None:
+    """Those of `join`, which computes, or of `aux`, which only adds up."""
+    parser.add_argument("address", metavar="ADDRESS", help="as `swarm start` printed it")
+    parser.add_argument("--token", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--megabits", type=float, metavar="N", help="at most, in each direction")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="processors that it may use (default: all)"
+    )
+    parser.add_argument(
+        "--between",
+        metavar="HH:MM-HH:MM",
+        help="hours of every day in which this machine is lent, as in 22:00-07:00",
+    )
+    if computes:
+        parser.add_argument(
+            "--device", metavar="DEVICE", help="cpu, gpu, or one of several: gpu:1 (default: best)"
+        )
+        parser.add_argument(
+            "--client", action="store_true", help="behind a firewall: only dial out"
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    computes = options.swarm_verb == "join"
+    from dipaco.launch.lending import lend_device, lend_processors
+
+    check_between("--megabits", options.megabits, MIN_MEGABITS, MAX_MEGABITS)
+    if options.threads is not None:
+        lend_processors(options.threads)  # before any library starts a thread
+
+    from dipaco.runs.allocator import keep_freed_memory
+
+    keep_freed_memory()
+
+    from dipaco.swarm.network.credentials import load_credential
+    from dipaco.swarm.roles.hours import Hours, within_hours
+
+    hours = Hours.parse(options.between) if options.between else None
+    credential = load_credential(options.token)
+    if computes:
+        if options.device is not None:
+            lend_device(options.device)
+
+        from dipaco.caches import cache_folder
+        from dipaco.runs.programs import use_compilation_cache
+
+        use_compilation_cache(cache_folder() / "compiled")
+
+    from dipaco.swarm.roles.session import SessionConfig, run_session
+
+    config = SessionConfig(
+        address=options.address,
+        computes=computes,
+        listens=not getattr(options, "client", False),
+        bytes_per_second=options.megabits * 125_000.0 if options.megabits else None,
+    )
+
+    def session(stop: asyncio.Event) -> Awaitable[None]:
+        return run_session(config, credential, stop, say)
+
+    def turn(stop: asyncio.Event) -> Awaitable[None]:
+        return session(stop) if hours is None else within_hours(hours, session, stop, say)
+
+    asyncio.run(_until_asked_to_leave(turn))
+    return 0
+
+
+async def _until_asked_to_leave(turn: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Ctrl-C and SIGTERM ask to leave in order; a second Ctrl-C does not wait."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def ask_to_leave() -> None:
+        say("leaving: what was computed goes to the leader. Ctrl-C again leaves at once")
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ask_to_leave)
+    await turn(stop)

@@ -1,0 +1,103 @@
+"""A machine is lent in some hours of the day: sessions begin and end with them."""
+
+import asyncio
+from datetime import datetime, timedelta
+
+import pytest
+
+from dipaco.swarm.roles import hours as hours_module
+from dipaco.swarm.roles.hours import Hours, within_hours
+
+EVENING = datetime(2030, 5, 1, 21, 58)
+
+
+@pytest.mark.parametrize(
+    ("text", "in_them", "out_of_them"),
+    [
+        ("22:00-07:00", ("22:00", "23:59", "00:00", "06:59"), ("07:00", "12:00", "21:59")),
+        ("9:30-17:00", ("09:30", "16:59"), ("09:29", "17:00", "00:00")),
+    ],
+)
+def test_hours_may_go_over_midnight(text, in_them, out_of_them):
+    hours = Hours.parse(text)
+    for time in (*in_them, *out_of_them):
+        assert hours.hold(datetime.strptime(time, "%H:%M")) == (time in in_them), time
+
+
+class Evening:
+    """A clock that a minute passes on whenever it is looked at."""
+
+    def __init__(self):
+        self.now = EVENING
+
+    def __call__(self):
+        self.now += timedelta(minutes=1)
+        return self.now
+
+
+def lend(monkeypatch, session, text="22:00-22:05", stop_at=None):
+    """What was said, and the times of sessions."""
+    monkeypatch.setattr(hours_module, "LOOK_SECONDS", 0.001)
+    clock, said, times = Evening(), [], []
+
+    async def scenario():
+        stop = asyncio.Event()
+
+        async def recorded(leave):
+            times.append(("begins", clock.now))
+            await session(leave)
+            times.append(("ends", clock.now))
+
+        def now():
+            if stop_at is not None and clock.now >= stop_at:
+                stop.set()
+            return clock()
+
+        await asyncio.wait_for(
+            within_hours(Hours.parse(text), recorded, stop, said.append, now), 60
+        )
+
+    asyncio.run(scenario())
+    return said, times
+
+
+def test_a_session_begins_and_ends_with_its_hours_every_day(monkeypatch):
+    third_day = EVENING + timedelta(days=2, minutes=-30)
+    said, times = lend(monkeypatch, lambda leave: leave.wait(), stop_at=third_day)
+    assert [what for what, _ in times] == ["begins", "ends"] * 2
+    for (_, begin), (_, end), day in ((*times[:2], 1), (*times[2:], 2)):
+        assert begin.day == end.day == day
+        assert begin.hour == end.hour == 22
+        assert begin.minute <= 1
+        assert 5 <= end.minute <= 8
+    assert said[0] == "waiting until 22:00; Ctrl-C leaves"
+    assert "its hours are over" in said[1]
+
+
+def test_asked_to_leave_it_ends_its_session_first(monkeypatch):
+    left = []
+
+    async def session(leave):
+        await leave.wait()
+        await asyncio.sleep(0.01)  # what was computed goes to the leader
+        left.append(True)
+
+    _, times = lend(monkeypatch, session, stop_at=EVENING + timedelta(minutes=4))
+    assert left == [True]
+    assert [what for what, _ in times] == ["begins", "ends"]
+
+
+def test_where_the_run_is_over_nothing_is_waited_for(monkeypatch):
+    async def session(leave):
+        await asyncio.sleep(0)
+
+    _, times = lend(monkeypatch, session)
+    assert [what for what, _ in times] == ["begins", "ends"]
+
+
+def test_an_error_of_a_session_is_not_swallowed(monkeypatch):
+    async def session(leave):
+        raise ConnectionRefusedError("no leader")
+
+    with pytest.raises(ConnectionRefusedError):
+        lend(monkeypatch, session)
