@@ -22,9 +22,19 @@ ROW_SETTINGS = (
 
 def is_diloco(config: RunConfig) -> bool:
     """Whether several paths share every part, and are averaged at outer steps."""
+    return config.num_paths > 1 and _shares_all(config) and not config.outer.synchronous
+
+
+def is_one_model(config: RunConfig) -> bool:
+    """Whether all paths have the same parameters. Where they stop early, each is released as it was
+    at its own best.
+    """
+    return config.num_paths == 1 or (_shares_all(config) and not config.inner.hold_out)
+
+
+def _shares_all(config: RunConfig) -> bool:
     owning = [level for level in config.topology.levels if level.parts]
-    all_is_shared = all(level.experts == SHARED for level in owning)
-    return config.num_paths > 1 and all_is_shared and not config.outer.synchronous
+    return all(level.experts == SHARED for level in owning)
 
 
 def differing_groups(one: RunConfig, other: RunConfig) -> list[str]:

@@ -19,7 +19,7 @@ from dipaco.evaluation.style import DILOCO
 from dipaco.evaluation.tables import ReportRow
 from dipaco.model.config import part_names
 from dipaco.sweeps.bootstrap import Drawn, Spread, interval_over_documents
-from dipaco.sweeps.notes import is_diloco, num_differing, table_notes
+from dipaco.sweeps.notes import is_diloco, is_one_model, num_differing, table_notes
 from dipaco.sweeps.pairing import are_equal, paired_difference
 from dipaco.sweeps.trials import Trial
 from dipaco.topology import SHARED
@@ -110,8 +110,8 @@ def make_table(
         for trial in (t for t in trials if t.row == row and t in results):
             for result in results[trial]:
                 name = _name(row, result.name)
-                if configs[row].num_paths == 1 and name != row and "/" not in name:
-                    continue  # one path is its own best path
+                if is_one_model(configs[row]) and name != row and "/" not in name:
+                    continue  # however a document is routed, it is predicted by the same parameters
                 values.setdefault(name, {})[trial.seed] = result
                 if not OTHERWISE.search(result.name):
                     main[name] = row
