@@ -188,7 +188,9 @@ def test_a_setting_is_explained_with_its_type_default_value_and_sentence(capsys)
         f"inner.steps = 7 a whole number; default 150 {ALL['inner.steps'].sentence}"
     )
     said = explained(capsys, "--explain", "outer.codec")
-    assert said.startswith("outer.codec = none one of none, bfloat16, int8; default none How")
+    assert said.startswith(
+        "outer.codec = none one of none, bfloat16, int8, int4, sparse2; default none How"
+    )
 
 
 def test_a_group_is_explained_and_so_is_everything(capsys):

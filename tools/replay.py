@@ -26,7 +26,7 @@ from dipaco.algorithm import variants
 from dipaco.config import MODULAR
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates
-from dipaco.outer.compress import codec
+from dipaco.outer.compress import codec_of
 from dipaco.runs.opening import reading
 from dipaco.runs.run import Run
 from dipaco.topology import ModuleId
@@ -120,7 +120,7 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         documents(0),
         phases=arm.phases,
         outer=run.config.outer,
-        codec=codec(run.config.outer.codec),
+        codec=codec_of(run.config.outer),
         take_part=arm.paths_in,
         takes=takes if arm.has_quorum else None,
         alternate=lambda phase, _: documents(phase),

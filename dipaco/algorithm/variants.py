@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 from dipaco.algorithm.algorithm1 import Modules, TrainPath
-from dipaco.outer.compress import PLAIN, Codec, encode_rows
+from dipaco.outer.codecs.contract import Codec
+from dipaco.outer.compress import PLAIN, encode_rows
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
 from dipaco.outer.own_step import OuterRule
@@ -28,6 +29,7 @@ from dipaco.outer.vocabulary import (
     row_shares,
     row_weights_in_step,
     sent_rows,
+    take_rows,
 )
 from dipaco.topology import ModuleId, Topology, assemble, dissect
 
@@ -123,7 +125,8 @@ def train(
                 sent_V = None if counts_PV is None else sent_rows(counts_PV, index)
                 encoded = encode_rows(codec, gradient, residual.get((path, module)), sent_V)
                 residual[path, module] = encoded.residual
-                decoded = codec.decode(encoded.message)
+                sent = gradient if sent_V is None else take_rows(gradient, sent_V)
+                decoded = codec.decode(encoded.message, sent)
                 if sent_V is not None:
                     decoded = put_rows(decoded, sent_V)
                 waiting[module][phase, path] = WaitingContribution(

@@ -7,9 +7,10 @@ from typing import Literal, get_args
 from dipaco.errors import BadSetting
 
 VocabularyRows = Literal["documents", "holders"]  # vocabulary.py
-CodecName = Literal["none", "bfloat16", "int8"]  # compress.py
+CodecName = Literal["none", "bfloat16", "int8", "int4", "sparse2"]  # codecs/
 VOCABULARY_ROWS = get_args(VocabularyRows)
 CODECS = get_args(CodecName)
+MOST_PLACES = 1024  # of sparse2, in 4,096 values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,14 @@ class OuterSettings:
     """Whether all directions of a matrix's mean outer gradient move it as far (Iso-C, arXiv
     2502.04959; not in the paper)."""
     codec: CodecName = "none"
-    """How contributions travel: `none` = as float32; `bfloat16` and `int8` take a half and a
-    quarter of the bytes, with error feedback."""
+    """How contributions travel: `none` = as float32; `bfloat16`, `int8` and `int4` take a half, a
+    quarter and an eighth of the bytes, `sparse2` a hundredth, with error feedback."""
+    sparse_places: int = 64
+    """Of 4,096 values, how many `sparse2` sends, the largest: with 64 a value takes 0.22 bits, with
+    128 0.44."""
+    residual_decay: float = 0.95
+    """Share of what `sparse2` did not send that a path adds to its next contribution (SparseLoCo,
+    arXiv 2508.15706)."""
     path_share: float = 1.0
     """Path sampling (DiPaCo section 3): share of the paths that take part in a phase, drawn by seed
     and phase; weights and fan-in count only these."""
@@ -72,6 +79,25 @@ class OuterSettings:
         if self.codec not in CODECS:
             expected = f"one of {', '.join(CODECS)}"
             raise BadSetting(name="outer.codec", value=self.codec, expected=expected)
+        if not 1 <= self.sparse_places <= MOST_PLACES:
+            raise BadSetting(
+                name="outer.sparse_places",
+                value=self.sparse_places,
+                expected=f"1 to {MOST_PLACES}; with more, int4 takes fewer bits",
+            )
+        if not 0 <= self.residual_decay <= 1:
+            raise BadSetting(
+                name="outer.residual_decay",
+                value=self.residual_decay,
+                expected="0 to 1 (all of it is sent later)",
+            )
+        if self.codec == "sparse2" and self.momentum > 0:
+            raise BadSetting(
+                name="outer.momentum",
+                value=self.momentum,
+                expected="0 beside `outer.codec=sparse2`, with `outer.learning_rate=1.0`: what is "
+                "not sent at once is momentum already",
+            )
         if not 0 < self.path_share <= 1:
             raise BadSetting(
                 name="outer.path_share",

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dipaco.control.plan import Arm
-from dipaco.outer.compress import codec
+from dipaco.outer.compress import codec_of
 from dipaco.outer.vocabulary import sent_rows
 from dipaco.runs.run import Run
 from dipaco.topology import ModuleId
@@ -13,7 +13,7 @@ def bytes_left_out(run: Run, arm: Arm) -> int:
     """Bytes of the rows that the contributions of a finished arm do not hold, by the bits that the
     codec takes for a value. 0 where rows are averaged by documents.
     """
-    row_bytes = run.config.model.d_model * codec(run.config.outer.codec).bits_per_value / 8
+    leaf_bits = codec_of(run.config.outer).leaf_bits
     known: dict[tuple[ModuleId, int, tuple[int, ...]], int] = {}  # rows, of all paths of a phase
 
     def rows_left_out(module: ModuleId, phase: int) -> int:
@@ -33,9 +33,13 @@ def bytes_left_out(run: Run, arm: Arm) -> int:
 
     if not (arm.is_averaged and run.config.outer.vocabulary_rows == "holders"):
         return 0
-    rows = sum(
-        rows_left_out(module, phase) * len({"embed", "head"} & set(arm.topology.parts_of(module)))
-        for phase in range(arm.phases)
-        for module in arm.topology.modules
-    )
-    return round(rows * row_bytes)
+    d_model = run.config.model.d_model
+    bits = 0
+    for module in arm.topology.modules:
+        rows = sum(rows_left_out(module, phase) for phase in range(arm.phases))
+        owned = set(arm.topology.parts_of(module))
+        if rows and "embed" in owned:
+            bits += leaf_bits("embed.table", (rows, d_model))
+        if rows and "head" in owned:
+            bits += leaf_bits("head.kernel", (d_model, rows))
+    return round(bits / 8)

@@ -15,7 +15,7 @@ from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim
 from dipaco.data.pipeline import Batches
 from dipaco.inner.state import PathState
-from dipaco.outer.compress import codec
+from dipaco.outer.compress import codec_of
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import load_snapshot
@@ -88,7 +88,7 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
 
 def has_residual(run: Run, arm: Arm) -> bool:
     """Whether the paths of an arm carry what the codec loses of their contributions."""
-    return arm.is_averaged and codec(run.config.outer.codec).is_lossy
+    return arm.is_averaged and codec_of(run.config.outer).is_lossy
 
 
 def _load_partial_snapshot(

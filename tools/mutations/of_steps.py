@@ -77,8 +77,8 @@ MUTANTS = (
     Mutant(
         name="error-feedback-dropped",
         file="dipaco/outer/compress.py",
-        old="    wanted = gradient if residual is None else _each(np.add, gradient, residual)\n",
-        new="    wanted = gradient\n",
+        old="        wanted = _each(lambda new, old: new + kept * old, gradient, residual)\n",
+        new="        pass\n",
         breaks="what a codec loses is added to the path's next contribution",
         tests=("tests/outer/test_compress.py",),
     ),

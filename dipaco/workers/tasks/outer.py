@@ -19,7 +19,7 @@ from dipaco import trees
 from dipaco.control.facts import StoredModule
 from dipaco.control.tasks import Claim, Contribution, Fact, GradientStats, ModuleReady, Task
 from dipaco.model.config import VOCABULARY_AXIS
-from dipaco.outer.compress import Codec, codec
+from dipaco.outer.compress import codec_of
 from dipaco.outer.correlation import lag_cosine
 from dipaco.outer.errors import BadEncoding, NotFinite
 from dipaco.outer.gradient import (
@@ -79,7 +79,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     try:
         mean, norms = _weighted_mean(run, contributions, weights, like)
     except NotFinite:
-        _find_culprit(run, contributions, codec(settings.codec))
+        _find_culprit(run, contributions, weights, like)
         raise
     # Mapped only now: while adding, memory holds the sum, a contribution and the next.
     before = map_tree(run.objects, stored.parameters)
@@ -244,13 +244,25 @@ def _norm(mean: Mapping[str, Any], *, without_rows: bool) -> float:
     return math.sqrt(sum(float(np.vdot(leaf, leaf)) for leaf in kept))
 
 
-def _find_culprit(run: Run, contributions: list[Contribution], codec: Codec) -> None:
+def _find_culprit(
+    run: Run,
+    contributions: list[Contribution],
+    weights: list[ContributionWeights],
+    like: Mapping[str, Any],
+) -> None:
     """Raises `ContributionRefused` for the first contribution that is not finite."""
-    for contribution in contributions:
-        gradient = codec.decode(map_tree(run.objects, contribution.message))
+    codec = codec_of(run.config.outer)
+    for contribution, (_, _, sent_V) in zip(contributions, weights, strict=True):
+        message = map_tree(run.objects, contribution.message)
+        gradient = codec.decode(message, _sent(like, sent_V))
         for name, leaf in trees.flatten(gradient):
             if not np.isfinite(leaf).all():
                 _refuse(contribution, f"`{name}` holds a NaN or an infinity.")
+
+
+def _sent(like: Mapping[str, Any], sent_V: np.ndarray | None) -> Mapping[str, Any]:
+    """What a contribution holds of a module like this."""
+    return like if sent_V is None else trees.outline(take_rows(like, sent_V))
 
 
 def _refuse(contribution: Contribution, reason: str) -> NoReturn:
@@ -268,7 +280,7 @@ def _weighted_mean(
     """The weighted mean of the contributions in the order given, each read once; and the norm of
     each.
     """
-    decode = codec(run.config.outer.codec).decode
+    decode = codec_of(run.config.outer).decode
 
     # A function, so that a contribution is freed before the one after the next is read.
     def add(
@@ -277,12 +289,13 @@ def _weighted_mean(
         message: Any,
         weights: ContributionWeights,
     ) -> ContributionNorm:
+        sent_V = weights.sent_V
+        expected = _sent(like, sent_V)
         try:
-            gradient = decode(message)
+            gradient = decode(message, expected)
         except BadEncoding as error:
             _refuse(contribution, str(error))
-        sent_V = weights.sent_V
-        difference = trees.difference(like if sent_V is None else take_rows(like, sent_V), gradient)
+        difference = trees.difference(expected, gradient)
         if difference is not None:
             _refuse(contribution, f"Its {difference}.")
         whole = gradient if sent_V is None else put_rows(gradient, sent_V)

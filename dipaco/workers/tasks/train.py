@@ -20,7 +20,7 @@ from dipaco.inner.phase_runner import PhaseRunner, PhaseWork
 from dipaco.inner.stacked import unstack
 from dipaco.inner.state import PathState
 from dipaco.inner.step import Batch
-from dipaco.outer.compress import EncodedContribution, codec, encode_rows
+from dipaco.outer.compress import EncodedContribution, codec_of, encode_rows
 from dipaco.outer.gradient import outer_gradient
 from dipaco.outer.vocabulary import sent_rows
 from dipaco.receipt import Receipt
@@ -334,9 +334,8 @@ def _encoded(
     sent_V = None
     if counts_PV is not None:
         sent_V = sent_rows(counts_PV, start.arm.paths_through(module, phase).index(path))
-    return encode_rows(
-        codec(run.config.outer.codec), outer_gradient(before, after), of_module, sent_V
-    )
+    codec = codec_of(run.config.outer)
+    return encode_rows(codec, outer_gradient(before, after), of_module, sent_V)
 
 
 def _snapshot_name(run: Run, start: PhaseStart) -> str:

@@ -1,0 +1,51 @@
+"""What a codec is, and the tag that names its messages."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dipaco import trees
+from dipaco.outer.errors import BadEncoding
+
+Tree = Mapping[str, Any]
+VERSION = 1  # of every message format but "none"
+
+
+class Codec(NamedTuple):
+    """How contributions travel.
+
+    `encode` turns a float32 tree into a message. `decode` takes a message and a tree like the one
+    that was encoded, in names and shapes (`trees.outline`), and returns a float32 tree; it raises
+    `BadEncoding` for what `encode` cannot have made, before it takes memory for its values.
+    """
+
+    name: str
+    encode: Callable[[Tree], Tree]
+    decode: Callable[[Tree, Tree], Tree]
+    leaf_bits: Callable[[str, tuple[int, ...]], int]  # (name, shape) -> bits of it in a message
+    is_lossy: bool = True
+    residual_decay: float = 1.0  # share of a residual that is added to the next contribution
+
+    @property
+    def bits_per_value(self) -> float:
+        """Of a large matrix."""
+        return self.leaf_bits("", (LARGE, LARGE)) / LARGE**2
+
+
+LARGE = 1 << 13
+
+
+def tagged(name: str, leaves: Mapping[str, np.ndarray]) -> Tree:
+    """A message: the leaves below one key, `int8-1`."""
+    return {f"{name}-{VERSION}": trees.unflatten(leaves)}
+
+
+def untagged(name: str, message: Tree) -> Tree:
+    """The message without its tag. Raises `BadEncoding`."""
+    expected = f"{name}-{VERSION}"
+    if list(message) != [expected] or not isinstance(message[expected], Mapping):
+        found = ", ".join(list(message)[:3]) or "nothing"
+        problem = f"it begins with {found}, and messages of this run with {expected}"
+        raise BadEncoding(problem=problem)
+    return message[expected]
