@@ -8,8 +8,10 @@ from dipaco.errors import BadSetting
 
 VocabularyRows = Literal["documents", "holders"]  # vocabulary.py
 CodecName = Literal["none", "bfloat16", "int8"]  # compress.py
+Fetch = Literal["cheapest", "whole"]  # workers/fetching.py
 VOCABULARY_ROWS = get_args(VocabularyRows)
 CODECS = get_args(CodecName)
+FETCHES = get_args(Fetch)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,10 @@ class OuterSettings:
     codec: CodecName = "none"
     """How contributions travel: `none` = as float32; `bfloat16` and `int8` take a half and a
     quarter of the bytes, with error feedback."""
+    fetch: Fetch = "cheapest"
+    """How a machine gets a module from a bucket after its outer step: `whole`, or, if that is
+    `cheapest`, as the contributions of the other paths, from which it computes the step itself, to
+    the same bits. Changes no result."""
     path_share: float = 1.0
     """Path sampling (DiPaCo section 3): share of the paths that take part in a phase, drawn by seed
     and phase; weights and fan-in count only these."""
@@ -72,6 +78,9 @@ class OuterSettings:
         if self.codec not in CODECS:
             expected = f"one of {', '.join(CODECS)}"
             raise BadSetting(name="outer.codec", value=self.codec, expected=expected)
+        if self.fetch not in FETCHES:
+            expected = f"one of {', '.join(FETCHES)}"
+            raise BadSetting(name="outer.fetch", value=self.fetch, expected=expected)
         if not 0 < self.path_share <= 1:
             raise BadSetting(
                 name="outer.path_share",
