@@ -20,8 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-import xxhash
-
 from dipaco.files import (
     file_digest,
     flush,

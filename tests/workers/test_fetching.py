@@ -8,15 +8,13 @@ import random
 
 import pytest
 import replay
-from support.memory_bucket import Machine, work
+from support.memory_bucket import Machines
 
 from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.topology import Topology
 from dipaco.workers import fetching
 from tests.workers.conftest import CONFIG, SHARINGS
-
-OF_PATHS = ("train", "check", "label", "score")
 
 
 def config_with(sharing="2x2", *, fetch="cheapest", phases=3, early=0.0, keep=2, **outer):
@@ -30,30 +28,6 @@ def config_with(sharing="2x2", *, fetch="cheapest", phases=3, early=0.0, keep=2,
         retention=dataclasses.replace(CONFIG.retention, contributions=keep),
         evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=phases),
     )
-
-
-class Machines:
-    """A machine for each path, and one for everything else."""
-
-    def __init__(self, run, folder):
-        self.run, self.content, self._folder = run, {}, folder
-        self.of_path = {path: self.new(f"path-{path}") for path in range(run.config.num_paths)}
-        self.executor = self.new("executor")
-
-    def new(self, name):
-        return Machine(self.run, self._folder / name, self.content)
-
-    def __call__(self, task):
-        is_of_path = task.kind in OF_PATHS and task.arm == MODULAR
-        return self.of_path[task.path] if is_of_path else self.executor
-
-    def down(self, kind):
-        return sum(machine.bucket.down[kind] for machine in self.of_path.values())
-
-    def at_phase(self, phase):
-        """Whether all modules have reached it."""
-        modules = set(self.run.config.topology.modules)
-        return lambda: self.run.ledger.facts.modules_at(MODULAR, phase) == modules
 
 
 @pytest.fixture
@@ -95,7 +69,7 @@ def test_every_module_has_the_bits_of_algorithm_1_and_paths_fetch_as_many_bytes_
 ):
     config = config_with(**settings)
     on = machines(config)
-    work(on.run, on, until=on.at_phase(config.phases))
+    on.work_until(config.phases)
     assert replay.differences(on.executor.run) == []
     recorded = trained_rows(on.run)
     if config.inner.hold_out == 0:  # else `check` reads modules as well
@@ -110,10 +84,10 @@ def test_every_module_has_the_bits_of_algorithm_1_and_paths_fetch_as_many_bytes_
 
 def test_a_path_fetches_the_messages_of_the_others_and_no_module_after_its_first_phase(machines):
     on = machines(config_with())
-    work(on.run, on, until=on.at_phase(1))
+    on.work_until(1)
     before = {kind: on.down(kind) for kind in ("modules", "outer_states", "contributions")}
     assert before["contributions"] == before["outer_states"] == 0
-    work(on.run, on, until=on.at_phase(3))
+    on.work_until(3)
     assert on.down("modules") == before["modules"]
     assert on.down("outer_states") == 0
     facts = on.run.ledger.facts
@@ -128,7 +102,7 @@ def test_a_path_fetches_the_messages_of_the_others_and_no_module_after_its_first
 
 def test_with_whole_every_module_is_fetched_whole(machines):
     on = machines(config_with(fetch="whole"))
-    work(on.run, on, until=on.at_phase(3))
+    on.work_until(3)
     assert on.down("contributions") == 0
     for (path, phase), num_bytes in trained_rows(on.run).items():
         assert num_bytes == whole_bytes(on.run, path, phase)
@@ -140,7 +114,7 @@ def test_a_step_with_late_contributions_is_computed_as_it_was_taken(machines):
     dice = lambda task: (  # noqa: E731
         task.kind == "train" and task.arm == MODULAR and random.Random(str(task)).random() < 0.4
     )
-    work(on.run, on, until=on.at_phase(3), is_late=dice)
+    on.work_until(3, is_late=dice)
     assert on.run.ledger.quorums.late(MODULAR)
     assert replay.differences(on.executor.run) == []
     assert on.down("contributions")
@@ -151,12 +125,12 @@ def test_a_newcomer_fetches_whole_and_then_the_outer_state_if_that_pays(
     machines, phases, fetches_state
 ):
     on = machines(config_with(phases=phases))
-    work(on.run, on, until=on.at_phase(1))
+    on.work_until(1)
     on.of_path[0] = newcomer = on.new("newcomer")
-    work(on.run, on, until=on.at_phase(2))
+    on.work_until(2)
     down = newcomer.bucket.down
     assert (down["modules"], down["contributions"]) == (whole_bytes(on.run, 0, 1), 0)
-    work(on.run, on, until=on.at_phase(phases))
+    on.work_until(phases)
     assert bool(down["contributions"]) == bool(down["outer_states"]) == fetches_state
     later = () if fetches_state else range(2, phases)
     assert down["modules"] == sum(whole_bytes(on.run, 0, phase) for phase in (1, *later))
@@ -168,7 +142,7 @@ def test_what_cannot_be_computed_is_fetched_whole_and_that_is_said(
     machines, damage, caplog, monkeypatch
 ):
     on = machines(config_with())
-    work(on.run, on, until=on.at_phase(1))
+    on.work_until(1)
     messages = [name for name in on.content if name.startswith("objects/messages")]
     if damage == "message gone":
         for name in messages:
@@ -187,7 +161,7 @@ def test_what_cannot_be_computed_is_fetched_whole_and_that_is_said(
 
         monkeypatch.setattr(fetching, "stepped_module", other_bits)
     with caplog.at_level(logging.WARNING, "dipaco"):
-        work(on.run, on, until=on.at_phase(3))
+        on.work_until(3)
     said = [record.message for record in caplog.records if "is fetched whole" in record.message]
     assert said
     if damage == "another machine's bits":  # those of each machine are other bits once

@@ -5,11 +5,11 @@ The machines are folders of one process, and do one task after another; facts ar
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from dipaco.control.tasks import Claim, Task
+from dipaco.config import MODULAR
+from dipaco.control.tasks import OF_A_PATH, Claim, Task
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.cache import FileCache
@@ -102,6 +102,45 @@ class Machine:
         collect_after(run, claim, [])
 
 
+class Machines:
+    """A machine for each path of the modular arm, and one for everything else.
+
+    Args:
+      run: whose machines they are.
+      folder: of their folders.
+    """
+
+    def __init__(self, run: Run, folder: Path):
+        self.run, self.content, self._folder = run, dict[str, bytes](), folder
+        self.of_path = {path: self.new(f"path-{path}") for path in range(run.config.num_paths)}
+        self.executor = self.new("executor")
+
+    def new(self, name: str) -> Machine:
+        return Machine(self.run, self._folder / name, self.content)
+
+    def machine_of(self, task: Task) -> Machine:
+        is_of_path = task.kind in OF_A_PATH and task.arm == MODULAR
+        return self.of_path[task.path] if is_of_path else self.executor
+
+    def down(self, kind: str) -> int:
+        """Bytes of a kind that the paths' machines have fetched."""
+        return sum(machine.bucket.down[kind] for machine in self.of_path.values())
+
+    def up(self, kind: str) -> int:
+        """Bytes of a kind that they have sent."""
+        return sum(machine.bucket.up[kind] for machine in self.of_path.values())
+
+    def work_until(self, phase: int, is_late: Callable[[Task], bool] = lambda task: False) -> None:
+        """Works until all modules have reached a phase."""
+        modules, facts = set(self.run.config.topology.modules), self.run.ledger.facts
+        work(
+            self.run,
+            self.machine_of,
+            until=lambda: facts.modules_at(MODULAR, phase) == modules,
+            is_late=is_late,
+        )
+
+
 def work(
     run: Run,
     machine_of: Callable[[Task], Machine],
@@ -124,8 +163,3 @@ def work(
             continue
         claim = claim or held.pop(0)
         machine_of(claim.task).do(claim)
-
-
-def total(counts: Iterable[Counter[str]]) -> dict[str, Any]:
-    """The sum of counts by kind."""
-    return dict(sum(counts, Counter()))
