@@ -7,6 +7,8 @@ result must be, bit for bit, that of a run in which nothing happened.
         on a PostgreSQL and an S3 store that are started here, and fail as well
     python tools/storm.py --minutes 1 --quorum 0.5 --grace-seconds 1
         modules step while a path is late; compared with `algorithm/variants.py`, see below
+    python tools/storm.py --minutes 1 --codec int8 --database postgresql --store s3
+        machines fetch modules as contributions, and compute the steps themselves
     python tools/storm.py --only "SIGKILL,contribution: NaN"
 
 First the fault-free run, by as many workers; then the same run again in the storm. Faults come in
@@ -63,7 +65,7 @@ def main() -> None:
         file = write_config(
             at.folder / "config.py", experts=options.experts, phases=options.phases,
             steps=options.steps, width=options.width, quorum=options.quorum,
-            grace_seconds=options.grace_seconds,
+            grace_seconds=options.grace_seconds, codec=options.codec,
         )  # fmt: skip
         print(run_both(options, file, at))
 
@@ -114,6 +116,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=32, help="d_model")
     parser.add_argument("--quorum", type=float, default=1.0, help="outer.quorum")
     parser.add_argument("--grace-seconds", type=float, default=1.0, help="outer.grace_seconds")
+    parser.add_argument(
+        "--codec", default="none",
+        help="outer.codec; with few bits, machines fetch modules of a bucket as contributions",
+    )  # fmt: skip
     parser.add_argument(
         "--replay", action="store_true",
         help="compare with Algorithm 1 in one process instead of a fault-free run; always so with "

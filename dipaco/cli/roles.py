@@ -52,6 +52,12 @@ class RoleVerb:
         )
         if self._name == "worker":
             add_hosts(parser)
+            parser.add_argument(
+                "--no-outer-steps",
+                action="store_true",
+                help="leave outer steps to executors and other workers: each sends a module whole, "
+                "which takes long behind a slow link",
+            )
 
     def run(self, options: argparse.Namespace) -> int:
         from dipaco.runs.allocator import keep_freed_memory
@@ -72,6 +78,8 @@ class RoleVerb:
         )
         host_options.check()
         check_lease(options.lease_seconds)
+        leaves_steps = given.get("no_outer_steps", False)
+        kinds = [kind for kind in self._kinds if not (leaves_steps and kind == "outer")]
         name = name_of(options.name)
         run = open_run(options.run, options.database)  # raises before a lock file is made
         is_synchronous = any(arm.is_synchronous for arm in run.plan.arms)
@@ -93,7 +101,7 @@ class RoleVerb:
                     run,
                     name,
                     callbacks,
-                    kinds=self._kinds,
+                    kinds=kinds,
                     lease_seconds=options.lease_seconds,
                     hosts=hosts,
                 )

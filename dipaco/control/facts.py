@@ -81,6 +81,11 @@ class Facts:
             raise NotAvailable(what=f"module {module} of `{arm}` at phase {phase}")
         return StoredModule(Receipt(*row[:3]), Receipt(*row[3:6]) if row[3] else None)
 
+    def has_module(self, arm: str, module: ModuleId, phase: int) -> bool:
+        """Whether a module has reached a phase."""
+        row = self._database.one("get_module", arm=arm, module=str(module), phase=phase)
+        return row is not None
+
     def receipts_at(self, arm: str, phase: int) -> dict[ModuleId, Receipt]:
         """Parameters of all modules of an arm at the start of a phase."""
         rows = self._database.rows("modules_at", arm=arm, phase=phase)

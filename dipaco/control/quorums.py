@@ -101,6 +101,11 @@ class Quorums:
         except KeyTaken as error:  # by the worker that holds the step now
             raise ClaimLost(task=task) from error
 
+    def of_step(self, arm: str, module: ModuleId, step: int) -> list[TakenContribution]:
+        """What a step has taken, in the order of its sum."""
+        rows = self._database.rows("taken", arm=arm, module=str(module), step=step)
+        return [TakenContribution(*row) for row in rows]
+
     def taken(self, arm: str) -> dict[tuple[ModuleId, int], list[TakenContribution]]:
         """(module, step) -> contributions in the order of the sum, for every step of an arm."""
         return self._by_step("all_taken", arm)

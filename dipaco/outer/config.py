@@ -8,8 +8,10 @@ from dipaco.errors import BadSetting
 
 VocabularyRows = Literal["documents", "holders"]  # vocabulary.py
 CodecName = Literal["none", "bfloat16", "int8", "int4", "sparse2"]  # codecs/
+Fetch = Literal["cheapest", "whole"]  # workers/fetching.py
 VOCABULARY_ROWS = get_args(VocabularyRows)
 CODECS = get_args(CodecName)
+FETCHES = get_args(Fetch)
 MOST_PLACES = 1024  # of sparse2, in 4,096 values
 
 
@@ -44,6 +46,10 @@ class OuterSettings:
     residual_decay: float = 0.95
     """Share of what `sparse2` did not send that a path adds to its next contribution (SparseLoCo,
     arXiv 2508.15706)."""
+    fetch: Fetch = "cheapest"
+    """How a machine gets a module from a bucket after its outer step: `whole`, or, if that is
+    `cheapest`, as the contributions of the other paths, from which it computes the step itself, to
+    the same bits. Changes no result."""
     path_share: float = 1.0
     """Path sampling (DiPaCo section 3): share of the paths that take part in a phase, drawn by seed
     and phase; weights and fan-in count only these."""
@@ -98,6 +104,9 @@ class OuterSettings:
                 expected="0 beside `outer.codec=sparse2`, with `outer.learning_rate=1.0`: what is "
                 "not sent at once is momentum already",
             )
+        if self.fetch not in FETCHES:
+            expected = f"one of {', '.join(FETCHES)}"
+            raise BadSetting(name="outer.fetch", value=self.fetch, expected=expected)
         if not 0 < self.path_share <= 1:
             raise BadSetting(
                 name="outer.path_share",

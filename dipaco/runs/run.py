@@ -60,6 +60,7 @@ class Run:
         self.database_location = database_location
         self.ledger = ledger
         self.objects = address.objects()
+        self.computes_modules = True  # until a step that was computed here has other bits
         self._shard_tokens: dict[str, TokenReader] = {}  # open for reading, the oldest first
         self._routers: dict[str, Router] = {}  # by digest
         self._imported_rules: dict[str, Any] = {}  # by kind

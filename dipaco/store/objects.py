@@ -9,20 +9,16 @@ or damaged in it is fetched again.
 
 import collections
 import contextlib
-import fcntl
 import functools
 import json
 import logging
 import mmap
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Container, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
-
-import xxhash
 
 from dipaco.files import (
     file_digest,
@@ -37,6 +33,7 @@ from dipaco.files import (
 from dipaco.receipt import Receipt
 from dipaco.store.cache import FileCache
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.store.fetch_lock import fetch_lock
 from dipaco.store.layout import (
     CONTRIBUTIONS,
     SNAPSHOTS,
@@ -56,7 +53,6 @@ from dipaco.store.verification import (
     receipt_of,
 )
 
-FETCH_LOCK_SECONDS = 60.0  # the longest wait for another process that fetches the same object
 FRESH_SECONDS = 3600.0  # a partial file may be in use; longer than any wait for a bucket
 TRANSFERS_AT_ONCE = 8
 
@@ -92,6 +88,26 @@ class Objects:
             receipt = Receipt(f"objects/{kind}/{digest}.{suffix}", digest, num_bytes)
             self._put(receipt, temporary)
         return receipt
+
+    def has(self, receipt: Receipt) -> bool:
+        """Whether an object of this name and size is in the folder; a read checks its bytes too."""
+        file = self.place_of(receipt.name)
+        self._used(file)  # it is about to be read
+        try:
+            return file.stat().st_size == receipt.num_bytes
+        except FileNotFoundError:
+            return False
+
+    def keep(self, receipt: Receipt, write_file: Callable[[Path], object]) -> bool:
+        """Puts what was computed here into the folder, in the place of a fetch, if it has the
+        digest of an object that the bucket has. False: it has not, and nothing was kept.
+        """
+        with self._partial() as temporary, translate_os_errors(temporary):
+            write_file(temporary)
+            if file_digest(temporary) != receipt.digest:
+                return False
+            self._place_fetched(temporary, self.place_of(receipt.name))
+        return True
 
     def place_of(self, name: str) -> Path:
         """Where an object is, or is to be, in the folder. Every name passes here or `delete`.
@@ -287,31 +303,13 @@ class Objects:
     def _fetch(self, remote: Remote, receipt: Receipt) -> None:
         """Fetches an object, unless another process on this machine has done so meanwhile."""
         final = self.place_of(receipt.name)
-        with self._fetch_lock(receipt.name):
+        with fetch_lock(self.root, receipt.name):
             with contextlib.suppress(ObjectMissing, ObjectDamaged):
                 return check_file(final, receipt)
             with self._partial() as temporary, translate_os_errors(temporary):
                 remote.fetch(receipt, remote_name(receipt), temporary)
                 self._place_fetched(temporary, final)
         return None
-
-    @contextlib.contextmanager
-    def _fetch_lock(self, name: str) -> Generator[None]:
-        """Lets one process of this machine at a time fetch an object. One that has waited for
-        `FETCH_LOCK_SECONDS` goes on without the lock: its holder may be suspended.
-        """
-        file = self.root / "turns" / xxhash.xxh3_64_hexdigest(name.encode())[:2]
-        with translate_os_errors(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            stream = file.open("a")
-        deadline = time.monotonic() + FETCH_LOCK_SECONDS
-        with stream:
-            while time.monotonic() < deadline:
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                time.sleep(0.02)
-            yield
 
     def _fetch_folder(self, remote: Remote, name: str) -> None:
         content, url = remote.read(f"{name}/{DIGESTS}"), remote.url_of(name)

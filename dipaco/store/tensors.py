@@ -10,7 +10,7 @@ copy at all for `map_tree` (256 MB, in the page cache).
 import json
 import math
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -28,10 +28,22 @@ PIECE_VALUES = 1 << 16
 
 def save_tree(objects: Objects, kind: str, tree: Mapping[str, Any]) -> Receipt:
     """Writes a nested mapping of arrays; equal trees give equal objects."""
+    return objects.write(kind, "safetensors", _writer(tree))
+
+
+def keep_tree(objects: Objects, receipt: Receipt, tree: Mapping[str, Any]) -> bool:
+    """Keeps a tree that was computed here in the place of one that was saved, if their bytes are
+    the same. False: they are not.
+    """
+    return objects.keep(receipt, _writer(tree))
+
+
+def _writer(tree: Mapping[str, Any]) -> Callable[[Path], None]:
+    """Writes a tree into a file."""
     from safetensors.numpy import save_file
 
     leaves = {name: np.asarray(leaf, order="C") for name, leaf in trees.flatten(tree)}
-    return objects.write(kind, "safetensors", lambda file: save_file(leaves, file))
+    return lambda file: save_file(leaves, file)
 
 
 def load_tree(objects: Objects, receipt: Receipt) -> dict[str, Any]:
@@ -82,12 +94,20 @@ def read_pieces(objects: Objects, receipt: Receipt) -> Iterator[tuple[str, int, 
 
 def save_state(objects: Objects, state: Mapping[str, Any]) -> Receipt:
     """Writes an optimiser's state: per part, any tree that JAX knows."""
-    leaves = {
+    return save_tree(objects, "states", _leaves_of_state(state))
+
+
+def keep_state(objects: Objects, receipt: Receipt, state: Mapping[str, Any]) -> bool:
+    """As `keep_tree`, of an optimiser's state."""
+    return keep_tree(objects, receipt, _leaves_of_state(state))
+
+
+def _leaves_of_state(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {
         f"{part}.{i}": np.asarray(leaf)
         for part, tree in state.items()
         for i, leaf in enumerate(jax.tree.leaves(tree))
     }
-    return save_tree(objects, "states", leaves)
 
 
 def load_state(objects: Objects, receipt: Receipt, like: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,10 @@ class ContributionMissing(DipacoError):
     """Path {path} has not contributed to {module} at phase {phase} yet."""
 
 
+class ModuleDiffers(DipacoError):
+    """The outer step of {module} to phase {phase}, computed here from its contributions, gave other bits than are recorded. This process fetches modules whole from now on."""
+
+
 class SnapshotOfOtherData(DipacoError):
     """The snapshot of path {path} of `{arm}` belongs to other data than this run has now.
     Its corpus or shards were changed after it began: restore them, or start a new run folder.

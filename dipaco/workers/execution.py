@@ -11,6 +11,7 @@ from dipaco.errors import ClaimLost, DipacoError
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import Callbacks, NullCallbacks
+from dipaco.workers.fetching import bring_module
 from dipaco.workers.hosts import SINGLE_HOST, Hosts, decode_claim, encode_claim
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.tasks.check import check_path
@@ -63,12 +64,17 @@ def execute(
             return train_with_runner(run, claim, phase_runner, on_step, should_stop)
         return train(run, claim, on_step, _stop_decided_by_first(should_stop, hosts), hosts)
 
+    def step_of_module() -> list[Fact]:
+        task = claim.task
+        bring_module(run, task.arm, task.module, task.phase, with_outer_state=True)
+        return step_module(run, claim)
+
     kinds: dict[str, Callable[[], list[Fact]]] = {
         "prepare": lambda: prepare_corpus(run, claim, callbacks.prepare_progressed),
         "pretrain": train_path,
         "route": lambda: hosts.run_on_all(lambda: route(run, claim, is_first=hosts.is_first)),
         "train": train_path,
-        "outer": lambda: step_module(run, claim),
+        "outer": step_of_module,
         "label": lambda: hosts.run_on_all(lambda: label_path(run, claim)),
         "check": lambda: hosts.run_on_all(lambda: check_path(run, claim)),
         "score": lambda: hosts.run_on_all(lambda: score_path(run, claim)),

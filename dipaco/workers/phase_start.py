@@ -22,6 +22,7 @@ from dipaco.store.snapshots import load_snapshot
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId, assemble
 from dipaco.workers.errors import SnapshotOfOtherData
+from dipaco.workers.fetching import bring_modules
 from dipaco.workers.row_plans import batches_for
 
 
@@ -113,9 +114,9 @@ def _modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId,
             else load_tree(run.objects, Receipt(*given))
         )
         return {module: parts}
-    return {
-        module: run.parameters(arm.name, module, phase) for module in arm.topology.modules_of(path)
-    }
+    modules = arm.topology.modules_of(path)
+    bring_modules(run, arm.name, modules, phase)
+    return {module: run.parameters(arm.name, module, phase) for module in modules}
 
 
 def _carried_state(run: Run, arm: Arm, before: Snapshot | None) -> tuple[Any | None, Any | None]:

@@ -13,6 +13,7 @@ from dipaco.control.tasks import (
 from dipaco.inner.early_stopping import Best, best_so_far
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_tree
+from dipaco.workers.fetching import bring_modules
 from dipaco.workers.scoring import score_under_path
 
 
@@ -22,6 +23,7 @@ def check_path(run: Run, claim: Claim) -> list[Fact]:
     arm, path, phase = run.plan.arm(claim.task.arm), claim.task.path, claim.task.phase
     held_out = load_tree(run.objects, run.routing_of(arm.name, phase).artifacts["held_out"])
     documents = held_out[f"{path:06d}"]
+    bring_modules(run, arm.name, arm.topology.modules_of(path), phase)
     parts = run.parts_at(arm.name, path, phase)
     sums, counts = score_under_path(run, parts, run.tokens_of(documents), documents)
     loss = -float(sums.sum()) / int(counts.sum())

@@ -18,6 +18,7 @@ from dipaco.routing.config import LIKELIHOOD
 from dipaco.runs.routing import prefix_log_likelihoods
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_tree, save_tree
+from dipaco.workers.fetching import bring_modules
 from dipaco.workers.scoring import score_under_path
 
 
@@ -29,6 +30,8 @@ def label_path(run: Run, claim: Claim) -> list[Fact]:
     """
     started = time.monotonic()
     task = claim.task
+    modules = run.plan.arm(task.arm).topology.modules_of(task.path)
+    bring_modules(run, task.arm, modules, task.phase)
     parts = run.parts_at(task.arm, task.path, task.phase)
     if run.config.routing.rule == LIKELIHOOD:
         scores = _of_prefixes(run, parts, task.path)

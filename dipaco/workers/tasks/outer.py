@@ -9,7 +9,7 @@ step before come first. While one is added, a thread reads and verifies the next
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, NoReturn
 
@@ -57,7 +57,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
       ContributionMissing, ContributionRefused: a path must train again.
       ModuleDiverged: the step made a parameter infinite or not a number.
     """
-    task, settings, rule = claim.task, run.config.outer, run.rule("outer_step")
+    task = claim.task
     module = task.module
     stored = run.ledger.facts.module(task.arm, module, task.phase)
     awaited = _awaited(run, claim)
@@ -72,15 +72,74 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
                 gradient_norm=None,
             )
         ]
-    contributions = _contributions(run, task, awaited)
-    weights, fan_in = _weights(run, task, contributions)
+    contributions = contributions_of(run, task, awaited)
     _check_bases(run, task, contributions)
-    like = trees.outline(map_tree(run.objects, stored.parameters))
+    lag = None
+
+    def measure_lag(before: Module, momentum: Module, mean: Module) -> None:
+        nonlocal lag
+        lag = _lag_cosine(run, task, stored, before, momentum, mean)
+
+    # Of an own step: what it left behind does not say what the last mean was.
+    on_mean = None if run.rule("outer_step") is not None else measure_lag
     try:
-        mean, norms = _weighted_mean(run, contributions, weights, like)
+        stepped = stepped_module(run, task, stored, contributions, on_mean)
     except NotFinite:
+        weights, _ = _weights(run, task, contributions)
+        like = trees.outline(map_tree(run.objects, stored.parameters))
         _find_culprit(run, contributions, weights, like)
         raise
+    for name, leaf in trees.flatten(stepped.after):
+        if not np.isfinite(leaf).all():
+            raise ModuleDiverged(module=module, phase=task.phase, name=name)
+    return [
+        ModuleReady(
+            arm=task.arm,
+            module=module,
+            phase=task.phase + 1,
+            parameters=save_tree(run.objects, "modules", stepped.after),
+            outer_state=save_state(run.objects, stepped.momentum),
+            gradient_norm=stepped.norm,
+            gradient_stats=_gradient_stats(contributions, stepped, lag),
+        )
+    ]
+
+
+class SteppedModule(NamedTuple):
+    """A module after its outer step, and what was measured of its contributions."""
+
+    after: Module
+    momentum: dict[str, Any]
+    norm: float  # of the mean outer gradient
+    norm_by_weight: float  # without the rows of the vocabulary that have weights of their own
+    norms: list[ContributionNorm]  # of each contribution
+    weights: list["ContributionWeights"]
+
+
+def stepped_module(
+    run: Run,
+    task: Task,
+    stored: StoredModule,
+    contributions: list[Contribution],
+    on_mean: Callable[[Module, Module, Module], None] | None = None,
+) -> SteppedModule:
+    """Computes an outer step: for the `outer` task, and on every machine that fetches the module as
+    its contributions, to the same bits.
+
+    Args:
+      run, task: whose step.
+      stored: the module before it, and its outer state.
+      contributions: that it takes, in the order of their sum.
+      on_mean: called with (module, outer state, mean outer gradient) before they are overwritten.
+
+    Raises:
+      ContributionRefused.
+      NotFinite: the mean holds a NaN or an infinity.
+    """
+    settings, rule = run.config.outer, run.rule("outer_step")
+    weights, fan_in = _weights(run, task, contributions)
+    like = trees.outline(map_tree(run.objects, stored.parameters))
+    mean, norms = _weighted_mean(run, contributions, weights, like)
     # Mapped only now: while adding, memory holds the sum, a contribution and the next.
     before = map_tree(run.objects, stored.parameters)
     momentum = fresh(settings, before, rule)
@@ -91,26 +150,12 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
         norm_by_weight = _norm(mean, without_rows=has_rows)
     if settings.isotropic:
         flatten_spectrum(mean)
-    lag = None  # of an own step: what it left behind does not say what the last mean was
-    if rule is None:
-        lag = _lag_cosine(run, task, stored, before, momentum, mean)
+    if on_mean is not None:
+        on_mean(before, momentum, mean)
     after, momentum, norm = outer_step(settings, before, mean, momentum, fan_in, rule)
     if norm_by_weight is None:
         norm_by_weight = norm
-    for name, leaf in trees.flatten(after):
-        if not np.isfinite(leaf).all():
-            raise ModuleDiverged(module=module, phase=task.phase, name=name)
-    return [
-        ModuleReady(
-            arm=task.arm,
-            module=module,
-            phase=task.phase + 1,
-            parameters=save_tree(run.objects, "modules", after),
-            outer_state=save_state(run.objects, momentum),
-            gradient_norm=norm,
-            gradient_stats=_gradient_stats(contributions, weights, norms, norm_by_weight, lag),
-        )
-    ]
+    return SteppedModule(after, momentum, norm, norm_by_weight, norms, weights)
 
 
 def _awaited(run: Run, claim: Claim) -> list[tuple[int, int]]:
@@ -122,8 +167,8 @@ def _awaited(run: Run, claim: Claim) -> list[tuple[int, int]]:
     return [(task.phase, path) for path in arm.paths_through(task.module, task.phase)]
 
 
-def _contributions(run: Run, task: Task, awaited: list[tuple[int, int]]) -> list[Contribution]:
-    """The awaited contributions, in order.
+def contributions_of(run: Run, task: Task, awaited: list[tuple[int, int]]) -> list[Contribution]:
+    """The contributions that a step awaits or has taken, in order.
 
     Raises:
       ContributionMissing: one was refused, and its path trains again.
@@ -199,18 +244,15 @@ def _check_bases(run: Run, task: Task, contributions: list[Contribution]) -> Non
 
 
 def _gradient_stats(
-    contributions: list[Contribution],
-    weights: list[ContributionWeights],
-    norms: list[ContributionNorm],
-    norm_of_mean: float,
-    lag: float | None,
+    contributions: list[Contribution], stepped: SteppedModule, lag: float | None
 ) -> GradientStats:
     """A path may have two contributions, one of them late: the norm of the newer one is kept. The
     cosine leaves out rows of the vocabulary that have weights of their own.
     """
-    of_rest = [norm.by_weight for norm in norms]
-    cosine = mean_cosine([each.weight for each in weights], of_rest, norm_of_mean)
-    by_path = zip(contributions, norms, strict=True)
+    of_rest = [norm.by_weight for norm in stepped.norms]
+    weights = [each.weight for each in stepped.weights]
+    cosine = mean_cosine(weights, of_rest, stepped.norm_by_weight)
+    by_path = zip(contributions, stepped.norms, strict=True)
     return GradientStats(
         {contribution.path: norm.whole for contribution, norm in by_path},
         None if math.isnan(cosine) else cosine,

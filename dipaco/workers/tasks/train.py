@@ -30,6 +30,7 @@ from dipaco.store.snapshots import save_snapshot
 from dipaco.store.tensors import save_tree
 from dipaco.topology import ModuleId, dissect
 from dipaco.workers.callbacks import OnStep
+from dipaco.workers.fetching import bytes_down
 from dipaco.workers.garbage_collection import superseded_partial_snapshots
 from dipaco.workers.hosts import SINGLE_HOST, Hosts
 from dipaco.workers.phase_start import PhaseStart, has_residual, phase_start
@@ -254,14 +255,14 @@ def _finish(
     first, end = start.steps
     after = dissect(jax.device_get(state.parts), arm.topology, path)
     made: list[Fact]
-    fetched: list[Receipt] = []  # stays empty for a dense arm, which exchanges nothing
+    num_bytes = 0  # a dense arm exchanges nothing
     carried = state.optimizer
     if arm.is_averaged:
         started_from = {
             module: run.ledger.facts.module(arm.name, module, phase).parameters
             for module in modules
         }
-        fetched = list(started_from.values())
+        num_bytes = bytes_down(run, arm, path, phase)
         made, residual = _contribute(run, start, after, started_from)
         if has_residual(run, arm):
             carried = {"optimizer": carried, "residual": residual}
@@ -279,7 +280,7 @@ def _finish(
         losses=(*start.losses, *losses),
         tokens=(end - first) * run.config.inner.batch_size * run.config.data.length,
         seconds=seconds,
-        bytes_down=sum(receipt.num_bytes for receipt in fetched),
+        bytes_down=num_bytes,
         bytes_up=sum(fact.message.num_bytes for fact in made if isinstance(fact, Contribution)),
         machine=machine(),
     )

@@ -1,0 +1,150 @@
+"""What a machine sends and fetches in a phase, by codec and by how modules are fetched
+(`outer.fetch`): bits a parameter of its path.
+
+    python tools/bench_bytes.py
+    python tools/bench_bytes.py --experts 4 --codecs none,int8 --width 64
+
+K x K paths on as many machines, which share nothing but a bucket (in memory, here), and one more
+that does all else, outer steps above all. Everything that passes between a machine and the bucket
+is counted, from the second phase on: at the first, every machine fetches whole. `recorded` is what
+the ledger says that a machine fetched, which the report and the metrics show. The modules of all
+rows of a codec must have the same digests. The last line is one JSON object.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from support.memory_bucket import Machine, Machines
+from support.scratch import scratch
+
+from dipaco.config import MODULAR, RunConfig
+from dipaco.model.config import num_parameters
+from dipaco.outer.config import CODECS, FETCHES
+from dipaco.overrides import load_config
+from dipaco.runs.opening import create_or_open
+from dipaco.topology import Topology
+
+TOY = Path(__file__).parents[1] / "configs" / "toy.py"
+COLUMNS = {  # of a path's machine, then of the executor: (direction, kinds)
+    "modules down": ("down", ("modules", "outer_states")),
+    "contributions down": ("down", ("contributions",)),
+    "contributions up": ("up", ("contributions",)),
+    "snapshots up": ("up", ("snapshots",)),
+}
+
+
+class Row(NamedTuple):
+    """Bits a parameter of a path and phase."""
+
+    codec: str
+    fetch: str
+    bits: dict[str, float]  # of a path's machine, by column
+    recorded_down: float
+    executor_down: float  # by parameters of a path too, of all modules
+    executor_up: float
+    digests: list[str]
+
+
+def main() -> None:
+    options = parse()
+    rows = []
+    with scratch(options.folder, "bytes-") as folder:
+        for name in options.codecs.split(","):
+            for fetch in FETCHES[::-1]:
+                rows.append(measure(config_of(options, name, fetch), folder / f"{name}-{fetch}"))
+    names = ["codec", "fetch", *COLUMNS, "recorded down", "executor down", "executor up"]
+    print(f"| {' | '.join(names)} |\n| :-- | :-- |{' --: |' * (len(names) - 2)}")
+    for row in rows:
+        values = *row.bits.values(), row.recorded_down, row.executor_down, row.executor_up
+        cells = [row.codec, row.fetch, *(f"{value:.2f}" for value in values)]
+        print(f"| {' | '.join(cells)} |")
+    by_codec: dict[str, list[list[str]]] = {}
+    for row in rows:
+        by_codec.setdefault(row.codec, []).append(row.digests)
+    is_equal = all(digests == of[0] for of in by_codec.values() for digests in of)
+    answer: dict[str, Any] = {"digest_equal": is_equal}
+    for row in rows:
+        answer[f"{row.codec} {row.fetch}"] = {
+            name: round(value, 3) for name, value in row.bits.items()
+        }
+    print(json.dumps(answer))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--codecs", default=",".join(CODECS), help="outer.codec, by commas")
+    parser.add_argument("--experts", type=int, default=2, help="of each level: K x K paths")
+    parser.add_argument("--phases", type=int, default=4)
+    parser.add_argument("--width", type=int, default=64, help="d_model")
+    parser.add_argument("--folder", help="where the runs are put, and removed afterwards")
+    return parser.parse_args()
+
+
+def config_of(options: argparse.Namespace, name: str, fetch: str) -> RunConfig:
+    """The toy run with one codec and one way to fetch."""
+    toy = load_config(TOY)
+    levels = [dataclasses.replace(level, experts=options.experts) for level in toy.topology.levels]
+    width = options.width
+    return dataclasses.replace(
+        toy,
+        model=dataclasses.replace(toy.model, d_model=width, d_ff=3 * width // 2),
+        topology=Topology(levels=tuple(levels)),
+        phases=options.phases,
+        inner=dataclasses.replace(toy.inner, steps=2),
+        outer=dataclasses.replace(toy.outer, codec=name, fetch=fetch),
+        evaluation=dataclasses.replace(toy.evaluation, every_phases=options.phases),
+        retention=dataclasses.replace(toy.retention, contributions=2),
+        baselines=(),
+    )
+
+
+def measure(config: RunConfig, folder: Path) -> Row:
+    """Trains a run until its last phase, on machines of its paths and one executor."""
+    run, _ = create_or_open(folder / "run", config)
+    machines = Machines(run, folder / "machines")
+    machines.work_until(1)
+    paths, executor = list(machines.of_path.values()), machines.executor
+    recorded = run.ledger.progress.bytes_by_kind()["modules_fetched"]
+    before = {machine: counts_of(machine) for machine in (*paths, executor)}
+    machines.work_until(config.phases)
+    moved = {machine: counts_of(machine) - before[machine] for machine in before}
+    values = num_parameters(config.model) * (config.phases - 1)
+
+    def bits(of: list[Machine], direction: str, kinds: tuple[str, ...]) -> float:
+        num_bytes = sum(moved[machine][direction, kind] for machine in of for kind in kinds)
+        return 8 * num_bytes / values / len(of)
+
+    exchanged = ("modules", "outer_states", "contributions")
+    facts = run.ledger.facts
+    recorded = run.ledger.progress.bytes_by_kind()["modules_fetched"] - recorded
+    digests = [
+        facts.module(MODULAR, module, config.phases).parameters.digest
+        for module in config.topology.modules
+    ]
+    run.ledger.close()
+    return Row(
+        config.outer.codec,
+        config.outer.fetch,
+        {name: bits(paths, *column) for name, column in COLUMNS.items()},
+        8 * recorded / values / len(paths),
+        bits([executor], "down", exchanged),
+        bits([executor], "up", exchanged),
+        digests,
+    )
+
+
+def counts_of(machine: Machine) -> Counter[tuple[str, str]]:
+    """(direction, kind) -> bytes so far."""
+    bucket = machine.bucket
+    of = {"down": bucket.down, "up": bucket.up}
+    return Counter({(way, kind): n for way, counts in of.items() for kind, n in counts.items()})
+
+
+if __name__ == "__main__":
+    main()
