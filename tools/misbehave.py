@@ -15,12 +15,19 @@ Functions of `dipaco` are wrapped here; the product has no hooks for any of it.
 - A machine of a certain speed: with `"task_seconds": 10`, training a path through a phase takes
   10 s from the claim to the record, on any machine that can do it in less, until there is a file
   `"hurry": FILE`. Half of it are the steps, so that a worker may be stopped in the middle.
+- A machine of a certain speed, by steps: with `"step_seconds": 0.5` each inner step of a path takes
+  so long; `"steps_taken": FILE` says of each phase how many it was and how long they took.
+- Only some kinds of tasks: `"kinds": ["train", "outer"]`.
+- A sign of uploads: `"uploading": FILE` is there while an object is sent to a bucket.
 """
 
 import dataclasses
+import itertools
 import json
 import sys
+import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +42,7 @@ from dipaco.control.commit import Commit
 from dipaco.control.queue import Queue
 from dipaco.control.tasks import Contribution
 from dipaco.errors import ClaimLost
+from dipaco.store.remote import Remote
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers import loop
 from dipaco.workers.monitor import Monitor
@@ -148,6 +156,71 @@ class Pace:
             time.sleep(min(left, 0.2))
 
 
+class StepPace:
+    """Makes inner steps take as long as they are said to, on any machine that can do them in less.
+
+    Args:
+      step_seconds: of each.
+      steps_taken: a file; a line of JSON for each phase: its steps, and their seconds.
+    """
+
+    def __init__(self, step_seconds: float, steps_taken: Path):
+        self._step_seconds, self._steps_taken = step_seconds, steps_taken
+
+    def install(self) -> None:
+        """Wraps what steps."""
+        run_phase = train.run_phase
+
+        def paced_phase(state: Any, batches: Any, rates: Any, *rest: Any, **settings: Any) -> Any:
+            on_step, began = settings.pop("on_step"), time.monotonic()
+
+            def stepped(step: int, loss: Any) -> None:
+                on_step(step, loss)
+                until = began + (step - settings.get("taken", 0)) * self._step_seconds
+                time.sleep(max(0.0, until - time.monotonic()))
+
+            result = run_phase(state, batches, rates, *rest, on_step=stepped, **settings)
+            taken = {"steps": len(result.losses), "seconds": time.monotonic() - began}
+            with self._steps_taken.open("a") as file:
+                print(json.dumps(taken | {"at": time.time()}), file=file)
+            return result
+
+        vars(train)["run_phase"] = paced_phase
+
+
+def mark_uploads(file: Path) -> None:
+    """The file is there while at least one object is sent."""
+    lock, sending = threading.Lock(), itertools.count(1)
+    open_uploads: set[int] = set()
+    write_new = Remote.write_new
+
+    def marked(remote: Remote, name: str, content: bytes) -> bool:
+        number = next(sending)
+        with lock:
+            open_uploads.add(number)
+            file.touch()
+        try:
+            return write_new(remote, name, content)
+        finally:
+            with lock:
+                open_uploads.remove(number)
+                if not open_uploads:
+                    file.unlink(missing_ok=True)
+
+    Remote.write_new = marked  # ty: ignore[invalid-assignment]
+
+
+def do_only(kinds: Collection[str]) -> None:
+    """Whatever the verb, the worker claims these kinds of tasks alone."""
+    started = loop.Worker.__init__
+
+    def init(worker: Any, *rest: Any, **settings: Any) -> None:
+        settings["kinds"] = tuple(kinds)
+        started(worker, *rest, **settings)
+
+    loop.Worker.__init__ = init
+
+
 def corrupted(run: Any, contribution: Contribution, corruption: str) -> Contribution:
     """The contribution, but for one thing."""
     if corruption == "other run's":
@@ -178,6 +251,12 @@ def main() -> int:
         wrap(Monitor, "look", after=lambda _: Path(request["looked"]).touch())
     if "task_seconds" in request:
         Pace(request["task_seconds"], Path(request["hurry"])).install()
+    if "step_seconds" in request:
+        StepPace(request["step_seconds"], Path(request["steps_taken"])).install()
+    if "uploading" in request:
+        mark_uploads(Path(request["uploading"]))
+    if "kinds" in request:
+        do_only(request["kinds"])
     if request.get("is_eager"):
         vars(loop)["MAX_WAIT_SECONDS"] = loop.MIN_WAIT_SECONDS
     if "fault" in request:

@@ -17,6 +17,7 @@ from dipaco.cli import (
     inspect,
     launch,
     monitor,
+    plan,
     retry,
     roles,
     rollback,
@@ -34,6 +35,7 @@ from dipaco.errors import FILE_ERRNOS, DipacoError, DiskFull, missing_package
 
 VERBS = {
     "train": train,
+    "plan": plan,
     "ablate": ablate,
     "status": status,
     "inspect": inspect,
@@ -66,6 +68,7 @@ DESCRIPTION = """\
 Train one large modular language model as many small paths (DiPaCo, arXiv 2403.10616).
 
   dipaco train configs/quickstart.py --run runs/quickstart    text, training, a table at the end
+  dipaco plan configs/quickstart.py --mbit 20                 what that will need
   dipaco status --run runs/quickstart                         its progress
   dipaco dashboard --run runs/quickstart                      the same as a page, and replayed
   dipaco ablate configs/ablations/sharing.py --run runs/sharing    many runs, one table

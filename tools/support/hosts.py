@@ -22,6 +22,7 @@ Needs root, iproute2 and iptables; `why_not` says what is missing.
 import contextlib
 import ctypes
 import functools
+import json
 import os
 import re
 import shutil
@@ -194,6 +195,15 @@ class Link:
         for namespace in (self._router, self._host):
             if " tbf " in namespace.run(["tc", "qdisc", "show", "dev", self._interface]):
                 namespace.run(["tc", "qdisc", "del", "dev", self._interface, "root"])
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Bytes to the host and from it, as its interface counts them: headers included, and what
+        the host has sent into a link that swallows.
+        """
+        shown = self._host.run(["ip", "-s", "-j", "link", "show", "dev", self._interface])
+        counted = json.loads(shown)[0]["stats64"]
+        return counted["rx"]["bytes"], counted["tx"]["bytes"]
 
     @property
     def lost_packets(self) -> int:

@@ -140,22 +140,29 @@ class S3Server:
     """moto's S3, in a process of its own; it keeps objects in memory, and forgets them at its end.
 
     It checks no signature and no checksum.
+
+    Args:
+      folder: its log is beside it.
+      host: where it runs, for other hosts; None = this machine, for itself.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, host: Host | None = None):
+        self._host, self._address = host, "127.0.0.1" if host is None else host.address
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{self._address}:{self.port}"
         self._log = folder.with_name(f"{folder.name}.log")
         self._buckets = 0
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        command = [sys.executable, "-m", "moto.server", "-H", self._address, "-p", str(self.port)]
         with_parent = shutil.which("setpriv")
         if with_parent is not None:
             command = [with_parent, "--pdeathsig", "KILL", *command]
+        popen = subprocess.Popen if self._host is None else self._host.popen
         with self._log.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        wait_until_it_listens(self._process, self.port)
+            self._process = popen(command, stdout=log, stderr=log)
+        with self._here():
+            wait_until_it_listens(self._process, self.port, self._address)
 
     def stop(self) -> None:
         self._process.kill()
@@ -166,14 +173,18 @@ class S3Server:
         self._buckets += 1
         name = f"bucket-{self._buckets}"
         request = urllib.request.Request(f"{self.url}/{name}", method="PUT")
-        urllib.request.urlopen(request).close()
+        with self._here():
+            urllib.request.urlopen(request).close()
         return name
+
+    def _here(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._host is None else self._host.entered()
 
 
 @contextlib.contextmanager
-def s3(folder: Path) -> Generator[S3Server]:
-    """A running server."""
-    server = S3Server(folder)
+def s3(folder: Path, host: Host | None = None) -> Generator[S3Server]:
+    """A running server; arguments as of the server."""
+    server = S3Server(folder, host)
     server.start()
     try:
         yield server

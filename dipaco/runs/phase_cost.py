@@ -1,0 +1,264 @@
+"""What a phase costs a machine: bytes down and up, and how long it computes and transfers.
+
+From the config alone, before anything has run. It follows what workers do, one thing after another:
+
+    modules and snapshot down -> inner steps -> contributions and snapshot up      (`train`)
+    contributions, module and its outer state down -> both up                      (`outer`)
+
+Any machine may do any task, so what a task needs lies on its machine already with the chance that
+the same machine made it: 1 in the number of machines. The machines work side by side; a phase ends
+when the last module has stepped. Computing of outer steps, evaluation and questions to the database
+are left out. `tools/bench_links.py` compares with what shaped links carry.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from dipaco.config import MODULAR, RunConfig
+from dipaco.evaluation.tables import seconds_over_link
+from dipaco.model.config import num_parameters, part_parameters
+from dipaco.outer.compress import codec
+from dipaco.topology import ModuleId
+
+VALUE_BYTES = 4  # of a parameter, whatever it computes in; of AdamW's and the outer states' too
+ADAMW_VALUES = 2  # for each parameter
+KINDS = ("modules", "contributions", "snapshots", "outer states")
+
+
+class Traffic(NamedTuple):
+    """Bytes over a machine's link."""
+
+    down: float
+    up: float
+
+    def times(self, factor: float) -> "Traffic":
+        return Traffic(factor * self.down, factor * self.up)
+
+
+NOTHING = Traffic(0.0, 0.0)
+
+
+def total(traffics: Iterable[Traffic]) -> Traffic:
+    """Of all of them."""
+    each = list(traffics)
+    return Traffic(sum(one.down for one in each), sum(one.up for one in each))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What a run is given.
+
+    Attributes:
+      workers: machines, each with one worker. Those beyond one for each path would wait.
+      megabits: a second, of each machine's link; nothing goes down while something goes up.
+      step_seconds: of an inner step of one path.
+      store_megabits: of the link of bucket and database, each way; None = they keep up with all.
+    """
+
+    workers: int
+    megabits: float
+    step_seconds: float
+    store_megabits: float | None = None
+
+    def transfer_seconds(self, of_machine: Traffic, of_all: Traffic) -> float:
+        """Of what all machines transfer at the same time, this one so much."""
+        seconds = seconds_over_link(0.0, sum(of_machine), self.megabits)
+        if self.store_megabits is None:
+            return seconds
+        both = (seconds_over_link(0.0, each, self.store_megabits) for each in of_all)
+        return max(seconds, sum(both))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhaseCost:
+    """Of one phase.
+
+    Attributes:
+      traffic: kind of bytes -> of the mean machine.
+      computing_seconds: of the machine that trains most.
+      seconds: from one outer step to the next.
+      computing: share of all machines' time that is inner steps.
+    """
+
+    traffic: dict[str, Traffic]
+    computing_seconds: float
+    seconds: float
+    computing: float
+
+    @property
+    def bytes_per_machine(self) -> Traffic:
+        """Of all kinds."""
+        return total(self.traffic.values())
+
+    @property
+    def transfer_seconds(self) -> float:
+        """In which the machine that trains most does not compute."""
+        return self.seconds - self.computing_seconds
+
+
+def machines_at_work(config: RunConfig, workers: int) -> int:
+    """Of so many; the others would wait, for there is one task for each path and phase."""
+    return min(workers, len(config.plan.arm(MODULAR).paths_in(0)))
+
+
+def most_paths(config: RunConfig, workers: int) -> int:
+    """Of the machine that trains most in a phase."""
+    paths = len(config.plan.arm(MODULAR).paths_in(0))
+    return math.ceil(paths / machines_at_work(config, workers))
+
+
+def phase_cost(
+    config: RunConfig,
+    given: Circumstances,
+    *,
+    steps: int | None = None,
+    codec_name: str | None = None,
+) -> PhaseCost:
+    """Of the modular model.
+
+    Args:
+      config: of the run.
+      given: its machines and links.
+      steps: inner steps of a phase; None = the config's.
+      codec_name: of contributions; None = the config's.
+    """
+    steps = config.inner.steps if steps is None else steps
+    if config.plan.arm(MODULAR).is_synchronous:
+        return lock_step_cost(config, given, steps=steps)
+    paths = len(config.plan.arm(MODULAR).paths_in(0))
+    machines = machines_at_work(config, given.workers)
+    most = most_paths(config, given.workers)
+    of_task = _training(config, machines, codec_name)
+    of_modules = _stepping(config, machines, codec_name)
+
+    def of_machine(paths_here: float) -> Traffic:
+        return total(of_task(paths_here).values())
+
+    computing_seconds = most * steps * given.step_seconds
+    # Modules go to machines as these become free: the costliest first comes close.
+    loads = [NOTHING] * machines
+    for traffic in sorted((total(each.values()) for each in of_modules), key=sum, reverse=True):
+        least = min(range(machines), key=lambda machine: sum(loads[machine]))
+        loads[least] = total((loads[least], traffic))
+    seconds = (
+        computing_seconds
+        + given.transfer_seconds(of_machine(most), of_machine(paths / machines).times(machines))
+        + given.transfer_seconds(max(loads, key=sum), total(loads))
+    )
+    trained = of_task(paths / machines)
+    stepped = {kind: total(each[kind] for each in of_modules).times(1 / machines) for kind in KINDS}
+    return PhaseCost(
+        traffic={kind: total((trained[kind], stepped[kind])) for kind in KINDS},
+        computing_seconds=computing_seconds,
+        seconds=seconds,
+        computing=paths * steps * given.step_seconds / (machines * seconds),
+    )
+
+
+def lock_step_cost(
+    config: RunConfig, given: Circumstances, *, steps: int | None = None
+) -> PhaseCost:
+    """Of as many machines that average gradients at every step of a phase: a gradient up and the
+    mean down each time, as float32. (Whatever runs them; here one worker does it for all.)
+    """
+    steps = config.inner.steps if steps is None else steps
+    machines = machines_at_work(config, given.workers)
+    size = VALUE_BYTES * num_parameters(config.model)
+    traffic = Traffic(size, size).times(steps if machines > 1 else 0)
+    computing_seconds = steps * given.step_seconds
+    seconds = computing_seconds + given.transfer_seconds(traffic, traffic.times(machines))
+    return PhaseCost(
+        traffic={"gradients": traffic},
+        computing_seconds=computing_seconds,
+        seconds=seconds,
+        computing=computing_seconds / seconds if seconds else 1.0,
+    )
+
+
+def run_seconds(config: RunConfig, given: Circumstances, cost: PhaseCost) -> float:
+    """Base model, by one machine, and all phases of the modular model; without preparing the text,
+    routing, baselines and evaluation.
+    """
+    base = config.plan.base
+    saved = (1 + ADAMW_VALUES) * VALUE_BYTES * num_parameters(config.model) * base.phases
+    base_seconds = base.total_steps * given.step_seconds
+    if base.total_steps:
+        base_seconds = seconds_over_link(base_seconds, saved, given.megabits)
+    return base_seconds + config.phases * cost.seconds
+
+
+def token_bytes(config: RunConfig) -> int:
+    """Of the text that one path trains on, at most: a shard that is read again is fetched once."""
+    arm = config.plan.arm(MODULAR)
+    of_token = 2 if config.data.vocab_size <= 1 << 16 else 4
+    return arm.total_steps * config.inner.batch_size * config.data.length * of_token
+
+
+def module_parameters(config: RunConfig) -> dict[str, int]:
+    """Module -> how many parameters it has."""
+    in_part, topology = part_parameters(config.model), config.topology
+    return {
+        str(module): sum(in_part[part] for part in topology.parts_of(module))
+        for module in topology.modules
+    }
+
+
+def has_residual(codec_name: str) -> bool:
+    """Whether paths keep what the codec could not send."""
+    return codec(codec_name).is_lossy
+
+
+def _training(
+    config: RunConfig, machines: int, codec_name: str | None
+) -> Callable[[float], dict[str, Traffic]]:
+    """Paths that a machine trains in a phase -> kind -> its traffic for that."""
+    name = config.outer.codec if codec_name is None else codec_name
+    size, sizes = num_parameters(config.model), module_parameters(config)
+    elsewhere = 1 - 1 / machines
+    snapshot = VALUE_BYTES * size * (ADAMW_VALUES + has_residual(name))
+
+    def traffic(paths_here: float) -> dict[str, Traffic]:
+        modules = sum(
+            VALUE_BYTES * sizes[str(module)] * _is_here(config, module, paths_here)
+            for module in config.topology.modules
+        )
+        contributions = paths_here * size * codec(name).bits_per_value / 8
+        return {
+            "modules": Traffic(elsewhere * modules, 0.0),
+            "contributions": Traffic(0.0, contributions),
+            "snapshots": Traffic(elsewhere * paths_here * snapshot, paths_here * snapshot),
+            "outer states": NOTHING,
+        }
+
+    return traffic
+
+
+def _stepping(config: RunConfig, machines: int, codec_name: str | None) -> list[dict[str, Traffic]]:
+    """For each module, the traffic of the machine that steps it, by kind."""
+    name = config.outer.codec if codec_name is None else codec_name
+    arm, sizes = config.plan.arm(MODULAR), module_parameters(config)
+    share = len(arm.paths_in(0)) / arm.topology.num_paths
+    elsewhere, paths_here = 1 - 1 / machines, len(arm.paths_in(0)) / machines
+    costs = []
+    for module in arm.topology.modules:
+        size, fan_in = sizes[str(module)], share * len(arm.topology.paths_through(module))
+        sent = fan_in * size * codec(name).bits_per_value / 8
+        state = VALUE_BYTES * size if config.outer.momentum else 0
+        lacking = elsewhere * (1 - _is_here(config, module, paths_here))
+        costs.append(
+            {
+                "modules": Traffic(VALUE_BYTES * size * lacking, VALUE_BYTES * size),
+                "contributions": Traffic(elsewhere * sent, 0.0),
+                "snapshots": NOTHING,
+                "outer states": Traffic(elsewhere * state, state),
+            }
+        )
+    return costs
+
+
+def _is_here(config: RunConfig, module: ModuleId, paths_here: float) -> float:
+    """The chance that a machine trains a path through the module, of so many paths."""
+    through = len(config.topology.paths_through(module)) / config.topology.num_paths
+    return 1 - (1 - through) ** paths_here if paths_here > 1 else paths_here * through

@@ -1,0 +1,62 @@
+"""What a worker needs in memory, by what it is for; from the config alone.
+
+Parameters, their gradients and AdamW's state are exact. Activations are what the backward pass
+reads again, counted block by block: within a quarter of what `tools/bench_memory.py` measured for a
+path of the paper's size. Programs, compiler and libraries (about 1 GB) are left out.
+"""
+
+import math
+
+from dipaco.config import RunConfig
+from dipaco.model.config import ModelConfig, num_parameters
+from dipaco.runs.phase_cost import ADAMW_VALUES, VALUE_BYTES, has_residual, module_parameters
+
+OUTER_SIZES = 3  # of a module, while it steps (`outer/step.py`)
+ACTIVATIONS = "activations, roughly"
+
+
+def worker_memory(config: RunConfig) -> dict[str, int]:
+    """What for -> bytes, while a path trains; largest model that a worker holds at once."""
+    size = VALUE_BYTES * num_parameters(config.model)
+    paths = config.inner.stacked_paths
+    memory = {
+        "parameters": paths * size,
+        "gradient": size * (2 if config.inner.accumulation_steps > 1 else 1),
+        "AdamW's state": paths * ADAMW_VALUES * size,
+        "modules as the phase began": paths * size,
+        ACTIVATIONS: activation_bytes(config),
+    }
+    if config.num_paths > 1 and has_residual(config.outer.codec):
+        memory["what the codec left out"] = paths * size
+    return memory
+
+
+def step_memory(config: RunConfig) -> int:
+    """Bytes, while the largest module steps: whatever the number of its paths."""
+    return OUTER_SIZES * VALUE_BYTES * max(module_parameters(config).values())
+
+
+def activation_bytes(config: RunConfig) -> int:
+    """Of the rows that are worked through at once, on one device."""
+    inner, model, mesh = config.inner, config.model, config.mesh
+    rows = inner.batch_size // inner.accumulation_steps
+    rows = math.ceil(rows / (max(mesh.data, 1) * max(mesh.fsdp, 1)))
+    tokens = rows * config.data.length
+    of_block = tokens * _block_values(model, config.data.length)
+    layer_input = tokens * model.d_model
+    if inner.rematerialise:
+        blocks = model.num_layers * layer_input + of_block
+    else:
+        blocks = model.num_layers * of_block
+    # Logits, their softmax and the gradient of both.
+    logits = 3 * tokens * model.vocab_size // inner.loss_chunks
+    return VALUE_BYTES * (blocks + logits)
+
+
+def _block_values(model: ModelConfig, length: int) -> int:
+    """That one token leaves in a block: both norms' inputs and outputs, queries, keys and values,
+    attention's weights and what it adds, the gated feed-forward.
+    """
+    heads = (2 * model.num_heads + 2 * model.kv_heads) * model.head_size
+    weights = model.num_heads * length * 5 // 8  # blocks of queries see five eighths of the square
+    return 5 * model.d_model + heads + weights + 4 * model.d_ff

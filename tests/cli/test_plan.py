@@ -1,0 +1,66 @@
+"""`dipaco plan`: what a run will need, before anything starts."""
+
+import pytest
+
+from tests.cli.conftest import as_json
+
+
+def test_it_says_memory_bytes_time_and_what_else_would_bring(dipaco, config_file):
+    command = ("plan", config_file, "--workers", 5, "--mbit", 20, "--step-seconds", 2)
+    said = dipaco(*command).out
+    lines = said.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "1 of them would wait: a phase trains 4 paths" in lines
+    for part in ("Memory of a worker", "Bytes of a machine in a phase", "Time on 20 Mbit/s"):
+        assert any(line.startswith(part) for line in lines), said
+    assert any(line.startswith("* none") for line in lines), said
+    assert any(line.split()[:2] == ["lock-step", "32"] for line in lines), said
+    found = as_json(dipaco(*command, "--json"))
+    assert f"{found['computing']:.1%}" in said
+    assert (found["workers"], found["machines_at_work"]) == (5, 4)
+
+
+def test_it_plans_for_the_settings_as_they_are_changed(dipaco, config_file):
+    command = ("plan", config_file, "--step-seconds", 2, "--json", "--set")
+    plain = as_json(dipaco(*command, "outer.codec=none"))
+    changed = as_json(dipaco(*command, "outer.codec=int8", "inner.steps=50"))
+    assert (changed["codec"], changed["steps"]) == ("int8", 50)
+    assert (
+        changed["bytes_up"] < plain["bytes_up"] or changed["memory_bytes"] > plain["memory_bytes"]
+    )
+    assert changed["computing"] > plain["computing"]
+
+
+def test_it_measures_a_step_and_remembers_it(dipaco, config_file, command_cache, tmp_path):
+    (tmp_path / "compiled").symlink_to(command_cache / "compiled")
+    environment = {"DIPACO_CACHE": str(tmp_path)}
+    first, again = (
+        as_json(dipaco("plan", config_file, "--json", environment=environment)) for _ in range(2)
+    )
+    assert first["step_seconds_are"] == "measured on this machine"
+    assert again["step_seconds_are"] == "remembered from this machine"
+    assert again["step_seconds"] == first["step_seconds"] > 0
+
+
+def test_of_a_model_that_is_too_large_here_it_says_all_but_hours(dipaco):
+    said = dipaco("plan", "paper_16x16").out
+    assert "No step was tried here: a step of " in said
+    assert "With `--step-seconds S`" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--mbit", "0"), "`--mbit` is 0.0."),
+        (("--mbit", "nan"), "`--mbit` is nan."),
+        (("--workers", "0"), "`--workers` is 0."),
+        (("--step-seconds", "-1"), "`--step-seconds` is -1.0."),
+        (("--store-mbit", "0"), "`--store-mbit` is 0.0."),
+        (("--set", "outer.codex=int8"), "Did you mean `outer.codec`"),
+    ],
+)
+def test_a_bad_number_is_refused_with_a_sentence(dipaco, config_file, words, says):
+    done = dipaco("plan", config_file, *words)
+    assert done.code == 2
+    assert says in done.err

@@ -1,0 +1,190 @@
+"""What a run will need, from its config: bytes by hand, times by one formula, what a step takes."""
+
+import dataclasses
+import json
+
+import pytest
+
+from dipaco.evaluation.tables import seconds_over_link
+from dipaco.model.config import num_parameters
+from dipaco.outer.compress import codec
+from dipaco.overrides import load_config
+from dipaco.runs import step_time
+from dipaco.runs.forecast import forecast
+from dipaco.runs.phase_cost import (
+    Circumstances,
+    Traffic,
+    lock_step_cost,
+    module_parameters,
+    phase_cost,
+    run_seconds,
+)
+from dipaco.runs.worker_memory import activation_bytes, step_memory, worker_memory
+from dipaco.shipped import shipped_files
+
+TOY = load_config("toy")
+SIZE = 4 * num_parameters(TOY.model)  # bytes of a path
+ON_20 = Circumstances(workers=4, megabits=20.0, step_seconds=2.0)
+
+
+def with_inner(**settings):
+    return dataclasses.replace(TOY, inner=dataclasses.replace(TOY.inner, **settings))
+
+
+def alone(config=TOY, **circumstances):
+    return phase_cost(config, dataclasses.replace(ON_20, workers=1, **circumstances))
+
+
+def test_one_machine_only_sends_to_the_bucket_and_fetches_nothing():
+    """Four paths with their AdamW states and contributions, and all modules with their momentum."""
+    modules = 4 * sum(module_parameters(TOY).values())
+    assert alone().traffic == {
+        "modules": Traffic(0.0, modules),
+        "contributions": Traffic(0.0, 4 * SIZE),
+        "snapshots": Traffic(0.0, 4 * 2 * SIZE),
+        "outer states": Traffic(0.0, modules),
+    }
+
+
+def test_a_machine_for_each_path_fetches_three_quarters_of_what_it_needs():
+    """It made the fourth itself. Each steps one module, whose paths send half of two paths' bytes;
+    with the chance of a half it trains a path through that module, and has it."""
+    traffic = phase_cost(TOY, ON_20).traffic
+    of_module = sum(4 * size for size in module_parameters(TOY).values()) / 4
+    assert traffic["modules"].down == pytest.approx(0.75 * (SIZE + of_module / 2))
+    assert traffic["modules"].up == pytest.approx(of_module)
+    assert traffic["contributions"] == pytest.approx((0.75 * SIZE, SIZE))
+    assert traffic["snapshots"] == pytest.approx((0.75 * 2 * SIZE, 2 * SIZE))
+    assert traffic["outer states"] == pytest.approx((0.75 * of_module, of_module))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int8"])
+def test_a_codec_takes_its_bits_and_leaves_a_residual_in_the_snapshot(name):
+    plain, coded = phase_cost(TOY, ON_20), phase_cost(TOY, ON_20, codec_name=name)
+    share = codec(name).bits_per_value / 32
+    assert coded.traffic["contributions"] == pytest.approx(
+        tuple(plain.traffic["contributions"].times(share))
+    )
+    assert coded.traffic["snapshots"].up == 1.5 * plain.traffic["snapshots"].up
+    assert coded.traffic["modules"] == plain.traffic["modules"]
+    outer = dataclasses.replace(TOY.outer, codec=name)
+    assert phase_cost(dataclasses.replace(TOY, outer=outer), ON_20) == coded
+
+
+def test_without_momentum_there_is_no_outer_state():
+    outer = dataclasses.replace(TOY.outer, momentum=0.0)
+    cost = phase_cost(dataclasses.replace(TOY, outer=outer), ON_20)
+    assert cost.traffic["outer states"] == Traffic(0.0, 0.0)
+
+
+def test_times_are_of_the_reports_formula():
+    cost = alone()
+    assert cost.computing_seconds == 4 * TOY.inner.steps * 2.0
+    sent = sum(cost.bytes_per_machine)
+    assert cost.seconds == pytest.approx(seconds_over_link(cost.computing_seconds, sent, 20.0))
+    assert cost.computing == pytest.approx(cost.computing_seconds / cost.seconds)
+
+
+def test_lock_step_sends_a_gradient_and_fetches_the_mean_at_every_step():
+    cost = lock_step_cost(TOY, ON_20)
+    assert cost.bytes_per_machine == Traffic(TOY.inner.steps * SIZE, TOY.inner.steps * SIZE)
+    assert cost.seconds == seconds_over_link(
+        TOY.inner.steps * 2.0, 2 * TOY.inner.steps * SIZE, 20.0
+    )
+    assert lock_step_cost(TOY, dataclasses.replace(ON_20, workers=1)).computing == 1.0
+
+
+def test_longer_phases_and_faster_links_bring_computing():
+    usual = phase_cost(TOY, ON_20)
+    assert phase_cost(TOY, ON_20, steps=30).computing > usual.computing
+    faster = phase_cost(TOY, dataclasses.replace(ON_20, megabits=100.0))
+    assert faster.transfer_seconds == pytest.approx(usual.transfer_seconds / 5)
+    slow_store = phase_cost(TOY, dataclasses.replace(ON_20, store_megabits=20.0))
+    assert slow_store.transfer_seconds > 3 * usual.transfer_seconds
+    wide_store = phase_cost(TOY, dataclasses.replace(ON_20, store_megabits=1e6))
+    assert wide_store.seconds == usual.seconds
+
+
+def test_machines_beyond_one_for_each_path_wait_and_uneven_ones_too():
+    assert phase_cost(TOY, dataclasses.replace(ON_20, workers=400)) == phase_cost(TOY, ON_20)
+    fast = dataclasses.replace(ON_20, megabits=1e6, workers=3)
+    assert phase_cost(TOY, fast).computing == pytest.approx(4 / (3 * 2), rel=1e-3)
+
+
+def test_the_run_is_the_base_model_and_its_phases():
+    cost = phase_cost(TOY, ON_20)
+    base = seconds_over_link(TOY.base.steps * 2.0, 2 * 3 * SIZE, 20.0)
+    assert run_seconds(TOY, ON_20, cost) == pytest.approx(base + TOY.phases * cost.seconds)
+
+
+def test_memory_is_parameters_gradient_two_moments_and_what_the_phase_began_with():
+    memory = worker_memory(TOY)
+    exact = {name: count for name, count in memory.items() if not name.startswith("activations")}
+    assert list(exact.values()) == [SIZE, SIZE, 2 * SIZE, SIZE]
+    outer = dataclasses.replace(TOY.outer, codec="int8")
+    assert sum(worker_memory(dataclasses.replace(TOY, outer=outer)).values()) == SIZE + sum(
+        memory.values()
+    )
+    assert step_memory(TOY) == 3 * 4 * max(module_parameters(TOY).values())
+
+
+def test_activations_are_fewer_in_pieces_and_when_they_are_made_again():
+    plain = activation_bytes(TOY)
+    assert activation_bytes(with_inner(accumulation_steps=4)) == plain // 4
+    assert activation_bytes(with_inner(rematerialise=True)) < plain
+    assert activation_bytes(with_inner(loss_chunks=4)) < plain
+
+
+def test_memory_is_near_what_was_measured_for_a_path_of_the_papers_size():
+    """Gigabytes of `tools/bench_memory.py --rows 4 --steps 1`, as the tools' page has them."""
+    paper = load_config("paper_2x4")
+    for settings, measured in (
+        ({}, 12.71),
+        ({"loss_chunks": 8}, 12.11),
+        ({"accumulation_steps": 4}, 6.50),
+        ({"rematerialise": True}, 5.65),
+    ):
+        inner = dataclasses.replace(paper.inner, batch_size=4, **settings)
+        memory = sum(worker_memory(dataclasses.replace(paper, inner=inner)).values()) / 1e9
+        assert memory == pytest.approx(measured, rel=0.25), settings
+
+
+def configs():
+    return [name for name, file in shipped_files().items() if "def run()" in file.read_text()]
+
+
+@pytest.mark.parametrize("name", configs())
+def test_every_shipped_config_is_forecast_with_a_step_and_without(name):
+    config = load_config(name)
+    timed = forecast(config, step_seconds=1.0)
+    assert 0 < timed["computing"] <= 1
+    assert timed["run_hours"] > 0
+    untimed = forecast(config)
+    assert untimed["computing"] is None
+    assert untimed["bytes_of_a_phase"] == timed["bytes_of_a_phase"]
+    enough = forecast(config, step_seconds=timed["step_seconds_for_goal"] or 1.0)
+    assert enough["computing"] == pytest.approx(0.95) or not timed["transfer_seconds"]
+
+
+def test_a_step_is_measured_once_and_then_remembered(tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr(step_time, "measure", lambda config: taken.append(config) or 0.25)
+    assert step_time.step_time(TOY, tmp_path) == (0.25, False)
+    assert step_time.step_time(TOY, tmp_path) == (0.25, True)
+    assert step_time.step_time(with_inner(batch_size=8), tmp_path) == (0.25, False)
+    assert len(taken) == 2
+    (tmp_path / "step_seconds.json").write_bytes(b'{"half')
+    assert step_time.step_time(TOY, tmp_path) == (0.25, False)
+    assert list(json.loads((tmp_path / "step_seconds.json").read_bytes()).values()) == [0.25]
+
+
+def test_steps_are_taken_for_it_also_where_absent_tokens_count():
+    assert step_time.measure(with_inner(absent_tokens="masked")) > 0
+
+
+def test_a_step_that_is_too_large_for_this_machine_is_not_tried():
+    paper = load_config("paper_16x16")
+    assert "too long for a CPU" in (step_time.why_not_tried(paper, "cpu", None) or "")
+    assert step_time.why_not_tried(paper, "gpu", None) is None
+    assert step_time.why_not_tried(TOY, "cpu", 10**9) is None
+    assert "are free here" in (step_time.why_not_tried(TOY, "cpu", 10**6) or "")

@@ -1,0 +1,403 @@
+"""Paths on machines that can barely talk to each other, for real: four hosts that are network
+namespaces, each behind a link of `--mbit` megabits a second (`tc tbf`), with PostgreSQL and a
+bucket behind another.
+
+    python tools/bench_links.py --mbit 20
+    python tools/bench_links.py --mbit 10 --ways lock-step 2x2 2x2+int8 --set inner.steps=50
+    python tools/bench_links.py --mbit 20 --plot links.png --phases 5
+
+A way is `diloco` (the paths share everything), `2x2`, or either with settings: `2x2+int8` is a
+codec, `2x2+outer.codec=int8,inner.steps=40` any settings. Every inner step takes `--step-seconds`
+on each host, whatever runs beside it; the servers' host prepares, trains the base model, and
+evaluates, and no host waits for it. Measured, from the end of the first phase (in which programs
+are compiled) to the end of the last:
+
+- the share of the hosts' time in inner steps, and the seconds of a phase;
+- bytes down and up of a host, by the counter of its interface; and what the program counts;
+- beside both, what `dipaco plan` says of the same settings (`runs/phase_cost.py`).
+
+`lock-step` is as many machines that average gradients at every step. The program has no such run
+across machines (one worker takes the steps of all), so its perplexities are those of the baseline
+`data_parallel`, and its time is that of exchanges over the same links: `--exchanges` times, every
+host sends a gradient's bytes to the servers' host, which returns as many once it has all.
+
+Needs root, iproute2, iptables and PostgreSQL; else it says what is missing. The last line is JSON.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import socket
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from support.scratch import scratch
+from support.sites import SERVERS, Site, site, why_no_site
+
+from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
+from dipaco.control.plan import one_model
+from dipaco.control.tasks import PRIORITY
+from dipaco.data.prompts import SampleSettings
+from dipaco.evaluation.tables import num_bytes
+from dipaco.model.config import num_parameters, part_names
+from dipaco.overrides import load_config, override
+from dipaco.runs.opening import create_or_open
+from dipaco.runs.phase_cost import VALUE_BYTES, Circumstances, lock_step_cost, phase_cost
+from dipaco.runs.run import Run
+from dipaco.store.address import Address
+
+HOSTS = ("ana", "bo", "cy", "di")
+LOCK_STEP = "lock-step"
+OF_HOSTS = ("train", "outer")
+LOOK_SECONDS = 0.1
+CHUNK = 1 << 16
+
+
+class Moment(NamedTuple):
+    """What the counters said when all modules had reached a phase."""
+
+    seconds: float
+    carried: list[tuple[int, int]]  # of each host: down, up
+    counted: int  # bytes that the program has recorded, of all hosts
+
+
+def main() -> None:
+    options = parse()
+    if (problem := why_no_site()) is not None:
+        print(f"Skipped: {problem}")
+        print(json.dumps({"skipped": problem}))
+        return
+    with scratch(options.folder, "links-") as folder:
+        results = {}
+        with site(HOSTS, folder, options.mbit, options.store_mbit) as at:
+            for way in options.ways:
+                one = measure_lock_step if way == LOCK_STEP else measure
+                results[way] = one(options, at, way)
+                print(line(way, results[way]), flush=True)
+    if options.plot:
+        draw(results, options.mbit, options.plot)
+    given = {"mbit": options.mbit, "store_mbit": options.store_mbit, "hosts": len(HOSTS)}
+    print(json.dumps(given | {"step_seconds": options.step_seconds, "ways": results}))
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--mbit", type=float, default=20.0, help="of every host, each way (20)")
+    parser.add_argument("--store-mbit", type=float, help="of the servers' host; else unshaped")
+    parser.add_argument("--step-seconds", type=float, default=1.0, help="of an inner step (1)")
+    parser.add_argument("--phases", type=int, default=3, help="the first is not measured (3)")
+    parser.add_argument("--config", default="quickstart", help="model, text and settings")
+    parser.add_argument(
+        "--ways", nargs="+", default=[LOCK_STEP, "diloco", "2x2", "2x2+int8"], metavar="WAY"
+    )
+    parser.add_argument("--exchanges", type=int, default=3, help="of lock-step, measured (3)")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], dest="overrides")
+    parser.add_argument("--plot", type=Path, help="perplexity against hours")
+    parser.add_argument("--folder", help="where runs are put, and removed afterwards")
+    options = parser.parse_args(words)
+    if options.phases < 2 or options.mbit <= 0 or options.step_seconds <= 0:
+        parser.error("--phases must be 2 or more, --mbit and --step-seconds above 0")
+    for way in options.ways:
+        name, _, settings = way.partition("+")
+        if name not in (LOCK_STEP, "diloco", "2x2") or (name == LOCK_STEP and settings):
+            parser.error(f"`{way}` is no way: {LOCK_STEP}, diloco, 2x2, or one with +SETTINGS")
+    return options
+
+
+def config_of(options: argparse.Namespace, way: str) -> RunConfig:
+    """The config of a way: as given, with its topology, and without what is not measured."""
+    name, _, settings = way.partition("+")
+    words = [each if "=" in each else f"outer.codec={each}" for each in settings.split(",") if each]
+    config = load_config(options.config)
+    topology = config.topology
+    if name == "diloco":
+        topology = one_model(part_names(config.model), len(HOSTS))
+    baselines = (DATA_PARALLEL,) if name == LOCK_STEP else ()
+    config = dataclasses.replace(
+        config,
+        name="links",
+        phases=options.phases,
+        topology=topology,
+        baselines=baselines,
+        samples=SampleSettings(),
+        evaluation=dataclasses.replace(
+            config.evaluation, every_phases=1, best_path=False, ensembles=False
+        ),
+    )
+    if name == "diloco":
+        # No choice of modules to route by, and as DiLoCo was published.
+        config = dataclasses.replace(
+            config,
+            routing=dataclasses.replace(config.routing, kind="kmeans"),
+            outer=dataclasses.replace(config.outer, rescale_by_fan_in=False),
+        )
+    config = override(config, [*options.overrides, *words])
+    if config.num_paths != len(HOSTS):
+        sys.exit(f"{way} has {config.num_paths} paths, and there are {len(HOSTS)} hosts.")
+    return config
+
+
+def measure(options: argparse.Namespace, at: Site, way: str) -> dict[str, Any]:
+    """A run, by all hosts."""
+    config = config_of(options, way)
+    name = way.replace(",", "_")
+    run, words = begin(at, name, config)
+    others = [kind for kind in PRIORITY if kind not in OF_HOSTS]
+    taken = [at.folder / host / f"{name}.steps" for host in HOSTS]
+    processes = [at.start(SERVERS, [*words, "--name", SERVERS], {"kinds": others}, log=name)]
+    for host, file in zip(HOSTS, taken, strict=True):
+        orders = {
+            "kinds": OF_HOSTS,
+            "step_seconds": options.step_seconds,
+            "steps_taken": str(file),
+        }
+        processes.append(at.start(host, [*words, "--name", host], orders, log=name))
+    moments: list[Moment] = []
+    try:
+        while len(moments) <= config.phases:
+            reached = run.ledger.progress.phases_reached(MODULAR, len(config.topology.modules))
+            if reached >= len(moments) and run.ledger.queue.task_counts().get(("train", MODULAR)):
+                moments.append(moment(at, run))
+            check(processes, at)
+            time.sleep(LOOK_SECONDS)
+        while not run.ledger.queue.is_finished():
+            check(processes, at)
+            time.sleep(LOOK_SECONDS)
+        perplexity = {e.phase: e.perplexity for e in run.ledger.facts.evaluations()}
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        run.ledger.close()
+    given = circumstances(options)
+    cost = phase_cost(config, given)
+    return compared(options, config, moments, taken) | {
+        "planned_computing": round(cost.computing, 4),
+        "planned_seconds_of_a_phase": round(cost.seconds, 2),
+        "planned_down": round(cost.bytes_per_machine.down),
+        "planned_up": round(cost.bytes_per_machine.up),
+        "perplexity": {str(phase): round(perplexity[phase], 3) for phase in sorted(perplexity)},
+        "hours": {
+            str(phase): round((each.seconds - moments[0].seconds) / 3600, 5)
+            for phase, each in enumerate(moments)
+        },
+    }
+
+
+def begin(at: Site, name: str, config: RunConfig) -> tuple[Run, list[str]]:
+    """The new run, and the command line of a worker."""
+    address = Address.parse(f"{at.bucket}/{name.replace('+', '-')}")
+    run, _ = create_or_open(address, config, None, at.database.url)
+    return run, ["worker", "--run", str(address), "--database", at.database.url]
+
+
+def circumstances(options: argparse.Namespace) -> Circumstances:
+    return Circumstances(
+        workers=len(HOSTS),
+        megabits=options.mbit,
+        step_seconds=options.step_seconds,
+        store_megabits=options.store_mbit,
+    )
+
+
+def moment(at: Site, run: Run) -> Moment:
+    return Moment(
+        time.time(),
+        [at.host(name).link.carried for name in HOSTS],
+        run.ledger.progress.training_totals(MODULAR).bytes_sent,
+    )
+
+
+def check(processes: Sequence[Any], at: Site) -> None:
+    """No process has failed."""
+    for name, process in zip((SERVERS, *HOSTS), processes, strict=True):
+        if process.poll() not in (None, 0):
+            logs = sorted((at.folder / name).glob("*.log"), key=lambda file: file.stat().st_mtime)
+            sys.exit(f"{name} ended with {process.returncode}:\n{logs[-1].read_text()[-2000:]}")
+
+
+def compared(
+    options: argparse.Namespace, config: RunConfig, moments: list[Moment], taken: list[Path]
+) -> dict[str, Any]:
+    """What was measured from the end of the first phase to that of the last."""
+    first, last, phases = moments[1], moments[-1], len(moments) - 2
+    steps = [json.loads(line) for file in taken for line in file.read_text().splitlines()]
+    within = [each for each in steps if first.seconds < each["at"] <= last.seconds]
+    seconds, hosts = last.seconds - first.seconds, len(HOSTS)
+    mean = phases * hosts
+    return {
+        "computing": round(sum(each["seconds"] for each in within) / (hosts * seconds), 4),
+        "seconds_of_a_phase": round(seconds / phases, 2),
+        # Above 1: this machine was too busy for the pace, and the steps took longer.
+        "pace": round(
+            sum(each["seconds"] for each in within)
+            / max(1e-9, sum(each["steps"] for each in within) * options.step_seconds),
+            3,
+        ),
+        "down": round(sum(b[0] - a[0] for a, b in pairs(first, last)) / mean),
+        "up": round(sum(b[1] - a[1] for a, b in pairs(first, last)) / mean),
+        "counted": round((last.counted - first.counted) / mean),
+        "parameters": num_parameters(config.model),
+    }
+
+
+def pairs(first: Moment, last: Moment) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    return list(zip(first.carried, last.carried, strict=True))
+
+
+# --- lock-step --------------------------------------------------------------------------------
+
+
+def measure_lock_step(options: argparse.Namespace, at: Site, way: str) -> dict[str, Any]:
+    """Perplexities of `data_parallel`, hours by exchanges over the links."""
+    config = config_of(options, way)
+    size = VALUE_BYTES * num_parameters(config.model)
+    before = [at.host(name).link.carried for name in HOSTS]
+    exchanged = exchange(at, size, options.exchanges)
+    after = [at.host(name).link.carried for name in HOSTS]
+    run, words = begin(at, way, config)
+    process = at.start(SERVERS, [*words, "--name", SERVERS], log=way)
+    try:
+        while process.poll() is None:
+            time.sleep(LOOK_SECONDS)
+        if process.returncode:
+            sys.exit((at.folder / SERVERS / f"{way}.log").read_text()[-2000:])
+        perplexity = {
+            e.phase: e.perplexity for e in run.ledger.facts.evaluations() if e.arm == DATA_PARALLEL
+        }
+    finally:
+        process.kill()
+        process.wait()
+        run.ledger.close()
+    steps, cost = config.inner.steps, lock_step_cost(config, circumstances(options))
+    seconds = steps * (options.step_seconds + exchanged)
+    carried = [
+        sum(b[i] - a[i] for a, b in zip(before, after, strict=True))
+        * (steps / options.exchanges / len(HOSTS))
+        for i in range(2)
+    ]
+    return {
+        "computing": round(steps * options.step_seconds / seconds, 4),
+        "seconds_of_a_phase": round(seconds, 2),
+        "seconds_of_an_exchange": round(exchanged, 3),
+        "down": round(carried[0]),
+        "up": round(carried[1]),
+        "parameters": num_parameters(config.model),
+        "planned_computing": round(cost.computing, 4),
+        "planned_seconds_of_a_phase": round(cost.seconds, 2),
+        "planned_down": round(cost.bytes_per_machine.down),
+        "planned_up": round(cost.bytes_per_machine.up),
+        "perplexity": {str(phase): round(perplexity[phase], 3) for phase in sorted(perplexity)},
+        "hours": {
+            str(phase): round(phase * seconds / 3600, 5) for phase in range(options.phases + 1)
+        },
+    }
+
+
+def exchange(at: Site, size: int, times: int) -> float:
+    """The median seconds in which every host sends `size` bytes and then receives as many."""
+    with at.host(SERVERS).entered(), socket.create_server((at.host(SERVERS).address, 0)) as server:
+        address = server.getsockname()
+        clients = []
+        for name in HOSTS:
+            with at.host(name).entered():
+                clients.append(socket.create_connection(address, timeout=600.0))
+        members = [server.accept()[0] for _ in HOSTS]
+    all_sent = threading.Barrier(len(HOSTS))
+    seconds = []
+    with contextlib.ExitStack() as stack:
+        for each in (*clients, *members):
+            stack.enter_context(each)
+
+        def reduce(member: socket.socket) -> None:
+            for _ in range(times):
+                receive(member, size)
+                all_sent.wait(600.0)
+                member.sendall(bytes(size))
+
+        def client(link: socket.socket) -> None:
+            link.sendall(bytes(size))
+            receive(link, size)
+
+        reducers = [threading.Thread(target=reduce, args=(each,)) for each in members]
+        for each in reducers:
+            each.start()
+        for _ in range(times):
+            began = time.monotonic()
+            sending = [threading.Thread(target=client, args=(each,)) for each in clients]
+            for each in sending:
+                each.start()
+            for each in sending:
+                each.join()
+            seconds.append(time.monotonic() - began)
+        for each in reducers:
+            each.join()
+    return statistics.median(seconds)
+
+
+def receive(link: socket.socket, size: int) -> None:
+    while size:
+        got = len(link.recv(min(size, CHUNK)))
+        if not got:
+            raise ConnectionError("the other side has gone")
+        size -= got
+
+
+# --- for a person -----------------------------------------------------------------------------
+
+
+def line(way: str, result: dict[str, Any]) -> str:
+    last = max(result["perplexity"], key=int, default="")
+    return (
+        f"{way:<16} computing {result['computing']:.1%} (plan {result['planned_computing']:.1%}), "
+        f"a phase {result['seconds_of_a_phase']:.1f} s (plan "
+        f"{result['planned_seconds_of_a_phase']:.1f}), down {num_bytes(result['down'])} (plan "
+        f"{num_bytes(result['planned_down'])}), up {num_bytes(result['up'])} (plan "
+        f"{num_bytes(result['planned_up'])}), perplexity {result['perplexity'].get(last)}"
+    )
+
+
+def draw(results: dict[str, dict[str, Any]], megabits: float, file: Path) -> None:
+    """Perplexity against hours; the file's ending chooses the format."""
+    from support.curves import looks_of
+
+    from dipaco.evaluation.direct_labels import End, arrange, label_ends
+    from dipaco.evaluation.style import log_ticks, styled, tidy
+
+    as_arm = {way: DATA_PARALLEL if way == LOCK_STEP else way for way in results}
+    looks = looks_of(as_arm.values())
+    with styled(9, 4.5) as figure:
+        axes, ends, values = figure.subplots(), [], []
+        for way, result in results.items():
+            look = looks[as_arm[way]]
+            hours = [result["hours"][phase] for phase in result["perplexity"]]
+            perplexity = list(result["perplexity"].values())
+            if not hours:
+                continue
+            axes.plot(
+                hours, perplexity, color=look.colour, linestyle=look.dashes, marker=look.mark,
+                markersize=5, label=way,
+            )  # fmt: skip
+            values += perplexity
+            ends.append(End(f"{way}  {perplexity[-1]:.1f}", (hours[-1], perplexity[-1]), look))
+        axes.set(
+            xlabel=f"hours, four machines on links of {megabits:g} Mbit/s",
+            ylabel="validation perplexity",
+        )
+        axes.set_xscale("log")
+        log_ticks(axes, "y", values)
+        tidy(axes)
+        arrange(figure, [(axes, label_ends(axes, ends))])
+        figure.savefig(file)
+
+
+if __name__ == "__main__":
+    main()
