@@ -329,6 +329,7 @@ class RunConfig:
             base=base,
             arms=arms,
             samples=self.samples.prompts > 0,
+            slices=self.data.slices,
             reroutes=bool(self.reroute.every),
         )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dipaco.control.database import Database
 from dipaco.control.errors import NoSuchRelease, NotAvailable
-from dipaco.control.recording import sampled_facts, stage_done
+from dipaco.control.recording import sampled_facts, slice_done, stage_done
 from dipaco.control.release import Release
 from dipaco.control.tasks import (
     PRIORITY,
@@ -16,6 +16,7 @@ from dipaco.control.tasks import (
     GradientStats,
     PathChecked,
     Sampled,
+    SliceDone,
     StageDone,
 )
 from dipaco.receipt import Receipt
@@ -73,6 +74,11 @@ class Facts:
         """All that are done, in the order of their work."""
         facts = (stage_done(*row) for row in self._database.rows("list_stages"))
         return sorted(facts, key=lambda fact: (PRIORITY[fact.stage], fact.phase))
+
+    def slices(self, stage: str, step: str = "") -> list[SliceDone]:
+        """What the slices of a stage made that are done, of one step or of all; in order."""
+        rows = self._database.rows("list_slices", names=f"{stage} {step + ' ' if step else ''}%")
+        return sorted((slice_done(*row) for row in rows), key=lambda fact: (fact.step, fact.slice))
 
     def module(self, arm: str, module: ModuleId, phase: int) -> StoredModule:
         """Raises `NotAvailable`."""
@@ -203,6 +209,11 @@ class Facts:
 
     def num_labelled(self, arm: str, phase: int) -> int:
         return len(self.labels(arm, phase))
+
+    def num_slices(self, stage: str, step: str) -> int:
+        row = self._database.one("num_slices", names=f"{stage} {step} %")
+        assert row is not None
+        return row[0]
 
     def checked(self, arm: str, phase: int) -> set[int]:
         return set(self.checks(arm, phase))

@@ -22,7 +22,7 @@ from dipaco.control.quorums import Quorums
 from dipaco.control.redos import Redos
 from dipaco.control.retention import Retention
 from dipaco.control.rollback import Rollbacks
-from dipaco.control.scheduler import first_task
+from dipaco.control.scheduler import first_tasks
 from dipaco.control.swarms import Swarms
 
 
@@ -68,12 +68,14 @@ class Ledger:
         """The rows of a statement of another room (`dashboard/*.sql`), which reads only."""
         return self._database.select(text, **values)
 
-    def start(self, meta: dict[str, str]) -> None:
-        """Starts a run: stores its values, and makes its first task due."""
+    def start(self, meta: dict[str, str], slices: int = 1) -> None:
+        """Starts a run: stores its values, and makes its first tasks due, one for each slice of its
+        text.
+        """
         with self._database.transaction():
             for key, value in meta.items():
                 self._database.change("put_meta", key=key, value=value)
-            add_tasks(self._database, [first_task()])
+            add_tasks(self._database, first_tasks(slices))
         self._database.fold()  # the file may be moved now
 
     def drop(self) -> None:

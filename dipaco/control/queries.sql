@@ -643,8 +643,14 @@ VALUES (:stage, :phase, :artifacts, :summary, :seconds);
 -- get_stage: what it made
 SELECT artifacts, summary, seconds FROM stages WHERE stage = :stage AND phase = :phase;
 
--- list_stages: which are done
-SELECT stage, phase, artifacts, summary, seconds FROM stages;
+-- list_stages: which are done; not the slices of one
+SELECT stage, phase, artifacts, summary, seconds FROM stages WHERE stage NOT LIKE '% %';
+
+-- list_slices: what tasks made that share a stage, by `STAGE STEP SLICE`
+SELECT stage, artifacts, summary, seconds FROM stages WHERE stage LIKE :names;
+
+-- num_slices: how many of them are done
+SELECT count(*) FROM stages WHERE stage LIKE :names;
 
 -- add_label: log-likelihoods of the router's documents under a path
 INSERT INTO labels (arm, path, phase, name, digest, num_bytes, seconds)

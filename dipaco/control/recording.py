@@ -19,6 +19,7 @@ from dipaco.control.tasks import (
     PathTrained,
     Sample,
     Sampled,
+    SliceDone,
     StageDone,
 )
 from dipaco.receipt import Receipt
@@ -60,6 +61,15 @@ def record(database: Database, fact: Fact) -> None:
             )
             if fact.stage == "reroute":
                 change("drop_partial_snapshot", arm="", path=0, phase=0)
+        case SliceDone():
+            change(
+                "add_stage",
+                stage=name_of_slice(fact),
+                phase=0,
+                artifacts=json.dumps(fact.artifacts),
+                summary=json.dumps(fact.summary),
+                seconds=fact.seconds,
+            )
         case PathChecked():
             change("add_check", **dataclasses.asdict(fact))
         case PathScored() | PathLabelled():
@@ -143,6 +153,8 @@ def lock_subjects(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
             return (f"Contribution {fact.arm} {fact.module} {fact.phase}",)
         case ModuleReady() | PathScored() | PathLabelled():
             return (f"{type(fact).__name__} {fact.arm} {fact.phase}",)
+        case SliceDone():
+            return (f"SliceDone {fact.stage} {fact.step}",)
         case PathChecked():  # the next check waits for this one and for the path's modules
             return (
                 f"PathChecked {fact.arm} {fact.phase}",
@@ -165,6 +177,25 @@ def stage_done(stage: Any, phase: int, artifacts: str, summary: str, seconds: fl
         phase=phase,
         artifacts={name: Receipt(*values) for name, values in json.loads(artifacts).items()},
         summary=json.loads(summary),
+        seconds=seconds,
+    )
+
+
+def name_of_slice(fact: SliceDone) -> str:
+    """In the table of stages, where stages themselves have no spaces in their names."""
+    return " ".join(fact.task[:3])
+
+
+def slice_done(name: str, artifacts: str, summary: str, seconds: float) -> SliceDone:
+    """The inverse of a row of that table."""
+    stage, step, number = name.split(" ")
+    row = stage_done(stage, 0, artifacts, summary, seconds)
+    return SliceDone(
+        stage=row.stage,
+        step=step,
+        slice=int(number),
+        artifacts=row.artifacts,
+        summary=row.summary,
         seconds=seconds,
     )
 

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from dipaco.control.database import Database
 from dipaco.control.errors import RecoveryFailed
+from dipaco.control.facts import Facts
 from dipaco.control.plan import Plan
 from dipaco.control.queue import Queue
 from dipaco.control.recording import stage_done
 from dipaco.control.retry import retried
-from dipaco.control.tasks import PRIORITY, Claim, Contribution, Task
+from dipaco.control.tasks import PRIORITY, SLICED, Claim, Contribution, Task
 
 MOST_REDOS = 3  # of one task for another, until that one is done; then a person must look
 
@@ -124,6 +125,10 @@ class Redos:
         for stage in (stage_done(*row) for row in self._database.rows("list_stages")):
             if name in {receipt.name for receipt in stage.artifacts.values()}:
                 return Task(stage.stage, phase=stage.phase)
+        for stage in SLICED:
+            for fact in Facts(self._database).slices(stage):
+                if name in {receipt.name for receipt in fact.artifacts.values()}:
+                    return fact.task
         return None
 
     @retried

@@ -12,6 +12,7 @@ from typing import Any
 
 from dipaco.control.database import Database
 from dipaco.control.errors import NotReproduced
+from dipaco.control.recording import name_of_slice
 from dipaco.control.tasks import (
     Contribution,
     Evaluated,
@@ -22,6 +23,7 @@ from dipaco.control.tasks import (
     PathScored,
     PathTrained,
     Sampled,
+    SliceDone,
     StageDone,
     Task,
 )
@@ -51,6 +53,10 @@ def stands(database: Database, task: Task, fact: Fact) -> bool:
             new = _digests(fact.artifacts)
             if fact.stage == "report":
                 new = known
+        case SliceDone():
+            row = database.one("get_stage", stage=name_of_slice(fact), phase=0)
+            known = None if row is None else _digests(json.loads(row[0]))
+            new = _digests(fact.artifacts)
         case PathScored() | PathLabelled():
             query = "get_score" if isinstance(fact, PathScored) else "get_label"
             what = {"arm": fact.arm, "path": fact.path, "phase": fact.phase}

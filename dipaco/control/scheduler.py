@@ -30,6 +30,7 @@ from dipaco.control.tasks import (
     PathScored,
     PathTrained,
     Sampled,
+    SliceDone,
     StageDone,
     Task,
 )
@@ -53,6 +54,8 @@ class Frontier(Protocol):
 
     def evaluated(self) -> set[tuple[str, int]]: ...
 
+    def num_slices(self, stage: str, step: str) -> int: ...
+
 
 class AwaitedStep(NamedTuple):
     """An outer step that is due as soon as its module has `awaited` contributions."""
@@ -73,9 +76,9 @@ class QuorumStep(NamedTuple):
     grace_seconds: float  # counted from when there are enough
 
 
-def first_task() -> Task:
-    """What a new run begins with."""
-    return Task("prepare")
+def first_tasks(slices: int) -> list[Task]:
+    """What a new run begins with: all of its text at once, or each slice of it."""
+    return [Task("prepare")] if slices == 1 else _of_all_slices("prepare", "read", slices)
 
 
 def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
@@ -83,6 +86,8 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
     tasks: dict[Task, None] = {}
     for fact in facts:
         match fact:
+            case SliceDone():
+                tasks |= dict.fromkeys(_after_slice(plan, fact, frontier))
             case StageDone(stage="prepare"):
                 tasks[Task("pretrain", plan.base.name, "0", 0)] = None
             case ModuleReady(arm=arm, module=module, phase=phase):
@@ -151,6 +156,21 @@ def _quorum_step(arm: Arm, module: ModuleId, phase: int) -> QuorumStep:
         awaited_before=len(arm.paths_through(module, phase - 1)) if phase else 0,
         grace_seconds=arm.grace_seconds,
     )
+
+
+def _after_slice(plan: Plan, fact: SliceDone, frontier: Frontier) -> list[Task]:
+    """All text is read before it is known which documents stay, and all of it is tokens before it
+    is put together.
+    """
+    if fact.step == "merge":
+        return _of_all_slices(fact.stage, "tokenise", plan.slices)
+    if frontier.num_slices(fact.stage, fact.step) < plan.slices:
+        return []
+    return [Task("prepare", "merge", "0") if fact.step == "read" else Task("prepare")]
+
+
+def _of_all_slices(kind: Kind, step: str, count: int) -> list[Task]:
+    return [Task(kind, step, str(number)) for number in range(count)]
 
 
 def _evaluations(plan: Plan) -> set[tuple[str, int]]:

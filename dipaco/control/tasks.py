@@ -38,11 +38,17 @@ PRIORITY: dict[Kind, int] = {
 }
 OF_A_PATH: tuple[Kind, ...] = ("train", "label", "check", "score")
 
+SLICED: tuple[Kind, ...] = ("prepare", "route")  # stages that may be done by many tasks
+
 FIRST_KINDS: tuple[Kind, ...] = ("prepare", "pretrain")  # the same for all runs of one base model
 
 
 class Task(NamedTuple):
-    """One unit of work. Two tasks with equal fields are the same task."""
+    """One unit of work. Two tasks with equal fields are the same task.
+
+    Where many tasks share a stage, each does a slice of one step of it: `arm` is the step, and
+    `subject` the slice's number.
+    """
 
     kind: Kind
     arm: str = ""
@@ -58,6 +64,8 @@ class Task(NamedTuple):
         return ModuleId.parse(self.subject)
 
     def __str__(self) -> str:
+        if self.kind in SLICED and self.arm:
+            return f"{self.kind} {self.arm} slice {self.subject}"
         about = "path " if self.kind in OF_A_PATH else "module " if self.kind == "outer" else ""
         what = f" {self.arm} {about}{self.subject}".rstrip() if self.arm else ""
         return f"{self.kind}{what} phase {self.phase}" if self.arm or self.phase else self.kind
@@ -143,6 +151,23 @@ class StageDone:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SliceDone:
+    """A task has done its slice of one step of a stage."""
+
+    stage: Kind
+    step: str  # `read`, `merge` or `tokenise` of `prepare`
+    slice: int
+    artifacts: dict[str, Receipt]
+    summary: dict[str, Any]  # JSON
+    seconds: float
+
+    @property
+    def task(self) -> Task:
+        """That did it."""
+        return Task(self.stage, self.step, str(self.slice))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PathLabelled:
     """Log-likelihoods of the router's documents under a path as it is at the start of `phase`."""
 
@@ -218,6 +243,7 @@ Fact = (
     | Contribution
     | PathTrained
     | StageDone
+    | SliceDone
     | PathLabelled
     | PathChecked
     | PathScored

@@ -6,6 +6,7 @@ router) and section 4 (perplexity on documents cut to the context).
 The nouns, in the order in which text meets them:
 
   source     where documents come from: `packages:`, `text:GLOB`, `parquet:GLOB`, `hf:NAME`, ...
+  slice      what one of many tasks reads of the sources, and makes tokens (`data.slices`)
   document   a piece of text with a domain and a group; a group is never in two splits
   split      train, valid or router, by the hash of the group: the same whatever the run's seed
   corpus     a folder: the tokenizer, the tokens of every document once, flat arrays about them

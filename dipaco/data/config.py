@@ -51,6 +51,10 @@ class DataConfig:
     `packages:`, all of every other source."""
     max_document_bytes: int = 8192
     """Bytes of text of the longest document; longer ones become several of the same group."""
+    slices: int = 1
+    """Tasks that share reading the text, and as many that share making it tokens, each done by any
+    worker that sees the same files; 1 = one task does both. About twice as many as workers. The
+    result does not depend on it."""
     processes: int = 0
     """Processes that tokenise; 0 = one for each CPU. The result does not depend on it."""
 
@@ -74,6 +78,7 @@ class DataConfig:
             "below 1 together with `data.valid_fraction`, to leave documents to train on",
         )
         demand(self.max_document_bytes >= 64, "max_document_bytes", "at least 64")
+        demand(self.slices >= 1, "slices", "at least 1")
         demand(self.processes >= 0, "processes", "0 or more")
         demand(
             self.max_bytes_per_domain is None or self.max_bytes_per_domain > 0,
@@ -83,7 +88,11 @@ class DataConfig:
         demand(self.tokenizer_sample_bytes > 0, "tokenizer_sample_bytes", "more than 0")
 
 
-NOT_OF_THE_CORPUS = ("length", "processes")  # settings that do not change the prepared bytes
+NOT_OF_THE_CORPUS = (
+    "length",
+    "processes",
+    "slices",
+)  # settings that do not change the prepared bytes
 
 
 def corpus_settings(config: DataConfig) -> dict[str, object]:

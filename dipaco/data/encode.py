@@ -17,11 +17,12 @@ import sys
 from collections import deque
 from collections.abc import Generator
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 import dipaco
-from dipaco.data.staging import Staged, read_chunk
+from dipaco.data.staging import read_chunk
 from dipaco.data.tokenizer import Tokenizer, load_tokenizer
 from dipaco.errors import DiskFull, NotWritable
 from dipaco.files import write_arrays
@@ -29,8 +30,21 @@ from dipaco.files import write_arrays
 JOBS_AHEAD = 2  # per process: it never waits for its next job, and few results wait on disk
 
 
+class TextChunks(Protocol):
+    """Texts in files of about a megabyte each, with room for their tokens beside them."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def chunk_file(self, chunk: int) -> Path: ...
+
+    def kept_in(self, chunk: int) -> np.ndarray:
+        """[documents of the chunk] bool: those to encode."""
+        ...
+
+
 def encode_chunks(
-    staged: Staged, chunks: range, tokenizer: Tokenizer, processes: int
+    staged: TextChunks, chunks: range, tokenizer: Tokenizer, processes: int
 ) -> Generator[list[np.ndarray], None, None]:
     """Yields for each chunk the tokens of its kept documents; a few chunks are in memory."""
     # Starting a process takes as long as encoding two chunks.
@@ -79,7 +93,7 @@ class _Worker:
         assert self.process.stdout
         self.jobs, self.answers = self.process.stdin, self.process.stdout
 
-    def send(self, staged: Staged, chunk: int) -> None:
+    def send(self, staged: TextChunks, chunk: int) -> None:
         job = {
             "texts": str(staged.chunk_file(chunk)),
             "kept": np.flatnonzero(staged.kept_in(chunk)).tolist(),

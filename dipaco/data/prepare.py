@@ -8,7 +8,7 @@ so it means "finished".
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,34 +65,84 @@ def prepare(
       BadSource, BinaryText, BadRecord, MissingColumn, ExtraMissing, BadTokenizer.
     """
     folder = Path(folder)
-    settings = corpus_settings(config)
-    if (folder / "manifest.json").exists():
-        manifest = read_manifest(folder)
-        if manifest.settings != settings:
-            difference = _difference(manifest.settings, settings)
-            raise CorpusOfOtherSettings(folder=folder, difference=difference)
-        return Corpus.open(folder)
-
-    staging = folder / "staging" / staging_name(settings)
-    staging.mkdir(parents=True, exist_ok=True)
+    if (finished := finished_corpus(config, folder)) is not None:
+        return finished
+    staging = staging_folder(config, folder)
     staged = stage_documents(
         config,
         staging,
         say=lambda message: progress(PrepareProgress(stage="fetch", message=message)),
         count=lambda done: progress(PrepareProgress(stage="read", done=done, unit="bytes")),
     )
-    _count_splits(config, staged, staged.splits[staged.is_kept])  # before hours of work
-    tokenizer = _tokenizer_for(config, staged, progress)
-    edges = edge_tokens(tokenizer, edge_names(config))  # also before hours of work
-    files, lengths = _write_tokens(config, folder, staged, tokenizer, progress)
+    count_splits(config, staged, staged.splits[staged.is_kept])  # before hours of work
+    tokenizer = tokenizer_for(config, staged, staged.sample_of_train, progress)
+    edge_tokens(tokenizer, edge_names(config))  # also before hours of work
+    chunks = range(staged.num_chunks)
+
+    def encoded(start: int) -> Generator[list[np.ndarray]]:
+        return encode_chunks(staged, chunks[start:], tokenizer, num_processes(config))
+
+    return write_corpus(config, folder, staged, tokenizer, encoded, progress)
+
+
+def finished_corpus(config: DataConfig, folder: Path) -> Corpus | None:
+    """The corpus in a folder; None if it is not finished. Raises `CorpusOfOtherSettings`."""
+    if not (folder / "manifest.json").exists():
+        return None
+    manifest, settings = read_manifest(folder), corpus_settings(config)
+    if manifest.settings != settings:
+        difference = _difference(manifest.settings, settings)
+        raise CorpusOfOtherSettings(folder=folder, difference=difference)
+    return Corpus.open(folder)
+
+
+def staging_folder(config: DataConfig, folder: Path) -> Path:
+    """Where a corpus is staged that is made in `folder`; it is there afterwards."""
+    staging = folder / "staging" / staging_name(corpus_settings(config))
+    staging.mkdir(parents=True, exist_ok=True)
+    return staging
+
+
+def write_corpus(
+    config: DataConfig,
+    folder: Path,
+    staged: Staged,
+    tokenizer: Tokenizer,
+    encoded: Callable[[int], Generator[list[np.ndarray]]],
+    progress: Callable[[PrepareProgress], None],
+) -> Corpus:
+    """Writes what is known of all documents, and their tokens, into `folder`.
+
+    Args:
+      config, folder, progress: as of `prepare`.
+      staged: the documents.
+      tokenizer: that they were encoded with.
+      encoded: from a chunk on, gives the tokens of the kept documents of each chunk.
+
+    Raises:
+      EmptySplit: of a split no document is long enough.
+    """
+    edges = edge_tokens(tokenizer, edge_names(config))
+    files, lengths = _write_tokens(folder, staged, tokenizer, encoded, progress)
     _finish(config, folder, staged, tokenizer, edges, files, lengths)
     shutil.rmtree(folder / "staging", ignore_errors=True)
     return Corpus.open(folder)
 
 
-def _tokenizer_for(
-    config: DataConfig, staged: Staged, progress: Callable[[PrepareProgress], None]
+def tokenizer_for(
+    config: DataConfig,
+    staged: Staged,
+    sample_of: Callable[[int], Iterator[str]],
+    progress: Callable[[PrepareProgress], None],
 ) -> Tokenizer:
+    """The run's tokenizer, in the folder of the staged documents; trained or copied unless there.
+
+    Args:
+      config: which one, or how large.
+      staged: the documents.
+      sample_of: about so many bytes of their text, to train it on.
+      progress: called before it is trained.
+    """
     file = staged.folder / "tokenizer.json"
     if file.exists():
         return load_tokenizer(file)
@@ -102,19 +152,19 @@ def _tokenizer_for(
         return load_tokenizer(file)
     message = f"training a tokenizer of {config.vocab_size} tokens"
     progress(PrepareProgress(stage="tokenizer", message=message))
-    sample = staged.sample_of_train(config.tokenizer_sample_bytes)
+    sample = sample_of(config.tokenizer_sample_bytes)
     return train_tokenizer(sample, config.vocab_size, file)
 
 
 def _write_tokens(
-    config: DataConfig,
     folder: Path,
     staged: Staged,
     tokenizer: Tokenizer,
+    encoded: Callable[[int], Generator[list[np.ndarray]]],
     progress: Callable[[PrepareProgress], None],
 ) -> tuple[list[TokenFile], np.ndarray]:
     """Writes the token files that are missing. An interrupted file is written again whole."""
-    token_type = _token_type(tokenizer)
+    token_type = tokenizer.token_type
     files: list[TokenFile] = []
     lengths: list[np.ndarray] = []
     chunk = 0
@@ -128,14 +178,12 @@ def _write_tokens(
         chunk = record.next_chunk
 
     total = int(staged.num_bytes[staged.is_kept].sum(dtype=np.int64))
-    encoded = encode_chunks(
-        staged, range(chunk, staged.num_chunks), tokenizer, num_processes(config)
-    )
+    rest = encoded(chunk)
     try:
         while chunk < staged.num_chunks:
             writer = TokenWriter(folder / f"tokens_{len(files):05d}.arrayrecord")
             while chunk < staged.num_chunks and writer.num_bytes < FILE_BYTES:
-                for tokens in next(encoded):
+                for tokens in next(rest):
                     writer.write(tokens.astype(token_type))
                 chunk += 1
                 read = slice(0, staged.chunk_starts[chunk])
@@ -153,7 +201,7 @@ def _write_tokens(
             files.append(file)
             lengths.append(np.array(file_lengths, dtype=np.int32))
     finally:
-        encoded.close()
+        rest.close()
     return files, np.concatenate(lengths)
 
 
@@ -176,7 +224,7 @@ def _finish(
     splits, domains, num_bytes = staged.splits[kept], staged.domains[kept], staged.num_bytes[kept]
     short = (splits != SPLITS.index("train")) & (lengths <= config.prefix_tokens)
     splits[short] = SPLITS.index("short")
-    documents = _count_splits(config, staged, splits)
+    documents = count_splits(config, staged, splits)
     begins, ends = staged.begins[kept], staged.ends[kept]
     arrays = dict(zip(ARRAYS, (lengths, domains, splits, begins, ends), strict=True))
     for name, values in arrays.items():
@@ -191,7 +239,7 @@ def _finish(
         digest=digest_of(FORMAT_VERSION, *identity, *map(str, edges), *staged.domain_names),
         tokenizer_digest=tokenizer_digest,
         edge_tokens=edges,
-        token_type=_token_type(tokenizer),
+        token_type=tokenizer.token_type,
         files=tuple(files),
         array_digests=array_digests,
         documents=documents,
@@ -219,7 +267,7 @@ def _finish(
     write_whole(folder / "manifest.json", lambda stream: stream.write(text.encode()))
 
 
-def _count_splits(config: DataConfig, staged: Staged, splits: np.ndarray) -> dict[str, int]:
+def count_splits(config: DataConfig, staged: Staged, splits: np.ndarray) -> dict[str, int]:
     """Documents by split. Raises `EmptySplit`; only `short` may be empty."""
     documents = {name: int((splits == code).sum()) for code, name in enumerate(SPLITS)}
     for split in ("train", "valid", "router"):
@@ -233,10 +281,6 @@ def _count_splits(config: DataConfig, staged: Staged, splits: np.ndarray) -> dic
                 short=documents["short"],
             )
     return documents
-
-
-def _token_type(tokenizer: Tokenizer) -> str:
-    return "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:

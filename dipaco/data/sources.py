@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from dipaco.data.document import PIECE, Document, Source
 from dipaco.data.errors import BadRecord, BinaryText, BinaryTexts, MissingColumn
+from dipaco.data.slices import FilePart, SourcePart
 from dipaco.data.source_url import SUFFIXES, SourceUrl, files_of, notes_of_files, parse_url
 from dipaco.errors import BadSource, ExtraMissing
 
@@ -37,6 +38,7 @@ def open_source(
     *,
     max_bytes_per_domain: int | None = None,
     say: Callable[[str], None] = lambda message: None,
+    part: SourcePart | None = None,
 ) -> Source:
     """Opens a source.
 
@@ -45,13 +47,15 @@ def open_source(
       max_bytes_per_domain: the caller uses no more, so a source may stop there; None = the
         source's own bound, which only `packages:` has.
       say: called with a sentence before what takes time, such as a download.
+      part: what is read of it; None = all.
 
     Raises:
       BadSource: the kind is unknown, an option is, or no file matches.
     """
     source = parse_url(url)
     documents: Iterator[Document]
-    files: list[Path] = []
+    files = files_of(source) if source.kind in SUFFIXES else []
+    parts = [FilePart(file) for file in files] if part is None else list(part.files)
     match source.kind:
         case "packages":
             from dipaco.data.packages.source import open_packages
@@ -62,16 +66,18 @@ def open_source(
             from dipaco.data.toy import toy_documents
 
             _allow(source, ("clusters", "documents", "words", "seed"))
-            documents = toy_documents(**{k: _whole(source, k) for k in source.options})
+            share = range if part is None or part.share is None else part.share.of
+            options = {name: _whole(source, name) for name in source.options}
+            documents = toy_documents(part=share, **options)
         case "text":
             _allow(source, ("domain", "group"))
-            documents = _text_documents(source, files := files_of(source))
+            documents = _text_documents(source, [each.file for each in parts])
         case "jsonl":
             _allow(source, ("text", "domain", "group"))
-            documents = _column_documents(source, _json_rows(files := files_of(source)))
+            documents = _column_documents(source, _json_rows(parts))
         case "parquet":
             _allow(source, ("text", "domain", "group"))
-            documents = _column_documents(source, _parquet_rows(files := files_of(source)))
+            documents = _column_documents(source, _parquet_rows([each.file for each in parts]))
         case "hf":
             _allow(source, ("text", "domain", "group", "split"))
             documents = _column_documents(source, _hub_rows(source))
@@ -82,7 +88,7 @@ def open_source(
                 advice="Kinds: packages, text, jsonl, parquet, hf, toy.",
             )
     notes = []
-    if source.kind in SUFFIXES:
+    if source.kind in SUFFIXES and (part is None or part.is_first):
         notes = notes_of_files(source.place, SUFFIXES[source.kind], files)
     return Source(documents=documents, max_bytes_per_domain=max_bytes_per_domain, notes=notes)
 
@@ -197,8 +203,23 @@ class SourceRow(NamedTuple):
     """One row of a file with columns, and its place in the file."""
 
     file: str
-    place: str
+    place: "str | Line"
     values: Mapping[str, Any]
+
+
+class Line(NamedTuple):
+    """A line of a file. Its number is counted when it is said: only errors say it."""
+
+    file: Path
+    start: int  # the byte that counting began with
+    number: int  # of lines since then, from 1
+
+    def __str__(self) -> str:
+        before = 0
+        with self.file.open("rb") as stream:
+            for start in range(0, self.start, BLOCK_BYTES):
+                before += stream.read(min(BLOCK_BYTES, self.start - start)).count(b"\n")
+        return f"line {before + self.number}"
 
 
 def _column_documents(source: SourceUrl, rows: Iterator[SourceRow]) -> Iterator[Document]:
@@ -209,7 +230,7 @@ def _column_documents(source: SourceUrl, rows: Iterator[SourceRow]) -> Iterator[
         text = _column(row, text_column, "text")
         if not isinstance(text, str):
             problem = f"column `{text_column}` holds {type(text).__name__}, not text"
-            raise BadRecord(file=row.file, place=row.place, problem=problem)
+            raise BadRecord(file=row.file, place=str(row.place), problem=problem)
         if domain_column:
             domain = str(_column(row, domain_column, "domain"))
         else:
@@ -224,30 +245,35 @@ def _column(row: SourceRow, column: str, option: str) -> Any:
     if column not in row.values:
         found = ", ".join(f"`{name}`" for name in row.values) or "none"
         raise MissingColumn(
-            file=row.file, place=row.place, column=column, found=found, option=option
+            file=row.file, place=str(row.place), column=column, found=found, option=option
         )
     return row.values[column]
 
 
-def _json_rows(files: list[Path]) -> Iterator[SourceRow]:
-    for file in files:
-        offset = 0
+def _json_rows(parts: list[FilePart]) -> Iterator[SourceRow]:
+    for file, start, stop in parts:
         with _open(file) as stream:
+            offset = start
+            if start:  # the line that begins before it is another slice's
+                stream.seek(start - 1)
+                offset += len(stream.readline()) - 1
+            began = offset
             for number, line in enumerate(stream, start=1):
+                if stop is not None and offset >= stop:
+                    break
                 if line.strip():
-                    yield SourceRow(
-                        str(file), f"line {number}", _json_object(line, file, number, offset)
-                    )
+                    place = Line(file, began, number)
+                    yield SourceRow(str(file), place, _json_object(line, file, place, offset))
                 offset += len(line)
 
 
-def _json_object(line: bytes, file: Path, number: int, offset: int) -> dict[str, Any]:
+def _json_object(line: bytes, file: Path, place: Line, offset: int) -> dict[str, Any]:
     try:
         values = json.loads(decode(line, file, offset))
     except json.JSONDecodeError as error:
-        raise BadRecord(file=file, place=f"line {number}", problem=f"not JSON ({error})") from None
+        raise BadRecord(file=file, place=str(place), problem=f"not JSON ({error})") from None
     if not isinstance(values, dict):
-        raise BadRecord(file=file, place=f"line {number}", problem="not a JSON object")
+        raise BadRecord(file=file, place=str(place), problem="not a JSON object")
     return values
 
 

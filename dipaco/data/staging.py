@@ -7,25 +7,23 @@ here. Only the arrays grow with the corpus (22 bytes a document); they are in `d
 is written last.
 """
 
-import array
 import dataclasses
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import xxhash
 
 from dipaco.data.config import DataConfig
-from dipaco.data.document import PIECE
 from dipaco.data.errors import EmptyCorpus
-from dipaco.data.sources import cut_text, open_source
+from dipaco.data.reading import Pieces, SourceFacts
+from dipaco.data.sources import open_source
 from dipaco.data.splitmix import splitmix
 from dipaco.files import write_arrays, write_whole
 
 CHUNK_BYTES = 1 << 20
+DOCUMENTS = "documents.npz"
 HASHES_AT_ONCE = 1 << 20
 SPLITS = ("train", "valid", "router", "short")  # by code; short = too short for valid or router
 
@@ -61,11 +59,17 @@ class Staged:
         """[documents of the chunk] bool."""
         return self.is_kept[self.chunk_starts[chunk] : self.chunk_starts[chunk + 1]]
 
-    def sample_of_train(self, num_bytes: int) -> Iterator[str]:
-        """About `num_bytes` of train text from the whole corpus; by hash, so always the same."""
+    def in_sample(self, num_bytes: int) -> np.ndarray:
+        """[N] bool: documents of about `num_bytes` of train text, from the whole corpus; by hash,
+        so always the same.
+        """
         chosen = self.is_kept & (self.splits == SPLITS.index("train"))
         share = num_bytes / max(1, int(self.num_bytes[chosen].sum(dtype=np.int64)))
-        chosen &= fractions(self.hashes, seed=1) < share
+        return chosen & (fractions(self.hashes, seed=1) < share)
+
+    def sample_of_train(self, num_bytes: int) -> Iterator[str]:
+        """The texts that `in_sample` chooses."""
+        chosen = self.in_sample(num_bytes)
         for chunk in range(self.num_chunks):
             low, high = self.chunk_starts[chunk], self.chunk_starts[chunk + 1]
             if chosen[low:high].any():
@@ -99,12 +103,16 @@ def stage_documents(
     Raises:
       EmptyCorpus: there was no text at all.
     """
-    table = folder / "documents.npz"
-    if not table.exists():
+    if not (folder / DOCUMENTS).exists():
         _read_sources(config, folder, say, count)
+    return open_staged(config, folder / DOCUMENTS, folder)
+
+
+def open_staged(config: DataConfig, table: Path, folder: Path) -> Staged:
+    """The documents of a table (`table_of`), read with these settings; `folder` is for them."""
     with np.load(table, allow_pickle=False) as arrays:
         columns = {name: arrays[name] for name in arrays.files}
-    facts = msgspec.json.decode(columns.pop("facts").tobytes(), type=_Facts)
+    facts = msgspec.json.decode(columns.pop("facts").tobytes(), type=SourceFacts)
     groups = columns.pop("groups")
     return Staged(
         folder=folder,
@@ -120,88 +128,48 @@ def stage_documents(
     )
 
 
-class _Facts(msgspec.Struct):
-    domain_names: list[str]
-    licences: dict[str, str]
-    left_out: dict[str, str]
-    bytes_over: dict[str, int]
-    notes: list[str]
-
-
 def _read_sources(
     config: DataConfig, folder: Path, say: Callable[[str], None], count: Callable[[int], None]
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    facts = _Facts(domain_names=[], licences={}, left_out={}, bytes_over={}, notes=[])
-    domain_numbers: dict[str, int] = {}
-    domain_bytes: list[int] = []
-    hashes, groups = array.array("Q"), array.array("Q")
-    domains, sizes = array.array("H"), array.array("I")
-    begins, ends = array.array("B"), array.array("B")
-    chunk: list[str] = []
+    pieces, chunk = Pieces(), list[str]()
     chunk_bytes, chunk_starts = 0, [0]
 
     def close_chunk() -> None:
-        nonlocal chunk, chunk_bytes
+        nonlocal chunk_bytes
         file = folder / f"text_{len(chunk_starts) - 1:06d}.msgpack"
         write_whole(file, lambda stream: stream.write(msgspec.msgpack.encode(chunk)))
-        chunk_starts.append(len(hashes))
-        chunk, chunk_bytes = [], 0
+        chunk_starts.append(chunk_starts[-1] + len(chunk))
+        chunk.clear()
+        chunk_bytes = 0
+
+    def keep(data: bytes) -> None:
+        nonlocal chunk_bytes
+        chunk.append(data.decode())
+        chunk_bytes += len(data)
+        if chunk_bytes >= CHUNK_BYTES:
+            close_chunk()
+            count(pieces.num_bytes)
 
     for url in config.sources:
         source = open_source(url, max_bytes_per_domain=config.max_bytes_per_domain, say=say)
-        cap, bytes_over = source.max_bytes_per_domain, Counter[str]()
-        for document in source.documents:
-            if document.domain not in domain_numbers:
-                domain_numbers[document.domain] = len(domain_bytes)
-                domain_bytes.append(0)
-            domain = domain_numbers[document.domain]
-            # The split follows from the group, else from the whole text, so pieces stay together.
-            group = document.text if document.group is None else document.group
-            group_hash = xxhash.xxh3_64_intdigest(group.encode("utf-8", "replace"))
-            pieces = cut_text(document.text, config.max_document_bytes)
-            texts = [piece for piece in pieces if piece.strip()]
-            for number, text in enumerate(texts):
-                if cap is not None and domain_bytes[domain] >= cap:
-                    rest = "".join(texts[number:])
-                    bytes_over[document.domain] += len(rest.encode("utf-8", "replace"))
-                    break
-                data = text.encode("utf-8", "replace")  # a lone surrogate cannot be written
-                text_hash = xxhash.xxh3_64_intdigest(data)
-                hashes.append(text_hash)
-                groups.append(text_hash if document.group == PIECE else group_hash)
-                domains.append(domain)
-                begins.append(document.begins and number == 0)
-                ends.append(document.ends and number == len(texts) - 1)
-                sizes.append(len(data))
-                domain_bytes[domain] += len(data)
-                chunk.append(data.decode())
-                chunk_bytes += len(data)
-                if chunk_bytes >= CHUNK_BYTES:
-                    close_chunk()
-                    count(sum(domain_bytes))
-        facts.licences |= source.licences
-        facts.left_out |= source.left_out
-        facts.bytes_over = dict(Counter(facts.bytes_over) + bytes_over + Counter(source.bytes_over))
-        facts.notes += source.notes
+        pieces.read(source, config, keep)
     if chunk:
         close_chunk()
-    count(sum(domain_bytes))
-    if not hashes:
+    count(pieces.num_bytes)
+    if not pieces.hashes:
         raise EmptyCorpus(sources=", ".join(f"`{url}`" for url in config.sources))
+    columns = pieces.columns()
+    starts = np.array(chunk_starts, dtype=np.int64)
+    write_arrays(folder / DOCUMENTS, table_of(columns, pieces.facts, starts))
 
-    facts.domain_names = list(domain_numbers)
-    columns = {
-        "chunk_starts": np.array(chunk_starts, dtype=np.int64),
-        "domains": np.array(domains, dtype=np.uint16),
-        "begins": np.array(begins, dtype=bool),
-        "ends": np.array(ends, dtype=bool),
-        "num_bytes": np.array(sizes, dtype=np.uint32),
-        "hashes": np.array(hashes, dtype=np.uint64),
-        "groups": np.array(groups, dtype=np.uint64),
-        "facts": np.frombuffer(msgspec.json.encode(facts), dtype=np.uint8),
-    }
-    write_arrays(folder / "documents.npz", columns)
+
+def table_of(
+    columns: dict[str, np.ndarray], facts: SourceFacts, chunk_starts: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What `open_staged` reads: columns about all documents, and facts about their sources."""
+    encoded = np.frombuffer(msgspec.json.encode(facts), dtype=np.uint8)
+    return columns | {"chunk_starts": chunk_starts, "facts": encoded}
 
 
 def _splits(groups: np.ndarray, config: DataConfig) -> np.ndarray:

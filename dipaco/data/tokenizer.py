@@ -32,6 +32,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return self.library.get_vocab_size(with_added_tokens=True)
 
+    @property
+    def token_type(self) -> str:
+        """Of its ids on disk."""
+        return "uint16" if self.vocab_size <= 1 << 16 else "uint32"
+
     def digest(self) -> str:
         """xxh3 of tokenizer.json."""
         return file_digest(self.file)

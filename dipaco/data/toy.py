@@ -7,7 +7,7 @@ the same on every machine: `random.Random` guarantees its stream.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dipaco.data.document import Document
 
@@ -15,14 +15,29 @@ WORDS_IN_A_LANGUAGE = 40
 FOLLOWERS = 4
 CONSONANTS = "bcdfghjklmnpqrstvwxz"
 VOWELS = "aeiouy"
+DOCUMENTS, WORDS = 400, 120
+BYTES_OF_A_WORD = 7
+
+
+def num_bytes_of(documents: int | None, words: int | None) -> int:
+    """About the bytes of a corpus with this many documents of this many words; None = as usual."""
+    documents = DOCUMENTS if documents is None else documents
+    return documents * (WORDS if words is None else words) * BYTES_OF_A_WORD
 
 
 def toy_documents(
-    *, clusters: int = 4, documents: int = 400, words: int = 120, seed: int = 0
+    *,
+    clusters: int = 4,
+    documents: int = DOCUMENTS,
+    words: int = WORDS,
+    seed: int = 0,
+    part: Callable[[int], range] = range,
 ) -> Iterator[Document]:
-    """Documents of `words` words, clusters in turn; the domain is `toy_00`, `toy_01`, ..."""
+    """Documents of `words` words, clusters in turn; the domain is `toy_00`, `toy_01`, ... Which of
+    their numbers come, `part` says.
+    """
     languages = [_language(random.Random(f"{seed}/{cluster}")) for cluster in range(clusters)]
-    for number in range(documents):
+    for number in part(documents):
         cluster = number % clusters
         text = _make_text(languages[cluster], words, random.Random(f"{seed}/document/{number}"))
         yield Document(text=text, domain=f"toy_{cluster:02d}", group=f"toy/{seed}/{number}")

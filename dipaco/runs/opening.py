@@ -101,12 +101,14 @@ def _begin(
         "version": described_version(),
         **{key: json.dumps(value) for key, value in given.items()},
     }
+    is_prepared = (Layout(address.folder).corpus / "manifest.json").exists()  # by another run
+    slices = 1 if is_prepared else config.data.slices
     with translate_os_errors(final):
         address.folder.mkdir(parents=True, exist_ok=True)
         if database is not None:
             here = FoundRun(database, new_schema(address.name))
             with open_ledger(*location_of(final, *here)) as ledger:
-                ledger.start(meta)
+                ledger.start(meta, slices)
                 # The marker last: the run exists when its marker does.
                 is_first = _mark(address, here)
                 if not is_first:
@@ -117,7 +119,7 @@ def _begin(
         partial = final.with_name(f"{final.name}.partial")
         partial.unlink(missing_ok=True)
         with open_ledger(partial) as ledger:
-            ledger.start(meta)
+            ledger.start(meta, slices)
         install_ledger(partial, final)
         return True
 

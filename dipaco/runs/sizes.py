@@ -22,6 +22,8 @@ def _known_bytes(run: Run) -> dict[str, int]:
     """Name in the bucket -> bytes, as recorded."""
     stages = run.ledger.facts.stages()
     receipts = [receipt for stage in stages for receipt in stage.artifacts.values()]
+    for slice_ in run.ledger.facts.slices("prepare"):
+        receipts += slice_.artifacts.values()
     for stage in stages:
         if stage.stage == "prepare":
             receipts += run.corpus_files.values()

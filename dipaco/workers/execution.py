@@ -14,6 +14,7 @@ from dipaco.workers.callbacks import Callbacks, NullCallbacks
 from dipaco.workers.fetching import bring_module
 from dipaco.workers.hosts import SINGLE_HOST, Hosts, decode_claim, encode_claim
 from dipaco.workers.preemption import Preempted
+from dipaco.workers.tasks import prepare_slices
 from dipaco.workers.tasks.check import check_path
 from dipaco.workers.tasks.evaluate import evaluate_release
 from dipaco.workers.tasks.label import label_path
@@ -28,6 +29,7 @@ from dipaco.workers.tasks.train import train, train_with_runner
 from dipaco.workers.tasks.train_synchronous import train_synchronous
 
 # They take no devices that others must take too: `sample` takes one of its own.
+PREPARE = {"": prepare_corpus, **prepare_slices.STEPS}
 FIRST_HOST_ONLY = ("prepare", "outer", "evaluate", "sample", "report")
 
 
@@ -70,7 +72,7 @@ def execute(
         return step_module(run, claim)
 
     kinds: dict[str, Callable[[], list[Fact]]] = {
-        "prepare": lambda: prepare_corpus(run, claim, callbacks.prepare_progressed),
+        "prepare": lambda: PREPARE[claim.task.arm](run, claim, callbacks.prepare_progressed),
         "pretrain": train_path,
         "route": lambda: hosts.run_on_all(lambda: route(run, claim, is_first=hosts.is_first)),
         "train": train_path,

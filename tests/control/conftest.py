@@ -19,6 +19,7 @@ from dipaco.control.tasks import (
     PathTrained,
     Sample,
     Sampled,
+    SliceDone,
     StageDone,
     Task,
 )
@@ -174,9 +175,22 @@ def sampled(arm: str, phase: int) -> Sampled:
     return Sampled(arm=arm, phase=phase, samples=samples)
 
 
+def slice_done(step: str, number: int) -> SliceDone:
+    return SliceDone(
+        stage="prepare",
+        step=step,
+        slice=number,
+        artifacts={"made": receipt(step, number)},
+        summary={"documents": number},
+        seconds=1.5,
+    )
+
+
 def facts_of(plan: Plan, task: Task) -> list[Fact]:
     """What finishing `task` records."""
     match task.kind:
+        case "prepare" if task.arm:
+            return [slice_done(task.arm, int(task.subject))]
         case "prepare" | "report" | "reroute":
             return [stage(task.kind)]
         case "label":

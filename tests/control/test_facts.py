@@ -10,7 +10,7 @@ from dipaco.control.errors import NotAvailable
 from dipaco.control.ledger import open_ledger
 from dipaco.control.progress import NewestPhase, TrainingTotals
 from dipaco.control.recording import record
-from dipaco.control.tasks import Task
+from dipaco.control.tasks import FIRST_KINDS, Task
 from dipaco.topology import ModuleId
 from tests.control.conftest import (
     IntegrityError,
@@ -24,6 +24,7 @@ from tests.control.conftest import (
     ready,
     receipt,
     sampled,
+    slice_done,
     stage,
     trained,
 )
@@ -47,6 +48,26 @@ def test_reading_a_fact_before_it_is_recorded_names_what_is_missing(ledger):
 def test_stages_come_back(finished):
     assert finished.facts.stage("prepare") == stage("prepare")
     assert [fact.stage for fact in finished.facts.stages()] == ["prepare", "route", "report"]
+
+
+def test_slices_of_the_text_come_back_in_order_and_are_no_stages(place, plan):
+    sliced = dataclasses.replace(plan, slices=11)
+    with open_ledger(*place) as ledger:
+        ledger.start({"config": "{}"}, sliced.slices)
+        done = []
+        while (claim := ledger.queue.claim("w", FIRST_KINDS)).task.kind == "prepare":
+            done.append(claim.task)
+            ledger.commit.finish(sliced, claim, facts_of(sliced, claim.task))
+        of_step = dict.fromkeys(task.arm for task in done)
+        assert list(of_step) == ["read", "merge", "tokenise", ""]
+        assert len(done) == 11 + 1 + 11 + 1
+        read = ledger.facts.slices("prepare", "read")
+        assert read == [slice_done("read", number) for number in range(11)]
+        assert len(ledger.facts.slices("prepare")) == 23
+        assert ledger.facts.num_slices("prepare", "tokenise") == 11
+        assert [fact.stage for fact in ledger.facts.stages()] == ["prepare"]
+        maker = ledger.redos.maker_of(sliced, receipt("tokenise", 7).name)
+        assert maker == Task("prepare", "tokenise", "7")
 
 
 def test_modules_come_back_with_and_without_an_outer_state(finished):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dipaco.control.scheduler import awaited_steps, due, first_task, quorum_steps
+from dipaco.control.scheduler import awaited_steps, due, first_tasks, quorum_steps
 from dipaco.control.tasks import (
     PRIORITY,
     Contribution,
@@ -18,6 +18,7 @@ from dipaco.control.tasks import (
     PathLabelled,
     PathScored,
     PathTrained,
+    SliceDone,
     Task,
 )
 from dipaco.topology import Level, Topology
@@ -32,6 +33,7 @@ from tests.control.conftest import (
     ready,
     sampled,
     scored,
+    slice_done,
     stage,
     trained,
 )
@@ -65,6 +67,9 @@ class ListedFacts:
 
     def checked(self, arm, phase):
         return {fact.path for fact in self._of(PathChecked, arm=arm, phase=phase)}
+
+    def num_slices(self, stage, step):
+        return len(self._of(SliceDone, stage=stage, step=step))
 
     def num_scored(self, arm, phase):
         return len(self._of(PathScored, arm=arm, phase=phase))
@@ -239,6 +244,33 @@ def test_new_facts_make_due_exactly_what_they_complete(plan, known, new, expecte
     assert names(tasks_after(plan, known, new)) == expected
 
 
+IN_SLICES = {
+    "slices are read: the last one is waited for": (
+        [slice_done("read", 0), slice_done("read", 2)],
+        [slice_done("read", 1)],
+        ["prepare merge slice 0"],
+    ),
+    "one is still being read": ([slice_done("read", 0)], [slice_done("read", 2)], []),
+    "slices are merged: each is made tokens": (
+        [slice_done("read", number) for number in range(3)],
+        [slice_done("merge", 0)],
+        [f"prepare tokenise slice {number}" for number in range(3)],
+    ),
+    "all slices are tokens: the corpus is put together": (
+        [slice_done("tokenise", 0), slice_done("tokenise", 1)],
+        [slice_done("tokenise", 2)],
+        ["prepare"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("known", "new", "expected"), IN_SLICES.values(), ids=IN_SLICES.keys())
+def test_the_text_in_slices_is_waited_for_step_by_step(plan, known, new, expected):
+    sliced = dataclasses.replace(plan, slices=3)
+    assert names(first_tasks(3)) == [f"prepare read slice {number}" for number in range(3)]
+    assert names(tasks_after(sliced, known, new)) == expected
+
+
 def test_after_routing_every_arm_starts_and_the_base_model_is_scored(plan):
     tasks = tasks_after(plan, [], facts_of(plan, Task("route")))
     assert sorted(names(tasks)) == sorted(
@@ -253,7 +285,7 @@ def test_after_routing_every_arm_starts_and_the_base_model_is_scored(plan):
 @given(order=st.data())
 @settings(max_examples=30)
 def test_in_any_order_of_work_every_task_becomes_due_once_and_the_report_is_last(plan, order):
-    facts, waiting, done = ListedFacts(), [first_task()], []
+    facts, waiting, done = ListedFacts(), first_tasks(1), []
     while waiting:
         task = waiting.pop(order.draw(st.integers(0, len(waiting) - 1)))
         done.append(task)
@@ -281,7 +313,7 @@ def test_in_any_order_of_work_every_task_becomes_due_once_and_the_report_is_last
 
 def test_a_path_never_trains_on_a_module_that_has_not_stepped(plan):
     """The rule behind the tables: all modules of a path are there when its task comes due."""
-    facts, waiting = ListedFacts(), [first_task()]
+    facts, waiting = ListedFacts(), first_tasks(1)
     while waiting:
         task = waiting.pop()
         if task.kind == "train":
@@ -497,7 +529,7 @@ def test_with_any_settings_every_task_becomes_due_once_and_the_report_is_last(
     plan = with_settings(
         plan, sampling=sampling, stops_early=stops_early, alternations=alternations, reroutes=True
     )
-    facts, waiting, done = ListedFacts(), [first_task()], []
+    facts, waiting, done = ListedFacts(), first_tasks(1), []
     while waiting:
         task = waiting.pop(order.draw(st.integers(0, len(waiting) - 1)))
         done.append(task)
@@ -591,7 +623,7 @@ def test_with_a_quorum_every_task_becomes_due_once_and_no_contribution_is_late_b
     plan = with_settings(
         plan, sampling=sampling, stops_early=stops_early, alternations=alternations, quorum=0.5
     )
-    facts, waiting, done, in_grace = ListedFacts(), [first_task()], [], {}
+    facts, waiting, done, in_grace = ListedFacts(), first_tasks(1), [], {}
     taken: dict[tuple, int] = {}
     while waiting:
         over = [task for task in in_grace if task not in done and task not in waiting]

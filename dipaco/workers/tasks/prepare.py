@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from dipaco.control.tasks import Claim, Fact, StageDone
-from dipaco.data.config import DataConfig, EdgeNames, data_from
 from dipaco.data.corpus import Corpus
 from dipaco.data.examples import prompt_examples
 from dipaco.data.prepare import PrepareProgress, prepare
@@ -21,12 +20,15 @@ from dipaco.runs.run import Run
 from dipaco.store.layout import remote_name
 from dipaco.workers.errors import TextChanged
 from dipaco.workers.row_plans import save_row_plan
+from dipaco.workers.tasks.prepare_slices import data_config, is_to_be_joined, join
 
 
 def prepare_corpus(
     run: Run, claim: Claim, progress: Callable[[PrepareProgress], None]
 ) -> list[Fact]:
-    """Prepares the corpus, and saves the row plan of all of its training documents."""
+    """Prepares the corpus, alone or of what slices have made, and saves the row plan of all of its
+    training documents.
+    """
     started = time.monotonic()
     with _locked(run.layout.corpus_lock):
         corpus, files = _prepare(run, progress)
@@ -72,7 +74,10 @@ def _prepare(run: Run, progress: Callable[[PrepareProgress], None]) -> tuple[Cor
     """The corpus, and an object that lists its files; uploads them if the run is in a bucket."""
     layout, objects = run.layout, run.objects
     made_in = layout.corpus if objects.remote is None else layout.preparing
-    corpus = prepare(_data_config(run), made_in, progress)
+    if is_to_be_joined(run):
+        corpus = join(run, made_in, progress)
+    else:
+        corpus = prepare(data_config(run), made_in, progress)
     receipts = [file._replace(name=f"{layout.corpus.name}/{file.name}") for file in corpus.files()]
     if objects.remote is not None:
         for receipt in receipts:
@@ -96,7 +101,7 @@ def restore_corpus(run: Run, progress: Callable[[PrepareProgress], None]) -> Non
     if run.address.url is None and is_prepared and not manifest.exists():
         with _locked(run.layout.corpus_lock):
             if not manifest.exists():
-                prepare(_data_config(run), run.layout.corpus, progress)
+                prepare(data_config(run), run.layout.corpus, progress)
         _ = run.corpus  # opening it compares its digest with the recorded one
 
 
@@ -108,12 +113,3 @@ def _locked(lock: Path) -> Generator[None]:
     with lock.open("a") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
-
-
-def _data_config(run: Run) -> DataConfig:
-    """The config's data settings, with the tokenizer that the run was given and its edge tokens."""
-    data = run.config.data
-    if (given := run.given("tokenizer")) is None:
-        return data
-    names = EdgeNames(*run.given("edge_names"))
-    return data_from(data, run.objects.file(Receipt(*given)), names)

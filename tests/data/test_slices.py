@@ -1,0 +1,180 @@
+"""A corpus that is read and tokenised in slices is that of one reading, bit for bit."""
+
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from dipaco.data.config import DataConfig
+from dipaco.data.corpus import Corpus
+from dipaco.data.errors import BadRecord
+from dipaco.data.merging import merge, table_of_arrays
+from dipaco.data.prepare import prepare, staging_folder, tokenizer_for, write_corpus
+from dipaco.data.sliced import (
+    SliceTokens,
+    read_slice,
+    texts_where,
+    tokenise_slice,
+    tokens_in_chunks,
+)
+from dipaco.data.slices import cut_into_slices
+from dipaco.data.staging import open_staged, table_of
+from dipaco.files import write_arrays
+
+WORDS = Path(random.__file__).read_text().split()
+SETTINGS = {
+    "vocab_size": 300,
+    "processes": 1,
+    "prefix_tokens": 4,
+    "valid_fraction": 0.2,
+    "router_fraction": 0.2,
+    "max_document_bytes": 700,
+}
+
+
+def prepare_in_slices(config: DataConfig, folder: Path, count: int) -> Corpus:
+    """As the tasks of a run do it; slices are read and tokenised last first."""
+    slices, _ = cut_into_slices(config, count)
+    tables, texts = {}, {}
+    for number in reversed(range(count)):
+        file = folder / f"texts_{number}"
+        table = read_slice(config, slices[number], file, lambda _: None, lambda _: None)
+        tables[number] = table_of_arrays(table.arrays())
+        texts[number] = memoryview(file.read_bytes())
+    in_order = [tables[number] for number in range(count)]
+    merged = merge(in_order)
+    write_arrays(folder / "table", table_of(merged.columns, merged.facts, merged.chunk_starts))
+    staged = open_staged(config, folder / "table", staging_folder(config, folder))
+
+    def sample(num_bytes: int):
+        chosen, start = staged.in_sample(num_bytes), 0
+        for number, is_within in enumerate(merged.is_within):
+            here = np.zeros(len(is_within), bool)
+            here[is_within] = chosen[start : start + is_within.sum()]
+            start += is_within.sum()
+            sizes = tables[number].columns["num_bytes"]
+            yield from texts_where(here, sizes, texts[number])
+
+    tokenizer = tokenizer_for(config, staged, sample, lambda _: None)
+    tokens = []
+    for number in range(count):
+        sizes = tables[number].columns["num_bytes"]
+        kept = texts_where(merged.is_kept[number], sizes, texts[number])
+        file = folder / f"made_{number}"
+        lengths = tokenise_slice(config, kept, tokenizer, file, lambda _: None)
+
+        def open_tokens(file=file) -> np.ndarray:
+            return np.frombuffer(file.read_bytes(), tokenizer.token_type)
+
+        tokens.append(SliceTokens(lengths, open_tokens))
+    counts = [int(staged.kept_in(chunk).sum()) for chunk in range(staged.num_chunks)]
+    return write_corpus(
+        config,
+        folder,
+        staged,
+        tokenizer,
+        lambda first: tokens_in_chunks(tokens, counts, first),
+        lambda _: None,
+    )
+
+
+def write_sources(folder: Path) -> tuple[str, ...]:
+    """Files of every kind; texts that come twice, in one file and in several; long texts, blank
+    ones, and an empty file.
+    """
+    dice = random.Random(0)
+
+    def text(words: int) -> str:
+        start = dice.randrange(len(WORDS) - words)
+        return " ".join(WORDS[start : start + words])
+
+    twice = [text(30) for _ in range(8)]
+    for kind in ("notes/a", "notes/b", "lines", "tables"):
+        (folder / kind).mkdir(parents=True)
+    for number in range(12):
+        paragraphs = [text(dice.randrange(5, 60)) for _ in range(dice.randrange(1, 9))]
+        content = "\n\n".join([*paragraphs, dice.choice(twice)])
+        (folder / "notes" / "ab"[number % 2] / f"{number:02d}.txt").write_text(content)
+    (folder / "notes/a/empty.txt").write_text("")
+    (folder / "notes/b/copy.txt").write_text((folder / "notes/a/00.txt").read_text())
+    for name in ("one.jsonl", "two.jsonl.gz"):
+        with (gzip.open if name.endswith("gz") else open)(folder / "lines" / name, "wt") as stream:
+            for number in range(90):
+                words = dice.choice([twice[number % 8], text(dice.randrange(3, 200)), " "])
+                domain = dice.choice(["a", "law", "songs"])
+                stream.write(
+                    json.dumps({"text": words, "domain": domain}) + "\n" * (number % 3 > 0)
+                )
+                stream.write("\n" * (number % 3 == 0))
+    for number in range(3):
+        rows = {"text": [text(20) for _ in range(9)] + twice, "domain": ["law"] * 17}
+        parquet.write_table(pyarrow.table(rows), folder / f"tables/{number}.parquet")
+    return (
+        f"jsonl:{folder}/lines",
+        "toy:?documents=40&words=30",
+        f"text:{folder}/notes/**/*.txt",
+        f"parquet:{folder}/tables?domain=domain",
+        f"text:{folder}/notes/a?group=piece&domain=law",
+    )
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> tuple[str, ...]:
+    return write_sources(tmp_path_factory.mktemp("sources"))
+
+
+@pytest.fixture(scope="module")
+def small_files() -> Iterator[None]:
+    """So that there are many chunks, and files of tokens."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("staging", "merging", "sliced"):
+            patch.setattr(f"dipaco.data.{module}.CHUNK_BYTES", 5000)
+        patch.setattr("dipaco.data.prepare.FILE_BYTES", 4000)
+        yield
+
+
+@pytest.fixture(scope="module", params=[None, 4000, 2500], ids="bound {}".format)
+def whole(request, sources, tmp_path_factory, small_files) -> tuple[DataConfig, Corpus]:
+    config = DataConfig(sources=sources, max_bytes_per_domain=request.param, **SETTINGS)
+    return config, prepare(config, tmp_path_factory.mktemp("whole") / "corpus")
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_slices_of_real_text_make_the_corpus_of_one_reading(whole, tmp_path, count):
+    config, corpus = whole
+    assert len(corpus.manifest.files) > 2
+    assert corpus.manifest.duplicates > 4
+    assert prepare_in_slices(config, tmp_path, count).manifest == corpus.manifest
+
+
+def test_slices_share_the_bytes_out_and_cut_json_lines_between_lines(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps({"text": f"{n:04d}" * 20}) + "\n" for n in range(100)))
+    slices, listing = cut_into_slices(DataConfig(sources=(f"jsonl:{file}",)), 3)
+    assert (listing.files, listing.num_bytes) == (1, file.stat().st_size)
+    sizes = [part.stop or listing.num_bytes for (source,) in slices for part in source.files]
+    assert np.allclose(np.diff([0, *sizes]), listing.num_bytes / 3, atol=1)
+
+
+def test_an_error_in_a_slice_names_the_line_of_the_file(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "fine"}\n' * 90 + "{broken\n")
+    config = DataConfig(sources=(f"jsonl:{file}",))
+    slices, _ = cut_into_slices(config, 2)
+    with pytest.raises(BadRecord, match=r"line 91: not JSON"):
+        read_slice(config, slices[1], tmp_path / "texts", lambda _: None, lambda _: None)
+
+
+def test_the_listing_says_whether_two_machines_see_the_same_files(tmp_path):
+    config = DataConfig(sources=(f"text:{tmp_path}/*.txt",))
+    (tmp_path / "a.txt").write_text("some text")
+    before = cut_into_slices(config, 2)[1]
+    assert cut_into_slices(config, 4)[1] == before
+    (tmp_path / "a.txt").write_text("some other text")
+    assert cut_into_slices(config, 2)[1].digest != before.digest

@@ -1,0 +1,149 @@
+"""`prepare` by many tasks: the corpus of one, whoever does them, and whatever is lost meanwhile."""
+
+import dataclasses
+import shutil
+
+import pytest
+
+from dipaco.control.tasks import StageDone, Task
+from dipaco.data.corpus import Corpus
+from dipaco.runs.opening import create_or_open
+from dipaco.runs.sizes import sizes_of
+from dipaco.runs.status import status_of
+from dipaco.workers.errors import OtherSources, SlicesDiffer
+from dipaco.workers.garbage_collection import collect_all
+from tests.workers.conftest import CONFIG, worker_of
+
+SLICES = 3
+
+
+def config_of(slices=SLICES, sources=CONFIG.data.sources):
+    data = dataclasses.replace(CONFIG.data, slices=slices, sources=sources)
+    return dataclasses.replace(CONFIG, data=data)
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run that is to read its text in slices."""
+    run, _ = create_or_open(tmp_path / "run", config_of())
+    yield run
+    run.ledger.close()
+
+
+def prepare_to(run, done, *names):
+    """Workers in turn, until `done` tasks of `prepare` are; which ones."""
+    workers = [worker_of(run, name) for name in names or ("test",)]
+    for number in range(done):
+        assert workers[number % len(workers)].run_once()
+    return [str(each.task) for each in run.ledger.queue.unfinished()]
+
+
+def artifacts_of(run) -> dict:
+    return run.stage("prepare").artifacts
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one task makes."""
+    run, _ = create_or_open(tmp_path_factory.mktemp("alone") / "run", config_of(slices=1))
+    assert prepare_to(run, 1) == ["pretrain base 0 phase 0"]
+    yield run
+    run.ledger.close()
+
+
+def test_workers_in_turn_make_the_corpus_of_one_task(begun, alone):
+    assert prepare_to(begun, 0) == [f"prepare read slice {n}" for n in range(SLICES)]
+    assert prepare_to(begun, 1, "ana") == ["prepare read slice 1", "prepare read slice 2"]
+    assert status_of(begun)["tasks"]["prepare read"] == {"done": 1, "ready": 2}
+    assert prepare_to(begun, 2, "bo", "ana") == ["prepare merge slice 0"]
+    assert prepare_to(begun, 1) == [f"prepare tokenise slice {n}" for n in range(SLICES)]
+    assert prepare_to(begun, SLICES, "ana", "bo") == ["prepare"]
+    assert begun.ledger.facts.stages() == []
+    assert prepare_to(begun, 1, "bo") == ["pretrain base 0 phase 0"]
+    assert artifacts_of(begun) == artifacts_of(alone)
+    summary, (fact,) = alone.stage("prepare").summary, begun.ledger.facts.stages()
+    assert fact == StageDone(
+        stage="prepare", artifacts=artifacts_of(alone), summary=summary, seconds=fact.seconds
+    )
+    assert sizes_of(begun)["text"] <= sizes_of(alone)["text"] + 20_000  # the tokenizer, twice
+    names = begun.objects.names("objects/corpora")
+    assert names == alone.objects.names("objects/corpora"), "something was left behind"
+
+
+@pytest.mark.parametrize(
+    ("done", "step", "artifact"),
+    [
+        (SLICES, "read", "texts"),
+        (SLICES, "read", "table"),
+        (SLICES + 1, "read", "texts"),
+        (SLICES + 1, "merge", "kept"),
+        (2 * SLICES + 1, "merge", "documents"),
+        (2 * SLICES + 1, "tokenise", "tokens"),
+    ],
+)
+def test_what_is_lost_is_made_again(begun, alone, done, step, artifact):
+    """An object, before the task that needs it."""
+    prepare_to(begun, done)
+    lost = begun.ledger.facts.slices("prepare", step)[0]
+    begun.objects.delete(lost.artifacts[artifact].name)
+    worker = worker_of(begun)
+    while not begun.ledger.facts.stages():
+        assert worker.run_once()
+    assert begun.ledger.redos.newest_refusal() == 1
+    assert artifacts_of(begun) == artifacts_of(alone)
+
+
+def test_a_corpus_that_is_lost_later_is_made_by_one_task(begun, alone):
+    prepare_to(begun, 2 * SLICES + 2)
+    shutil.rmtree(begun.layout.corpus)
+    with begun.ledger._database.transaction():
+        begun.ledger._database.change("redo_task", **Task("prepare")._asdict())
+    prepare_to(begun, 1)
+    assert Corpus.open(begun.layout.corpus).digest == alone.corpus.digest
+
+
+def test_what_a_crash_left_of_slices_is_deleted_later(begun, alone, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("dipaco.workers.garbage_collection.delete_slices", lambda _: None)
+        prepare_to(begun, 2 * SLICES + 2)
+    assert len(begun.objects.names("objects/corpora")) > 4 * SLICES
+    collect_all(begun)
+    assert begun.objects.names("objects/corpora") == alone.objects.names("objects/corpora")
+
+
+def test_a_prepared_corpus_is_not_read_again_in_slices(begin):
+    run = begin(config_of())
+    assert prepare_to(run, 0) == ["prepare"]
+    assert prepare_to(run, 1) == ["pretrain base 0 phase 0"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number in range(SLICES):
+        (folder / f"{number}.txt").write_text(f"some text {number} " * 500)
+    run, _ = create_or_open(tmp_path / "run", config_of(sources=(f"text:{folder}",)))
+    yield run, folder
+    run.ledger.close()
+
+
+def test_a_machine_that_sees_other_files_reads_none(files):
+    run, folder = files
+    prepare_to(run, 1)
+    (folder / "1.txt").write_text("shorter")
+    with pytest.raises(OtherSources, match=r"3 files of \d+ bytes, there 3 of \d+"):
+        prepare_to(run, 1)
+    assert len(prepare_to(run, 0)) == 2, "nothing was recorded"
+
+
+def test_slices_of_different_files_are_not_merged(files, monkeypatch):
+    run, folder = files
+    prepare_to(run, 1)
+    (folder / "1.txt").write_text("shorter")
+    with monkeypatch.context() as patch:  # as if they had been read at the same moment
+        patch.setattr("dipaco.control.facts.Facts.slices", lambda *_: [])
+        prepare_to(run, 2)
+    prepare_to(run, 1)
+    (failure,) = run.ledger.failures.list()
+    assert failure.reason.startswith(f"{SlicesDiffer.__name__}: Slice 1 of the text was read from")
