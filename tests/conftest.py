@@ -130,11 +130,11 @@ def hosts():
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """`.ci/run` installs every extra: there, a test that is skipped for a missing package fails.
-    A browser, PgBouncer, a C compiler and the right to make hosts are the machine's.
+    A browser, PgBouncer, Slurm, a C compiler and the right to make hosts are the machine's.
     """
     report = yield
     said = str(report.longrepr)
-    missing = ("no chromium", "no pgbouncer", "no C compiler", "there are no hosts")
+    missing = ("no chromium", "no pgbouncer", "no Slurm", "no C compiler", "there are no hosts")
     is_the_machines = any(sentence in said for sentence in missing)
     if report.skipped and os.environ.get("DIPACO_EVERYTHING_INSTALLED") and not is_the_machines:
         report.outcome = "failed"

@@ -1,0 +1,131 @@
+"""The job script, the manifest and the container file of `configs/examples` say what the command
+line takes, and their shell does what they say.
+
+The job script under a real Slurm is `system/test_slurm.py`.
+"""
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dipaco.errors import DipacoError, MachineFault
+from dipaco.workers.errors import TaskFailed
+from tests.test_pages import commands_of, strict_parser
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "configs" / "examples"
+JOB = yaml.safe_load((EXAMPLES / "kubernetes.yaml").read_text())
+SLURM = (EXAMPLES / "slurm.sh").read_text()
+CONTAINER = (EXAMPLES / "Containerfile").read_text()
+
+
+def worker_of_pod():
+    (container,) = JOB["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+SCRIPTS = {"slurm.sh": SLURM, "kubernetes.yaml": worker_of_pod()["args"][0]}
+PROGRAMS = {
+    "dipaco": 'echo "$@" > {folder}/asked; trap "exit 0" TERM; kill -{signal} $PPID\n'
+    "while :; do sleep 0.05; done",
+    "told": 'echo "$@" > {folder}/asked; exit {code}',
+    "squeue": "echo {state}",
+    "scontrol": 'echo "$@" > {folder}/requeued',
+}
+VARIABLES = {"RUN": "s3://bucket/run", "SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "6"}
+
+
+def ended(script, folder, *, code=None, state="RUNNING"):
+    """The exit code of a script whose `dipaco` ends with `code`, or, for None, has SIGTERM sent to
+    the script and then ends with 0.
+    """
+    for name in ("dipaco", "squeue", "scontrol"):
+        text = PROGRAMS["told" if name == "dipaco" and code is not None else name]
+        text = text.format(folder=folder, code=code, state=state, signal="TERM")
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    environment = {**VARIABLES, "POD_NAME": "dipaco-3-x", "PATH": f"{folder}:{os.environ['PATH']}"}
+    return subprocess.run(["bash", "-c", SCRIPTS[script]], env=environment).returncode
+
+
+@pytest.mark.parametrize("name", ["slurm.sh", "kubernetes.yaml", "Containerfile"])
+def test_every_command_in_it_parses(name):
+    file = EXAMPLES / name
+    lines = re.sub(r"^#\s+", "", file.read_text().replace("\\\n", " "), flags=re.MULTILINE)
+    found = [
+        [word for word in words if word != "&"]
+        for words in commands_of(lines.splitlines(), "dipaco")
+    ]
+    assert found or name == "Containerfile"
+    for words in found:
+        strict_parser().parse_args(words)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_worker_that_ends_by_itself_ends_the_script_with_its_code(script, tmp_path):
+    assert ended(script, tmp_path, code=TaskFailed.exit_code) == TaskFailed.exit_code
+    assert ended(script, tmp_path, code=0) == 0
+    assert not (tmp_path / "requeued").exists()
+    asked = (tmp_path / "asked").read_text().split()
+    assert asked[:3] == ["worker", "--run", "s3://bucket/run"]
+    strict_parser().parse_args(asked)
+
+
+def test_a_job_that_is_told_to_leave_drains_and_is_requeued(tmp_path):
+    assert ended("slurm.sh", tmp_path) == 0
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PENDING"])
+def test_a_job_that_was_cancelled_or_preempted_does_not_requeue_itself(tmp_path, state):
+    ended("slurm.sh", tmp_path, state=state)
+    assert not (tmp_path / "requeued").exists()
+
+
+def test_a_job_on_a_machine_at_fault_is_requeued(tmp_path):
+    assert ended("slurm.sh", tmp_path, code=MachineFault.exit_code) == 0
+    assert (tmp_path / "requeued").exists()
+
+
+def test_a_pod_that_is_told_to_leave_drains_and_does_not_complete_its_index(tmp_path):
+    code = ended("kubernetes.yaml", tmp_path)
+    rules = JOB["spec"]["podFailurePolicy"]["rules"]
+    ignored, failing = (
+        [v for r in rules if r["action"] == action and "onExitCodes" in r
+         for v in r["onExitCodes"]["values"]]
+        for action in ("Ignore", "FailJob")
+    )  # fmt: skip
+    assert ignored == [code]
+    assert failing == [DipacoError.exit_code, TaskFailed.exit_code]
+
+
+def test_a_pod_has_what_its_command_reads_and_time_to_drain():
+    container, spec = worker_of_pod(), JOB["spec"]
+    given = {each["name"] for each in container["env"]}
+    read = set(re.findall(r"\$\"?([A-Z][A-Z_]+)", container["args"][0]))
+    assert read == {"RUN", "POD_NAME"} <= given
+    # Credentials are in no file: they come from a secret.
+    assert [each["secretRef"]["name"] for each in container["envFrom"]] == ["dipaco"]
+    assert not given & {"DIPACO_DATABASE", "AWS_SECRET_ACCESS_KEY"}
+    assert spec["completionMode"] == "Indexed"
+    assert spec["completions"] == spec["parallelism"]
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] >= 30
+    mounted = {each["name"] for each in container["volumeMounts"]}
+    assert mounted == {each["name"] for each in spec["template"]["spec"]["volumes"]}
+
+
+def test_the_container_file_installs_the_wheel_with_extras_that_there_are():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    arguments = dict(re.findall(r"^ARG (\w+)=(.*)$", CONTAINER, re.MULTILINE))
+    assert set(arguments["EXTRAS"].split(",")) <= project["optional-dependencies"].keys()
+    (python,) = re.findall(r"^FROM python:(\S+)-slim$", CONTAINER, re.MULTILINE)
+    assert project["requires-python"] == f">={python}"
+    (program,) = re.findall(r'^ENTRYPOINT \["(\w+)"\]$', CONTAINER, re.MULTILINE)
+    assert program in project["scripts"]
+    tags = re.findall(r"dipaco:(\d[\d.]*)", CONTAINER + str(JOB))
+    assert set(tags) == {project["version"]}
