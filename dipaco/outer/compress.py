@@ -18,7 +18,7 @@ from dipaco import trees
 from dipaco.outer.codecs import bfloat16, int4, int8, plain
 from dipaco.outer.codecs.contract import Codec, Tree
 from dipaco.outer.codecs.sparse2 import sparse2
-from dipaco.outer.config import OuterSettings
+from dipaco.outer.config import CodecName, OuterSettings
 from dipaco.outer.errors import NotFinite
 from dipaco.outer.vocabulary import put_rows, take_rows
 
@@ -78,9 +78,14 @@ def encode_rows(
 
 def codec_of(settings: OuterSettings) -> Codec:
     """The codec of `outer.codec`, with its own settings."""
-    if settings.codec == "sparse2":
+    return codec_named(settings.codec, settings)
+
+
+def codec_named(name: CodecName, settings: OuterSettings) -> Codec:
+    """Another codec than that of `outer.codec`, with the settings that it would have."""
+    if name == "sparse2":
         return sparse2(settings.sparse_places, settings.residual_decay)
-    return WITHOUT_SETTINGS[settings.codec]
+    return WITHOUT_SETTINGS[name]
 
 
 def _check_finite(tree: Tree) -> None:

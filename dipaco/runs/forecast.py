@@ -6,10 +6,11 @@ from typing import Any
 
 from dipaco.config import MODULAR, RunConfig
 from dipaco.model.config import num_parameters
-from dipaco.outer.compress import CODECS
+from dipaco.outer.config import CODECS
 from dipaco.runs.phase_cost import (
     Circumstances,
     PhaseCost,
+    codec_for,
     lock_step_cost,
     machines_at_work,
     module_parameters,
@@ -106,14 +107,14 @@ def _of_phases(config: RunConfig, given: Circumstances, *, is_timed: bool) -> di
         "codecs": [
             {
                 "codec": name,
-                "bits": each.bits_per_value,
+                "bits": codec_for(config, name).bits_per_value,
                 "steps": longer * config.inner.steps,
                 **shares(
                     phase_cost(config, given, steps=longer * config.inner.steps, codec_name=name),
                     longer,
                 ),
             }
-            for name, each in ({} if is_synchronous else CODECS).items()
+            for name in (() if is_synchronous else CODECS)
             for longer in LONGER
         ],
         "lock_step": {

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from dipaco.config import MODULAR, RunConfig
 from dipaco.evaluation.tables import seconds_over_link
 from dipaco.model.config import num_parameters, part_parameters
-from dipaco.outer.compress import codec
+from dipaco.outer.compress import Codec, codec_named
+from dipaco.outer.config import CodecName
 from dipaco.topology import ModuleId
 
 VALUE_BYTES = 4  # of a parameter, whatever it computes in; of AdamW's and the outer states' too
@@ -114,7 +115,7 @@ def phase_cost(
     given: Circumstances,
     *,
     steps: int | None = None,
-    codec_name: str | None = None,
+    codec_name: CodecName | None = None,
 ) -> PhaseCost:
     """Of the modular model.
 
@@ -205,26 +206,26 @@ def module_parameters(config: RunConfig) -> dict[str, int]:
     }
 
 
-def has_residual(codec_name: str) -> bool:
-    """Whether paths keep what the codec could not send."""
-    return codec(codec_name).is_lossy
+def codec_for(config: RunConfig, name: CodecName | None = None) -> Codec:
+    """The codec of this name with the config's settings; None = the config's."""
+    return codec_named(config.outer.codec if name is None else name, config.outer)
 
 
 def _training(
-    config: RunConfig, machines: int, codec_name: str | None
+    config: RunConfig, machines: int, codec_name: CodecName | None
 ) -> Callable[[float], dict[str, Traffic]]:
     """Paths that a machine trains in a phase -> kind -> its traffic for that."""
-    name = config.outer.codec if codec_name is None else codec_name
+    codec = codec_for(config, codec_name)
     size, sizes = num_parameters(config.model), module_parameters(config)
     elsewhere = 1 - 1 / machines
-    snapshot = VALUE_BYTES * size * (ADAMW_VALUES + has_residual(name))
+    snapshot = VALUE_BYTES * size * (ADAMW_VALUES + codec.is_lossy)
 
     def traffic(paths_here: float) -> dict[str, Traffic]:
         modules = sum(
             VALUE_BYTES * sizes[str(module)] * _is_here(config, module, paths_here)
             for module in config.topology.modules
         )
-        contributions = paths_here * size * codec(name).bits_per_value / 8
+        contributions = paths_here * size * codec.bits_per_value / 8
         return {
             "modules": Traffic(elsewhere * modules, 0.0),
             "contributions": Traffic(0.0, contributions),
@@ -235,16 +236,18 @@ def _training(
     return traffic
 
 
-def _stepping(config: RunConfig, machines: int, codec_name: str | None) -> list[dict[str, Traffic]]:
+def _stepping(
+    config: RunConfig, machines: int, codec_name: CodecName | None
+) -> list[dict[str, Traffic]]:
     """For each module, the traffic of the machine that steps it, by kind."""
-    name = config.outer.codec if codec_name is None else codec_name
+    codec = codec_for(config, codec_name)
     arm, sizes = config.plan.arm(MODULAR), module_parameters(config)
     share = len(arm.paths_in(0)) / arm.topology.num_paths
     elsewhere, paths_here = 1 - 1 / machines, len(arm.paths_in(0)) / machines
     costs = []
     for module in arm.topology.modules:
         size, fan_in = sizes[str(module)], share * len(arm.topology.paths_through(module))
-        sent = fan_in * size * codec(name).bits_per_value / 8
+        sent = fan_in * size * codec.bits_per_value / 8
         state = VALUE_BYTES * size if config.outer.momentum else 0
         lacking = elsewhere * (1 - _is_here(config, module, paths_here))
         costs.append(

@@ -9,7 +9,7 @@ import math
 
 from dipaco.config import RunConfig
 from dipaco.model.config import ModelConfig, num_parameters
-from dipaco.runs.phase_cost import ADAMW_VALUES, VALUE_BYTES, has_residual, module_parameters
+from dipaco.runs.phase_cost import ADAMW_VALUES, VALUE_BYTES, codec_for, module_parameters
 
 OUTER_SIZES = 3  # of a module, while it steps (`outer/step.py`)
 ACTIVATIONS = "activations, roughly"
@@ -26,7 +26,7 @@ def worker_memory(config: RunConfig) -> dict[str, int]:
         "modules as the phase began": paths * size,
         ACTIVATIONS: activation_bytes(config),
     }
-    if config.num_paths > 1 and has_residual(config.outer.codec):
+    if config.num_paths > 1 and codec_for(config).is_lossy:
         memory["what the codec left out"] = paths * size
     return memory
 

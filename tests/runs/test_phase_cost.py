@@ -7,7 +7,7 @@ import pytest
 
 from dipaco.evaluation.tables import seconds_over_link
 from dipaco.model.config import num_parameters
-from dipaco.outer.compress import codec
+from dipaco.outer.compress import codec_named
 from dipaco.overrides import load_config
 from dipaco.runs import step_time
 from dipaco.runs.forecast import forecast
@@ -58,10 +58,10 @@ def test_a_machine_for_each_path_fetches_three_quarters_of_what_it_needs():
     assert traffic["outer states"] == pytest.approx((0.75 * of_module, of_module))
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "int8"])
+@pytest.mark.parametrize("name", ["bfloat16", "int8", "int4"])
 def test_a_codec_takes_its_bits_and_leaves_a_residual_in_the_snapshot(name):
     plain, coded = phase_cost(TOY, ON_20), phase_cost(TOY, ON_20, codec_name=name)
-    share = codec(name).bits_per_value / 32
+    share = codec_named(name, TOY.outer).bits_per_value / 32
     assert coded.traffic["contributions"] == pytest.approx(
         tuple(plain.traffic["contributions"].times(share))
     )
