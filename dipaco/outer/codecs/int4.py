@@ -64,6 +64,7 @@ def _numbers(blocks: np.ndarray, scales_B: np.ndarray) -> np.ndarray:
     # A float32 is its exponent and then 23 bits; half of them more rounds up from 1.5 on.
     exponents = (shares.view(np.int32) + (1 << 22)) >> 23
     powers = np.clip(exponents - (127 - 7), 0, 7).astype(np.uint8)
+    powers[(powers == 0) & (shares >= 2.0**-7)] = 1  # the lowest lies between 0 and its double
     powers[scales_B == 0] = 0
     powers[(blocks < 0) & (powers > 0)] |= _SIGN
     return powers
