@@ -626,6 +626,9 @@ UPDATE trained SET name = :name WHERE arm = :arm AND path = :path AND phase = :p
 -- losses: every inner step of an arm, path by path
 SELECT path, phase, losses FROM trained WHERE arm = :arm ORDER BY path, phase;
 
+-- losses_of_path: those of one path
+SELECT losses FROM trained WHERE arm = :arm AND path = :path ORDER BY phase;
+
 -- training_totals: what an arm's training took
 SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(seconds), 0),
        CAST(coalesce(sum(bytes_down + bytes_up), 0) AS BIGINT),
