@@ -32,7 +32,7 @@ def worker_of_pod():
 SCRIPTS = {"slurm.sh": SLURM, "kubernetes.yaml": worker_of_pod()["args"][0]}
 PROGRAMS = {
     "dipaco": 'echo "$@" > {folder}/asked; trap "exit 0" TERM; kill -{signal} $PPID\n'
-    "while :; do sleep 0.05; done",
+    "for _ in {{1..400}}; do sleep 0.05; done",
     "told": 'echo "$@" > {folder}/asked; exit {code}',
     "squeue": "echo {state}",
     "scontrol": 'echo "$@" > {folder}/requeued',

@@ -12,6 +12,7 @@ from dipaco.control.commit import Commit
 from dipaco.control.database import Database
 from dipaco.control.facts import Facts
 from dipaco.control.failures import Failures
+from dipaco.control.glance import Glances
 from dipaco.control.history import History
 from dipaco.control.members import Members
 from dipaco.control.meta import Meta
@@ -42,6 +43,7 @@ class Ledger:
         self._database = database
         self.meta = Meta(self._database)
         self.queue = Queue(self._database)
+        self.glances = Glances(self._database)
         self.failures = Failures(self._database)
         self.facts = Facts(self._database)
         self.quorums = Quorums(self._database)

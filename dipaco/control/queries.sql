@@ -280,10 +280,8 @@ WHERE id = :task_id AND state = 'claimed'
   AND (SELECT count(*) FROM claims WHERE task_id = :task_id) = 1
 RETURNING id, kind, arm, subject, phase, attempt;
 
--- usual_seconds: how long the newest finished phase of each of an arm's paths took
-SELECT (SELECT t.seconds FROM trained t WHERE t.arm = p.arm AND t.path = p.path
-        ORDER BY t.phase DESC LIMIT 1)
-FROM path_totals p WHERE p.arm = :arm AND p.phases > 0;
+-- usual_seconds: how long the newest finished phases of an arm's paths took
+SELECT seconds FROM trained WHERE arm = :arm ORDER BY phase DESC, path DESC LIMIT 64;
 
 -- add_claim: a worker holds a task until its lease expires
 INSERT INTO claims (task_id, attempt, worker, lease_seconds, begun)
@@ -319,6 +317,15 @@ RETURNING task_id, attempt, worker, begun;
 
 -- heard_workers: those that count as alive, with the counter that each raises
 SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 ORDER BY name;
+
+-- heard_after: the same, of those that follow a name in a ring of all names
+SELECT name, heartbeats FROM (
+  SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 AND name > :name
+  ORDER BY name LIMIT :limit) AS later
+UNION ALL
+SELECT name, heartbeats FROM (
+  SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 AND name <= :name
+  ORDER BY name LIMIT :limit) AS earlier;
 
 -- mark_silent: a worker that was silent for a whole lease; until its next heartbeat
 UPDATE workers SET is_silent = 1
@@ -618,6 +625,9 @@ UPDATE trained SET name = :name WHERE arm = :arm AND path = :path AND phase = :p
 
 -- losses: every inner step of an arm, path by path
 SELECT path, phase, losses FROM trained WHERE arm = :arm ORDER BY path, phase;
+
+-- losses_of_path: those of one path
+SELECT losses FROM trained WHERE arm = :arm AND path = :path ORDER BY phase;
 
 -- training_totals: what an arm's training took
 SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(seconds), 0),
@@ -929,6 +939,16 @@ VALUES (:rollback, :arm, :phase, :kind, :body);
 -- rollbacks: what was set aside each time
 SELECT rollback, arm, phase, kind, count(*) FROM set_aside
 GROUP BY rollback, arm, phase, kind ORDER BY rollback, kind;
+
+-- glance: that, and whether a task of some kinds is ready, one is delayed or has failed, and one is
+-- not done: one short look into partial indexes
+SELECT (SELECT value FROM meta WHERE key = 'command'),
+       (SELECT value FROM meta WHERE key = 'version'),
+       EXISTS (SELECT 1 FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'),
+       EXISTS (SELECT 1 FROM tasks WHERE state = 'delayed')
+         OR EXISTS (SELECT 1 FROM tasks WHERE state = 'failed'),
+       EXISTS (SELECT 1 FROM tasks WHERE state NOT IN ('done', 'aside')
+                 AND NOT (state = 'failed' AND kind = 'sample'));
 
 -- run_command: what the workers do, and the version that the run is pinned to
 SELECT key, value FROM meta WHERE key IN ('command', 'version');

@@ -25,6 +25,7 @@ from dipaco.errors import ClaimLost
 
 LEASE_SECONDS = 60.0
 LATE_FACTOR = 3.0  # a task gets a backup after this many times its usual duration
+WATCHED = 64  # workers that each of them watches
 ALL_KINDS: tuple[Kind, ...] = tuple(PRIORITY)
 NO_PROCESS = "its process was gone"
 STACKED_KINDS = ("train",)  # several of these may be claimed and done together
@@ -129,7 +130,7 @@ class Queue:
         return None
 
     def _usual_seconds(self, arm: str) -> float | None:
-        """That a phase of a path takes; None while none is finished."""
+        """That a phase of a path took lately; None while none is finished."""
         usual = [seconds for (seconds,) in self._database.rows("usual_seconds", arm=arm)]
         return statistics.median(usual) if usual else None
 
@@ -229,15 +230,20 @@ class Queue:
         return len(dropped)
 
     @retried
-    def reap(self) -> list[str]:
+    def reap(self, watcher: str | None = None) -> list[str]:
         """Looks once at all claims, and ends those that have stood still for their lease; returns
         the names of the workers that held them. Likewise, workers without a heartbeat for a lease
         count as silent. Takes no lock if there is nothing to end.
 
         To be called often: this process must itself have seen that a claim stands still, at least
         at three looks.
+
+        Args:
+          watcher: a worker, which looks at the `WATCHED` workers that follow it by name, and no
+            more: if thousands looked at thousands, a server would do nothing else. Where all of
+            these are dead, they are marked, and those behind them come next. None = at all.
         """
-        self._mark_silent_workers()
+        self._mark_silent_workers(watcher)
         claims = {
             (task_id, attempt): Counter(renewals, lease_seconds)
             for task_id, attempt, renewals, lease_seconds in self._database.rows("live_claims")
@@ -259,11 +265,12 @@ class Queue:
             reopen(self._database)
         return sorted({worker for _, worker, _ in expired})
 
-    def _mark_silent_workers(self) -> None:
-        workers = {
-            name: Counter(heartbeats, LEASE_SECONDS)
-            for name, heartbeats in self._database.rows("heard_workers")
-        }
+    def _mark_silent_workers(self, watcher: str | None) -> None:
+        if watcher is None:
+            rows = self._database.rows("heard_workers")
+        else:
+            rows = self._database.rows("heard_after", name=watcher, limit=WATCHED)
+        workers = {name: Counter(heartbeats, LEASE_SECONDS) for name, heartbeats in rows}
         silent = self._workers_seen.over(workers)
         if silent:
             with self._database.transaction(is_durable=False):

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 
 from dipaco.control.errors import DatabaseUnreachable, NotReproduced
 from dipaco.control.facts import PartialSnapshot
+from dipaco.control.glance import Glance
 from dipaco.control.queue import ALL_KINDS, LATE_FACTOR, LEASE_SECONDS
 from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind
 from dipaco.errors import ClaimLost, DipacoError, MachineFault
@@ -34,8 +35,9 @@ from dipaco.workers.tasks.train import stacks_of, train_stacked
 
 SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
 # Between two looks of an idle worker. What becomes due waits for a fifth of the time that it has
-# been idle, at most; a thousand idle workers ask about a thousand questions a second.
-MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 5.0, 1.25
+# been idle, and for less than two seconds; a thousand idle workers ask 600 questions a second.
+MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 1.9, 1.25
+LEAST_SHARE = 0.75  # of the wait, at random: workers must not look in step
 
 
 class Worker:
@@ -97,31 +99,36 @@ class Worker:
         """
         wait_seconds, is_paused = MIN_WAIT_SECONDS, False
         while True:
-            self._renewer.receive(self._run.ledger.meta.command())
+            glance = self._run.ledger.glances.look(self._kinds)
+            self._renewer.receive(glance.command)
             if self._should_stop:
                 return False
             was_paused, is_paused = is_paused, self._renewer.command == "pause"
             if is_paused and not was_paused:
                 self._callbacks.paused()
-            if not is_paused and self.run_once():
+            if not is_paused and self.run_once(glance):
                 wait_seconds = MIN_WAIT_SECONDS
                 continue
-            if self._is_over():
+            if self._is_over(glance):
                 return True
-            self._failures.check()
+            if glance.has_resting:
+                self._failures.check()
             with contextlib.suppress(Empty):
-                self._wake_up.get(timeout=wait_seconds * random.uniform(0.5, 1.0))
+                self._wake_up.get(timeout=wait_seconds * random.uniform(LEAST_SHARE, 1.0))
             wait_seconds = min(WAIT_GROWTH * wait_seconds, MAX_WAIT_SECONDS)
 
-    def _is_over(self) -> bool:
-        unfinished = self._run.ledger.queue.unfinished_kinds()
+    def _is_over(self, glance: Glance) -> bool:
         if set(self._kinds) <= set(FIRST_KINDS):  # later tasks never make one of these due
-            return unfinished.isdisjoint(FIRST_KINDS)
-        return not unfinished
+            return self._run.ledger.queue.unfinished_kinds().isdisjoint(FIRST_KINDS)
+        return not glance.has_unfinished
 
-    def run_once(self) -> bool:
-        """Does one task, or a stack of them (`inner.stacked_paths`); False if no task is due."""
-        claims = self._claim()
+    def run_once(self, glance: Glance | None = None) -> bool:
+        """Does one task, or a stack of them (`inner.stacked_paths`); False if no task is due.
+
+        Args:
+          glance: of just now; what it does not show is not looked for. None = look for everything.
+        """
+        claims = self._claim(glance)
         if not claims:
             return False
         self._renewer.hold(*claims)
@@ -140,18 +147,23 @@ class Worker:
             self._renewer.hold()
         return True
 
-    def _claim(self) -> list[Claim]:
+    def _claim(self, glance: Glance | None) -> list[Claim]:
         queue, limit = self._run.ledger.queue, self._run.config.inner.stacked_paths
+        has_ready, has_resting = (True, True) if glance is None else glance[1:3]
         if "outer" in self._kinds and any(arm.has_quorum for arm in self._run.plan.arms):
             self._run.ledger.quorums.end_grace(self._run.plan)
+            has_ready = True
         if self._phase_runner is not None:
             limit = 1
         lease = {"lease_seconds": self._lease_seconds}
         # First: the tasks of silent workers are older than most that are ready.
+        reaped = False
         if self._silent_workers.is_due():
-            queue.reap()
-        claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
-        if not claims and self._failures.end_delays():
+            reaped = bool(queue.reap(self._name))
+        claims: list[Claim] = []
+        if has_ready or reaped:
+            claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
+        if not claims and (has_resting or reaped) and self._failures.end_delays():
             claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims and "train" in self._kinds and self._late_tasks.is_due():
             backup = self._claim_backup(limit)

@@ -150,6 +150,7 @@ QUESTIONS = {
     "snapshots to delete": lambda ledger: ledger.retention.superseded_snapshots("modular", 3, 8, 2),
     "late contributions": lambda ledger: ledger.quorums.late("modular"),
     "the newest steps": lambda ledger: ledger.quorums.newest("modular"),
+    "a glance": lambda ledger: ledger.glances.look(("train", "outer")),
     "the command": lambda ledger: ledger.meta.command(),
 }
 SHORT, LONG = 10, 1000
@@ -188,6 +189,21 @@ def test_a_look_for_a_late_task_is_two_statements_however_many_claims_there_are(
     for ledger in histories.values():
         assert len(ledger.queue.held()) == PATHS - 1
         assert counted(ledger, lambda at: at.queue.claim_backup("idle"))[1:] == (2, None)
+
+
+def test_what_a_worker_asks_of_the_others_does_not_grow_with_their_number(two_to_change):
+    costs = []
+    for number, ledger in zip((100, 2000), two_to_change.values(), strict=True):
+        ledger._database._connection.execute(
+            NUMBERS.format(last=number - 1).join(
+                ("INSERT INTO workers (name, host, pid, life, machine, version, state, epoch, ",
+                 "SELECT 'm' || i, 'h', i, '', 'm', '0', 'here', 'e', 0, 0, 0, 0 FROM n")
+            ).replace("WITH", "joined, heartbeat, is_silent, committed_until) WITH")
+        )  # fmt: skip
+        if ledger._database.is_remote:
+            ledger._database._connection.execute(f'ANALYZE "{ledger._database._schema}".workers')
+        costs.append(counted(ledger, lambda at: at.queue.reap("m50"))[0])
+    assert costs[1] <= 1.5 * costs[0] + 20, costs
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -205,15 +205,15 @@ MUTANTS = (
     Mutant(
         name="idle-workers-end-no-leases",
         file="dipaco/workers/loop.py",
-        old="        queue.reap()\n",
-        new="",
+        old="            reaped = bool(queue.reap(self._name))\n",
+        new="            pass\n",
         breaks="workers end leases that ran out, before they claim: a run needs no monitor",
         tests=(LOOP,),
     ),
     Mutant(
         name="busy-workers-end-no-leases",
         file="dipaco/workers/heartbeat.py",
-        old="        ledger.queue.reap()\n",
+        old="        ledger.queue.reap(self._worker)\n",
         new="",
         breaks="workers that compute look for leases that ran out at every heartbeat",
         tests=(HEARTBEAT,),

@@ -72,11 +72,10 @@ class Slurm:
         at = self._folder
         (at / "key-file").write_bytes(secrets.token_bytes(128))
         (at / "key-file").chmod(0o400)
-        places = ("key-file=key", "socket=munge.socket", "pid-file=munge.pid", "seed-file=seed")
-        # It dislikes folders that others may write to, as /tmp is.
-        self._start(
-            "munged", "--foreground", "--force", *(f"--{p.replace('=', f'={at}/')}" for p in places)
-        )
+        names = ("key-file", "socket", "pid-file", "seed-file")
+        places = [f"--{name}={at / name}" for name in names]
+        # `--force`: it dislikes folders below one that others may write to, as /tmp is.
+        self._start("munged", "--foreground", "--force", *places)
         self._until(lambda: (at / "socket").exists(), "munged")
         self._start("slurmctld", "-D")
         self._until(lambda: self.ask("scontrol", "ping").returncode == 0, "slurmctld")
@@ -125,7 +124,9 @@ class Slurm:
     def _until(self, is_so, what: str) -> None:
         deadline = time.monotonic() + 30
         while not is_so():
-            assert time.monotonic() < deadline, f"{what} is not as it should be:\n{self.log()}"
+            has_ended = any(process.poll() is not None for process in self._processes)
+            is_late = has_ended or time.monotonic() > deadline
+            assert not is_late, f"{what} is not as it should be:\n{self.log()}"
             time.sleep(0.05)
 
 
@@ -146,8 +147,8 @@ def _found(program: str) -> str | None:
 def slurm(folder: Path) -> Generator[Slurm]:
     """A cluster at work."""
     cluster = Slurm(folder)
-    cluster.start()
     try:
+        cluster.start()
         yield cluster
     finally:
         cluster.stop()

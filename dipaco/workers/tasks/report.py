@@ -31,8 +31,8 @@ from dipaco.workers.curves import (
     curve_of,
     notes_on_start,
     start_of,
-    steps_before,
 )
+from dipaco.workers.loss_curves import loss_curves, notes_on_losses
 from dipaco.workers.routing_notes import (
     note_on_ensembles,
     note_on_routing,
@@ -107,13 +107,7 @@ def make_report(run: Run) -> Report:
             )
         ],
         curves={arm.name: curve_of(run, arm, evaluations) for arm in run.plan.arms},
-        losses={
-            arm.name: {
-                str(path): list(enumerate(losses, start=steps_before(run, arm) + 1))
-                for path, losses in run.ledger.progress.losses(arm.name).items()
-            }
-            for arm in run.plan.arms
-        },
+        losses={arm.name: loss_curves(run, arm) for arm in run.plan.arms},
         corpus={
             "documents": sum(prepared["documents"].values()),
             "train": prepared["documents"]["train"],
@@ -252,6 +246,7 @@ def _notes(run: Run, rows: list[ReportRow], prepared: dict[str, Any], documents:
             f"{num_bytes(left_out)} that are not among the bytes sent (`outer.vocabulary_rows`)."
         )
     notes += notes_on_start(run, rows)
+    notes += notes_on_losses(run)
     if run.config.num_paths > 1:
         notes.append(note_on_routing(run.config))
     notes += notes_on_bounds(run)
