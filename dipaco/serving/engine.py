@@ -22,7 +22,7 @@ from dipaco.serving.decoding.meter import LoopStats
 from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.stream import GenerationRequest, OnToken, Stream
 from dipaco.serving.memory import free_bytes, plan_memory, zero_path
-from dipaco.serving.path_cache import CacheStats, Modules, Parts, PathCache
+from dipaco.serving.path_cache import CacheStats, Modules, Parts, PathCache, PathPin
 from dipaco.serving.releases import ReleaseHealth, ServedRelease
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.address import Address
@@ -71,7 +71,9 @@ class PathStore(Protocol):
 
     def contains(self, modules: Modules) -> bool: ...
 
-    def fits(self, modules: Modules) -> bool: ...
+    def has_room(self, modules: Modules) -> bool: ...
+
+    def reserve(self, modules: Modules) -> PathPin: ...
 
     def stats(self) -> CacheStats: ...
 
@@ -125,7 +127,9 @@ class InProcessEngine:
     def __init__(self, spec: EngineSpec):
         self._spec = spec
         plan = plan_memory(spec.model, spec.limits, spec.path_bytes, free_bytes())
-        self.cache = PathCache(self._load, plan.paths, spec.on_cold, trees.num_bytes)
+        self.cache = PathCache(
+            self._load, plan.paths, spec.on_cold, trees.num_bytes, reading_bytes=plan.reading
+        )
         grammars = None if spec.vocabulary is None else Grammars(spec.vocabulary)
         self.loop = Loop(
             spec.model, self._parts_of, limits=spec.limits, levels=spec.levels, grammars=grammars

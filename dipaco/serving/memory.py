@@ -1,6 +1,6 @@
 """One budget for all that a serving process holds: the rows of the cache, the paths, their copies.
 
-Counted are the pool of rows, the rows gathered from it for the steps, one path as it is read, and
+Counted are the pool of rows, the rows gathered from it for the steps, paths as they are read, and
 the base model that routes. Paths may take what is left of the budget.
 """
 
@@ -19,6 +19,8 @@ from dipaco.model.spec import Parts, describe
 from dipaco.serving.decoding.decode import make_pool
 from dipaco.serving.decoding.limits import LoopLimits
 
+READ_AT_ONCE = 4  # paths, where a part of the budget is enough for so many
+READING_PART = 8
 BUDGET = 0.8  # of the free bytes; programs, their scratch space and others take the rest
 CGROUP = Path("/sys/fs/cgroup")  # version 2: the limits of a container
 
@@ -28,7 +30,8 @@ class MemoryPlan(NamedTuple):
 
     rows: int  # the cache of all rows, and the rows gathered from it
     paths: int  # all paths together
-    copies: int  # a path that is being read, and the base model
+    reading: int  # the copies of modules that are being read, one path's or more
+    base: int  # the base model
 
 
 def plan_memory(
@@ -48,17 +51,19 @@ def plan_memory(
     budget = int(BUDGET * free_bytes)
     row_bytes = _num_bytes(jax.eval_shape(lambda: make_pool(model, 0)))  # of the spare row
     one_path = _num_bytes(jax.eval_shape(lambda: zero_path(model)))
-    copies = 2 * one_path
+    reading = base = one_path
     rows = row_bytes * (limits.rows + 1 + limits.gathered_rows)
-    left = budget - copies - rows
+    left = budget - reading - base - rows
     if left < one_path:
-        most = ((budget - copies - one_path) // row_bytes - 1) // 2  # beside a spare one
+        most = ((budget - reading - base - one_path) // row_bytes - 1) // 2  # beside a spare one
         expected = f"at most {most:,}" if most > 0 else "a machine with more free memory"
         hint = (
             f" A row takes {2 * row_bytes:,} bytes, a path {one_path:,}, and all together may take "
             f"{budget:,} of the {free_bytes:,} that are free."
         )
         raise BadSetting(name="--rows", value=limits.rows, expected=expected, hint=hint)
+    more = min((READ_AT_ONCE - 1) * one_path, (left - one_path) // READING_PART)
+    reading, left = reading + more, left - more
     if path_bytes is not None and path_bytes > left:
         hint = (
             f" {limits.rows} rows take {rows:,} of the {budget:,} bytes that rows and paths may "
@@ -66,7 +71,7 @@ def plan_memory(
         )
         expected = f"at most {left:,} bytes"
         raise BadSetting(name="--path-bytes", value=path_bytes, expected=expected, hint=hint)
-    return MemoryPlan(rows, left if path_bytes is None else path_bytes, copies)
+    return MemoryPlan(rows, left if path_bytes is None else path_bytes, reading, base)
 
 
 def zero_path(model: ModelConfig) -> Parts:

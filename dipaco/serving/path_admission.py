@@ -1,22 +1,44 @@
 """Waiting, in an event loop, until a path is in memory.
 
-Modules are read here, in a thread for that alone, so a path that is not in memory delays only the
-requests for it and for others that must be read: when the loop pins the path, it is there. Paths in
-memory are admitted at once while another is read; they wait only for one that has found no room.
+Modules are read here, in threads for that alone, so a path that is not in memory delays only the
+requests for it: when the loop pins the path, it is there. Requests get room in the order in which
+they came, before anything of theirs is read, and their paths are read several at once. Paths in
+memory are admitted at once; they wait only for one that has found no room for long.
 """
 
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import time
 from collections.abc import AsyncGenerator
 
 from dipaco.serving.engine import PathStore
 from dipaco.serving.errors import NoRoomForPath
-from dipaco.serving.path_cache import Modules
+from dipaco.serving.path_cache import Modules, PathPin
 
+READERS = 4  # paths that are read at once; the cache may have memory for fewer
 STARVED_SECONDS = 1.0  # that a path may wait for memory while requests for cached paths come in
 RETRY_SECONDS = 0.05  # between tries to pin: the loop unpins a path a moment after its request
+
+
+@dataclasses.dataclass(eq=False)
+class _Waiting:
+    """A request that has no room yet."""
+
+    modules: Modules
+    pin: asyncio.Future[PathPin]
+    without_room_since: float | None = None  # when it was first refused
+
+
+@dataclasses.dataclass(eq=False)
+class _Reading:
+    """A path that is read for some requests, in one thread."""
+
+    job: concurrent.futures.Future[None]
+    done: asyncio.Future[None]
+    pin: PathPin
+    num_requests: int = 0
 
 
 class PathAdmission:
@@ -24,11 +46,13 @@ class PathAdmission:
 
     def __init__(self, cache: PathStore):
         self._cache = cache
-        self._cold_turn = asyncio.Lock()  # paths that are not in memory: first come, first read
-        self._waits_since: float | None = None  # for room, the path whose turn it is
-        self._freed = asyncio.Event()
+        self._waiting: list[_Waiting] = []  # the oldest first
+        self._retry: asyncio.TimerHandle | None = None
+        self._reading: dict[tuple[str, ...], _Reading] = {}  # by the digests of the modules
         # Requests that are gone leave nothing behind that holds a thread of others.
-        self._reader = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="path-reader")
+        self._readers = concurrent.futures.ThreadPoolExecutor(
+            READERS, thread_name_prefix="path-reader"
+        )
 
     @contextlib.asynccontextmanager
     async def pinned(self, modules: Modules) -> AsyncGenerator[None]:
@@ -42,45 +66,98 @@ class PathAdmission:
             yield
         finally:
             pin.close()
-            self._freed.set()
+            self._give_room()
 
-    async def _pin(self, modules: Modules) -> contextlib.ExitStack:
-        cache = self._cache
-        # A cached path is admitted at once, unless another path has waited too long for memory:
-        # a few busy paths would starve the others.
-        if cache.contains(modules) and not self._is_a_path_starved():
-            pin = contextlib.ExitStack()
-            with contextlib.suppress(NoRoomForPath):  # it was evicted just now
-                pin.enter_context(cache.pin(modules))
-                return pin
-        async with self._cold_turn:
-            began = time.monotonic()
+    async def _pin(self, modules: Modules) -> PathPin:
+        while True:
+            pin = await self._room(modules)
             try:
-                while True:
-                    self._freed.clear()
-                    if cache.fits(modules):
-                        self._waits_since = None  # it is being read: others need not wait
-                        with contextlib.suppress(NoRoomForPath):  # it was taken just now
-                            return await self._pin_in_thread(modules)
-                    self._waits_since = began
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._freed.wait(), RETRY_SECONDS)
-            finally:
-                self._waits_since = None
+                if not self._cache.contains(modules):
+                    await self._read(modules)
+                pin.read()  # at once: it is there
+                return pin
+            except BaseException as error:
+                pin.close()
+                self._give_room()
+                if not isinstance(error, NoRoomForPath):
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)  # in memory it takes more than on disk
 
-    async def _pin_in_thread(self, modules: Modules) -> contextlib.ExitStack:
-        pin = contextlib.ExitStack()
-        future = self._reader.submit(pin.enter_context, self._cache.pin(modules))
-        reading = asyncio.wrap_future(future)
+    async def _room(self, modules: Modules) -> PathPin:
+        waiting = _Waiting(modules, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._give_room()
         try:
-            await asyncio.shield(reading)
-        except asyncio.CancelledError:  # the request is gone
-            reading.add_done_callback(lambda done: done.cancelled() or done.exception())
-            if not future.cancel():  # its thread still reads
-                future.add_done_callback(lambda _: pin.close())
+            return await waiting.pin
+        except asyncio.CancelledError:
+            if waiting.pin.done() and not waiting.pin.cancelled():
+                waiting.pin.result().close()
             raise
-        return pin
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
 
-    def _is_a_path_starved(self) -> bool:
-        since = self._waits_since
-        return since is not None and time.monotonic() - since > STARVED_SECONDS
+    def _give_room(self) -> None:
+        """Pins paths for those that wait, as far as there is room."""
+        now, still_waiting = time.monotonic(), []
+        refused: _Waiting | None = None  # the first that has no room
+        for each in self._waiting:
+            if each.pin.done():
+                continue
+            # Those whose path needs no room go on, or else after it: they would starve it.
+            if refused and (_is_starved(refused, now) or not self._cache.has_room(each.modules)):
+                still_waiting.append(each)
+                continue
+            try:
+                each.pin.set_result(self._cache.reserve(each.modules))
+            except NoRoomForPath:
+                refused = refused or each
+                each.without_room_since = each.without_room_since or now
+                still_waiting.append(each)
+            except Exception as error:
+                each.pin.set_exception(error)
+        self._waiting = still_waiting
+        if still_waiting and self._retry is None:
+            loop = asyncio.get_running_loop()
+            self._retry = loop.call_later(RETRY_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._give_room()
+
+    async def _read(self, modules: Modules) -> None:
+        """Reads a path that its caller has pinned; requests for the same one wait together."""
+        key = tuple(receipt.digest for receipt in modules.values())
+        if key not in self._reading:
+            pin = self._cache.reserve(modules)
+            job = self._readers.submit(_read_and_close, pin)
+            done = asyncio.wrap_future(job)
+            done.add_done_callback(lambda done: self._end_reading(key, done))
+            self._reading[key] = _Reading(job, done, pin)
+        reading = self._reading[key]
+        reading.num_requests += 1
+        try:
+            await asyncio.shield(reading.done)
+        finally:
+            reading.num_requests -= 1
+            if not reading.num_requests and reading.job.cancel():  # its thread has not begun
+                reading.pin.close()
+                self._reading.pop(key, None)
+
+    def _end_reading(self, key: tuple[str, ...], done: asyncio.Future[None]) -> None:
+        if not done.cancelled():
+            done.exception()  # after the last request is gone, it is of no interest
+            self._reading.pop(key, None)
+            self._give_room()
+
+
+def _is_starved(waiting: _Waiting, now: float) -> bool:
+    since = waiting.without_room_since
+    return since is not None and now - since > STARVED_SECONDS
+
+
+def _read_and_close(pin: PathPin) -> None:
+    try:
+        pin.read()
+    finally:
+        pin.close()

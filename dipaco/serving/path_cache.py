@@ -3,14 +3,16 @@
 The cache holds modules by digest: paths that share a module, and releases that did not change it,
 share one copy, and a path is a union of modules without copying. So a run that is larger than the
 device can be served. A *pinned* path is in use and is not evicted; when only pinned paths are left,
-`NoRoomForPath` asks the caller to try again after a pin is released.
+`NoRoomForPath` asks the caller to try again after a pin is released. Several paths are read at
+once, and a module that two of them need is read once.
 """
 
 import contextlib
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from dipaco.receipt import Receipt
@@ -33,6 +35,13 @@ class CacheStats(NamedTuple):
     evictions: int  # paths evicted
 
 
+class PathPin(NamedTuple):
+    """Room for a path, kept until `close`. Both may be called from any thread, `close` once."""
+
+    read: Callable[[], Parts]  # its parts, read if they are not in memory; blocks; may raise
+    close: Callable[[], None]
+
+
 class PathCache:
     """Every method may be called from any thread.
 
@@ -41,6 +50,8 @@ class PathCache:
       max_bytes: of all modules held; never exceeded.
       on_cold: called with the seconds it took to load a path that was not cached.
       num_bytes_of: of a module as `load` gave it; None = as many as it takes on disk.
+      reading_bytes: of modules that are read at once, which take as much again meanwhile; one is
+        read in any case. None = no limit.
     """
 
     def __init__(
@@ -49,18 +60,21 @@ class PathCache:
         max_bytes: int,
         on_cold: Callable[[float], object] = lambda seconds: None,
         num_bytes_of: Callable[[Parts], int] | None = None,
+        reading_bytes: int | None = None,
     ):
         self.max_bytes = max_bytes
         self._num_bytes_of = num_bytes_of
+        self._reading_bytes = reading_bytes
         self._load, self._on_cold = load, on_cold
-        self._lock = threading.Lock()  # of the state below; never held while a file is read
-        self._reading = threading.Lock()  # one path is read at a time; only its reader evicts
+        self._lock = threading.Condition()  # of the state below; never held while a file is read
         self._modules: dict[str, Parts] = {}  # digest -> its parts, on the device
-        self._sizes: dict[str, int] = {}  # digest -> bytes
+        self._reading: dict[str, Future[None]] = {}  # digest -> done when it is in `_modules`
+        self._sizes: dict[str, int] = {}  # digest -> bytes; also of those still to be read
         self._known_sizes: dict[str, int] = {}  # of every module that was ever held
         # A path is keyed by the digests of its modules; the least recently used comes first.
         self._paths: OrderedDict[tuple[str, ...], Parts] = OrderedDict()
         self._pins: Counter[tuple[str, ...]] = Counter()
+        self._bytes_being_read = 0
         self._hits = self._misses = self._evictions = 0
 
     @property
@@ -77,29 +91,38 @@ class PathCache:
           PathCacheTooSmall: the path alone is larger than the cache.
           ObjectMissing, ObjectDamaged: a module cannot be read.
         """
-        key = _key(modules)
-        parts = self._pin_cached(key, modules) or self._pin_cold(key, modules)
+        pin = self.reserve(modules)
         try:
-            yield parts
+            yield pin.read()
         finally:
-            with self._lock:
-                self._pins[key] -= 1
-                self._pins += Counter()  # drops zeros
+            pin.close()
+
+    def reserve(self, modules: Modules) -> PathPin:
+        """Pins a path without reading it: at once there is room for it, and reading may follow.
+
+        Raises:
+          NoRoomForPath, PathCacheTooSmall: as `pin`, whose other errors `PathPin.read` raises.
+        """
+        key = _key(modules)
+        wanted = {receipt.digest: self._size_of(receipt) for receipt in modules.values()}
+        with self._lock:
+            if not self._sizes.keys() >= wanted.keys():
+                self._evict_for(wanted)
+                self._sizes = wanted | self._sizes
+            self._pins[key] += 1
+        return PathPin(lambda: self._read(key, modules), lambda: self._unpin(key))
 
     def contains(self, modules: Modules) -> bool:
         """Whether pinning the path now would read nothing: its modules are in memory."""
         with self._lock:
             return self._modules.keys() >= set(_key(modules))
 
-    def fits(self, modules: Modules) -> bool:
-        """Whether there is room for the path now, beside those in use. Also True if there is never
-        enough: `pin` says so.
+    def has_room(self, modules: Modules) -> bool:
+        """Whether the path takes no room that others have not got already: its modules are in
+        memory, or are being read for others.
         """
-        wanted = {receipt.digest: self._size_of(receipt) for receipt in modules.values()}
         with self._lock:
-            used = {digest: self._sizes[digest] for key in self._pins for digest in key}
-        alone = sum(wanted.values())
-        return alone > self.max_bytes or sum((used | wanted).values()) <= self.max_bytes
+            return self._sizes.keys() >= set(_key(modules))
 
     def stats(self) -> CacheStats:
         with self._lock:
@@ -113,42 +136,83 @@ class PathCache:
                 evictions=self._evictions,
             )
 
-    def _pin_cached(self, key: tuple[str, ...], modules: Modules) -> Parts | None:
-        """Pins a path whose modules are all in memory, be they of several other paths."""
+    def _read(self, key: tuple[str, ...], modules: Modules) -> Parts:
+        """The parts of a path that is pinned."""
+        started, receipts = time.monotonic(), {each.digest: each for each in modules.values()}
         with self._lock:
-            if not self._modules.keys() >= set(key):
-                return None
+            is_hit = self._modules.keys() >= receipts.keys()
+            others = [self._reading[digest] for digest in receipts if digest in self._reading]
+            own = [
+                digest
+                for digest in receipts
+                if digest not in self._modules and digest not in self._reading
+            ]
+            self._reading |= {digest: Future() for digest in own}
+        self._read_all(key, [receipts[digest] for digest in own])
+        for other in others:
+            other.result()
+        with self._lock:
             if key not in self._paths:
                 self._paths[key] = self._assembled(modules, self._modules)
-            self._hits += 1
-            self._pins[key] += 1
             self._paths.move_to_end(key)
-            return self._paths[key]
-
-    def _pin_cold(self, key: tuple[str, ...], modules: Modules) -> Parts:
-        started = time.monotonic()
-        with self._reading:
-            if parts := self._pin_cached(key, modules):  # another thread read it in the meantime
-                return parts
-            receipts = {receipt.digest: receipt for receipt in modules.values()}
-            wanted = {digest: self._size_of(receipt) for digest, receipt in receipts.items()}
-            with self._lock:
-                self._evict_for(wanted)
-                held = {digest: self._modules[digest] for digest in wanted.keys() & self._modules}
-            held |= {digest: self._load(receipts[digest]) for digest in wanted.keys() - held}
-            parts = self._assembled(modules, held)
-            if self._num_bytes_of is not None:
-                self._known_sizes |= {key: self._num_bytes_of(own) for key, own in held.items()}
-                wanted = {digest: self._known_sizes[digest] for digest in wanted}
-            with self._lock:
-                self._evict_for(wanted)  # in memory they may take more than on disk
-                self._modules |= held
-                self._sizes |= wanted
-                self._paths[key] = parts
-                self._pins[key] += 1
-                self._misses += 1
-        self._on_cold(time.monotonic() - started)
+            self._hits, self._misses = self._hits + is_hit, self._misses + (not is_hit)
+            parts = self._paths[key]
+        if not is_hit:
+            self._on_cold(time.monotonic() - started)
         return parts
+
+    def _read_all(self, key: tuple[str, ...], receipts: Iterable[Receipt]) -> None:
+        """Reads modules of a path that no other thread reads, up to the first error."""
+        problem: BaseException | None = None
+        for receipt in receipts:
+            try:
+                if problem is None:
+                    self._read_module(key, receipt)
+            except BaseException as error:
+                problem = error
+            with self._lock:
+                done = self._reading.pop(receipt.digest)
+            if problem is None:
+                done.set_result(None)
+            else:
+                done.set_exception(problem)
+        if problem is not None:
+            raise problem
+
+    def _read_module(self, key: tuple[str, ...], receipt: Receipt) -> None:
+        digest, num_bytes = receipt.digest, self._size_of(receipt)
+        with self._turn_to_read(num_bytes):
+            module = self._load(receipt)
+        if self._num_bytes_of is not None:
+            num_bytes = self._num_bytes_of(module)
+        with self._lock:
+            self._known_sizes[digest] = self._sizes[digest] = num_bytes
+            # In memory it may take more than on disk.
+            self._evict_for({each: self._sizes[each] for each in key})
+            self._modules[digest] = module
+
+    @contextlib.contextmanager
+    def _turn_to_read(self, num_bytes: int) -> Generator[None]:
+        def may_read() -> bool:
+            most, now = self._reading_bytes, self._bytes_being_read
+            return most is None or not now or now + num_bytes <= most
+
+        with self._lock:
+            self._lock.wait_for(may_read)
+            self._bytes_being_read += num_bytes
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._bytes_being_read -= num_bytes
+                self._lock.notify_all()
+
+    def _unpin(self, key: tuple[str, ...]) -> None:
+        with self._lock:
+            self._pins[key] -= 1
+            self._pins += Counter()  # drops zeros
+            if key not in self._paths:  # it was not read
+                self._drop_unused_modules({})
 
     def _assembled(self, modules: Modules, held: Mapping[str, Parts]) -> Parts:
         by_module = {module: held[receipt.digest] for module, receipt in modules.items()}
@@ -173,13 +237,14 @@ class PathCache:
             raise NoRoomForPath(pinned=len(self._pins))
 
     def _fits(self, wanted: Mapping[str, int]) -> bool:
-        new = sum(wanted[digest] for digest in wanted.keys() - self._modules)
+        new = sum(wanted[digest] for digest in wanted.keys() - self._sizes)
         return sum(self._sizes.values()) + new <= self.max_bytes
 
     def _drop_unused_modules(self, wanted: Mapping[str, int]) -> None:
-        used = {digest for key in self._paths for digest in key} | wanted.keys()
-        for digest in self._modules.keys() - used:
-            del self._modules[digest], self._sizes[digest]
+        used = {digest for key in (*self._paths, *self._pins) for digest in key} | wanted.keys()
+        for digest in self._sizes.keys() - used:
+            del self._sizes[digest]
+            self._modules.pop(digest, None)
 
 
 def _key(modules: Modules) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, S
 from dipaco.serving.decoding.waiting_requests import PathKey, key_of
 from dipaco.serving.engine import EngineSpec
 from dipaco.serving.errors import LoopStopping, NoReplica, QueueFull, ReplicaLost
-from dipaco.serving.path_cache import CacheStats, Modules
+from dipaco.serving.path_cache import CacheStats, Modules, PathPin
 from dipaco.serving_cluster.replica import ReplicaStats, ReplicaUpdate
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 
@@ -315,8 +315,11 @@ class RemoteCache(NamedTuple):
     def contains(self, modules: Modules) -> bool:
         return True
 
-    def fits(self, modules: Modules) -> bool:
+    def has_room(self, modules: Modules) -> bool:
         return True
+
+    def reserve(self, modules: Modules) -> PathPin:
+        return PathPin(dict, lambda: None)
 
     def stats(self) -> CacheStats:
         """All replicas together, as of their last updates."""

@@ -105,24 +105,27 @@ def test_a_busy_path_does_not_starve_another(tight, monkeypatch):
 @pytest.fixture
 def slow():
     """A cache in which path 1 takes until `is_read` is set, and an admission to it."""
-    is_read, began = threading.Event(), threading.Event()
+    is_read, began, began_again = threading.Event(), threading.Event(), []
 
     def load(receipt):
         if receipt.digest == "slow":
+            began_again.extend(["slow"] * began.is_set())
             began.set()
             assert is_read.wait(60)
         return {"head": receipt.digest}
 
     cache = PathCache(load, 300)
-
-    def modules_of(digest):
-        return {ModuleId("all", 0): Receipt(digest, digest, 100)}
-
-    with cache.pin(modules_of("warm")):
+    with cache.pin(_modules_of("warm")):
         pass
-    slow = SimpleNamespace(cache=cache, is_read=is_read, began=began, modules_of=modules_of)
-    yield slow
+    yield SimpleNamespace(
+        cache=cache, is_read=is_read, began=began, began_again=began_again, modules_of=_modules_of
+    )
     is_read.set()
+    is_read.set()
+
+
+def _modules_of(digest):
+    return {ModuleId("all", 0): Receipt(digest, digest, 100)}
 
 
 async def _seconds_to_pin(admission, modules):
@@ -160,12 +163,58 @@ def test_requests_for_a_path_that_is_read_take_no_thread_from_others_even_when_t
             await asyncio.sleep(0.002)
             gone.cancel()
         assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 30) == 7
+        await asyncio.wait_for(_seconds_to_pin(admission, slow.modules_of("cold")), 30)
         slow.is_read.set()
-        async with admission.pinned(slow.modules_of("cold")):
-            assert slow.cache.stats().pinned == 1
+        await asyncio.wait_for(_until(lambda: not slow.cache.stats().pinned), 30)
 
     asyncio.run(run())
-    assert slow.cache.stats().pinned == 0
+    assert not slow.began_again
+
+
+def test_cold_paths_are_read_at_the_same_time():
+    are_read = threading.Barrier(3)
+
+    def load(receipt):
+        are_read.wait(30)
+        return {"head": receipt.digest}
+
+    async def run():
+        admission = PathAdmission(PathCache(load, 300))
+        paths = [_modules_of(digest) for digest in ("one", "two", "three")]
+        await asyncio.gather(*(_seconds_to_pin(admission, path) for path in paths))
+
+    asyncio.run(run())
+
+
+def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_waits_for_room(slow):
+    """Else the path would be evicted for it, and read once more."""
+
+    def reading(admission):
+        return {digest for key in admission._reading for digest in key}
+
+    async def run():
+        admission = PathAdmission(slow.cache)
+        async with admission.pinned(slow.modules_of("warm")):
+            first = asyncio.create_task(_seconds_to_pin(admission, slow.modules_of("slow")))
+            async with admission.pinned(slow.modules_of("third")):
+                cold = asyncio.create_task(_seconds_to_pin(admission, slow.modules_of("cold")))
+                later = asyncio.create_task(_hold(admission, slow.modules_of("slow")))
+                await asyncio.to_thread(slow.began.wait, 30)
+                first.cancel()
+                slow.is_read.set()
+                await asyncio.wait_for(_until(lambda: "slow" not in reading(admission)), 30)
+                await asyncio.wait_for(_until(lambda: slow.cache.stats().pinned == 3), 30)
+                assert not cold.done()
+            await asyncio.wait_for(cold, 30)
+            later.cancel()
+
+    asyncio.run(run())
+    assert not slow.began_again
+
+
+async def _until(holds):
+    while not holds():
+        await asyncio.sleep(0.005)
 
 
 def test_a_request_cancelled_while_its_path_is_read_leaves_no_pin(tight):
@@ -188,8 +237,8 @@ def test_a_request_cancelled_while_its_path_is_read_leaves_no_pin(tight):
     assert tight.cache.stats().pinned == 0
 
 
-async def _hold(admission, served, path):
-    async with admission.pinned(served, path):
+async def _hold(admission, *path):
+    async with admission.pinned(*path):
         await asyncio.sleep(60)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -174,12 +175,9 @@ def test_bytes_stay_within_the_limit_and_pins_hold_for_any_sequence(steps, most_
     for action, path in steps:
         if action == "pin":
             pin = contextlib.ExitStack()
-            fits = cache.fits(modules_of(path))
             try:
                 pins.append((path, pin, pin.enter_context(cache.pin(modules_of(path)))))
-                assert fits
             except NoRoomForPath:
-                assert not fits
                 held = {m for p, _, _ in pins for m in TOPOLOGY.modules_of(p)}
                 needed = held | set(TOPOLOGY.modules_of(path))
                 assert len(needed) > most_modules, "it would have fit"
@@ -212,3 +210,104 @@ def test_many_threads_may_pin_at_once():
         thread.join()
     assert not wrong
     assert cache.stats().pinned == 0
+
+
+def test_paths_are_read_at_once_and_a_module_of_both_is_read_once():
+    disk, both_read = Disk(), threading.Barrier(2)
+
+    def load(receipt):
+        if receipt.digest.startswith("late"):
+            both_read.wait(30)
+        return disk.load(receipt)
+
+    cache = PathCache(load, 1000)
+    found = {}
+
+    def pin(path):
+        with cache.pin(modules_of(path)) as parts:
+            found[path] = parts
+
+    threads = [threading.Thread(target=pin, args=(path,)) for path in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert disk.reads == {"early/0000": 1, "late/0000": 1, "late/0001": 1}
+    assert found[0]["embed"] is found[1]["embed"]
+
+
+def test_a_module_that_cannot_be_read_fails_all_paths_that_wait_for_it():
+    disk, began, may_fail = Disk(), threading.Event(), threading.Event()
+    disk.missing = {"early/0000"}
+
+    def load(receipt):
+        if receipt.digest == "early/0000":
+            began.set()
+            assert may_fail.wait(30)
+        return disk.load(receipt)
+
+    cache, errors = PathCache(load, 1000), []
+
+    def pin(path):
+        try:
+            with cache.pin(modules_of(path)):
+                pass
+        except ObjectMissing as error:
+            errors.append(error)
+
+    first = threading.Thread(target=pin, args=(0,))
+    first.start()
+    assert began.wait(30)
+    second = threading.Thread(target=pin, args=(1,))
+    second.start()
+    while not disk.reads["late/0001"]:
+        pass  # it has read its own module, and waits for the other
+    may_fail.set()
+    first.join()
+    second.join()
+    assert len(errors) == 2
+    assert (cache.stats().pinned, cache.stats().num_bytes) == (0, 0)
+
+
+def test_modules_that_are_read_at_once_take_no_more_memory_than_allowed():
+    disk, lock, now, most = Disk(), threading.Lock(), [0], [0]
+
+    def load(receipt):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.001)
+        with lock:
+            now[0] -= 1
+        return disk.load(receipt)
+
+    cache = PathCache(load, 1000, reading_bytes=2 * SIZE)
+
+    def pin(path):
+        with cache.pin(modules_of(path)):
+            pass
+
+    threads = [threading.Thread(target=pin, args=(path,)) for path in range(9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] == 2
+    assert sum(disk.reads.values()) == 6
+
+
+def test_room_is_reserved_before_a_path_is_read_and_given_back_if_it_is_not():
+    disk = Disk()
+    cache = PathCache(disk.load, 4 * SIZE)
+    pins = [cache.reserve(modules_of(path)) for path in (0, 4)]
+    assert cache.stats().num_bytes == 4 * SIZE
+    assert not disk.reads
+    with pytest.raises(NoRoomForPath):
+        cache.reserve(modules_of(8))
+    assert cache.has_room(modules_of(1))  # early/0000 and late/0001
+    pins[0].close()
+    with cache.pin(modules_of(8)) as parts:
+        assert parts["head"] == "head of late/0002"
+    pins[1].close()
+    assert set(disk.reads) == {"early/0002", "late/0002"}
+    assert cache.stats().num_bytes == 2 * SIZE
