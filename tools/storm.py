@@ -63,7 +63,7 @@ def main() -> None:
         file = write_config(
             at.folder / "config.py", experts=options.experts, phases=options.phases,
             steps=options.steps, width=options.width, quorum=options.quorum,
-            grace_seconds=options.grace_seconds,
+            grace_seconds=options.grace_seconds, delay=options.delay,
         )  # fmt: skip
         print(run_both(options, file, at))
 
@@ -114,6 +114,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=32, help="d_model")
     parser.add_argument("--quorum", type=float, default=1.0, help="outer.quorum")
     parser.add_argument("--grace-seconds", type=float, default=1.0, help="outer.grace_seconds")
+    parser.add_argument("--delay", type=int, default=0, help="outer.delay, inner steps")
     parser.add_argument(
         "--replay", action="store_true",
         help="compare with Algorithm 1 in one process instead of a fault-free run; always so with "

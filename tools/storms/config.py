@@ -26,7 +26,8 @@ def run():
         ),
         phases={phases},
         inner=dataclasses.replace(TOY.inner, steps={steps}, batch_size=16),
-        outer=dataclasses.replace(TOY.outer, quorum={quorum}, grace_seconds={grace_seconds}),
+        outer=dataclasses.replace(TOY.outer, quorum={quorum}, grace_seconds={grace_seconds},
+                                  delay={delay}),
         evaluation=dataclasses.replace(TOY.evaluation, every_phases={phases}),
         baselines=(),
     )
@@ -43,12 +44,14 @@ def write_config(
     documents: int = 100,
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
+    delay: int = 0,
 ) -> Path:
     """The config file of a run of `experts` x `experts` paths, with so many documents for each."""
     paths = experts**2
     text = TEXT.format(
         toy=str(TOY), experts=experts, phases=phases, steps=steps, width=width, paths=paths,
         documents=documents * paths, quorum=quorum, grace_seconds=grace_seconds,
+        delay=delay,
     )  # fmt: skip
     file.write_text(text)
     return file
