@@ -176,6 +176,7 @@ class RunConfig:
             )
         self._check_paths()
         self._check_synchronous()
+        self._check_delay()
         if self.routing.kind in ("product_kmeans", SMALL_MODELS) and not self.topology.choices:
             raise SettingsDisagree(
                 problem=f"`routing.kind` is {self.routing.kind}, but the topology offers no choice:"
@@ -190,6 +191,7 @@ class RunConfig:
             "outer.quorum": self.outer.quorum != 1,
             "outer.vocabulary_rows": self.outer.vocabulary_rows != "documents",
             "outer.isotropic": self.outer.isotropic,
+            "outer.delay": self.outer.delay > 0,
             "routing.alternations": bool(self.routing.alternations),
             "inner.hold_out": self.inner.hold_out > 0,
             "inner.absent_tokens": self.inner.absent_tokens != "plain",
@@ -200,6 +202,19 @@ class RunConfig:
                     problem=f"`outer.synchronous` is on, and so is `{name}`; paths that step "
                     "together do without it"
                 )
+
+    def _check_delay(self) -> None:
+        """A path takes late modules inside a phase, by itself."""
+        if self.outer.delay >= self.inner.steps:
+            raise SettingsDisagree(
+                problem=f"`outer.delay` is {self.outer.delay}, and a phase has `inner.steps` "
+                f"({self.inner.steps}) steps: modules are taken within it, so delay fewer"
+            )
+        if self.outer.delay and (stacked := self.inner.stacked_paths) > 1:
+            raise SettingsDisagree(
+                problem=f"`outer.delay` is on, and `inner.stacked_paths` is {stacked}: each would "
+                "wait for the modules of all of them; expected 1"
+            )
 
     def _check_paths(self) -> None:
         """Checks settings that count paths and phases against the topology and `phases`."""
@@ -304,6 +319,7 @@ class RunConfig:
             sampling=self.outer.path_share,
             quorum=self.outer.quorum,
             grace_seconds=self.outer.grace_seconds,
+            delay=0 if self.outer.synchronous else self.outer.delay,
             seed=self.seed,
             stops_early=self.inner.hold_out > 0,
         )

@@ -69,6 +69,17 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
         ({"data": DataConfig(vocab_size=300, length=32)}, r"`data\.length` is 32; it must be"),
         ({"data": DataConfig(vocab_size=300, length=65)}, r"at most `model\.max_length` \(64\)"),
         ({"inner": InnerSettings(loss_chunks=3)}, r"`data\.length` \(64\) tokens cannot be cut"),
+        (
+            {"inner": InnerSettings(steps=10, warmup_steps=5), "outer": OuterSettings(delay=10)},
+            r"`outer.delay` is 10, and a phase has `inner.steps` \(10\) steps",
+        ),
+        (
+            {
+                "inner": InnerSettings(steps=10, warmup_steps=5, stacked_paths=2),
+                "outer": OuterSettings(delay=2),
+            },
+            "`outer.delay` is on, and `inner.stacked_paths` is 2",
+        ),
         ({"inner": InnerSettings(steps=10, warmup_steps=50)}, "`base` takes only 50 steps"),
         (
             {"inner": InnerSettings(steps=10, warmup_steps=50), "base": BaseSettings(steps=0)},
@@ -117,6 +128,9 @@ def test_settings_that_do_not_fit_together_are_named_with_their_values(fields, p
         ("outer.quorum", 1.5),
         ("outer.grace_seconds", -1),
         ("outer.grace_seconds", "inf"),
+        ("outer.delay", -1),
+        ("outer.delay_merge", 1.0),
+        ("outer.delay_merge", -0.1),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(name, value):
@@ -494,6 +508,7 @@ def test_a_target_share_is_of_as_many_paths_as_there_are():
         "outer.vocabulary_rows=holders",
         "inner.absent_tokens=masked",
         "outer.isotropic=true",
+        "outer.delay=1",
     ],
 )
 def test_synchronous_training_refuses_settings_of_contributions(setting):

@@ -83,16 +83,18 @@ def replay(run: Run) -> Iterator[variants.Modules]:
     arm, inner = run.plan.arm(MODULAR), run.config.inner
     taken = run.ledger.quorums.taken(MODULAR)
 
-    def train_path(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
+    def train_steps(
+        path: int, phase: int, parts: Any, carried: Carried | None, first: int, end: int
+    ) -> Any:
+        """The steps from `first` to before `end` of the schedule."""
         batches = batches_for(run, arm, path, phase)
         carried = carried or Carried(None, batches.fingerprint, 0, 0)
         if carried.batches != batches.fingerprint:
             carried = carried._replace(batches=batches.fingerprint, position=0)
-        start, end = arm.steps_before(phase), arm.steps_before(phase + 1)
         has_had_others = carried.position < carried.taken
         since = carried.position if inner.rewarm_steps and has_had_others else None
-        state = run.programs.place(parts, carried.optimizer, start)
-        rates = learning_rates(inner, arm.total_steps, start, end - start, since)
+        state = run.programs.place(parts, carried.optimizer, first)
+        rates = learning_rates(inner, arm.total_steps, first, end - first, since)
         present_V = run.present_tokens(MODULAR, path, phase)
         for number, rate in enumerate(rates):
             batch = dict(batches.at(carried.position + number))
@@ -104,11 +106,28 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         position, count = carried.position + len(rates), carried.taken + len(rates)
         return after, Carried(optimizer, batches.fingerprint, position, count)
 
+    def train_path(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
+        return train_steps(path, phase, parts, carried, *steps_of(phase))
+
+    def train_ahead(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
+        first, _ = steps_of(phase)
+        return train_steps(path, phase, parts, carried, first, first + arm.delay)
+
+    def train_rest(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
+        first, end = steps_of(phase)
+        return train_steps(path, phase, parts, carried, first + arm.delay, end)
+
+    def steps_of(phase: int) -> tuple[int, int]:
+        return arm.steps_before(phase), arm.steps_before(phase + 1)
+
     def takes(module: ModuleId, step: int) -> Sequence[tuple[int, int]]:
         return [(each.phase, each.path) for each in taken.get((module, step), ())]
 
     def documents(phase: int) -> list[int]:
         return run.shards_of(run.routing_of(MODULAR, phase)).documents
+
+    def alternate(phase: int, _: variants.Modules) -> list[int] | None:
+        return documents(phase) if phase in arm.alternations else None
 
     def token_counts(phase: int) -> np.ndarray:
         return run.token_counts(run.routing_of(MODULAR, phase))
@@ -123,9 +142,10 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         codec=codec_of(run.config.outer),
         take_part=arm.paths_in,
         takes=takes if arm.has_quorum else None,
-        alternate=lambda phase, _: documents(phase),
+        alternate=alternate,
         token_counts=token_counts if run.config.outer.vocabulary_rows == "holders" else None,
         outer_rule=run.rule("outer_step"),
+        train_late=variants.TrainLate(train_ahead, train_rest) if arm.delay else None,
     )
 
 

@@ -65,7 +65,7 @@ def main() -> None:
         file = write_config(
             at.folder / "config.py", experts=options.experts, phases=options.phases,
             steps=options.steps, width=options.width, quorum=options.quorum,
-            grace_seconds=options.grace_seconds, codec=options.codec,
+            grace_seconds=options.grace_seconds, codec=options.codec, delay=options.delay,
         )  # fmt: skip
         print(run_both(options, file, at))
 
@@ -116,6 +116,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=32, help="d_model")
     parser.add_argument("--quorum", type=float, default=1.0, help="outer.quorum")
     parser.add_argument("--grace-seconds", type=float, default=1.0, help="outer.grace_seconds")
+    parser.add_argument("--delay", type=int, default=0, help="outer.delay, inner steps")
     parser.add_argument(
         "--codec", default="none",
         help="outer.codec; with few bits, machines fetch modules of a bucket as contributions",

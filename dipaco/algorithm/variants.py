@@ -1,9 +1,9 @@
 """Algorithm 1 with everything that a run may switch on, in one process and in memory.
 
-Path sampling, codecs with error feedback, late contributions (quorum), alternations, isotropic
-merging, an outer step of one's own, plain AdamW without one, early stopping. With everything off it
-gives the bits of `algorithm1.train`; runs are compared with it bit for bit, since the order of its
-sums is theirs.
+Path sampling, codecs with error feedback, late contributions (quorum), late modules (delay),
+alternations, isotropic merging, an outer step of one's own, plain AdamW without one, early
+stopping. With everything off it gives the bits of `algorithm1.train`; runs are compared with it bit
+for bit, since the order of its sums is theirs.
 
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
 """
@@ -18,6 +18,7 @@ from dipaco.algorithm.algorithm1 import Modules, TrainPath
 from dipaco.outer.codecs.contract import Codec
 from dipaco.outer.compress import PLAIN, encode_rows
 from dipaco.outer.config import OuterSettings
+from dipaco.outer.delay import merge
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
 from dipaco.outer.own_step import OuterRule
 from dipaco.outer.spectrum import flatten_spectrum
@@ -37,6 +38,13 @@ from dipaco.topology import ModuleId, Topology, assemble, dissect
 Alternate = Callable[[int, Modules], Sequence[int] | None]
 # (module, outer step) -> (phase, path) of the contributions it takes, in the order of the sum
 Takes = Callable[[ModuleId, int], Sequence[tuple[int, int]]]
+
+
+class TrainLate(NamedTuple):
+    """A phase of a path that takes its modules late (`outer.delay`), in two pieces."""
+
+    ahead: TrainPath  # its first `delay` steps, from the path's own parameters
+    rest: TrainPath  # its other steps, from what they and the modules were merged to
 
 
 class WaitingContribution(NamedTuple):
@@ -63,6 +71,7 @@ def train(
     alternate: Alternate = lambda phase, modules: None,
     token_counts: Callable[[int], np.ndarray] | None = None,
     outer_rule: OuterRule | None = None,
+    train_late: TrainLate | None = None,
 ) -> Iterator[Modules]:
     """Yields every module after each of `phases` outer steps; see `algorithm1.train`.
 
@@ -83,6 +92,11 @@ def train(
         rows of the vocabulary are averaged by those who have their tokens (`outer/vocabulary.py`).
         None: as all else.
       outer_rule: steps modules in the place of Nesterov (`outer/own_step.py`).
+      train_late: paths take their modules late (`outer.delay`). Where a path took part in the phase
+        before, and no documents were routed since, it begins a phase with its own parameters, takes
+        `ahead`, is merged with its modules at the start of the phase (`outer/delay.py`), and takes
+        `rest`. Else it begins with its modules: `train_path`. Contributions are measured from the
+        modules at the start of the phase either way.
     """
     carried: list[Any] = [None] * topology.num_paths
     momentum = {m: fresh(outer, modules[m], outer_rule) for m in topology.modules} if outer else {}
@@ -92,15 +106,23 @@ def train(
         module: {} for module in topology.modules
     }
 
+    own: dict[int, Any] = {}  # path -> its parameters after the phase before (delay)
+
     for phase in range(phases):  # line 2
-        if phase > 0:
-            documents = alternate(phase, modules) or documents
+        if phase > 0 and (routed := alternate(phase, modules)):
+            documents, own = routed, {}
         paths = range(topology.num_paths) if take_part is None else take_part(phase)
         trained: dict[int, Modules] = {}
         for path in paths:  # line 3, in parallel on real machines
             parts = assemble(modules, topology.modules_of(path))  # line 4
-            after, carried[path] = train_path(path, phase, parts, carried[path])  # lines 5-10
+            if train_late is None or outer is None or path not in own:
+                after, carried[path] = train_path(path, phase, parts, carried[path])  # lines 5-10
+            else:
+                ahead, state = train_late.ahead(path, phase, own[path], carried[path])
+                parts = merge(jax.device_get(ahead), parts, outer.delay_merge)
+                after, carried[path] = train_late.rest(path, phase, parts, state)
             trained[path] = dissect(jax.device_get(after), topology, path)
+        own = {path: assemble(trained[path], topology.modules_of(path)) for path in trained}
 
         stepped: Modules = {}
         for module in topology.modules:  # line 11, in parallel on real machines

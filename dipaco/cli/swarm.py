@@ -146,6 +146,11 @@ def _start(options: argparse.Namespace) -> int:
             "a path are not told which tokens its shard has; expected plain. Train such a run with "
             "`dipaco worker`"
         )
+    if config.outer.delay:
+        raise SettingsDisagree(
+            problem=f"`outer.delay` is {config.outer.delay}, and volunteers inside a path take its "
+            "modules at the start of a phase; expected 0. Train such a run with `dipaco worker`"
+        )
 
     from dipaco.caches import cache_folder
     from dipaco.config import MODULAR

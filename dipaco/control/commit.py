@@ -5,16 +5,25 @@ without a row are deleted later (`workers/garbage_collection.py`).
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dipaco.control.database import Database, KeyTaken
 from dipaco.control.facts import Facts, PartialSnapshot
 from dipaco.control.history import note_attempts
 from dipaco.control.plan import Plan
-from dipaco.control.queue import Queue, add_outer_task, add_tasks, held_seconds, key_of, reopen
+from dipaco.control.queue import (
+    Queue,
+    add_outer_task,
+    add_tasks,
+    held_seconds,
+    key_of,
+    let_wait,
+    reopen,
+)
 from dipaco.control.quorums import Quorums
 from dipaco.control.recording import (
     lock_subjects,
+    of_modules_ready,
     record,
     row_of_contribution,
     row_of_trained,
@@ -33,6 +42,7 @@ from dipaco.control.tasks import (
     Task,
 )
 from dipaco.errors import ClaimLost
+from dipaco.topology import ModuleId
 
 
 class Commit:
@@ -65,19 +75,35 @@ class Commit:
         return with_retry(record, self._database.reconnect)
 
     @retried
-    def release_with_snapshot(self, claim: Claim, partial_snapshot: PartialSnapshot) -> None:
+    def release_with_snapshot(
+        self,
+        claim: Claim,
+        partial_snapshot: PartialSnapshot,
+        needed: Collection[ModuleId] = (),
+    ) -> None:
         """Gives a training task back inside its phase; the next worker continues from there.
+
+        Args:
+          claim: dropped.
+          partial_snapshot: where the next worker continues.
+          needed: the modules at the start of this phase that the next step needs. While one is
+            missing, the task waits; recording the last of them makes it due.
 
         Raises:
           ClaimLost: another worker holds the task. Nothing was recorded.
         """
+        arm, phase = claim.task.arm, claim.task.phase
         with self._database.transaction():
+            if needed:  # by what records a module too, which then finds the task waiting
+                self._database.lock(of_modules_ready(arm, phase))
             dropped = self._database.rows("drop_claim", **key_of(claim))
             if not dropped:
                 raise ClaimLost(task=claim.task)
             note_attempts(self._database, dropped, "saved", f"at step {partial_snapshot.step}")
             self._put_partial_snapshot(claim.task, partial_snapshot)
             self._database.change("forget_deaths", task_id=claim.task_id)
+            if not self._facts.modules_at(arm, phase).issuperset(needed):
+                let_wait(self._database, claim)
             reopen(self._database)
             self._database.change("credit_worker", name=claim.worker, seconds=held_seconds(claim))
 
@@ -95,7 +121,9 @@ class Commit:
         are of other kinds or the task was done again.
         """
         for fact in facts:
-            if not isinstance(fact, PathTrained | Contribution) or plan.arm(fact.arm).has_quorum:
+            if not isinstance(fact, PathTrained | Contribution):
+                return False
+            if plan.arm(fact.arm).has_quorum or plan.arm(fact.arm).delay:
                 return False
         outer = [
             {**task._asdict(), "priority": PRIORITY[task.kind], "awaited": awaited}

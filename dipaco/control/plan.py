@@ -30,6 +30,7 @@ class Arm:
     seed: int = 0  # of the draw of those paths
     quorum: float = 1.0  # share of a phase's contributions with which a module may step
     grace_seconds: float = 0.0  # once they are in
+    delay: int = 0  # inner steps of a phase that a path takes before it takes its modules
     stops_early: bool = False  # each path is released as it was at its best
     is_synchronous: bool = False  # all paths step together, as one task a phase; not `is_averaged`
     is_dealt: bool = False  # its paths, all alike, take batches of everything in turn
@@ -83,6 +84,18 @@ class Arm:
         """The last phase before `phase` that a path took part in; None where there is none."""
         before = (at for at in reversed(range(phase)) if path in self.paths_in(at))
         return next(before, None)
+
+    def goes_ahead(self, path: int, phase: int) -> bool:
+        """Whether a path begins a phase from its own parameters and takes the modules `delay` steps
+        late: where it took part in the phase before, and documents were not routed since.
+        """
+        if not self.delay or phase == 0 or phase in self.alternations:
+            return False
+        return path in self.paths_in(phase) and path in self.paths_in(phase - 1)
+
+    def merges_at(self, path: int, phase: int) -> int | None:
+        """The step of the schedule after which a path that goes ahead takes its modules."""
+        return self.steps_before(phase) + self.delay if self.goes_ahead(path, phase) else None
 
     @property
     def path_steps(self) -> int:

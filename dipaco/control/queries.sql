@@ -261,11 +261,20 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
 -- single_claims: tasks of paths that one other worker holds, with how long it had at its last
 -- renewal, the longest first
-SELECT t.id, t.arm, min(c.held_seconds) FROM claims c CROSS JOIN tasks t
+SELECT t.id, t.kind, t.arm, t.subject, t.phase, min(c.held_seconds)
+FROM claims c CROSS JOIN tasks t
 WHERE t.id = c.task_id AND t.state = 'claimed' AND t.kind IN ('pretrain', 'train')
   AND NOT EXISTS (SELECT 1 FROM swarm_backbones b WHERE b.worker IN (c.worker, :worker))
-GROUP BY t.id, t.arm HAVING count(*) = 1 AND min(c.worker) <> :worker
-ORDER BY 3 DESC, t.id;
+GROUP BY t.id, t.kind, t.arm, t.subject, t.phase
+HAVING count(*) = 1 AND min(c.worker) <> :worker
+ORDER BY 6 DESC, t.id;
+
+-- has_others: a row if there is something to see to for a worker that waits with a task in hand: a
+-- ready task of some kinds (a JSON array), or one that went wrong and may hold up the run
+SELECT 1 WHERE
+     EXISTS (SELECT 1 FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%')
+  OR EXISTS (SELECT 1 FROM tasks WHERE state = 'delayed')
+  OR EXISTS (SELECT 1 FROM tasks WHERE state = 'failed' AND kind <> 'sample');
 
 -- lock_task: nobody else changes it; SQLite has one writer at a time
 SELECT 1 FROM tasks WHERE id = :task_id AND state = 'claimed';

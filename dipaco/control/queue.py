@@ -10,14 +10,14 @@ came back has lost its claim and can record nothing. A late task may be claimed 
 """
 
 import json
-import statistics
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from dipaco.control import clock
 from dipaco.control.database import Database
 from dipaco.control.failures import SILENT, count_crash, count_loss, forget
 from dipaco.control.history import Outcome, note_attempts, note_event
+from dipaco.control.late_tasks import late_tasks
 from dipaco.control.retry import retried
 from dipaco.control.silence import Counter, Silence
 from dipaco.control.tasks import PRIORITY, Claim, Kind, Task
@@ -110,18 +110,18 @@ class Queue:
 
     @retried
     def claim_backup(
-        self, worker: str, *, lease_seconds: float = LEASE_SECONDS, factor: float = LATE_FACTOR
+        self,
+        worker: str,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        factor: float = LATE_FACTOR,
+        is_waiting: Callable[[Task], bool] = lambda _: False,
     ) -> Claim | None:
         """A task that another worker has held for `factor` times as long as such tasks usually
-        take; None if none is late.
+        take; None if none is late. One that `is_waiting` says waits for others is not.
         """
         database = self._database
-        held = database.rows("single_claims", worker=worker)
-        usual = {arm: self._usual_seconds(arm) for arm in {arm for _, arm, _ in held}}
-        for task_id, arm, seconds in held:
-            usual_seconds = usual[arm]
-            if usual_seconds is None or seconds < factor * usual_seconds:
-                continue
+        for task_id in late_tasks(database, worker, factor, is_waiting):
             with database.transaction(is_durable=False):
                 if database.one("lock_task", task_id=task_id) is not None:
                     row = database.one("claim_backup", task_id=task_id)
@@ -129,10 +129,21 @@ class Queue:
                         return self._hold(row, worker, lease_seconds)
         return None
 
-    def _usual_seconds(self, arm: str) -> float | None:
-        """That a phase of a path took lately; None while none is finished."""
-        usual = [seconds for (seconds,) in self._database.rows("usual_seconds", arm=arm)]
-        return statistics.median(usual) if usual else None
+    @retried
+    def has_others(
+        self,
+        worker: str,
+        kinds: Collection[Kind],
+        *,
+        factor: float | None,
+        is_waiting: Callable[[Task], bool] = lambda _: False,
+    ) -> bool:
+        """Whether `worker`, which waits with a task in hand, has something else to see to: a task
+        of these kinds is ready, one has gone wrong, or (unless `factor` is None) one is late.
+        """
+        if self._database.one("has_others", kinds=json.dumps(list(kinds))) is not None:
+            return True
+        return factor is not None and bool(late_tasks(self._database, worker, factor, is_waiting))
 
     @retried
     def renew(self, claim: Claim, lease_seconds: float = LEASE_SECONDS) -> bool:
@@ -317,6 +328,14 @@ def reopen(database: Database) -> int:
     """Inside a transaction: claimed tasks whose last claim was dropped are ready again."""
     database.rows("lock_given_up")
     return database.change("reopen_tasks")
+
+
+def let_wait(database: Database, claim: Claim) -> None:
+    """Inside a transaction that has dropped `claim`, the last on its task: the task waits until a
+    fact makes it due. With a backup's claim on it, it stays claimed.
+    """
+    database.rows("lock_given_up")
+    database.change("end_attempt", task_id=claim.task_id, state="waiting")
 
 
 def add_tasks(database: Database, tasks: Iterable[Task]) -> None:

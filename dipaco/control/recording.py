@@ -146,24 +146,31 @@ def lock_subjects(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
         case Contribution() if has_quorum:
             return (_of_module(fact),)
         case ModuleReady() if has_quorum:
-            return (_of_module(fact), f"ModuleReady {fact.arm} {fact.phase}")
+            return (_of_module(fact), of_modules_ready(fact.arm, fact.phase))
         case PathTrained() if has_quorum:
-            return (f"ModuleReady {fact.arm} {fact.phase + 1}",)
+            return (of_modules_ready(fact.arm, fact.phase + 1),)
         case Contribution():
             return (f"Contribution {fact.arm} {fact.module} {fact.phase}",)
-        case ModuleReady() | PathScored() | PathLabelled():
+        case ModuleReady():
+            return (of_modules_ready(fact.arm, fact.phase),)
+        case PathScored() | PathLabelled():
             return (f"{type(fact).__name__} {fact.arm} {fact.phase}",)
         case SliceDone():
             return (f"SliceDone {fact.stage} {fact.step}",)
         case PathChecked():  # the next check waits for this one and for the path's modules
             return (
                 f"PathChecked {fact.arm} {fact.phase}",
-                f"ModuleReady {fact.arm} {fact.phase + 1}",
+                of_modules_ready(fact.arm, fact.phase + 1),
             )
         case PathTrained():
             return ()  # no task waits for a number of them
         case _:
             return (type(fact).__name__,)
+
+
+def of_modules_ready(arm: str, phase: int) -> str:
+    """The subject of whoever records, or counts, an arm's modules at the start of a phase."""
+    return f"ModuleReady {arm} {phase}"
 
 
 def _of_module(fact: Contribution | ModuleReady) -> str:

@@ -13,6 +13,10 @@ With a quorum (`outer.quorum`), a module may step while a path is late, and take
 contribution with its next step (`QuorumStep`). The next step waits for it, so no path is late by
 more than one phase. A late path finishes its phase first; every path takes every phase in order,
 each from its modules as they are at the start of that phase.
+
+With a delay (`outer.delay`), a path begins its next phase as soon as it has finished one, and needs
+the modules only some steps later. Where they are not there then, its task waits (`waiting`) until
+the last of them is recorded, which makes it due again.
 """
 
 from collections.abc import Iterable
@@ -212,6 +216,7 @@ def _after_module(
         late = _late(arm, phase, frontier)
         for path in ready_paths:
             if path in arm.paths_in(phase) and path not in late:
+                # Of a path that goes ahead it has begun; it may wait for this very module.
                 yield Task("train", arm.name, str(path), phase)
     if arm.stops_early:
         has_new_shards = phase == arm.routed_at(phase)
@@ -231,8 +236,13 @@ def _late(arm: Arm, phase: int, frontier: Frontier) -> set[int]:
 
 
 def _after_training(arm: Arm, path: int, phase: int, frontier: Frontier) -> Iterable[Task]:
-    """A late path continues if all its modules have stepped meanwhile."""
+    """A late path continues if all its modules have stepped meanwhile; one that takes its modules
+    late (`outer.delay`) continues at once.
+    """
     after = phase + 1
+    if arm.goes_ahead(path, after) and after < arm.phases:
+        yield Task("train", arm.name, str(path), after)
+        return
     if not arm.has_quorum or after >= arm.phases or after in arm.alternations:
         return
     if path in arm.paths_in(after) and frontier.modules_at(arm.name, after).issuperset(

@@ -59,6 +59,13 @@ class OuterSettings:
     all are waited for."""
     grace_seconds: float = 60.0
     """Seconds for which the others are still waited for when the quorum is reached."""
+    delay: int = 0
+    """Inner steps that a path goes on with, from its own parameters, while its contributions
+    travel; only then does it take the modules that stepped (Streaming DiLoCo, arXiv 2501.18512,
+    section 2.3). 0 = it waits for them."""
+    delay_merge: float = 0.5
+    """Share of its own parameters that a path keeps when it takes modules late (Streaming DiLoCo's
+    alpha); 0 = it goes on from the modules alone."""
     synchronous: bool = False
     """Whether gradients are averaged per module at every inner step, with one AdamW per module and
     no outer step; rate, momentum and rescaling are then ignored (DiPaCo section 4.5, for
@@ -118,6 +125,18 @@ class OuterSettings:
                 name="outer.quorum",
                 value=self.quorum,
                 expected="above 0 and at most 1 (a module waits for all its paths)",
+            )
+        if self.delay < 0:
+            raise BadSetting(
+                name="outer.delay",
+                value=self.delay,
+                expected="a number of inner steps, 0 or more (0: paths wait for their modules)",
+            )
+        if not 0 <= self.delay_merge < 1:
+            raise BadSetting(
+                name="outer.delay_merge",
+                value=self.delay_merge,
+                expected="at least 0 and below 1 (1 would never take what the others found)",
             )
         if not (self.grace_seconds >= 0 and math.isfinite(self.grace_seconds)):
             raise BadSetting(

@@ -40,6 +40,7 @@ def execute(
     should_stop: Callable[[], bool],
     phase_runner: PhaseRunner | None = None,
     hosts: Hosts = SINGLE_HOST,
+    should_leave: Callable[[], bool] = lambda: True,
 ) -> list[Fact]:
     """Executes a claimed task; returns the facts to record.
 
@@ -50,9 +51,10 @@ def execute(
       should_stop: called before each step.
       phase_runner: takes the steps of `train` tasks in place of this process, if given.
       hosts: of this worker. All take part in what uses devices; the first broadcasts the claim.
+      should_leave: called while the task waits for late modules (`outer.delay`).
 
     Raises:
-      Preempted: `should_stop` returned True.
+      Preempted: `should_stop` returned True, or `should_leave` did.
       ClaimLost, and what the task raises.
     """
 
@@ -64,7 +66,8 @@ def execute(
             return train_synchronous(run, claim, on_step, should_stop)
         if phase_runner is not None and claim.task.kind == "train":
             return train_with_runner(run, claim, phase_runner, on_step, should_stop)
-        return train(run, claim, on_step, _stop_decided_by_first(should_stop, hosts), hosts)
+        is_over = _stop_decided_by_first(should_stop, hosts)
+        return train(run, claim, on_step, is_over, hosts, should_leave)
 
     def step_of_module() -> list[Fact]:
         task = claim.task

@@ -17,7 +17,7 @@ from dipaco.control.errors import DatabaseUnreachable, NotReproduced
 from dipaco.control.facts import PartialSnapshot
 from dipaco.control.glance import Glance
 from dipaco.control.queue import ALL_KINDS, LATE_FACTOR, LEASE_SECONDS
-from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind
+from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind, Task
 from dipaco.errors import ClaimLost, DipacoError, MachineFault
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
@@ -29,9 +29,11 @@ from dipaco.workers.failing import FailureCounter, fault_of_machine
 from dipaco.workers.garbage_collection import collect_after, superseded_partial_snapshots
 from dipaco.workers.heartbeat import LeaseRenewer, heartbeat_seconds
 from dipaco.workers.hosts import SINGLE_HOST, HostGroupBroken, Hosts
+from dipaco.workers.late_modules import modules_needed
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.recovery import recover
-from dipaco.workers.tasks.train import stacks_of, train_stacked
+from dipaco.workers.stacks import stacks_of
+from dipaco.workers.tasks.train import train_stacked
 
 SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
 # Between two looks of an idle worker. What becomes due waits for a fifth of the time that it has
@@ -150,9 +152,7 @@ class Worker:
     def _claim(self, glance: Glance | None) -> list[Claim]:
         queue, limit = self._run.ledger.queue, self._run.config.inner.stacked_paths
         has_ready, has_resting = (True, True) if glance is None else glance[1:3]
-        if "outer" in self._kinds and any(arm.has_quorum for arm in self._run.plan.arms):
-            self._run.ledger.quorums.end_grace(self._run.plan)
-            has_ready = True
+        has_ready |= self._end_grace()
         if self._phase_runner is not None:
             limit = 1
         lease = {"lease_seconds": self._lease_seconds}
@@ -170,14 +170,34 @@ class Worker:
             claims = [] if backup is None else [backup]
         return claims
 
+    def _end_grace(self) -> bool:
+        """Whether there may be a grace to end; what is over is ended."""
+        has_grace = "outer" in self._kinds and any(arm.has_quorum for arm in self._run.plan.arms)
+        if has_grace:
+            self._run.ledger.quorums.end_grace(self._run.plan)
+        return has_grace
+
     def _claim_backup(self, limit: int) -> Claim | None:
+        return self._run.ledger.queue.claim_backup(
+            self._name,
+            factor=self._late_factor(limit),
+            lease_seconds=self._lease_seconds,
+            is_waiting=self._waits_for_modules,
+        )
+
+    def _late_factor(self, limit: int) -> float:
         # The seconds recorded for a path are its share of the stack or the synchronous task.
         arms = self._run.plan.arms
         num_paths = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
-        factor = LATE_FACTOR * max(limit, *num_paths, 1)
-        return self._run.ledger.queue.claim_backup(
-            self._name, factor=factor, lease_seconds=self._lease_seconds
-        )
+        return LATE_FACTOR * max(limit, *num_paths, 1)
+
+    def _waits_for_modules(self, task: Task) -> bool:
+        """Whether a path has gone ahead of its modules: then it is they that are late."""
+        arm = self._run.plan.arm(task.arm)
+        if task.kind != "train" or not arm.goes_ahead(task.path, task.phase):
+            return False
+        ready = self._run.ledger.facts.modules_at(task.arm, task.phase)
+        return not ready.issuperset(arm.topology.modules_of(task.path))
 
     def _do(self, claims: list[Claim]) -> None:
         """Executes one task, or a stack of `train` tasks in one program, and records its facts."""
@@ -189,7 +209,8 @@ class Worker:
                 facts_of = train_stacked(run, claims, self._callbacks.step_taken, should_stop)
             else:
                 runner, hosts = self._phase_runner, self._hosts
-                facts_of = [execute(run, first, self._callbacks, should_stop, runner, hosts)]
+                leave = self._should_leave(should_stop)
+                facts_of = [execute(run, first, self._callbacks, should_stop, runner, hosts, leave)]
             for claim, facts in zip(claims, facts_of, strict=True):
                 self._finish(claim, facts)
         except Preempted as stopped:
@@ -263,7 +284,8 @@ class Worker:
             self._run, claim, but=partial_snapshot.receipt.name
         )
         try:
-            self._run.ledger.commit.release_with_snapshot(claim, partial_snapshot)
+            needed = modules_needed(self._run, claim, partial_snapshot.step)
+            self._run.ledger.commit.release_with_snapshot(claim, partial_snapshot, needed)
         except ClaimLost:
             self._callbacks.claim_lost(claim)
             return
@@ -297,6 +319,29 @@ class Worker:
 
         return should_stop
 
+    def _should_leave(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
+        """Asked while a path waits for its modules: whether there is something else to do."""
+
+        def should_leave() -> bool:
+            if should_stop():
+                return True
+            if self._renewer.command == "pause":
+                return False
+            if self._silent_workers.is_due():
+                self._run.ledger.queue.reap()
+            self._end_grace()
+            factor = None
+            if "train" in self._kinds and self._late_tasks.is_due():
+                factor = self._late_factor(1)
+            leaves = self._run.ledger.queue.has_others(
+                self._name, self._kinds, factor=factor, is_waiting=self._waits_for_modules
+            )
+            if leaves and factor is not None:
+                self._late_tasks.make_due()  # it may be the late one that it leaves for
+            return leaves
+
+        return should_leave
+
     def _still_holds(self, claim: Claim) -> bool:
         with contextlib.suppress(DipacoError):
             return self._run.ledger.queue.is_held(claim)
@@ -320,3 +365,7 @@ class _Regularly:
             return False
         self._next_seconds = now + self._seconds * random.uniform(0.75, 1.25)
         return True
+
+    def make_due(self) -> None:
+        """At once."""
+        self._next_seconds = -math.inf

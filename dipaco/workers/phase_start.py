@@ -1,7 +1,8 @@
 """What a phase of one path begins from: modules, batches, optimizer state, residual.
 
 A phase begins at its first step, or at the step where another worker was stopped and saved a
-partial snapshot. DiPaCo Algorithm 1, lines 3-6.
+partial snapshot. DiPaCo Algorithm 1, lines 3-6. With `outer.delay` it begins with the path's own
+parameters and without modules, which come later (`late_modules.py`).
 """
 
 from collections.abc import Mapping
@@ -31,13 +32,14 @@ class PhaseStart(NamedTuple):
 
     claim: Claim
     arm: Arm
-    modules: dict[ModuleId, Any]  # as they were at the start of the phase
+    modules: dict[ModuleId, Any]  # as they were at the start of the phase; none before `merges_at`
     batches: Batches
     position: int  # batches that the path had taken of this data at the start of the phase
     state: PathState  # not placed yet; optimizer None: a fresh one; step: of the arm's schedule
     residual: Mapping[str, Any] | None  # part name -> what earlier contributions lost to the codec
     losses: tuple[float, ...]  # of the steps of this phase that are taken already
     seconds: float  # that they took
+    merges_at: int | None = None  # the step after which it takes its modules; None: has them
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -67,23 +69,28 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
     """
     task = claim.task
     arm, path, phase = run.plan.arm(task.arm), task.path, task.phase
-    modules = _modules_before(run, arm, path, phase)
     batches = batches_for(run, arm, path, phase)
     before = _snapshot_before(run, arm, path, phase, batches)
     position = 0
     if before is not None and before.batches == batches.fingerprint:
         position = before.position
     saved = run.ledger.facts.partial_snapshot(arm.name, path, phase)
+    merges_at = arm.merges_at(path, phase)
+    if merges_at is not None and saved is not None and saved.step > merges_at:
+        merges_at = None
+    modules = {} if merges_at is not None else modules_before(run, arm, path, phase)
     if saved is None:
-        parts = assemble(modules, arm.topology.modules_of(path))
-        optimizer, residual = _carried_state(run, arm, before)
+        optimizer, residual, own = _carried_state(run, arm, before)
+        parts = own if merges_at is not None else assemble(modules, arm.topology.modules_of(path))
         state = PathState(parts, optimizer, arm.steps_before(phase))
-        return PhaseStart(claim, arm, modules, batches, position, state, residual, (), 0.0)
-    state = _load_partial_snapshot(run, arm, path, saved, batches)
-    # The residual changes between phases only: it is still that of the phase before.
-    residual = _carried_state(run, arm, before)[1] if has_residual(run, arm) else None
+        losses, seconds = (), 0.0
+    else:
+        state = _load_partial_snapshot(run, arm, path, saved, batches)
+        # The residual changes between phases only: it is still that of the phase before.
+        residual = _carried_state(run, arm, before).residual if has_residual(run, arm) else None
+        losses, seconds = saved.losses, saved.seconds
     return PhaseStart(
-        claim, arm, modules, batches, position, state, residual, saved.losses, saved.seconds
+        claim, arm, modules, batches, position, state, residual, losses, seconds, merges_at
     )
 
 
@@ -101,7 +108,7 @@ def _load_partial_snapshot(
     return PathState(state.parts, state.optimizer, saved.step)
 
 
-def _modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, Any]:
+def modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, Any]:
     """The path's modules at the start of the phase; the base model's at phase 0 are initialised, or
     those that the run was given.
     """
@@ -119,19 +126,33 @@ def _modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId,
     return {module: run.parameters(arm.name, module, phase) for module in modules}
 
 
-def _carried_state(run: Run, arm: Arm, before: Snapshot | None) -> tuple[Any | None, Any | None]:
-    """AdamW's state and the residual after the last phase that the path took part in. Both belong
-    to the path and are never reset.
-    """
+class Carried(NamedTuple):
+    """What a path carries from phase to phase; it belongs to the path and is never reset."""
+
+    optimizer: Any | None = None  # AdamW's state; None: a fresh one
+    residual: Any | None = None  # what earlier contributions lost to the codec
+    own: Any | None = None  # its parameters after the phase before, where it may go ahead
+
+    @property
+    def as_saved(self) -> Any:
+        """The tree of the path's snapshot."""
+        others = {"residual": self.residual, "own": self.own}
+        others = {name: tree for name, tree in others.items() if tree is not None}
+        return {"optimizer": self.optimizer, **others} if others else self.optimizer
+
+
+def _carried_state(run: Run, arm: Arm, before: Snapshot | None) -> Carried:
+    """What the path carries from the last phase that it took part in."""
     if before is None:
-        return None, None
-    like = run.programs.state_like
-    if not has_residual(run, arm):
-        return load_snapshot(run.objects, before.receipt, like.optimizer), None
-    residual = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32), like.parts)
-    both = {"optimizer": like.optimizer, "residual": residual}
-    carried = load_snapshot(run.objects, before.receipt, both)
-    return carried["optimizer"], carried["residual"]
+        return Carried()
+    like, residual = run.programs.state_like, None
+    if has_residual(run, arm):
+        residual = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32), like.parts
+        )
+    carried = Carried(like.optimizer, residual, like.parts if arm.delay else None)
+    saved = load_snapshot(run.objects, before.receipt, carried.as_saved)
+    return Carried(**saved) if carried.as_saved is not like.optimizer else Carried(saved)
 
 
 def _snapshot_before(

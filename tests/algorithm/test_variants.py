@@ -240,3 +240,93 @@ def test_early_stopping_releases_the_best_of_every_path_and_of_equals_the_first(
 
     assert phases() == [1, 0, 3]
     assert phases(routed_at=2) == [2, 2, 3]
+
+
+# --- delay: modules that paths take late ----------------------------------------------------------
+
+
+def in_two_pieces(ahead_by):
+    """A phase of `moves` as `TrainLate`: what the steps before and after the merge add."""
+
+    def adding(amount):
+        def train(path, phase, parts, carried):
+            return jax.tree.map(lambda w: w + np.float32(amount), parts), (carried or 0) + amount
+
+        return train
+
+    return variants.TrainLate(adding(ahead_by), adding(1.0 - ahead_by))
+
+
+def adds_one(path, phase, parts, carried):
+    return jax.tree.map(lambda w: w + np.float32(1), parts), (carried or 0) + 1
+
+
+@pytest.mark.parametrize(("alpha", "moved"), [(0.0, 1.5), (0.5, 1.75), (0.25, 1.625)])
+def test_a_merge_keeps_its_share_of_the_steps_taken_ahead(alpha, moved):
+    """One path, rate 1: the module becomes the path. The first phase adds 1. The second adds 0.5
+    ahead, of which the merge keeps alpha, and 0.5 after it.
+    """
+    outer = OuterSettings(learning_rate=1.0, momentum=0.0, delay=1, delay_merge=alpha)
+    others = {"train_path": adds_one, "phases": 2, "train_late": in_two_pieces(0.5)}
+    before, _, after = train(dense(1), outer, **others)
+    module = ModuleId("all", 0)
+    got = after[module]["embed"]["w"] - before[module]["embed"]["w"]
+    np.testing.assert_allclose(got, np.full((3, 4), moved), rtol=1e-5)
+
+
+def test_a_path_goes_ahead_from_its_own_parameters_and_contributes_from_the_modules():
+    """Two paths move the shared module by 1 and 3 in the first phase: it becomes 2, they are at 1
+    and 3. Ahead they add nothing; merged by halves they are at 1.5 and 2.5, and stay: the mean of
+    their differences from 2 is nothing. Without the last merge they would have gone on from 2.
+    """
+
+    def first(path, phase, parts, carried):
+        return jax.tree.map(lambda w: w + np.float32((1, 3)[path]), parts), None
+
+    seen = []
+
+    def stays(path, phase, parts, carried):
+        seen.append(float(parts["embed"]["w"][0, 0] - at_start))
+        return parts, None
+
+    outer = OuterSettings(
+        learning_rate=1.0, momentum=0.0, rescale_by_fan_in=False, delay=1, delay_merge=0.5
+    )
+    module = ModuleId("all", 0)
+    modules = start(dense(2))
+    at_start = modules[module]["embed"]["w"][0, 0]
+    late = {"train_late": variants.TrainLate(stays, stays), "phases": 2, "modules": modules}
+    _, one, two = train(dense(2), outer, train_path=first, **late)
+    np.testing.assert_allclose(seen, [1.0, 1.5, 3.0, 2.5], rtol=1e-5)
+    assert_close(one[module], two[module])
+    assert one[module]["embed"]["w"][0, 0] - at_start == pytest.approx(2.0, rel=1e-5)
+
+
+def test_with_all_steps_after_the_merge_and_nothing_kept_a_delay_is_none():
+    nothing = lambda path, phase, parts, carried: (parts, carried)  # noqa: E731
+    outer = OuterSettings(delay=1, delay_merge=0.0)
+    late = variants.TrainLate(nothing, train_path)
+    without = train(GRID, OuterSettings())
+    assert [digests(m) for m in train(GRID, outer, train_late=late)] == [
+        digests(m) for m in without
+    ]
+
+
+@pytest.mark.parametrize("why", ["it sat out a phase", "documents were routed again"])
+def test_a_path_begins_with_its_modules_where(why):
+    ahead = []
+
+    def goes_ahead(path, phase, parts, carried):
+        ahead.append((phase, path))
+        return parts, carried
+
+    others = {}
+    if why == "it sat out a phase":
+        others["take_part"] = lambda phase: ((0, 1, 2), (0, 2), (0, 1))[phase]
+        expected = [(1, 0), (1, 2), (2, 0)]
+    else:
+        others["alternate"] = lambda phase, _: [1, 5, 9] if phase == 2 else None
+        expected = [(1, 0), (1, 1), (1, 2)]
+    late = variants.TrainLate(goes_ahead, train_path)
+    train(FLAT, OuterSettings(delay=1), train_late=late, phases=3, **others)
+    assert ahead == expected

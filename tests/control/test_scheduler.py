@@ -442,6 +442,30 @@ TABLE_OF_SETTINGS = {
         [stage("route", 2)],
         [*of_all_paths("train", 2), *of_all_paths("check", 2)],
     ),
+    "a path that goes ahead begins its next phase at once": (
+        {"delay": 2},
+        [],
+        [trained("modular", 1, 0)],
+        ["train modular path 1 phase 1"],
+    ),
+    "but not without new shards": (
+        {"delay": 2, "alternations": (1,)},
+        modules(*ALL, phase=1),
+        [trained("modular", 1, 0)],
+        [],
+    ),
+    "nor after the last phase": (
+        {"delay": 2},
+        [],
+        [trained("modular", 1, 2)],
+        [],
+    ),
+    "the last of its modules calls back a path that waits for it": (
+        {"delay": 2},
+        [trained("modular", 1, 0), *modules("early/0000", phase=1)],
+        modules("late/0001", phase=1),
+        ["train modular path 1 phase 1"],
+    ),
     "and none reaches across it": (
         {"stops_early": True, "alternations": (2,)},
         modules(*ALL, phase=2),

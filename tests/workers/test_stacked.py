@@ -13,7 +13,8 @@ from dipaco.workers.execution import execute
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
 from dipaco.workers.preemption import Preempted
-from dipaco.workers.tasks.train import stacks_of, train, train_stacked
+from dipaco.workers.stacks import stacks_of
+from dipaco.workers.tasks.train import train, train_stacked
 from tests.workers.conftest import CONFIG, never, work_until
 
 

@@ -27,7 +27,7 @@ def run():
         phases={phases},
         inner=dataclasses.replace(TOY.inner, steps={steps}, batch_size=16),
         outer=dataclasses.replace(TOY.outer, quorum={quorum}, grace_seconds={grace_seconds},
-                                  codec={codec!r}),
+                                  codec={codec!r}, delay={delay}),
         evaluation=dataclasses.replace(TOY.evaluation, every_phases={phases}),
         baselines=(),
     )
@@ -45,6 +45,7 @@ def write_config(
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
     codec: str = "none",
+    delay: int = 0,
 ) -> Path:
     """The config file of a run of `experts` x `experts` paths, with so many documents for each."""
     paths = experts**2
@@ -52,6 +53,7 @@ def write_config(
         toy=str(TOY), experts=experts, phases=phases, steps=steps, width=width, paths=paths,
         documents=documents * paths, quorum=quorum, grace_seconds=grace_seconds,
         codec=codec,
+        delay=delay,
     )  # fmt: skip
     file.write_text(text)
     return file

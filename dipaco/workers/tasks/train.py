@@ -4,6 +4,7 @@ Assemble the path, take tau steps of AdamW, dissect it; save its snapshot and it
 each of its modules. DiPaCo Algorithm 1, lines 3-10.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from dipaco.control.facts import PartialSnapshot
 from dipaco.control.tasks import Claim, Contribution, Fact, ModuleReady, PathTrained
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import learning_rates
-from dipaco.inner.phase import run_phase
+from dipaco.inner.phase import PhaseResult, run_phase
 from dipaco.inner.phase_runner import PhaseRunner, PhaseWork
 from dipaco.inner.stacked import unstack
 from dipaco.inner.state import PathState
@@ -33,7 +34,8 @@ from dipaco.workers.callbacks import OnStep
 from dipaco.workers.fetching import bytes_down
 from dipaco.workers.garbage_collection import superseded_partial_snapshots
 from dipaco.workers.hosts import SINGLE_HOST, Hosts
-from dipaco.workers.phase_start import PhaseStart, has_residual, phase_start
+from dipaco.workers.late_modules import have_come, merged
+from dipaco.workers.phase_start import Carried, PhaseStart, has_residual, phase_start
 from dipaco.workers.preemption import Preempted
 
 
@@ -43,16 +45,21 @@ def train(
     on_step: OnStep,
     should_stop: Callable[[], bool] = lambda: False,
     hosts: Hosts = SINGLE_HOST,
+    should_leave: Callable[[], bool] = lambda: True,
 ) -> list[Fact]:
     """Trains one path through one phase and saves what it made.
+
+    Args: as `train_stacked`.
 
     Returns:
       The facts to record; none on hosts other than the first, which do not save.
 
     Raises:
-      Preempted: `should_stop` returned True.
+      Preempted: `should_stop` returned True, or `should_leave` did.
     """
-    facts = train_stacked(run, [claim], lambda _, *step: on_step(*step), should_stop, hosts)
+    facts = train_stacked(
+        run, [claim], lambda _, *step: on_step(*step), should_stop, hosts, should_leave
+    )
     return facts[0] if facts else []
 
 
@@ -62,6 +69,7 @@ def train_stacked(
     on_step: Callable[[Claim, float, int], None],
     should_stop: Callable[[], bool] = lambda: False,
     hosts: Hosts = SINGLE_HOST,
+    should_leave: Callable[[], bool] = lambda: True,
 ) -> list[list[Fact]]:
     """Trains several small paths of an arm through the same phase in one program.
 
@@ -73,34 +81,51 @@ def train_stacked(
       on_step: called with (claim, loss, tokens) for each step of each path.
       should_stop: called before each step.
       hosts: that train them together.
+      should_leave: called while a path waits for late modules (`outer.delay`).
 
     Returns:
       The facts of each claim, in their order; nothing on hosts other than the first.
 
     Raises:
-      Preempted: `should_stop` returned True.
+      Preempted: `should_stop` returned True, or `should_leave` did.
       Diverged: the loss of a path is not finite; nothing of any of them is kept.
     """
     started = time.monotonic()
     inner, count = run.config.inner, len(claims)
     starts = hosts.run_on_all(lambda: [phase_start(run, claim) for claim in claims], _first_steps)
-    ((taken, end),) = {(start.state.step, start.steps[1]) for start in starts}
+    ((merges_at, end),) = {(start.merges_at, start.steps[1]) for start in starts}
     tokens = inner.batch_size * run.config.data.length
 
     def report_step(_, loss):
         for claim, loss_of_claim in zip(claims, np.atleast_1d(loss).tolist(), strict=True):
             on_step(claim, loss_of_claim, tokens)
 
-    state, batches, step = _placed(run, starts, end - taken)
-    result = run_phase(
-        state,
-        batches,
-        _rates(run, starts[0], end - taken),
-        step,
-        taken=len(starts[0].losses),
-        on_step=report_step,
-        should_stop=should_stop,
-    )
+    def advance(
+        starts: list[PhaseStart], until: int, should_stop: Callable[[], bool]
+    ) -> tuple[PhaseResult, int]:
+        taken = starts[0].state.step
+        state, batches, step = _placed(run, starts, until - taken)
+        result = run_phase(
+            state,
+            batches,
+            _rates(run, starts[0], until - taken),
+            step,
+            taken=len(starts[0].losses),
+            on_step=report_step,
+            should_stop=should_stop,
+        )
+        return result, taken + len(result.losses)
+
+    result, at_step = advance(starts, end if merges_at is None else merges_at, should_stop)
+    if at_step == merges_at:  # never of stacked paths
+        since = time.monotonic()
+        if have_come(run, claims[0], should_leave, hosts):
+            started += time.monotonic() - since
+            ahead = run.programs.gather(result.state) if hosts.count > 1 else result.state
+            starts = [merged(run, starts[0], ahead, result.losses.tolist())]
+            # A partial snapshot of this very step is one from before the merge.
+            asked = itertools.count()
+            result, at_step = advance(starts, end, lambda: next(asked) > 0 and should_stop())
     after = result.state
     if hosts.count > 1:
         after = run.programs.gather(after)
@@ -114,7 +139,7 @@ def train_stacked(
         (start.seconds + (time.monotonic() - started) / count for start in starts),
         strict=True,
     )
-    if taken + len(result.losses) < end:
+    if at_step < end:
         raise Preempted(*(_save_partial_snapshot(run, *path) for path in ended))
     return [_finish(run, *path) for path in ended]
 
@@ -133,6 +158,7 @@ def train_with_runner(
     """
     started = time.monotonic()
     assert run.config.inner.absent_tokens == "plain", "`dipaco swarm` refuses such runs"
+    assert run.config.outer.delay == 0, "and these"
     start = phase_start(run, claim)
     (taken, end), arm = (start.state.step, start.steps[1]), start.arm
     tokens = run.config.inner.batch_size * run.config.data.length
@@ -180,21 +206,6 @@ def train_with_runner(
         raise Preempted(partial_snapshot)
     seconds = start.seconds + time.monotonic() - started
     return _finish(run, start._replace(losses=()), result.state, losses, seconds)
-
-
-def stacks_of(run: Run, claims: Sequence[Claim]) -> list[list[Claim]]:
-    """Groups claims of one arm and phase into stacks that can train in one program.
-
-    Paths that start the phase at its first step share a stack; a path that goes on from a partial
-    snapshot, or may warm up its learning rate again, trains alone.
-    """
-    together, alone = [], []
-    for claim in claims:
-        _, arm, _, phase = claim.task
-        partial_snapshot = run.ledger.facts.partial_snapshot(arm, claim.task.path, phase)
-        rewarms = run.config.inner.rewarm_steps and run.plan.arm(arm).routed_at(phase)
-        (together if partial_snapshot is None and not rewarms else alone).append(claim)
-    return [*([together] if together else []), *([claim] for claim in alone)]
 
 
 def _rates(run: Run, start: PhaseStart, count: int) -> np.ndarray:
@@ -256,7 +267,7 @@ def _finish(
     after = dissect(jax.device_get(state.parts), arm.topology, path)
     made: list[Fact]
     num_bytes = 0  # a dense arm exchanges nothing
-    carried = state.optimizer
+    carried = Carried(state.optimizer, own=state.parts if arm.delay else None)
     if arm.is_averaged:
         started_from = {
             module: run.ledger.facts.module(arm.name, module, phase).parameters
@@ -265,10 +276,10 @@ def _finish(
         num_bytes = bytes_down(run, arm, path, phase)
         made, residual = _contribute(run, start, after, started_from)
         if has_residual(run, arm):
-            carried = {"optimizer": carried, "residual": residual}
+            carried = carried._replace(residual=residual)
     else:
         made = [module_as_trained(run, start.claim, module, after[module]) for module in modules]
-    snapshot = save_snapshot(run.objects, _snapshot_name(run, start), carried)
+    snapshot = save_snapshot(run.objects, _snapshot_name(run, start), carried.as_saved)
     trained = PathTrained(
         arm=arm.name,
         path=path,

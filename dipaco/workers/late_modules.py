@@ -1,0 +1,93 @@
+"""Late modules: a path that has gone ahead (`outer.delay`) comes to the step at which it takes its
+modules; waits for them, or leaves; and is merged with them.
+
+A worker that waits keeps the path in memory, and its lease goes on. It leaves as soon as there is
+something else to do: a path whose modules wait for paths that no worker has would otherwise wait
+for ever. Then the path is a partial snapshot, and its task waits in the ledger for the modules
+(`Commit.release_with_snapshot`).
+"""
+
+import random
+import time
+from collections.abc import Callable
+
+import jax
+
+from dipaco.control.tasks import Claim
+from dipaco.errors import ClaimLost
+from dipaco.inner.state import PathState
+from dipaco.outer.delay import merge
+from dipaco.runs.run import Run
+from dipaco.topology import ModuleId, assemble
+from dipaco.workers.hosts import Hosts
+from dipaco.workers.phase_start import PhaseStart, modules_before
+
+# Between two looks; in between, a fifth of the time that it has waited.
+MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 5.0, 1.25
+
+
+def modules_needed(run: Run, claim: Claim, step: int) -> tuple[ModuleId, ...]:
+    """The modules that a path which stopped after `step` needs for its next one, or none."""
+    task = claim.task
+    arm = run.plan.arm(task.arm)
+    is_merged_next = task.kind == "train" and arm.merges_at(task.path, task.phase) == step
+    return arm.topology.modules_of(task.path) if is_merged_next else ()
+
+
+def have_come(run: Run, claim: Claim, should_leave: Callable[[], bool], hosts: Hosts) -> bool:
+    """Whether all modules that the path takes are there; False if it was to leave before.
+
+    Args:
+      run: that the path belongs to.
+      claim: on its task.
+      should_leave: called between two looks; True ends the waiting.
+      hosts: that train the path together. The first waits; the others wait for it.
+
+    Raises:
+      ClaimLost: by `should_leave`.
+    """
+    if not hosts.is_first:
+        decision = hosts.broadcast()
+        if decision == "lost":
+            raise ClaimLost(task="of this worker")
+        return decision == "merge"
+    try:
+        is_there = _wait(run, claim, should_leave)
+    except ClaimLost:
+        hosts.broadcast("lost")
+        raise
+    hosts.broadcast("merge" if is_there else "leave")
+    return is_there
+
+
+def _wait(run: Run, claim: Claim, should_leave: Callable[[], bool]) -> bool:
+    task, wait_seconds = claim.task, MIN_WAIT_SECONDS
+    needed = run.plan.arm(task.arm).topology.modules_of(task.path)
+    while not run.ledger.facts.modules_at(task.arm, task.phase).issuperset(needed):
+        if should_leave():
+            return False
+        time.sleep(wait_seconds * random.uniform(0.5, 1.0))
+        wait_seconds = min(WAIT_GROWTH * wait_seconds, MAX_WAIT_SECONDS)
+    return True
+
+
+def merged(run: Run, start: PhaseStart, ahead: PathState, losses: list[float]) -> PhaseStart:
+    """The path after the merge, with the rest of its phase before it.
+
+    Args:
+      run: that the path belongs to.
+      start: where it began.
+      ahead: its state at the step of the merge; given up.
+      losses: of the steps since `start`.
+    """
+    assert start.merges_at is not None
+    task = start.claim.task
+    modules = modules_before(run, start.arm, task.path, task.phase)
+    stepped = assemble(modules, start.arm.topology.modules_of(task.path))
+    parts = merge(jax.device_get(ahead.parts), stepped, run.config.outer.delay_merge)
+    return start._replace(
+        modules=modules,
+        state=PathState(parts, jax.device_get(ahead.optimizer), start.merges_at),
+        losses=(*start.losses, *losses),
+        merges_at=None,
+    )

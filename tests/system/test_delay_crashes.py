@@ -1,0 +1,41 @@
+"""A run whose paths go ahead (`outer.delay`), killed again and again by processes of its own, ends
+with the facts of one that nothing happened to.
+"""
+
+import signal
+
+import pytest
+
+from tests.support.tiny_run import Fault, facts
+
+DELAYED = ("--set", "outer.delay=1", "--set", "phases=3")
+CTRL_C = {"number": signal.SIGINT}
+# The toy takes three steps in a phase; from its second phase on, the first of them is taken ahead.
+FAULTS = [
+    Fault("after record", "train"),
+    Fault("inside steps", "train", nth=13, **CTRL_C),
+    Fault("inside steps", "train", nth=2),
+    Fault("inside snapshot", "train", nth=2),
+    Fault("inside record", "train", nth=2),
+    Fault("before record", "outer"),
+    Fault("after record", "outer"),
+    Fault("inside steps", "train", nth=4, **CTRL_C),
+]
+
+
+@pytest.mark.slow
+def test_a_run_with_late_modules_that_is_killed_ends_like_one_that_was_not(
+    dipaco, config_file, tmp_path
+):
+    undisturbed, folder = tmp_path / "undisturbed", tmp_path / "run"
+    ended = dipaco("train", config_file, "--run", undisturbed, *DELAYED)
+    assert ended.code == 0, ended.err
+    expected = facts(undisturbed)
+    for fault in FAULTS:
+        ended = dipaco("train", config_file, "--run", folder, *DELAYED, fault=fault)
+        assert ended.fired == f"{fault.where} {fault.kind}", ended
+        for table, rows in facts(folder).items():
+            assert rows <= expected[table], f"{fault} left another {table}"
+    ended = dipaco("train", config_file, "--run", folder, *DELAYED)
+    assert ended.code == 0, ended.err
+    assert facts(folder) == expected

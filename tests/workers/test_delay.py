@@ -1,0 +1,232 @@
+"""Paths that go ahead while their modules step (`outer.delay`), through tasks, ledger and store:
+bit for bit what `algorithm/variants.py` says, in any order in which paths come, leave and die.
+"""
+
+import dataclasses
+import itertools
+
+import pytest
+import replay
+
+from dipaco.config import MODULAR
+from dipaco.control.tasks import Task
+from dipaco.store.retention import RetentionSettings
+from dipaco.topology import Topology
+from dipaco.workers import late_modules
+from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.execution import execute
+from dipaco.workers.preemption import Preempted
+from dipaco.workers.rollback import roll_back
+from tests.workers.conftest import CONFIG, SHARINGS, never, worker_of
+from tests.workers.test_recovery import digests_of, finish, flip
+
+PHASES, STEPS, DELAY = 3, 3, 1
+
+
+def delayed(sharing="2x2", *, steps=STEPS, early=0.0, alternations=(), **outer):
+    settings = {"delay": DELAY, "delay_merge": 0.5, **outer}
+    return dataclasses.replace(
+        CONFIG,
+        topology=Topology(levels=SHARINGS[sharing]),
+        phases=PHASES,
+        inner=dataclasses.replace(CONFIG.inner, steps=steps, hold_out=early),
+        routing=dataclasses.replace(CONFIG.routing, alternations=alternations),
+        outer=dataclasses.replace(CONFIG.outer, **settings),
+    )
+
+
+def work_in_waves(run, is_slow):
+    """To the end, by several hands: what `is_slow` says of is begun last, so that other paths go
+    ahead, miss their modules, leave, and are taken up again. Returns how often they left.
+    """
+    queue, held, left = run.ledger.queue, [], 0
+    worker = worker_of(run, "waves")
+    while queue.unfinished():
+        run.ledger.quorums.end_grace(run.plan)
+        claim = queue.claim("waves")
+        if claim is None:
+            claim = held.pop(0)
+        elif claim.task.arm == MODULAR and claim.task.kind == "train" and is_slow(claim.task):
+            held.append(claim)
+            continue
+        try:
+            facts = execute(run, claim, NullCallbacks(), never)
+        except Preempted as stopped:
+            left += 1
+            worker._release(claim, stopped.partial_snapshot)
+        else:
+            worker._finish(claim, facts)
+    return left
+
+
+def slow_path(task):
+    return task.path == task.phase % 4
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"sharing": "grid_with_private_parts", "codec": "int8", "delay": 2, "delay_merge": 0.25},
+        {"sharing": "diloco", "delay_merge": 0.0, "vocabulary_rows": "holders"},
+        {"early": 0.2, "alternations": (2,)},
+        pytest.param({"path_share": 0.75}, marks=pytest.mark.slow),
+        {"quorum": 0.5, "grace_seconds": 0.0, "codec": "bfloat16"},
+    ],
+    ids=str,
+)
+def test_a_run_whose_paths_go_ahead_and_leave_is_the_algorithm(begin, settings):
+    run = begin(delayed(**settings))
+    left = work_in_waves(run, slow_path)
+    assert left or run.ledger.quorums.late(MODULAR), "no path missed its modules"
+    assert replay.differences(run) == []
+
+
+@pytest.fixture
+def at_the_merge(begin):
+    """A run where path 1 is to begin phase 1, and nothing else is ready: path 0, which shares a
+    module with it, has not finished the phase before. Its worker, `slow`, is at it; others hold
+    paths 2 and 3. -> (run, claim of `slow`, claims of the others)
+    """
+    run = begin(delayed(), name="held")
+    worker, slow = worker_of(run, "first"), None
+    while len(run.ledger.facts.trained(MODULAR, 0)) < 3:
+        claim = run.ledger.queue.claim("first")
+        if (claim.task.kind, claim.task.arm, claim.task.path) == ("train", MODULAR, 0):
+            slow = claim
+        else:
+            worker._finish(claim, execute(run, claim, NullCallbacks(), never))
+    while (claim := run.ledger.queue.claim("first", ["outer"])) is not None:
+        worker._finish(claim, execute(run, claim, NullCallbacks(), never))
+    first, *others = (run.ledger.queue.claim(f"other {n}") for n in range(3))
+    assert [each.task.path for each in (first, *others)] == [1, 2, 3]
+    assert run.ledger.queue.claim("another") is None
+    run.ledger.queue.give_back(first)
+    return run, slow, others
+
+
+WAITING = Task("train", MODULAR, "1", 1)
+
+
+def state_of(run, task):
+    states = {each.task: each.state for each in run.ledger.queue.unfinished()}
+    return states.get(task, "done")
+
+
+def test_a_worker_waits_for_its_modules_while_there_is_nothing_else_to_do(
+    at_the_merge, monkeypatch
+):
+    run, slow, others = at_the_merge
+    looks = []
+
+    def meanwhile(seconds):
+        """The slow path comes in while the worker sleeps."""
+        looks.append(seconds)
+        if len(looks) == 3:
+            worker_of(run, "first")._finish(slow, execute(run, slow, NullCallbacks(), never))
+            for _ in range(2):
+                step = run.ledger.queue.claim("third", ["outer"])
+                worker_of(run, "third")._finish(step, execute(run, step, NullCallbacks(), never))
+
+    monkeypatch.setattr(late_modules.time, "sleep", meanwhile)
+    worker = worker_of(run, "waits")
+    assert worker.run_once()
+    assert len(looks) == 3
+    assert state_of(run, WAITING) == "done"
+    for claim in others:
+        run.ledger.queue.give_back(claim)
+    finish(run)
+    assert replay.differences(run) == []
+
+
+def test_a_worker_leaves_for_another_task_and_the_modules_call_the_path_back(
+    at_the_merge, monkeypatch
+):
+    run, slow, others = at_the_merge
+
+    def killed(seconds):
+        """The slow path's worker is found dead."""
+        run.ledger.queue.give_back(slow)
+
+    monkeypatch.setattr(late_modules.time, "sleep", killed)
+    worker = worker_of(run, "waits")
+    assert worker.run_once()
+    assert state_of(run, WAITING) == "waiting"
+    assert run.ledger.facts.partial_snapshot(MODULAR, 1, 1).step == STEPS + DELAY
+    assert worker.run_once(), "the path that it left for"
+    assert state_of(run, slow.task) == "done"
+    while state_of(run, WAITING) == "waiting":
+        assert worker.run_once(), "the outer steps"
+    assert state_of(run, WAITING) == "ready"
+    for claim in others:
+        run.ledger.queue.give_back(claim)
+    finish(run)
+    assert replay.differences(run) == []
+
+
+def test_modules_that_come_while_a_worker_leaves_are_not_missed(at_the_merge):
+    """It has decided to leave, and the last module is recorded before its snapshot is."""
+    run, slow, _ = at_the_merge
+    claim, worker = run.ledger.queue.claim("waits"), worker_of(run, "waits")
+    with pytest.raises(Preempted) as stopped:
+        execute(run, claim, NullCallbacks(), never)
+    worker._finish(slow, execute(run, slow, NullCallbacks(), never))
+    while (step := run.ledger.queue.claim("third", ["outer"])) is not None:
+        worker._finish(step, execute(run, step, NullCallbacks(), never))
+    worker._release(claim, stopped.value.partial_snapshot)
+    assert state_of(run, claim.task) == "ready"
+
+
+def test_a_path_that_waits_is_not_late_and_the_one_it_waits_for_is(at_the_merge):
+    run, slow, others = at_the_merge
+    assert run.ledger.queue.claim("waits").task == WAITING
+    idle, backups = worker_of(run, "idle"), []
+    for _ in range(4):
+        backup = run.ledger.queue.claim_backup(
+            "idle", factor=0.0, is_waiting=idle._waits_for_modules
+        )
+        backups.append(backup and backup.task)
+    # Path 2 waits as well; path 3 has all its modules.
+    assert backups == [slow.task, others[1].task, None, None]
+    assert run.ledger.queue.claim_backup("idle", factor=0.0) is not None
+
+
+def test_a_path_killed_after_its_merge_or_stopped_before_the_next_step_ends_the_same(begin):
+    undisturbed = begin(delayed(), name="undisturbed")
+    finish(undisturbed)
+    run = begin(delayed(), name="disturbed")
+    queue, worker, stops = run.ledger.queue, worker_of(run, "kills"), itertools.cycle(range(5))
+    for _ in range(200):
+        claim = queue.claim("kills")
+        if claim is None:
+            break
+        asked, last = itertools.count(), next(stops)
+        is_over = (lambda a=asked, n=last: next(a) >= n) if claim.task.kind == "train" else never
+        try:
+            facts = execute(run, claim, NullCallbacks(), is_over)
+        except Preempted as stopped:
+            if last % 2:
+                worker._release(claim, stopped.partial_snapshot)
+            else:  # as if it had been killed: nothing was recorded
+                queue.give_back(claim)
+        else:
+            worker._finish(claim, facts)
+    assert not queue.unfinished()
+    assert digests_of(run) == digests_of(undisturbed)
+    losses = [each.ledger.progress.losses(MODULAR) for each in (run, undisturbed)]
+    assert losses[0] == losses[1]
+
+
+def test_it_goes_back_and_mends_what_was_damaged(begin):
+    retention = RetentionSettings(snapshots=None)
+    run = begin(dataclasses.replace(delayed(), retention=retention))
+    finish(run)
+    before = digests_of(run)
+    roll_back(run, 1)
+    snapshot = run.ledger.facts.snapshot(MODULAR, 0, 0).receipt
+    for file in (run.layout.root / snapshot.name).rglob("*"):
+        if file.is_file():
+            flip(file)
+    callbacks = finish(run)
+    assert digests_of(run) == before
+    assert callbacks.redos, "the snapshot with the path's own parameters was made again"
