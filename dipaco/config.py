@@ -11,6 +11,7 @@ import json
 import math
 from typing import Literal, get_args
 
+from dipaco.control.grace import AdaptiveGrace
 from dipaco.control.plan import BASE, Arm, Plan, one_model, one_path
 from dipaco.data.config import DataConfig
 from dipaco.data.prompts import SampleSettings
@@ -320,6 +321,9 @@ class RunConfig:
             quorum=self.outer.quorum,
             grace_seconds=self.outer.grace_seconds,
             delay=0 if self.outer.synchronous else self.outer.delay,
+            adaptive_grace=AdaptiveGrace(self.outer.grace_deviations, self.outer.grace_margin)
+            if self.outer.grace == "adaptive"
+            else None,
             seed=self.seed,
             stops_early=self.inner.hold_out > 0,
         )

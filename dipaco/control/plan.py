@@ -10,6 +10,7 @@ import functools
 import hashlib
 import math
 
+from dipaco.control.grace import AdaptiveGrace
 from dipaco.topology import Level, ModuleId, Topology
 
 BASE = "base"
@@ -29,7 +30,8 @@ class Arm:
     sampling: float = 1.0  # share of the paths that take part in a phase
     seed: int = 0  # of the draw of those paths
     quorum: float = 1.0  # share of a phase's contributions with which a module may step
-    grace_seconds: float = 0.0  # once they are in
+    grace_seconds: float = 0.0  # once they are in; at most, if the grace is adaptive
+    adaptive_grace: AdaptiveGrace | None = None  # None: it is fixed
     delay: int = 0  # inner steps of a phase that a path takes before it takes its modules
     stops_early: bool = False  # each path is released as it was at its best
     is_synchronous: bool = False  # all paths step together, as one task a phase; not `is_averaged`

@@ -70,6 +70,8 @@ class Rollbacks:
                     database.change(
                         "put_aside", rollback=newest + 1, **of, kind=table, body=json.dumps(row)
                     )
+            database.change("forget_graces", **of)
+            database.change("forget_arrivals", **of)
             note_event(database, "rollback", reason=f"{arm} to phase {phase}")
             add_tasks(database, due)
         return {table: count for table, count in counts.items() if count}

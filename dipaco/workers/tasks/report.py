@@ -208,10 +208,12 @@ def _note_on_quorum(run: Run) -> str:
         for (module, step), taken in late.items()
     )
     count = sum(map(len, late.values()))
+    most = "at most " if arm.adaptive_grace is not None else ""
     return (
-        f"Modules stepped with {arm.quorum:.0%} of their contributions and {arm.grace_seconds:g} s "
-        f"of grace (`outer.quorum`): {count} of {run.ledger.quorums.num_taken(MODULAR)} were late "
-        f"and joined the step after their own{f' ({steps})' if steps else ''}; every other was "
+        f"Modules stepped with {arm.quorum:.0%} of their contributions and {most}"
+        f"{arm.grace_seconds:g} s of grace (`outer.quorum`): {count} of "
+        f"{run.ledger.quorums.num_taken(MODULAR)} were late and joined the step after their own"
+        f"{f' ({steps})' if steps else ''}; every other was "
         "taken by the step of its phase. Which are late depends on timing: another run of this "
         "config need not have these digests."
     )
