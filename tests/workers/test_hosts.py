@@ -202,6 +202,7 @@ def test_a_mesh_that_leaves_devices_of_other_hosts_out_is_refused(monkeypatch):
 
 MESH = dataclasses.replace(
     CONFIG, mesh=MeshConfig(data=2, fsdp=2, tensor=2), phases=2,
+    outer=dataclasses.replace(CONFIG.outer, delay=1),
     evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=2),
 )  # fmt: skip
 
