@@ -76,6 +76,7 @@ time_t time(time_t *now) {
 static struct timespec of_kernel(const struct timespec *until) {
   struct timespec there = *until;
   there.tv_sec -= off->seconds;
+  if (there.tv_sec < 0) there.tv_sec = 0;  // long ago
   return there;
 }
 
