@@ -90,6 +90,28 @@ def test_a_wall_clock_that_jumps_is_read_by_all_in_the_process_and_no_other_cloc
     assert clock.wrong_readings
 
 
+@pytest.mark.parametrize("hours", [-2, 4])
+def test_what_waits_until_a_time_of_a_wrong_clock_waits_as_long_as_it_should(hours, tmp_path):
+    """TensorStore's deadlines are times of the wall clock."""
+    library = wall_clock.build(tmp_path)
+    if library is None:
+        pytest.skip("there is no C compiler here: the storm has no jumping clocks either")
+    clock = wall_clock.WallClock(library, tmp_path / "clock")
+    clock.jump(hours * 3600)
+    code = (
+        "import tensorstore, time\n"
+        "promise, future = tensorstore.Promise.new()\n"
+        "began = time.monotonic()\n"
+        "try: future.result(timeout=1.0)\n"
+        "except TimeoutError: print(time.monotonic() - began)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600,
+        env={**os.environ, **clock.environment},
+    )  # fmt: skip
+    assert float(done.stdout) > 0.9
+
+
 def change(folder, statement):
     with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
         assert ledger.execute(statement).rowcount == 1

@@ -1,5 +1,7 @@
 """A wall clock that jumps, for one process and what it starts: `clock_gettime(CLOCK_REALTIME)`,
-`gettimeofday` and `time` of the C library return another time to all that the process runs.
+`gettimeofday` and `time` of the C library return another time to all that the process runs. Waits
+until a time of that clock (of a semaphore, a condition, a futex) end when they would on such a
+machine: the kernel, whose clock is right, is asked for that moment.
 
 The library is compiled here, by the machine's C compiler, and put before the C library's own
 (`LD_PRELOAD`). How far the clock is off stands in a file that the process maps; it may be changed
@@ -16,9 +18,14 @@ SOURCE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -64,6 +71,46 @@ time_t time(time_t *now) {
   clock_gettime(CLOCK_REALTIME, &precise);
   if (now) *now = precise.tv_sec;
   return precise.tv_sec;
+}
+
+static struct timespec of_kernel(const struct timespec *until) {
+  struct timespec there = *until;
+  there.tv_sec -= off->seconds;
+  if (there.tv_sec < 0) there.tv_sec = 0;  // long ago
+  return there;
+}
+
+long syscall(long number, ...) {
+  static long (*real)(long, ...);
+  if (!real) real = dlsym(RTLD_NEXT, "syscall");
+  long a[6];
+  va_list rest;
+  va_start(rest, number);
+  for (int i = 0; i < 6; i++) a[i] = va_arg(rest, long);
+  va_end(rest);
+  int until_a_time = FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME;
+  if (number == SYS_futex && a[3] && (a[1] & ~FUTEX_PRIVATE_FLAG) == until_a_time) {
+    struct timespec there = of_kernel((const struct timespec *)a[3]);
+    return real(number, a[0], a[1], a[2], &there, a[4], a[5]);
+  }
+  return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until) {
+  static int (*real)(sem_t *, const struct timespec *);
+  if (!real) real = dlsym(RTLD_NEXT, "sem_timedwait");
+  struct timespec there = of_kernel(until);
+  return real(semaphore, &there);
+}
+
+int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex,
+                           const struct timespec *until) {
+  static int (*real)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+  if (!real) real = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
+  if (!real) real = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+  if (until->tv_sec < 1000000000) return real(condition, mutex, until);  // since the start
+  struct timespec there = of_kernel(until);
+  return real(condition, mutex, &there);
 }
 """
 

@@ -1,0 +1,81 @@
+"""`tools/bench_links.py`: what a way is, what an exchange costs on a link; its smallest form."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import bench_links
+import pytest
+from support.sites import why_no_site
+
+from dipaco.config import DATA_PARALLEL, MODULAR
+from dipaco.evaluation.tables import seconds_over_link
+
+TOOL = Path(__file__).parents[2] / "tools" / "bench_links.py"
+
+
+def config_of(way, *words):
+    return bench_links.config_of(bench_links.parse(["--config", "toy", *words]), way)
+
+
+def test_a_way_is_a_topology_and_settings():
+    plain = config_of("2x2")
+    assert (plain.outer.codec, len(plain.topology.modules), plain.baselines) == ("none", 4, ())
+    coded = config_of("2x2+int8")
+    assert (coded.outer.codec, coded.topology) == ("int8", plain.topology)
+    more = config_of("2x2+outer.codec=bfloat16,inner.steps=7", "--set", "inner.batch_size=2")
+    assert (more.outer.codec, more.inner.steps, more.inner.batch_size) == ("bfloat16", 7, 2)
+
+
+def test_diloco_shares_everything_and_lock_step_is_the_baseline():
+    diloco = config_of("diloco")
+    owners = [m for m in diloco.topology.modules if diloco.topology.parts_of(m)]
+    assert [len(diloco.topology.paths_through(module)) for module in owners] == [4]
+    assert config_of("lock-step").baselines == (DATA_PARALLEL,)
+    assert config_of("lock-step").plan.arm(MODULAR).is_averaged
+
+
+@pytest.mark.parametrize(
+    "words", [["--ways", "3x3"], ["--ways", "lock-step+int8"], ["--phases", "1"], ["--mbit", "0"]]
+)
+def test_what_is_no_way_or_no_number_is_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        bench_links.parse(words)
+    assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_an_exchange_takes_the_time_of_its_bytes_up_and_down(hosts):
+    """Four hosts at once: the links are their own."""
+    at = hosts(bench_links.SERVERS, *bench_links.HOSTS)
+    size, megabits = 250_000, 8.0
+    for name in bench_links.HOSTS:
+        at[name].link.rate(megabits)
+    before = at["ana"].link.carried
+    seconds = bench_links.exchange(type("Site", (), {"host": lambda _, name: at[name]})(), size, 1)
+    down, up = (b - a for a, b in zip(before, at["ana"].link.carried, strict=True))
+    assert seconds > 0.7 * seconds_over_link(0.0, 2 * size, megabits)  # buckets are full at first
+    assert size < min(down, up)
+    assert max(down, up) < 1.2 * size
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_four_hosts_do_a_run_and_the_plan_knows_its_bytes(command_cache, tmp_path):
+    if (problem := why_no_site()) is not None:
+        pytest.skip(problem)
+    dials = "--config toy --ways 2x2 --phases 2 --mbit 4 --step-seconds 1"
+    environment = {**os.environ, "XLA_FLAGS": "", "DIPACO_CACHE": str(command_cache)}
+    done = subprocess.run(
+        [sys.executable, str(TOOL), *dials.split(), "--folder", str(tmp_path)],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])["ways"]["2x2"]
+    assert 0 < result["computing"] < 1, done.stdout
+    assert list(result["perplexity"]) == ["1", "2"]
+    # Which machine steps which module is chance, in a single phase.
+    for direction in ("down", "up"):
+        assert result[direction] == pytest.approx(result[f"planned_{direction}"], rel=0.5)
