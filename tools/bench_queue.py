@@ -2,7 +2,7 @@
 
     python tools/bench_queue.py --claimers 1 8 64 --seconds 10
     python tools/bench_queue.py --database postgresql://HOST/NAME --finished 1000000
-    python tools/bench_queue.py --history 10 100 1000
+    python tools/bench_queue.py --history 10 100 1000 --database postgresql
 
 Every claimer is a process with a connection of its own that claims a task, and finishes it with the
 fact of one contribution, 64 to a module; the last one makes the module's outer step due. What is
@@ -12,10 +12,13 @@ now. Both databases are measured in the same call, one after the other, each rou
 ledger.
 
 `--history N` measures something else instead: what is asked again and again of a run of 256 paths
-that has N phases behind it, while 255 paths are claimed and nothing is ready. *A look* is what an
-idle worker asks until something is due, *silent workers* what every worker asks once a heartbeat,
-*late tasks* what an idle one asks once a lease; *launcher* and *metrics* are one poll and one
-scrape.
+and 289 modules that has N phases behind it, while 255 paths are claimed and nothing is ready.
+*A glance* is what an idle worker asks every one or two seconds, *a claim* what it asks where the
+glance shows something, *heartbeat* and *silent workers* what every worker asks once a heartbeat,
+*late tasks* what an idle one asks once a lease; *renewal* is a busy worker's, *launcher*, *monitor*
+and *metrics* are one poll, one look and one scrape. In the last line, `idle_look_ms` is the dearest
+look of an idle worker, in which all of its questions fall together. What thousands of idle workers
+cost is measured by `bench_idle.py`.
 """
 
 import argparse
@@ -29,15 +32,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support.long_run import grow
 from support.scratch import scratch
+from support.servers import server_at
 
 from dipaco.control.ledger import Ledger, open_ledger
 from dipaco.control.plan import BASE, Arm, Plan, one_path
+from dipaco.control.queue import ALL_KINDS
 from dipaco.control.tasks import Contribution, Task
 from dipaco.receipt import Receipt
 from dipaco.topology import Level, Topology
 
-PATHS = 256  # of a run with a history
 FAN_IN, MODULES = 64, 512
 TOPOLOGY = Topology(
     levels=(
@@ -59,9 +64,12 @@ PLAN = Plan(base=arm(BASE, one_path(("embed",))), arms=(arm("modular", TOPOLOGY)
 
 def main() -> None:
     options = parse()
-    places: dict[str, Any] = {"sqlite": None}
-    if options.database:
-        places["postgresql"] = options.database
+    with server_at(options.database) as url:
+        measure(options, {"sqlite": None} | ({"postgresql": url} if url else {}))
+
+
+def measure(options: argparse.Namespace, places: dict[str, Any]) -> None:
+    """Prints everything that is asked for, of ledgers at these places."""
     if options.history:
         print(json.dumps(compare_histories(places, options)))
         return
@@ -96,7 +104,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="the median is shown")
     parser.add_argument("--finished", type=int, default=0, help="finished tasks there already")
     parser.add_argument("--history", type=int, nargs="+", help="phases: what is asked of such runs")
-    parser.add_argument("--database", default=os.environ.get("DIPACO_BENCH_DATABASE"))
+    parser.add_argument(
+        "--database", default=os.environ.get("DIPACO_BENCH_DATABASE"),
+        help="postgresql = one started here; postgresql://...; else SQLite alone is measured",
+    )  # fmt: skip
     parser.add_argument("--folder", help="of SQLite's file; its disk decides what a commit costs")
     return parser.parse_args()
 
@@ -151,52 +162,30 @@ def claimer(number: int, place: Any, seconds: float, barrier: Any, answers: Any)
 def compare_histories(places: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Database -> phases -> question -> milliseconds."""
     results: dict[str, Any] = {name: {} for name in places}
-    print(f"{'database':12} {'phases':>7} " + " ".join(f"{name:>14}" for name in QUESTIONS))
+    idle: dict[str, Any] = {name: {} for name in places}
+    names = [*QUESTIONS, "renewal"]
+    print(f"{'database':12} {'phases':>7} " + " ".join(f"{name:>14}" for name in names))
     for name, url in places.items():
         for phases in options.history:
             with (
                 scratch(options.folder, "queue-") as folder,
                 open_ledger(*place_of(url, folder)) as ledger,
             ):
-                grow(ledger, phases)
-                answers = {what: milliseconds(ask, ledger) for what, ask in QUESTIONS.items()}
+                claim = grow(ledger, phases)[7]
+                questions = QUESTIONS | {"renewal": lambda at, own=claim: at.queue.renew(own)}
+                answers = {what: milliseconds(ask, ledger) for what, ask in questions.items()}
             results[name][str(phases)] = answers
+            idle[name][str(phases)] = round(sum(answers[what] for what in OF_IDLE), 3)
             cells = " ".join(f"{value:11.2f} ms" for value in answers.values())
             print(f"{name:12} {phases:7,} {cells}", flush=True)
-    return results
-
-
-def grow(ledger: Ledger, phases: int) -> None:
-    """A run of 256 paths and 16 modules: `phases` are done, in the next all paths but one are
-    claimed, and the last is waiting.
-    """
-    execute = ledger._database._connection.execute  # ty: ignore[missing-attribute]
-
-    def add(table: str, columns: str, rows: int, values: str) -> None:
-        execute(
-            f"INSERT INTO {table} ({columns}) WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL "
-            f"SELECT i + 1 FROM n WHERE i < {rows - 1}) SELECT {values} FROM n"
-        )
-
-    def add_tasks(kind: str, rows: int, phase: int, priority: int, state: str) -> None:
-        columns = "kind, arm, subject, phase, priority, state"
-        values = f"'{kind}', 'modular', CAST(i AS TEXT), {phase}, {priority}, '{state}'"
-        add("tasks", columns, rows, values)
-
-    trained = "arm, path, phase, name, digest, num_bytes, step, batches, losses, tokens, seconds, "
-    for phase in range(phases):
-        add_tasks("train", PATHS, phase, 8, "done")
-        add_tasks("outer", 16, phase, 3, "done")
-        values = f"'modular', i, {phase}, '', '', 8, 1, '', '[1.0]', 100, 600.0, 8, 8, ''"
-        add("trained", f"{trained} bytes_down, bytes_up, machine", PATHS, values)
-        values = f"'modular', CAST(i AS TEXT), {phase}, '', '', 8"
-        add("modules", "arm, module, phase, name, digest, num_bytes", 16, values)
-    add_tasks("train", PATHS, phases, 8, "ready")
-    for number in range(PATHS - 1):
-        ledger.queue.claim(f"worker {number}")
-    execute("UPDATE tasks SET state = 'waiting' WHERE state = 'ready'")
-    if ledger._database.is_remote:
-        execute("VACUUM ANALYZE")  # as a server does by itself, after a minute
+    return {
+        "idle_look_ms": idle,
+        "idle_look_growth": {
+            name: round(max(of.values()) / of[str(options.history[0])], 2)
+            for name, of in idle.items()
+        },
+        "milliseconds": results,
+    }
 
 
 def milliseconds(ask: Callable[[Ledger], Any], ledger: Ledger) -> float:
@@ -209,15 +198,21 @@ def milliseconds(ask: Callable[[Ledger], Any], ledger: Ledger) -> float:
     return min(times)
 
 
-def look(ledger: Ledger) -> None:
+def glance(ledger: Ledger) -> None:
+    assert not ledger.glances.look(ALL_KINDS).has_ready
+
+
+def claim(ledger: Ledger) -> None:
+    assert ledger.queue.claim("idle") is None
+
+
+def beat(ledger: Ledger) -> None:
+    ledger.members.heartbeat("worker 7", "7")
     ledger.meta.command()
-    ledger.queue.claim("idle")
-    ledger.failures.end_delays()
-    ledger.queue.unfinished_kinds()
 
 
 def look_for_silent_workers(ledger: Ledger) -> None:
-    ledger.queue.reap()
+    ledger.queue.reap("worker 7")
 
 
 def look_for_late_tasks(ledger: Ledger) -> None:
@@ -226,8 +221,15 @@ def look_for_late_tasks(ledger: Ledger) -> None:
 
 def poll(ledger: Ledger) -> None:
     ledger.queue.is_finished()
+    ledger.failures.stuck()
     ledger.meta.command()
     ledger.meta.desired_workers("launcher")
+
+
+def monitor(ledger: Ledger) -> None:
+    ledger.queue.reap()
+    ledger.queue.unfinished()
+    ledger.members.list()
 
 
 def scrape(ledger: Ledger) -> None:
@@ -236,15 +238,20 @@ def scrape(ledger: Ledger) -> None:
         ledger.progress.tokens_by_arm()
         ledger.progress.bytes_by_kind()
         ledger.progress.newest_modules()
+        ledger.progress.training_totals("modular")
 
 
 QUESTIONS = {
-    "a look": look,
+    "a glance": glance,
+    "a claim": claim,
+    "heartbeat": beat,
     "silent workers": look_for_silent_workers,
     "late tasks": look_for_late_tasks,
     "launcher": poll,
+    "monitor": monitor,
     "metrics": scrape,
 }
+OF_IDLE = ("a glance", "silent workers", "late tasks")  # in one look, at worst
 
 
 def fact_of(task: Task) -> Contribution:

@@ -47,6 +47,7 @@ def test_an_array_of_workers_that_is_preempted_and_requeued_ends_with_the_same_f
     variables = {
         "PATH": f"{slow_program(tmp_path / 'bin', hurry)}:/usr/sbin:/usr/bin:/sbin:/bin",
         "RUN": str(folder),
+        "PYTHONPATH": str(HOME),
         "DIPACO_CACHE": str(command_cache),
         "XLA_FLAGS": "",
     }

