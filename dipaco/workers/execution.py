@@ -22,6 +22,7 @@ from dipaco.workers.tasks.prepare import prepare_corpus
 from dipaco.workers.tasks.report import write_report
 from dipaco.workers.tasks.reroute import reroute
 from dipaco.workers.tasks.route import route
+from dipaco.workers.tasks.route_slices import slice_of_features
 from dipaco.workers.tasks.sample import sample_release
 from dipaco.workers.tasks.score import score_path
 from dipaco.workers.tasks.train import train, train_with_runner
@@ -65,10 +66,15 @@ def execute(
             return train_with_runner(run, claim, phase_runner, on_step, should_stop)
         return train(run, claim, on_step, _stop_decided_by_first(should_stop, hosts), hosts)
 
+    def route_step() -> list[Fact]:
+        if claim.task.arm:
+            return slice_of_features(run, claim)
+        return route(run, claim, is_first=hosts.is_first)
+
     kinds: dict[str, Callable[[], list[Fact]]] = {
         "prepare": lambda: PREPARE[claim.task.arm](run, claim, callbacks.prepare_progressed),
         "pretrain": train_path,
-        "route": lambda: hosts.run_on_all(lambda: route(run, claim, is_first=hosts.is_first)),
+        "route": lambda: hosts.run_on_all(route_step),
         "train": train_path,
         "outer": lambda: step_module(run, claim),
         "label": lambda: hosts.run_on_all(lambda: label_path(run, claim)),
