@@ -345,11 +345,13 @@ class RunConfig:
             ),
         }
         arms = (modular, *(dense_arms[name] for name in self.baselines))
+        needs_features = self.num_paths > 1 and self.routing.kind not in ("random", SMALL_MODELS)
         return Plan(
             base=base,
             arms=arms,
             samples=self.samples.prompts > 0,
             slices=self.data.slices,
+            feature_slices=self.data.slices if needs_features else 1,
             reroutes=bool(self.reroute.every),
         )
 

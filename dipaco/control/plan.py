@@ -128,6 +128,7 @@ class Plan:
     arms: tuple[Arm, ...]
     samples: bool = False  # every release continues a few prompts
     slices: int = 1  # of the text, which are read and made tokens each by a task of its own
+    feature_slices: int = 1  # of the documents whose features the router needs
     reroutes: bool = False  # in the end, a router for every few tokens is trained and evaluated
 
     @functools.cached_property

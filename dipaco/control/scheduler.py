@@ -167,13 +167,14 @@ def _quorum_step(arm: Arm, module: ModuleId, phase: int) -> QuorumStep:
 
 def _after_slice(plan: Plan, fact: SliceDone, frontier: Frontier) -> list[Task]:
     """All text is read before it is known which documents stay, and all of it is tokens before it
-    is put together.
+    is put together; all features are there before documents are routed.
     """
     if fact.step == "merge":
         return _of_all_slices(fact.stage, "tokenise", plan.slices)
-    if frontier.num_slices(fact.stage, fact.step) < plan.slices:
+    awaited = plan.slices if fact.stage == "prepare" else plan.feature_slices
+    if frontier.num_slices(fact.stage, fact.step) < awaited:
         return []
-    return [Task("prepare", "merge", "0") if fact.step == "read" else Task("prepare")]
+    return [Task("prepare", "merge", "0") if fact.step == "read" else Task(fact.stage)]
 
 
 def _of_all_slices(kind: Kind, step: str, count: int) -> list[Task]:
@@ -195,7 +196,9 @@ def _after_module(
 ) -> Iterable[Task]:
     ready = frontier.modules_at(arm.name, phase)
     if arm.name == plan.base.name:
-        if phase == arm.phases:
+        if phase == arm.phases and plan.feature_slices > 1:
+            yield from _of_all_slices("route", "features", plan.feature_slices)
+        elif phase == arm.phases:
             yield Task("route")
         else:
             yield Task("pretrain", arm.name, "0", phase)

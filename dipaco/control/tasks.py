@@ -155,7 +155,7 @@ class SliceDone:
     """A task has done its slice of one step of a stage."""
 
     stage: Kind
-    step: str  # `read`, `merge` or `tokenise` of `prepare`
+    step: str  # `read`, `merge` or `tokenise` of `prepare`, `features` of `route`
     slice: int
     artifacts: dict[str, Receipt]
     summary: dict[str, Any]  # JSON

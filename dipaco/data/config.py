@@ -52,9 +52,9 @@ class DataConfig:
     max_document_bytes: int = 8192
     """Bytes of text of the longest document; longer ones become several of the same group."""
     slices: int = 1
-    """Tasks that share reading the text, and as many that share making it tokens, each done by any
-    worker that sees the same files; 1 = one task does both. About twice as many as workers. The
-    result does not depend on it."""
+    """Tasks that share reading the text, as many that share making it tokens, and as many for the
+    features of its documents, each done by any worker; all must see the same files. 1 = one task
+    does each of them. About as many as workers. The result does not depend on it."""
     processes: int = 0
     """Processes that tokenise; 0 = one for each CPU. The result does not depend on it."""
 

@@ -4,7 +4,7 @@ router (DiPaCo section 2.4); or, among the best of these, the path under which t
 
 import contextlib
 import dataclasses
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,8 +122,26 @@ def features(
     return document_features(run.base_hidden, tokens_NT, lengths_N, batch_size=batch_size)
 
 
+def features_of(run: Run, corpus: Corpus, documents: np.ndarray) -> np.ndarray:
+    """Features float32 [N, D] of documents of a corpus, from the cache of the sweep if the run is
+    part of one.
+    """
+    prefix = first_tokens(corpus, documents, run.config.routing.prefix_tokens)
+    if run.config.routing.kind == SMALL_MODELS:
+        return features(run, *prefix)  # the cache is of the base model's
+    return cached_features(run, *prefix, lambda: features(run, *prefix))
+
+
+FeaturesOf = Callable[[Run, Corpus, np.ndarray], np.ndarray]
+
+
 def route_documents(
-    run: Run, router: Router, corpus: Corpus, documents: np.ndarray, num_choices: int = 1
+    run: Run,
+    router: Router,
+    corpus: Corpus,
+    documents: np.ndarray,
+    num_choices: int = 1,
+    features_of: FeaturesOf = features_of,
 ) -> np.ndarray:
     """The best paths of each document of a corpus, int32 [N, num_choices], chunk by chunk.
 
@@ -139,16 +157,6 @@ def route_documents(
         chunk = documents[start : start + CHUNK_DOCUMENTS]
         paths.append(router.assign(features_of(run, corpus, chunk), num_choices))
     return np.concatenate(paths)
-
-
-def features_of(run: Run, corpus: Corpus, documents: np.ndarray) -> np.ndarray:
-    """Features float32 [N, D] of documents of a corpus, from the cache of the sweep if the run is
-    part of one.
-    """
-    prefix = first_tokens(corpus, documents, run.config.routing.prefix_tokens)
-    if run.config.routing.kind == SMALL_MODELS:
-        return features(run, *prefix)  # the cache is of the base model's
-    return cached_features(run, *prefix, lambda: features(run, *prefix))
 
 
 def prefixes_of(run: Run, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

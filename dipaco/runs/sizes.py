@@ -1,5 +1,6 @@
 """How much a run takes on its disk or in its bucket, by kind."""
 
+from dipaco.control.tasks import SLICED
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.inventory import by_kind, stored_here, stored_there
@@ -22,8 +23,9 @@ def _known_bytes(run: Run) -> dict[str, int]:
     """Name in the bucket -> bytes, as recorded."""
     stages = run.ledger.facts.stages()
     receipts = [receipt for stage in stages for receipt in stage.artifacts.values()]
-    for slice_ in run.ledger.facts.slices("prepare"):
-        receipts += slice_.artifacts.values()
+    for sliced in SLICED:
+        for fact in run.ledger.facts.slices(sliced):
+            receipts += fact.artifacts.values()
     for stage in stages:
         if stage.stage == "prepare":
             receipts += run.corpus_files.values()

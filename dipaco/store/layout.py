@@ -175,6 +175,7 @@ _KIND_OF_OBJECT = {
     "messages": "contributions",
     "routers": "routing",
     "shards": "routing",
+    "features": "routing",
     "scores": "scores",
     "corpora": "text",
     "tokenizers": "text",

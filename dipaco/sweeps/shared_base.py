@@ -42,8 +42,11 @@ def corpus_digest(config: RunConfig) -> str:
 def base_digest(config: RunConfig) -> str:
     """Equal for configs whose runs are equal, bit for bit, up to their base models."""
     inner = dataclasses.asdict(config.inner)
+    # A row goes on with the tasks of the shared run, of which some may be slices.
+    slices = {} if config.data.slices == 1 else {"slices": config.data.slices}
     return digest_of(
-        {
+        slices
+        | {
             "seed": config.seed,
             "corpus": corpus_settings(config.data),
             "length": config.data.length,

@@ -23,6 +23,7 @@ from dipaco.workers.tasks.prepare import prepare_corpus
 from dipaco.workers.tasks.report import write_report
 from dipaco.workers.tasks.reroute import reroute
 from dipaco.workers.tasks.route import route
+from dipaco.workers.tasks.route_slices import slice_of_features
 from dipaco.workers.tasks.sample import sample_release
 from dipaco.workers.tasks.score import score_path
 from dipaco.workers.tasks.train import train, train_with_runner
@@ -74,10 +75,15 @@ def execute(
         bring_module(run, task.arm, task.module, task.phase, with_outer_state=True)
         return step_module(run, claim)
 
+    def route_step() -> list[Fact]:
+        if claim.task.arm:
+            return slice_of_features(run, claim)
+        return route(run, claim, is_first=hosts.is_first)
+
     kinds: dict[str, Callable[[], list[Fact]]] = {
         "prepare": lambda: PREPARE[claim.task.arm](run, claim, callbacks.prepare_progressed),
         "pretrain": train_path,
-        "route": lambda: hosts.run_on_all(lambda: route(run, claim, is_first=hosts.is_first)),
+        "route": lambda: hosts.run_on_all(route_step),
         "train": train_path,
         "outer": step_of_module,
         "label": lambda: hosts.run_on_all(lambda: label_path(run, claim)),

@@ -6,11 +6,12 @@ with. `cleaning.py` removes more, if it is asked to.
 """
 
 from dipaco.config import MODULAR
-from dipaco.control.tasks import Claim, Task
+from dipaco.control.tasks import SLICED, Claim
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
-from dipaco.workers.tasks.prepare_slices import superseded_names
+from dipaco.workers.tasks.prepare_slices import superseded_texts
+from dipaco.workers.tasks.route_slices import superseded_features
 
 PRUNE_EVERY = 500  # tasks, and at the end of a run
 
@@ -43,7 +44,7 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
         of = task.arm, task.path, task.phase, keep.num_snapshots
         for name in run.ledger.retention.superseded_snapshots(*of):
             objects.delete(name)
-    if task == Task("prepare"):
+    if task.kind in SLICED and not task.arm:
         delete_slices(run)
     for name in partial_snapshots:
         objects.delete(name)
@@ -59,9 +60,10 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
 
 
 def delete_slices(run: Run) -> None:
-    """Deletes what slices of the text were made into, which the corpus holds now."""
-    for name in superseded_names(run):
-        run.objects.delete(name)
+    """Deletes what slices of stages made, once what these make of it is recorded."""
+    if run.plan.slices > 1:
+        for name in (*superseded_texts(run), *superseded_features(run)):
+            run.objects.delete(name)
 
 
 def collect_all(run: Run) -> None:
@@ -69,8 +71,7 @@ def collect_all(run: Run) -> None:
     finished run all that it is not asked for. Only while nothing is written.
     """
     keep = run.config.retention
-    if run.plan.slices > 1 and any(s.stage == "prepare" for s in run.ledger.facts.stages()):
-        delete_slices(run)
+    delete_slices(run)
     if run.ledger.queue.is_finished():
         folders = (CONTRIBUTIONS, SNAPSHOTS, MODULES, OUTER_STATES)
         run.objects.delete_unreferenced(_needed_when_finished(run), folders)

@@ -177,7 +177,7 @@ def sampled(arm: str, phase: int) -> Sampled:
 
 def slice_done(step: str, number: int) -> SliceDone:
     return SliceDone(
-        stage="prepare",
+        stage="route" if step == "features" else "prepare",
         step=step,
         slice=number,
         artifacts={"made": receipt(step, number)},

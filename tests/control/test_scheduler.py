@@ -261,12 +261,22 @@ IN_SLICES = {
         [slice_done("tokenise", 2)],
         ["prepare"],
     ),
+    "the base model is ready: features first": (
+        [ready("base", "all/0000", 1)],
+        [trained("base", 0, 1), ready("base", "all/0000", 2)],
+        [f"route features slice {number}" for number in range(3)],
+    ),
+    "all features are there: documents are routed": (
+        [slice_done("features", 0), slice_done("features", 2)],
+        [slice_done("features", 1)],
+        ["route"],
+    ),
 }
 
 
 @pytest.mark.parametrize(("known", "new", "expected"), IN_SLICES.values(), ids=IN_SLICES.keys())
 def test_the_text_in_slices_is_waited_for_step_by_step(plan, known, new, expected):
-    sliced = dataclasses.replace(plan, slices=3)
+    sliced = dataclasses.replace(plan, slices=3, feature_slices=3)
     assert names(first_tasks(3)) == [f"prepare read slice {number}" for number in range(3)]
     assert names(tasks_after(sliced, known, new)) == expected
 

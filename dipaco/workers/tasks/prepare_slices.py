@@ -190,14 +190,19 @@ def data_config(run: Run) -> DataConfig:
 def is_to_be_joined(run: Run) -> bool:
     """Whether slices have made all tokens, and these are still there: `prepare` is not recorded."""
     done = run.ledger.facts.num_slices("prepare", "tokenise")
-    is_prepared = any(stage.stage == "prepare" for stage in run.ledger.facts.stages())
-    return done == run.plan.slices > 1 and not is_prepared
+    return done == run.plan.slices > 1 and not _is_prepared(run)
 
 
-def superseded_names(run: Run) -> list[str]:
-    """Objects of slices, once the corpus is recorded: all but the tokenizer, which may be one that
-    the run was given.
+def _is_prepared(run: Run) -> bool:
+    return any(stage.stage == "prepare" for stage in run.ledger.facts.stages())
+
+
+def superseded_texts(run: Run) -> list[str]:
+    """Names of what slices made, once the corpus is recorded: all but the tokenizer, which may be
+    one that the run was given.
     """
+    if not _is_prepared(run):
+        return []
     return [
         receipt.name
         for fact in run.ledger.facts.slices("prepare")

@@ -24,7 +24,7 @@ from dipaco.routing.features import document_features
 from dipaco.routing.labels import best_paths
 from dipaco.routing.likelihood import balanced, balancing_nats
 from dipaco.routing.router import Router, fit_router, load, save
-from dipaco.runs.routing import features_of, route_documents
+from dipaco.runs.routing import FeaturesOf, route_documents
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import FittedModels, fit_small_models
 from dipaco.store.layout import shard_tokens_folder
@@ -32,6 +32,7 @@ from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.errors import EmptyHoldOut
 from dipaco.workers.routing_notes import shards_outside_bounds
 from dipaco.workers.row_plans import save_row_plan
+from dipaco.workers.tasks.route_slices import features_for, validation_documents
 
 
 def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
@@ -46,9 +47,9 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
     started = time.monotonic()
     config, corpus, phase = run.config, run.corpus, claim.task.phase
     by_likelihood = config.routing.rule == LIKELIHOOD
-    refit = None
+    features_of, refit = features_for(run, phase), None
     if phase:
-        refit = _by_likelihood(run, phase) if by_likelihood else _refit(run, phase)
+        refit = _by_likelihood(run, phase) if by_likelihood else _refit(run, phase, features_of)
     small, small_seconds = None, {}
     if config.routing.kind == SMALL_MODELS and not phase:
         small_started = time.monotonic()
@@ -57,15 +58,16 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
         run.small_models = small.models  # they route from here on, before the stage is recorded
         router, choices_NK = small.router, small.choices_NK
     else:
-        router = _router(run) if refit is None else refit.router
+        router = _router(run, features_of) if refit is None else refit.router
         choices_NK = None if refit is None else refit.choices_NK
     if choices_NK is None:
         train = corpus.documents("train")
-        choices_NK = route_documents(run, router, corpus, train, config.routing.overlap)
+        overlap = config.routing.overlap
+        choices_NK = route_documents(run, router, corpus, train, overlap, features_of)
     shards, held_out = _build_shards(run, choices_NK)
-    valid = _validation_documents(run)
+    valid = validation_documents(run)
     compared = config.routing.num_compared(config.num_paths)
-    shortlists = route_documents(run, router, corpus, valid, compared)
+    shortlists = route_documents(run, router, corpus, valid, compared, features_of)
     valid_paths = shortlists[:, 0]
     table = domain_table(corpus, shards)
     if run.address.url is not None and is_first:
@@ -94,7 +96,9 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
         artifacts["held_out"] = save_tree(run.objects, "shards", tree)
     if by_likelihood and config.routing.alternations and not phase:
         shortlists = {
-            split: route_documents(run, router, corpus, corpus.documents(split), compared)
+            split: route_documents(
+                run, router, corpus, corpus.documents(split), compared, features_of
+            )
             for split in ("router", "train")
         }
         artifacts["shortlists"] = save_tree(run.objects, "shards", shortlists)
@@ -128,12 +132,12 @@ def route(run: Run, claim: Claim, *, is_first: bool = True) -> list[Fact]:
     return [stage, *(fact for arm in run.plan.arms for fact in _first_modules(run, arm))]
 
 
-def _router(run: Run) -> Router:
+def _router(run: Run, features_of: FeaturesOf) -> Router:
     """The router that the run was given, or one fitted to the documents set aside for it."""
     given = run.given("router")
     if given is not None:
         return load(run.objects.read_bytes(Receipt(*given)), run.router_functions)
-    return _fitted(run, _router_features(run))
+    return _fitted(run, features_of(run, run.corpus, run.corpus.documents("router")))
 
 
 def _fitted(run: Run, features_ND: np.ndarray, label_N: np.ndarray | None = None) -> Router:
@@ -167,10 +171,6 @@ def _small_models(run: Run) -> FittedModels:
     return fit_small_models(run, clusters.assign(base_features(train))[:, 0])
 
 
-def _router_features(run: Run) -> np.ndarray:
-    return features_of(run, run.corpus, run.corpus.documents("router"))
-
-
 class _Refit(NamedTuple):
     """The router after an alternation, and what it was fitted to."""
 
@@ -183,7 +183,7 @@ class _Refit(NamedTuple):
     choices_NK: np.ndarray | None = None  # paths of each training document; None = by the router
 
 
-def _refit(run: Run, phase: int) -> _Refit:
+def _refit(run: Run, phase: int, features_of: FeaturesOf) -> _Refit:
     """Fits the router to the labels of an alternation.
 
     A router that already assigns every document to its best path stays as it is.
@@ -193,7 +193,7 @@ def _refit(run: Run, phase: int) -> _Refit:
         load_tree(run.objects, receipt) for receipt in run.ledger.facts.labels(MODULAR, phase)
     )
     label_N = best_paths(score["sums"] for score in scores)
-    features_ND = _router_features(run)
+    features_ND = features_of(run, run.corpus, run.corpus.documents("router"))
     assigned_N = before.assign(features_ND)[:, 0]
     is_right_N = assigned_N == label_N
     share = config.routing.target_share
@@ -298,14 +298,6 @@ def _build_shards(run: Run, choices_NK: np.ndarray) -> tuple[list[Shard], list[n
             raise EmptyHoldOut(path=path, documents=len(documents))
         held_out.append(held)
     return shards, held_out
-
-
-def _validation_documents(run: Run) -> np.ndarray:
-    valid, most = run.corpus.documents("valid"), run.config.evaluation.max_documents
-    if most is None or len(valid) <= most:
-        return valid
-    # The same documents for every seed of the run, so that seeds can be compared.
-    return np.sort(np.random.default_rng(0).permutation(valid)[:most])
 
 
 def _first_modules(run: Run, arm: Arm) -> list[Fact]:
