@@ -605,7 +605,7 @@ GROUP BY kind, arm, state HAVING sum(number) > 0 ORDER BY kind, arm, state;
 
 -- has_unfinished: a row if a task is not done; a run is finished without texts that have failed
 SELECT 1 FROM tasks WHERE state NOT IN ('done', 'aside')
-  AND NOT (state = 'failed' AND kind = 'sample') LIMIT 1;
+  AND NOT (state = 'failed' AND kind = 'sample') ORDER BY priority, id LIMIT 1;
 
 -- unfinished_kinds: of the tasks that are not done
 WITH unfinished AS MATERIALIZED (SELECT kind FROM tasks WHERE state NOT IN ('done', 'aside')
@@ -990,15 +990,20 @@ VALUES (:rollback, :arm, :phase, :kind, :body);
 SELECT rollback, arm, phase, kind, count(*) FROM set_aside
 GROUP BY rollback, arm, phase, kind ORDER BY rollback, kind;
 
--- glance: that, and whether a task of some kinds is ready, one is delayed or has failed, and one is
--- not done: one short look into partial indexes
+-- glance@sqlite: that, and whether a task of some kinds is ready, one is delayed or has failed, and
+-- one is not done: the first entry of a partial index each
 SELECT (SELECT value FROM meta WHERE key = 'command'),
        (SELECT value FROM meta WHERE key = 'version'),
-       EXISTS (SELECT 1 FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'),
-       EXISTS (SELECT 1 FROM tasks WHERE state = 'delayed')
-         OR EXISTS (SELECT 1 FROM tasks WHERE state = 'failed'),
-       EXISTS (SELECT 1 FROM tasks WHERE state NOT IN ('done', 'aside')
-                 AND NOT (state = 'failed' AND kind = 'sample'));
+       (SELECT id FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
+        ORDER BY priority, id LIMIT 1) IS NOT NULL,
+       coalesce((SELECT id FROM tasks WHERE state = 'delayed' ORDER BY id LIMIT 1),
+                (SELECT id FROM tasks WHERE state = 'failed' ORDER BY id LIMIT 1)) IS NOT NULL,
+       (SELECT id FROM tasks WHERE state NOT IN ('done', 'aside')
+          AND NOT (state = 'failed' AND kind = 'sample')
+        ORDER BY priority, id LIMIT 1) IS NOT NULL;
+
+-- glance@postgresql: as above; see the schema
+SELECT * FROM glance(:kinds);
 
 -- run_command: what the workers do, and the version that the run is pinned to
 SELECT key, value FROM meta WHERE key IN ('command', 'version');

@@ -25,7 +25,7 @@ from dipaco.errors import ClaimLost
 
 LEASE_SECONDS = 60.0
 LATE_FACTOR = 3.0  # a task gets a backup after this many times its usual duration
-WATCHED = 64  # workers that each of them watches
+WATCHED = 32  # workers that each of them watches
 ALL_KINDS: tuple[Kind, ...] = tuple(PRIORITY)
 NO_PROCESS = "its process was gone"
 STACKED_KINDS = ("train",)  # several of these may be claimed and done together

@@ -11,6 +11,10 @@ class NoSuchRun(DipacoError):
     """{folder} holds no run. {meant}Begin one: dipaco train CONFIG --run {folder}"""
 
 
+class RunTooOld(DipacoError):
+    """{folder} is a run of dipaco {found}. `dipaco upgrade` brings runs of {oldest} and later to {here}: before, the tables of the ledger had another layout. Nothing was changed. Go on with it under the version that it is of, or begin a run of this version from its model: `dipaco export` there, and `--init-from CHECKPOINT` here."""
+
+
 class NoSuchArm(DipacoError):
     """This run has no arm `{arm}`. It has: {known}."""
 

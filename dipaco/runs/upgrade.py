@@ -1,16 +1,19 @@
 """Upgrade: pins a run to this version of the program, and brings its tables up to date."""
 
+import re
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from dipaco.control.ledger import Ledger
 from dipaco.errors import LedgerDamaged, WorkersActive
+from dipaco.runs.errors import RunTooOld
 from dipaco.runs.opening import database_location_of
 from dipaco.runs.version import described_version
 from dipaco.store.address import Address
 
 POLL_SECONDS = 0.5
+OLDEST = "0.4.0"  # whose tables the scripts of `control/schema` begin with
 
 
 class Upgraded(NamedTuple):
@@ -29,6 +32,7 @@ def upgrade(
     Raises:
       KeyboardInterrupt: `should_stop` while waiting. The run is left as it was.
       WorkersActive: a worker has not left after `wait_seconds`. The run is left as it was.
+      RunTooOld: no script leads from its tables to these.
       NoSuchRun, LedgerVersion.
     """
     location = database_location_of(where)
@@ -37,6 +41,9 @@ def upgrade(
         before = ledger.meta.command()
         if before.version is None:
             raise LedgerDamaged(file=location.name, problem="it does not say which run it is of")
+        if _numbers(before.version) < _numbers(OLDEST):
+            here = described_version()
+            raise RunTooOld(folder=where, found=before.version, oldest=OLDEST, here=here)
         ledger.meta.set_command("drain")
         try:
             _wait_until_all_have_left(ledger, wait_seconds, should_stop)
@@ -46,6 +53,11 @@ def upgrade(
         return Upgraded(before.version, *ledger.meta.upgrade(described_version()))
     finally:
         ledger.close()
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """(0, 4, 0) of `0.4.0+3f9a1c2b7d (commit 28b06a0)`."""
+    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
 def _wait_until_all_have_left(

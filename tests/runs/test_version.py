@@ -9,6 +9,7 @@ import dipaco
 from dipaco.control.meta import RunCommand
 from dipaco.errors import RunOfOtherVersion
 from dipaco.runs import version
+from dipaco.runs.errors import RunTooOld
 from dipaco.runs.opening import create_or_open, open_run
 from dipaco.runs.upgrade import upgrade
 from dipaco.runs.version import program_version, sources_digest
@@ -83,4 +84,15 @@ def test_a_worker_of_another_commit_is_refused_until_the_run_is_upgraded(
     with pytest.raises(RunOfOtherVersion, match="The run is a run of dipaco"):
         renewer.receive(now)  # a worker that was at work meanwhile
     renewer.receive(RunCommand("run", before))
+    run.ledger.close()
+
+
+@pytest.mark.parametrize("found", ["0.3.0+28b06a0aaa (commit 28b06a0)", "0.2.11"])
+def test_a_run_from_before_the_tables_had_this_layout_is_refused_as_it_is(tmp_path, found):
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    with run.ledger._database.transaction():
+        run.ledger._database.change("change_meta", key="version", value=found)
+    with pytest.raises(RunTooOld, match=r"runs of 0\.4\.0 and later.*Nothing was changed"):
+        upgrade(Address(tmp_path / "run"), 10.0)
+    assert run.ledger.meta.command() == RunCommand("run", found)
     run.ledger.close()

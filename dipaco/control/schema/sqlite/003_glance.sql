@@ -1,0 +1,1 @@
+-- A function of PostgreSQL's: SQLite keeps the plan of a statement by itself.
