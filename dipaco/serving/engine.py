@@ -87,7 +87,13 @@ class TokenLoop(Protocol):
     @property
     def is_alive(self) -> bool: ...
 
-    def submit(self, request: GenerationRequest, on_token: OnToken | None = None) -> Stream: ...
+    def submit(
+        self,
+        request: GenerationRequest,
+        on_token: OnToken | None = None,
+        *,
+        is_admitted: bool = False,
+    ) -> Stream: ...
 
     def stats(self) -> LoopStats: ...
 

@@ -6,7 +6,6 @@ loss. So losing a replica costs time and nothing else.
 """
 
 import asyncio
-import collections
 import contextlib
 import dataclasses
 import threading
@@ -15,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from dipaco.serving.decoding.fairness import has_room
+from dipaco.serving.decoding.fairness import ClientPlaces
 from dipaco.serving.decoding.limits import check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
@@ -87,7 +86,7 @@ class RemoteLoop:
         self._meter = LoopMeter()
         self._requests: dict[Stream, _RemoteRequest] = {}  # changed by the thread only
         self._lock = threading.Lock()
-        self._admitted: collections.Counter[str] = collections.Counter()  # requests by client
+        self._places = ClientPlaces()  # of requests
         self._is_stopping = False
         self._events = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
@@ -111,7 +110,13 @@ class RemoteLoop:
         if number:
             self._replica_seconds = time.monotonic()
 
-    def submit(self, request: GenerationRequest, on_token: OnToken | None = None) -> Stream:
+    def submit(
+        self,
+        request: GenerationRequest,
+        on_token: OnToken | None = None,
+        *,
+        is_admitted: bool = False,
+    ) -> Stream:
         """As `Loop.submit`.
 
         Raises:
@@ -125,11 +130,10 @@ class RemoteLoop:
         with self._lock:
             if self._is_stopping:
                 raise LoopStopping()
-            if not has_room(self._admitted, request.client, 1, self.capacity):
-                inside = self._admitted.total()
+            if not self._places.take(request.client, 1, None if is_admitted else self.capacity):
+                inside = self._places.num_held
                 seconds = self._meter.seconds_until_served(inside)
                 raise QueueFull(waiting=inside, retry_after_seconds=seconds)
-            self._admitted[request.client] += 1
         stream = RemoteStream(request, on_token, self._on_cancel)
         self._events.call_soon_threadsafe(self._start, _RemoteRequest(stream, modules))
         return stream
@@ -210,8 +214,7 @@ class RemoteLoop:
             finish = failed if error else task.result()
         del self._requests[remote.stream]
         with self._lock:
-            self._admitted[remote.stream.request.client] -= 1
-            self._admitted += collections.Counter()  # drops zeros
+            self._places.give_back(remote.stream.request.client)
         finish = finish or Finish("cancelled")
         self._meter.record_finish(finish.reason)
         remote.stream.put(finish)

@@ -1,7 +1,9 @@
 """Bad input of every kind: a 4xx with a sentence in OpenAI's error format, never a 5xx."""
 
 import asyncio
+import contextlib
 import dataclasses
+import itertools
 import json
 
 import httpx
@@ -13,6 +15,7 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from dipaco.serving.http import requests
+from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import CompletionRequest
@@ -228,6 +231,41 @@ def test_a_full_queue_refuses_and_tells_when_to_retry(idle_service):
 
     asyncio.run(many())
     assert idle_service.cache.stats().pinned == 0
+
+
+def test_a_request_is_admitted_whole_when_another_client_comes_between_its_choices(
+    idle_service, monkeypatch
+):
+    loop, pinned = idle_service.loop, RequestAdmission.pinned
+    app, numbers = make_app(idle_service), itertools.count()
+
+    async def both():
+        may_go_on = asyncio.Event()
+
+        @contextlib.asynccontextmanager
+        async def late_but_for_the_first(admission, served, path):
+            if 0 < next(numbers) < loop.capacity:
+                await may_go_on.wait()
+            async with pinned(admission, served, path):
+                yield
+
+        async def ask(port, n):
+            transport = httpx.ASGITransport(app, client=("127.0.0.1", port))
+            async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+                return await client.post("/v1/completions", json=GOOD | {"n": n})
+
+        monkeypatch.setattr(RequestAdmission, "pinned", late_but_for_the_first)
+        first = asyncio.create_task(ask(1, loop.capacity))
+        await until(lambda: loop.stats().num_waiting == 1)
+        other = asyncio.create_task(ask(2, loop.capacity // 2))
+        await until(lambda: loop.stats().num_waiting == 1 + loop.capacity // 2)
+        may_go_on.set()
+        in_thread = asyncio.get_running_loop().run_in_executor
+        while not (first.done() and other.done()):
+            await in_thread(None, loop.run_once)
+        return first.result().status_code, other.result().status_code
+
+    assert asyncio.run(both()) == (200, 200)
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

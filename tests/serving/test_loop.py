@@ -264,6 +264,20 @@ def test_the_queue_is_bounded_and_tells_when_to_retry():
     assert refused.value.values["retry_after_seconds"] >= 1
 
 
+def test_a_request_with_a_place_is_taken_by_a_full_loop_and_then_gives_the_place_back():
+    loop = make_loop(waiting=2)
+    streams = [loop.submit(request(client="a")) for _ in range(loop.capacity)]
+    streams.append(loop.submit(request(client="a"), is_admitted=True))
+    with pytest.raises(QueueFull):
+        loop.submit(request(client="a"))
+    run_until_idle(loop)
+    assert [len(ids(stream)) for stream in streams] == [10] * len(streams)
+    for _ in range(loop.capacity):
+        loop.submit(request(client="a"))
+    with pytest.raises(QueueFull):
+        loop.submit(request(client="a"))
+
+
 class EndlessRows:
     """Counts rows as they are given; a path gets at most three."""
 

@@ -33,6 +33,32 @@ def has_room(held: Mapping[str, int], client: str, number: int, places: int) -> 
     return num_clients > 1 and held.get(client, 0) + number <= places // num_clients
 
 
+class ClientPlaces:
+    """Places that clients hold, as many as `has_room` gives each. Not thread-safe."""
+
+    def __init__(self):
+        self._held: Counter[str] = Counter()
+
+    @property
+    def num_held(self) -> int:
+        return self._held.total()
+
+    def take(self, client: str, number: int, places: int | None) -> bool:
+        """Takes so many for a client, all or none of them; returns whether it got them.
+
+        Args:
+          places: for all clients; None: these are given in any case.
+        """
+        if places is not None and not has_room(self._held, client, number, places):
+            return False
+        self._held[client] += number
+        return True
+
+    def give_back(self, client: str, number: int = 1) -> None:
+        self._held[client] -= number
+        self._held += Counter()  # drops zeros
+
+
 class RowShares:
     """The active rows at one moment, by path and by client.
 

@@ -8,10 +8,8 @@ batch, except where rounding decides: products of other shapes differ in the las
 log-probability).
 """
 
-import collections
 import contextlib
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,15 +22,16 @@ from dipaco.model.spec import Parts
 from dipaco.serving.decoding.batch import Batch, BatchRow, fetch_tokens, grammar_of, tokens_of
 from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment
 from dipaco.serving.decoding.decode import DecodeBlock
-from dipaco.serving.decoding.fairness import RowShares, has_room
+from dipaco.serving.decoding.fairness import RowShares
 from dipaco.serving.decoding.grammar import Grammars, GrammarState
 from dipaco.serving.decoding.limits import LoopLimits, check_fits
 from dipaco.serving.decoding.meter import LoopMeter, LoopStats
 from dipaco.serving.decoding.mixing import LevelShape
+from dipaco.serving.decoding.request_queue import RequestQueue
 from dipaco.serving.decoding.sampling import uniforms
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, OnToken, Stream
-from dipaco.serving.decoding.waiting_requests import PathKey, WaitingRequests, key_of
-from dipaco.serving.errors import LoopStopping, NoRoomForPath, QueueFull
+from dipaco.serving.decoding.waiting_requests import PathKey, key_of
+from dipaco.serving.errors import NoRoomForPath
 from dipaco.serving.warm_up import WarmUp
 
 log = logging.getLogger(__name__)
@@ -65,11 +64,7 @@ class Loop:
         self._grammars = grammars
         self.config, self.limits = config, limits or LoopLimits()
         self._parts_of = parts_of
-        self._lock = threading.Condition()  # of the four below
-        self._waiting = WaitingRequests()
-        self._held: collections.Counter[str] = collections.Counter()  # requests, by client
-        self._is_stopping = False
-        self._deadline_seconds = math.inf  # monotonic; what is active after it is cancelled
+        self._queue = RequestQueue()
         self._thread: threading.Thread | None = None
         # What follows belongs to the loop's thread.
         self._pool = CachePool(config, self.limits, levels)
@@ -78,13 +73,20 @@ class Loop:
 
     # --- any thread ---------------------------------------------------------------------------
 
-    def submit(self, request: GenerationRequest, on_token: OnToken | None = None) -> Stream:
+    def submit(
+        self,
+        request: GenerationRequest,
+        on_token: OnToken | None = None,
+        *,
+        is_admitted: bool = False,
+    ) -> Stream:
         """Puts a request into the queue.
 
         Args:
           request: what to generate.
           on_token: called with every token and then the `Finish`, in the loop's own thread: it
             must return at once. None: read `Stream.get`.
+          is_admitted: its sender, which takes no more than `capacity`, has given it a place.
 
         Raises:
           EmptyPrompt, ContextTooLong: the prompt is empty, or leaves no room for a token.
@@ -93,16 +95,8 @@ class Loop:
         """
         check_fits(self.config, request.prompt_ids)
         stream = Stream(request, on_token)
-        with self._lock:
-            if self._is_stopping:
-                raise LoopStopping()
-            if not has_room(self._held, request.client, 1, self.capacity):
-                num_waiting = len(self._waiting)
-                seconds = self._meter.seconds_until_served(num_waiting)
-                raise QueueFull(waiting=num_waiting, retry_after_seconds=seconds)
-            self._held[request.client] += 1
-            self._waiting.put(stream)
-            self._lock.notify_all()
+        places = None if is_admitted else self.capacity
+        self._queue.put(stream, places, self._meter.seconds_until_served)
         return stream
 
     @property
@@ -113,9 +107,7 @@ class Loop:
     def stats(self) -> LoopStats:
         """A snapshot of the loop; its numbers may be a turn apart."""
         rows_per_path = {key: len(batch.rows) for key, batch in list(self._batches.items())}
-        with self._lock:
-            num_waiting = len(self._waiting)
-        return self._meter.stats(num_waiting, rows_per_path)
+        return self._meter.stats(len(self._queue), rows_per_path)
 
     def run(self) -> None:
         """Starts the loop's own thread."""
@@ -132,15 +124,10 @@ class Loop:
 
         Requests that have not finished after `drain_seconds` end as `cancelled`.
         """
-        with self._lock:
-            self._is_stopping = True
-            self._deadline_seconds = time.monotonic() + drain_seconds
-            self._lock.notify_all()
+        self._queue.stop(drain_seconds)
         if self._thread is not None:
             self._thread.join()
-        with self._lock:
-            waiting = self._waiting.take_all()
-        for stream in waiting:
+        for stream in self._queue.take_all():
             self._end(stream, Finish("cancelled"))
         self._end_active(Finish("cancelled"))
         self._close_empty_batches()
@@ -180,15 +167,12 @@ class Loop:
         return bool(blocks) or did_admit
 
     def _run(self) -> None:
-        while True:
+        is_on = True
+        while is_on:
             did_something = self.run_once()
-            with self._lock:
-                is_idle = not self._batches and not self._waiting
-                if self._is_stopping and (is_idle or time.monotonic() > self._deadline_seconds):
-                    return
-                if not did_something:
-                    # A request that waits while no row is active waits for a pin to be released.
-                    self._lock.wait(timeout=None if is_idle else 0.05)
+            is_on = self._queue.wait_for_work(
+                has_rows=bool(self._batches), did_something=did_something
+            )
 
     # --- admission ----------------------------------------------------------------------------
 
@@ -200,16 +184,13 @@ class Loop:
         token_budget = self.limits.prompt_tokens_per_turn
         while token_budget > 0:
             shares = RowShares(self._batches, self.limits, self._pool.num_free, new_rows)
-            with self._lock:
-                stream = self._waiting.next(shares, blocked)
-            if stream is None:
+            if (stream := self._queue.next(shares, blocked)) is None:
                 break
             try:
                 batch = self._batch_of(key_of(stream))
             except NoRoomForPath:
                 blocked.add(key_of(stream))
-                with self._lock:
-                    self._waiting.put_back(stream)
+                self._queue.put_back(stream)
                 continue
             except Exception as error:
                 self._end(stream, Finish("error", error))
@@ -221,18 +202,15 @@ class Loop:
                     new = []
                     self._pause(*paused)
             except Exception:
-                with self._lock:
-                    self._waiting.put_back(
-                        stream
-                    )  # the whole step fails, and it waits for the next
+                self._queue.put_back(stream)  # the whole step fails; it waits for the next
                 raise
             try:
                 grammar = grammar_of(stream, self._grammars)
-                if grammar is not None and grammar.is_complete:
-                    self._end(stream, Finish("stop"))  # by tokens it made before, elsewhere
-                    continue
             except Exception as error:
                 self._end(stream, Finish("error", error))
+                continue
+            if grammar is not None and grammar.is_complete:
+                self._end(stream, Finish("stop"))  # by tokens it made before, elsewhere
                 continue
             try:
                 row, assignment = self._add_row(batch, stream, grammar)
@@ -270,8 +248,7 @@ class Loop:
         self._free(row)
         row.stream.made_ids = row.tokens[len(row.stream.request.prompt_ids) :]
         self._meter.num_paused += 1
-        with self._lock:
-            self._waiting.put_back(row.stream)
+        self._queue.put_back(row.stream)
 
     def _prefill(self, new: Sequence[tuple[Batch, BatchRow, RowAssignment]]) -> None:
         """Puts the prompts of new rows into the cache."""
@@ -346,9 +323,7 @@ class Loop:
         return [(batch, row) for batch in self._batches.values() for row in batch.rows]
 
     def _end_cancelled(self) -> None:
-        with self._lock:
-            cancelled = list(self._waiting.take_cancelled())
-        for stream in cancelled:
+        for stream in self._queue.take_cancelled():
             self._end(stream, Finish("cancelled"))
         for batch in self._batches.values():
             for row in [row for row in batch.rows if row.stream.is_cancelled]:
@@ -364,9 +339,7 @@ class Loop:
         self._pool.free(row.pool_row, key_of(row.stream), [] if has_failed else row.tokens[:-1])
 
     def _end(self, stream: Stream, finish: Finish) -> None:
-        with self._lock:
-            self._held[stream.request.client] -= 1
-            self._held += collections.Counter()  # drops zeros
+        self._queue.end(stream)
         self._meter.record_finish(finish.reason)
         stream.put(finish)
 

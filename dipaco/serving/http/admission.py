@@ -1,10 +1,9 @@
 """A bounded number of choices at once; each waits until its path is in memory."""
 
-import collections
 import contextlib
 from collections.abc import AsyncGenerator, Generator
 
-from dipaco.serving.decoding.fairness import has_room
+from dipaco.serving.decoding.fairness import ClientPlaces
 from dipaco.serving.errors import QueueFull
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.path_admission import PathAdmission
@@ -18,11 +17,12 @@ class RequestAdmission:
     def __init__(self, service: Service):
         self._service = service
         self._path_admission = PathAdmission(service.cache)
-        self._choices: collections.Counter[str] = collections.Counter()  # admitted, by client
+        self._places = ClientPlaces()  # of choices
 
     @contextlib.contextmanager
     def admitted(self, num_choices: int, client: str) -> Generator[None]:
-        """Counts the choices of a client's request while the context is open.
+        """Gives the choices of a client's request places while the context is open: the loop takes
+        each of them then, whatever other clients ask for meanwhile.
 
         Raises:
           QueueFull: there are too many now, and the client has its share of them.
@@ -33,14 +33,12 @@ class RequestAdmission:
             raise ApiError(
                 400, f"{problem} at once. Ask for fewer, or in several requests.", param="n"
             )
-        if not has_room(self._choices, client, num_choices, capacity):
-            raise QueueFull(waiting=self._choices.total(), retry_after_seconds=1)
-        self._choices[client] += num_choices
+        if not self._places.take(client, num_choices, capacity):
+            raise QueueFull(waiting=self._places.num_held, retry_after_seconds=1)
         try:
             yield
         finally:
-            self._choices[client] -= num_choices
-            self._choices += collections.Counter()  # drops zeros
+            self._places.give_back(client, num_choices)
 
     @contextlib.asynccontextmanager
     async def pinned(self, served: ServedRelease, path: int) -> AsyncGenerator[None]:

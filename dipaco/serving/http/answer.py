@@ -23,7 +23,7 @@ import numpy as np
 from dipaco.serving.decoding.sampling import SamplingSettings, choice_seed
 from dipaco.serving.decoding.stream import Finish, GenerationRequest, Stream, Token
 from dipaco.serving.dispatch import PathChoice
-from dipaco.serving.errors import LoopStopping, QueueFull
+from dipaco.serving.errors import LoopStopping
 from dipaco.serving.event_bridge import EventBridge
 from dipaco.serving.http.admission import RequestAdmission
 from dipaco.serving.http.errors import ApiError
@@ -33,8 +33,6 @@ from dipaco.serving.releases import ServedRelease
 from dipaco.serving.service import Service
 from dipaco.serving.text import TextPiece, TextWriter, WrittenToken
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-
-QUEUE_RETRY_SECONDS = 0.05  # between tries of a choice that moves while the queue is full
 
 
 class Prompt(NamedTuple):
@@ -208,7 +206,7 @@ class Answer:
         try:
             while not choice.is_over:
                 async with self._pinned_path(choice):
-                    stream = choice.stream = await self._submit_or_wait(choice)
+                    stream = choice.stream = self._submit(choice)
                     try:
                         await choice.leaves_path.wait()
                     finally:
@@ -233,16 +231,6 @@ class Answer:
             choice.left_path = None
             yield
 
-    async def _submit_or_wait(self, choice: _Choice) -> Stream:
-        """Raises `QueueFull` for a new choice; one that has moved was admitted once, and waits."""
-        while True:
-            try:
-                return self._submit(choice)
-            except QueueFull:
-                if not choice.new_ids:
-                    raise
-                await asyncio.sleep(QUEUE_RETRY_SECONDS)
-
     def _submit(self, choice: _Choice) -> Stream:
         params = self._params
         return self._service.loop.submit(
@@ -263,6 +251,7 @@ class Answer:
             ),
             # The stream refers to this answer, and so keeps the release while a row needs it.
             functools.partial(self._on_item, choice, choice.num_moves),
+            is_admitted=True,
         )
 
     def _on_item(self, choice: _Choice, num_moves: int, item: Token | Finish) -> None:
