@@ -42,6 +42,7 @@ from dipaco.control.commit import Commit
 from dipaco.control.queue import Queue
 from dipaco.control.tasks import Contribution
 from dipaco.errors import ClaimLost
+from dipaco.outer.codecs.sealed import LARGEST
 from dipaco.store.remote import Remote
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers import loop
@@ -230,7 +231,8 @@ def corrupted(run: Any, contribution: Contribution, corruption: str) -> Contribu
         before = run.ledger.facts.module(arm, module, phase - 1)
         return dataclasses.replace(contribution, base_digest=before.parameters.digest)
     message = dict(trees.flatten(load_tree(run.objects, contribution.message)))
-    name = min(message)
+    # Of a message without names (`outer/codecs/sealed.py`) the floats; else the first leaf.
+    name = next((name for name in message if name.endswith(f".{LARGEST}")), min(message))
     leaf = np.array(message[name])
     if corruption in ("NaN", "infinity"):
         leaf.reshape(-1)[0] = np.nan if corruption == "NaN" else np.inf

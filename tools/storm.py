@@ -7,9 +7,10 @@ result must be, bit for bit, that of a run in which nothing happened.
         on a PostgreSQL and an S3 store that are started here, and fail as well
     python tools/storm.py --minutes 1 --quorum 0.5 --grace-seconds 1
         modules step while a path is late; compared with `algorithm/variants.py`, see below
-    python tools/storm.py --minutes 1 --codec int8 --database postgresql --store s3
+    python tools/storm.py --minutes 1 --set outer.codec=int8 --database postgresql --store s3
         machines fetch modules as contributions, and compute the steps themselves
     python tools/storm.py --only "SIGKILL,contribution: NaN"
+    python tools/storm.py --set outer.codec=sparse2 --set outer.momentum=0
 
 First the fault-free run, by as many workers; then the same run again in the storm. Faults come in
 turn, each once and then at random (`storms/faults.py`; `--list` names those of one run). One worker
@@ -65,7 +66,7 @@ def main() -> None:
         file = write_config(
             at.folder / "config.py", experts=options.experts, phases=options.phases,
             steps=options.steps, width=options.width, quorum=options.quorum,
-            grace_seconds=options.grace_seconds, codec=options.codec, delay=options.delay,
+            grace_seconds=options.grace_seconds, settings=options.settings,
         )  # fmt: skip
         print(run_both(options, file, at))
 
@@ -116,10 +117,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=32, help="d_model")
     parser.add_argument("--quorum", type=float, default=1.0, help="outer.quorum")
     parser.add_argument("--grace-seconds", type=float, default=1.0, help="outer.grace_seconds")
-    parser.add_argument("--delay", type=int, default=0, help="outer.delay, inner steps")
     parser.add_argument(
-        "--codec", default="none",
-        help="outer.codec; with few bits, machines fetch modules of a bucket as contributions",
+        "--set", dest="settings", action="append", default=[], metavar="NAME=VALUE",
+        help="of the config, as `outer.codec=int8`; as often as there are settings",
     )  # fmt: skip
     parser.add_argument(
         "--replay", action="store_true",
@@ -214,7 +214,8 @@ def corruptions_without_a_reason(storm: Fleet) -> list[str]:
     reasons = [refusal["reason"] for refusal in json.loads(done.stdout)["refusals"]]
     unexplained = []
     for corruption in storm.corruptions:
-        found = next((reason for reason in reasons if CORRUPTIONS[corruption] in reason), None)
+        phrases = CORRUPTIONS[corruption]
+        found = next((r for r in reasons if any(phrase in r for phrase in phrases)), None)
         reasons.remove(found) if found is not None else unexplained.append(corruption)
     return unexplained
 

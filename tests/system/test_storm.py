@@ -64,12 +64,16 @@ def test_so_does_one_on_a_database_and_a_store_that_fail(storm, postgresql_serve
 
 
 def test_with_a_quorum_it_ends_as_algorithm_1_does_with_what_each_step_took(storm):
+    """Contributions of a fifth of a bit a value, of which a damaged one is refused."""
     options = "--phases 8 --steps 10 --workers 2 --faults 2 --kill-every 1 --lease-seconds 2"
-    quorum = "--task-seconds 1 --quorum 0.5 --grace-seconds 0.2 --no-named-points --only"
+    quorum = "--task-seconds 1 --quorum 0.5 --grace-seconds 0.2 --no-named-points"
+    codec = "--set outer.codec=sparse2 --set outer.momentum=0 --only"
+    faults = "SIGSTOP past the lease,contribution: NaN"
     answer, said = with_every_fault(
-        storm, *options.split(), *quorum.split(), "SIGSTOP past the lease"
+        storm, *options.split(), *quorum.split(), *codec.split(), faults
     )
     assert answer["late"], said
+    assert answer["lies_refused"] == answer["faults"]["contribution: NaN"], said
 
 
 def test_a_wall_clock_that_jumps_is_read_by_all_in_the_process_and_no_other_clock_jumps(tmp_path):

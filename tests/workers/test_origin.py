@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 
 import pytest
+import replay
 
 from dipaco.config import DENSE, MODULAR, EvaluationSettings
 from dipaco.runs.opening import create_or_open
@@ -99,6 +100,19 @@ def test_the_steps_of_the_source_count_and_the_curve_begins_where_training_began
     _, third = report_of(still, f"{new}@1")  # from a run that itself began so
     assert row_of(third, MODULAR).steps == BASE_STEPS + 4 * STEPS
     assert third.curves[MODULAR][0] == last
+
+
+def test_another_codec_than_the_sources_begins_without_a_residual(source, programs, tmp_path):
+    """Inner states are fresh, and so is what a path owes: equal to Algorithm 1 from there."""
+    folder, _ = source
+    outer = dataclasses.replace(CONFIG.outer, codec="sparse2", momentum=0.0)
+    config = dataclasses.replace(CONFIG, phases=2, outer=outer)
+    given = from_run(config, tmp_path / "run", f"{folder}@1")
+    run, _ = create_or_open(tmp_path / "run", config, given)
+    run.programs = programs
+    finish(run)
+    assert replay.differences(run) == []
+    run.ledger.close()
 
 
 ONE_MODEL = Topology(levels=(Level(name="all", parts=EVERYTHING),))

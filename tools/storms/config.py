@@ -1,5 +1,6 @@
 """What a storm trains: the toy run with more paths, and wider or longer."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 TOY = Path(__file__).parents[2] / "configs" / "toy.py"
@@ -11,7 +12,7 @@ from pathlib import Path
 from dipaco.overrides import load_config
 from dipaco.topology import Topology
 
-TOY = load_config(Path({toy!r}))
+TOY = load_config(Path({toy!r}), {settings!r})
 
 
 def run():
@@ -26,8 +27,7 @@ def run():
         ),
         phases={phases},
         inner=dataclasses.replace(TOY.inner, steps={steps}, batch_size=16),
-        outer=dataclasses.replace(TOY.outer, quorum={quorum}, grace_seconds={grace_seconds},
-                                  codec={codec!r}, delay={delay}),
+        outer=dataclasses.replace(TOY.outer, quorum={quorum}, grace_seconds={grace_seconds}),
         evaluation=dataclasses.replace(TOY.evaluation, every_phases={phases}),
         baselines=(),
     )
@@ -44,16 +44,16 @@ def write_config(
     documents: int = 100,
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
-    codec: str = "none",
-    delay: int = 0,
+    settings: Sequence[str] = (),
 ) -> Path:
-    """The config file of a run of `experts` x `experts` paths, with so many documents for each."""
+    """The config file of a run of `experts` x `experts` paths, with so many documents for each.
+    `settings` are those of the toy run to change, as `--set` has them.
+    """
     paths = experts**2
     text = TEXT.format(
         toy=str(TOY), experts=experts, phases=phases, steps=steps, width=width, paths=paths,
         documents=documents * paths, quorum=quorum, grace_seconds=grace_seconds,
-        codec=codec,
-        delay=delay,
+        settings=list(settings),
     )  # fmt: skip
     file.write_text(text)
     return file
