@@ -193,6 +193,7 @@ class RunConfig:
             "outer.isotropic": self.outer.isotropic,
             "routing.alternations": bool(self.routing.alternations),
             "inner.hold_out": self.inner.hold_out > 0,
+            "inner.least_steps_share": self.inner.least_steps_share < 1,
             "inner.absent_tokens": self.inner.absent_tokens != "plain",
         }
         for name, is_set in without_meaning.items():
@@ -309,6 +310,7 @@ class RunConfig:
             if self.outer.grace == "adaptive"
             else None,
             seed=self.seed,
+            least_steps_share=self.inner.least_steps_share,
             stops_early=self.inner.hold_out > 0,
         )
         path_phases = sum(len(modular.paths_in(phase)) for phase in range(self.phases))

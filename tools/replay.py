@@ -4,9 +4,10 @@ tasks, ledger or store. Every module at every phase must come out the same, bit 
     python tools/replay.py --run runs/quickstart
 
 What depends on timing is taken from the records: with a quorum (`outer.quorum`), the contributions
-that each outer step took; with alternations, the shards of each phase. Everything else is done
-again, so it takes as long as the training did on one worker, and needs a machine of the same kind
-and a run that keeps its modules (`retention.modules`).
+that each outer step took; with steps by speed (`inner.least_steps_share`), how many each path took;
+with alternations, the shards of each phase. Everything else is done again, so it takes as long as
+the training did on one worker, and needs a machine of the same kind and a run that keeps its
+modules (`retention.modules`).
 The last line is one JSON object.
 """
 
@@ -82,17 +83,22 @@ def replay(run: Run) -> Iterator[variants.Modules]:
     """All modules after each outer step, as Algorithm 1 has them."""
     arm, inner = run.plan.arm(MODULAR), run.config.inner
     taken = run.ledger.quorums.taken(MODULAR)
+    steps = run.ledger.phase_steps.all(MODULAR)
+
+    def steps_taken(phase: int) -> list[int]:
+        paths = range(arm.topology.num_paths)
+        return [steps.get((path, phase), arm.steps_in(phase)) for path in paths]
 
     def train_path(path: int, phase: int, parts: Any, carried: Carried | None) -> Any:
         batches = batches_for(run, arm, path, phase)
         carried = carried or Carried(None, batches.fingerprint, 0, 0)
         if carried.batches != batches.fingerprint:
             carried = carried._replace(batches=batches.fingerprint, position=0)
-        start, end = arm.steps_before(phase), arm.steps_before(phase + 1)
+        start, count = arm.steps_before(phase), steps_taken(phase)[path]
         has_had_others = carried.position < carried.taken
         since = carried.position if inner.rewarm_steps and has_had_others else None
         state = run.programs.place(parts, carried.optimizer, start)
-        rates = learning_rates(inner, arm.total_steps, start, end - start, since)
+        rates = learning_rates(inner, arm.total_steps, start, count, since)
         present_V = run.present_tokens(MODULAR, path, phase)
         for number, rate in enumerate(rates):
             batch = dict(batches.at(carried.position + number))
@@ -101,8 +107,9 @@ def replay(run: Run) -> Iterator[variants.Modules]:
             batch = run.programs.place_batch(batch)
             state, _ = run.programs.step(state, batch, rate)
         after, optimizer = jax.device_get((state.parts, state.optimizer))
-        position, count = carried.position + len(rates), carried.taken + len(rates)
-        return after, Carried(optimizer, batches.fingerprint, position, count)
+        return after, Carried(
+            optimizer, batches.fingerprint, carried.position + count, carried.taken + count
+        )
 
     def takes(module: ModuleId, step: int) -> Sequence[tuple[int, int]]:
         return [(each.phase, each.path) for each in taken.get((module, step), ())]
@@ -126,6 +133,7 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         alternate=lambda phase, _: documents(phase),
         token_counts=token_counts if run.config.outer.vocabulary_rows == "holders" else None,
         outer_rule=run.rule("outer_step"),
+        steps_taken=steps_taken if arm.has_fewer_steps else None,
     )
 
 
