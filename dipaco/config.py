@@ -12,6 +12,7 @@ import math
 from typing import Literal, get_args
 
 from dipaco.control.grace import AdaptiveGrace
+from dipaco.control.phase_steps import steps_by_speed
 from dipaco.control.plan import BASE, Arm, Plan, one_model, one_path
 from dipaco.data.config import DataConfig
 from dipaco.data.prompts import SampleSettings
@@ -195,6 +196,7 @@ class RunConfig:
             "outer.delay": self.outer.delay > 0,
             "routing.alternations": bool(self.routing.alternations),
             "inner.hold_out": self.inner.hold_out > 0,
+            "inner.least_steps_share": self.inner.least_steps_share < 1,
             "inner.absent_tokens": self.inner.absent_tokens != "plain",
         }
         for name, is_set in without_meaning.items():
@@ -206,10 +208,14 @@ class RunConfig:
 
     def _check_delay(self) -> None:
         """A path takes late modules inside a phase, by itself."""
-        if self.outer.delay >= self.inner.steps:
+        least = steps_by_speed(0.0, self.inner.steps, self.inner.least_steps_share)
+        if self.outer.delay >= least:
+            names = "`inner.steps`"
+            if least < self.inner.steps:
+                names += " times `inner.least_steps_share`"
             raise SettingsDisagree(
-                problem=f"`outer.delay` is {self.outer.delay}, and a phase has `inner.steps` "
-                f"({self.inner.steps}) steps: modules are taken within it, so delay fewer"
+                problem=f"`outer.delay` is {self.outer.delay}, and a phase has {names} ({least}) "
+                "steps: modules are taken within it, so delay fewer"
             )
         if self.outer.delay and (stacked := self.inner.stacked_paths) > 1:
             raise SettingsDisagree(
@@ -325,6 +331,7 @@ class RunConfig:
             if self.outer.grace == "adaptive"
             else None,
             seed=self.seed,
+            least_steps_share=self.inner.least_steps_share,
             stops_early=self.inner.hold_out > 0,
         )
         path_phases = sum(len(modular.paths_in(phase)) for phase in range(self.phases))

@@ -1,9 +1,9 @@
 """Algorithm 1 with everything that a run may switch on, in one process and in memory.
 
-Path sampling, codecs with error feedback, late contributions (quorum), late modules (delay),
-alternations, isotropic merging, an outer step of one's own, plain AdamW without one, early
-stopping. With everything off it gives the bits of `algorithm1.train`; runs are compared with it bit
-for bit, since the order of its sums is theirs.
+Path sampling, codecs with error feedback, late contributions (quorum), late modules (delay), steps
+by speed, alternations, isotropic merging, an outer step of one's own, plain AdamW without one,
+early stopping. With everything off it gives the bits of `algorithm1.train`; runs are compared with
+it bit for bit, since the order of its sums is theirs.
 
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
 """
@@ -72,6 +72,7 @@ def train(
     token_counts: Callable[[int], np.ndarray] | None = None,
     outer_rule: OuterRule | None = None,
     train_late: TrainLate | None = None,
+    steps_taken: Callable[[int], Sequence[int]] | None = None,
 ) -> Iterator[Modules]:
     """Yields every module after each of `phases` outer steps; see `algorithm1.train`.
 
@@ -97,6 +98,8 @@ def train(
         `ahead`, is merged with its modules at the start of the phase (`outer/delay.py`), and takes
         `rest`. Else it begins with its modules: `train_path`. Contributions are measured from the
         modules at the start of the phase either way.
+      steps_taken: phase -> inner steps that each path takes in it (`inner.least_steps_share`), by
+        which contributions weigh; `train_path` takes as many. None: all take the same.
     """
     carried: list[Any] = [None] * topology.num_paths
     momentum = {m: fresh(outer, modules[m], outer_rule) for m in topology.modules} if outer else {}
@@ -134,8 +137,11 @@ def train(
                 (path,) = through
                 stepped[module] = trained[path][module]
                 continue
+            steps = None if steps_taken is None else [steps_taken(phase)[path] for path in through]
             weights = path_weights(
-                [documents[path] for path in through], by_documents=outer.weigh_by_documents
+                [documents[path] for path in through],
+                by_documents=outer.weigh_by_documents,
+                steps=steps,
             )
             counts_PV = shares_PV = fan_in_V = None
             if token_counts is not None and through and has_rows(modules[module]):

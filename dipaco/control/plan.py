@@ -33,6 +33,7 @@ class Arm:
     grace_seconds: float = 0.0  # once they are in; at most, if the grace is adaptive
     adaptive_grace: AdaptiveGrace | None = None  # None: it is fixed
     delay: int = 0  # inner steps of a phase that a path takes before it takes its modules
+    least_steps_share: float = 1.0  # of a phase's inner steps, that a path on a slow machine takes
     stops_early: bool = False  # each path is released as it was at its best
     is_synchronous: bool = False  # all paths step together, as one task a phase; not `is_averaged`
     is_dealt: bool = False  # its paths, all alike, take batches of everything in turn
@@ -51,6 +52,15 @@ class Arm:
         most.
         """
         return self.total_steps * phase // self.phases
+
+    def steps_in(self, phase: int) -> int:
+        """Inner steps of a phase; a path on a slow machine may take fewer (`has_fewer_steps`)."""
+        return self.steps_before(phase + 1) - self.steps_before(phase)
+
+    @property
+    def has_fewer_steps(self) -> bool:
+        """Whether paths on slow machines take fewer inner steps."""
+        return self.least_steps_share < 1
 
     def routed_at(self, phase: int) -> int:
         """The phase at whose start the shards of `phase` were routed."""
@@ -102,10 +112,7 @@ class Arm:
     @property
     def path_steps(self) -> int:
         """Inner steps that all paths take together."""
-        return sum(
-            len(self.paths_in(phase)) * (self.steps_before(phase + 1) - self.steps_before(phase))
-            for phase in range(self.phases)
-        )
+        return sum(len(self.paths_in(phase)) * self.steps_in(phase) for phase in range(self.phases))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -18,7 +18,8 @@ from dipaco.control.tasks import Task
 from dipaco.errors import WorkersActive
 
 TABLES = (
-    *("modules", "contributions", "taken", "quorums", "trained", "partial_snapshots"),
+    *("modules", "contributions", "taken", "quorums", "phase_steps", "trained"),
+    "partial_snapshots",
     *("labels", "checks", "scores", "releases", "evaluations", "samples", "stages"),
 )
 

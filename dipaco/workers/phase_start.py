@@ -39,13 +39,17 @@ class PhaseStart(NamedTuple):
     residual: Mapping[str, Any] | None  # part name -> what earlier contributions lost to the codec
     losses: tuple[float, ...]  # of the steps of this phase that are taken already
     seconds: float  # that they took
+    num_steps: int  # that the path takes in this phase
+    steps_before: int  # that it took in the phases before, of any data
     merges_at: int | None = None  # the step after which it takes its modules; None: has them
 
     @property
     def steps(self) -> tuple[int, int]:
-        """The first step of the phase in the arm's schedule, and the first of the next."""
-        phase = self.claim.task.phase
-        return self.arm.steps_before(phase), self.arm.steps_before(phase + 1)
+        """The path's first step of the phase in the arm's schedule, and the one after its last.
+        Every path begins the phase at the same rate; one on a slow machine may end it early.
+        """
+        first = self.arm.steps_before(self.claim.task.phase)
+        return first, first + self.num_steps
 
     @property
     def taken(self) -> int:
@@ -55,10 +59,7 @@ class PhaseStart(NamedTuple):
     @property
     def has_had_other_data(self) -> bool:
         """Whether the path has trained on other documents than these."""
-        arm, path = self.arm, self.claim.task.path
-        took_part = (at for at in range(self.claim.task.phase) if path in arm.paths_in(at))
-        steps = sum(arm.steps_before(at + 1) - arm.steps_before(at) for at in took_part)
-        return self.position < steps
+        return self.position < self.steps_before
 
 
 def phase_start(run: Run, claim: Claim) -> PhaseStart:
@@ -66,9 +67,12 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
 
     Raises:
       SnapshotOfOtherData: the path's snapshot counts in data that the run no longer has.
+      ClaimLost: another worker holds the task, and would say how many steps it takes.
     """
     task = claim.task
     arm, path, phase = run.plan.arm(task.arm), task.path, task.phase
+    num_steps = run.ledger.phase_steps.decide(claim, arm) if arm.has_fewer_steps else None
+    steps = (num_steps or arm.steps_in(phase), _steps_before(run, arm, path, phase))
     batches = batches_for(run, arm, path, phase)
     before = _snapshot_before(run, arm, path, phase, batches)
     position = 0
@@ -90,8 +94,16 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
         residual = _carried_state(run, arm, before).residual if has_residual(run, arm) else None
         losses, seconds = saved.losses, saved.seconds
     return PhaseStart(
-        claim, arm, modules, batches, position, state, residual, losses, seconds, merges_at
+        *(claim, arm, modules, batches, position, state, residual, losses, seconds),
+        *steps,
+        merges_at,
     )
+
+
+def _steps_before(run: Run, arm: Arm, path: int, phase: int) -> int:
+    taken = run.ledger.phase_steps.all(arm.name) if arm.has_fewer_steps else {}
+    took_part = (at for at in range(phase) if path in arm.paths_in(at))
+    return sum(taken.get((path, at), arm.steps_in(at)) for at in took_part)
 
 
 def has_residual(run: Run, arm: Arm) -> bool:

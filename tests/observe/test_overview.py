@@ -144,7 +144,13 @@ def detailed():
         status_of()
         | {"stages_done": [], "stages": {}, "outside_bounds": "", "swarms": []}
         | {"locked_credentials": [], "command": "run", "bytes": {}, "stored": None}
-        | {"quorum": None, "rollbacks": [], "goodput": {"worker_seconds": 0}, "refusals": []}
+        | {
+            "quorum": None,
+            "steps_by_speed": [],
+            "rollbacks": [],
+            "goodput": {"worker_seconds": 0},
+            "refusals": [],
+        }
     )
 
 

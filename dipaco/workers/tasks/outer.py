@@ -205,8 +205,13 @@ def _weights(
     for phase in sorted({contribution.phase for contribution in contributions}):
         through = arm.paths_through(task.module, phase)
         documents = run.shards_of(run.routing_of(task.arm, phase)).documents
+        steps = None
+        if arm.has_fewer_steps:
+            steps = [*run.ledger.phase_steps.in_phase(arm, phase, through).values()]
         of_phase = path_weights(
-            [documents[path] for path in through], by_documents=settings.weigh_by_documents
+            [documents[path] for path in through],
+            by_documents=settings.weigh_by_documents,
+            steps=steps,
         )
         fan_ins[phase] = len(through)
         alphas |= {(phase, path): a for path, a in zip(through, of_phase.tolist(), strict=True)}

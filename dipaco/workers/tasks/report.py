@@ -290,6 +290,13 @@ def _notes(run: Run, rows: list[ReportRow], prepared: dict[str, Any], documents:
         notes += notes_on_rerouting(run)
     if run.plan.arm(MODULAR).has_quorum:
         notes.append(_note_on_quorum(run))
+    if run.plan.arm(MODULAR).has_fewer_steps:
+        left_out, steps = run.ledger.phase_steps.num_left_out(MODULAR), run.config.inner.steps
+        notes.append(
+            "Paths on slow machines took fewer inner steps (`inner.least_steps_share`): "
+            f"{left_out:,} of {run.plan.arm(MODULAR).path_steps:,} were left out, where a phase "
+            f"has {steps:,}. Another run of this config need not have these digests."
+        )
     notes += [
         f"Left out of the corpus: {name} ({why})." for name, why in prepared["left_out"].items()
     ]

@@ -285,7 +285,7 @@ def _finish(
         path=path,
         phase=phase,
         snapshot=snapshot,
-        step=end,
+        step=arm.steps_before(phase + 1),
         position=start.position + end - first,
         batches=start.batches.fingerprint,
         losses=(*start.losses, *losses),

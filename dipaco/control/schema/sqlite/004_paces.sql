@@ -1,5 +1,5 @@
--- How long contributions take, in arms with a quorum (`outer.quorum`), and how many inner steps paths
--- take in a phase, in arms where slow machines take fewer (`inner.least_steps`).
+-- How long contributions take, in arms with a quorum (`outer.quorum`), and how many inner steps
+-- paths take in a phase, in arms where slow machines take fewer (`inner.least_steps_share`).
 
 -- Since when a module waits for the contributions of a phase, and for how long the step waits for
 -- the rest once enough are in: decided once.
@@ -32,6 +32,7 @@ CREATE TABLE phase_steps (
   path    INTEGER NOT NULL,
   phase   INTEGER NOT NULL,
   steps   INTEGER NOT NULL,
+  out_of  INTEGER NOT NULL,  -- that a path takes whose worker is as fast as any
   share   REAL NOT NULL,  -- of the fastest worker's tokens a second
   worker  TEXT NOT NULL,  -- that trains it, the last one; '': none had begun
   PRIMARY KEY (arm, path, phase)
