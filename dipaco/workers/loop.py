@@ -148,14 +148,19 @@ class Worker:
             self._run.ledger.quorums.end_grace(self._run.plan)
         if self._phase_runner is not None:
             limit = 1
+        # Snapshots may be on the disk of a path's home alone.
+        has_bucket = self._run.objects.remote is not None
+        is_patient = has_bucket and self._run.config.retention.send_snapshots_every > 1
         lease: dict[str, Any] = {"lease_seconds": self._lease_seconds, "own": self._own}
+        lease["is_patient"] = is_patient
         # First: the tasks of silent workers are older than most that are ready.
         if self._silent_workers.is_due():
             queue.reap()
         claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims and self._failures.end_delays():
             claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
-        if not claims and "train" in self._kinds and self._late_tasks.is_due():
+        tries_late = "train" in self._kinds and not is_patient
+        if not claims and tries_late and self._late_tasks.is_due():
             backup = self._claim_backup(limit)
             claims = [] if backup is None else [backup]
         return claims

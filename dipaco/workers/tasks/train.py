@@ -35,6 +35,7 @@ from dipaco.workers.garbage_collection import superseded_partial_snapshots
 from dipaco.workers.hosts import SINGLE_HOST, Hosts
 from dipaco.workers.phase_start import PhaseStart, has_residual, phase_start
 from dipaco.workers.preemption import Preempted
+from dipaco.workers.snapshot_sending import sends_snapshot
 
 
 def train(
@@ -179,7 +180,9 @@ def train_with_runner(
         assert partial_snapshot is not None
         raise Preempted(partial_snapshot)
     seconds = start.seconds + time.monotonic() - started
-    return _finish(run, start._replace(losses=()), result.state, losses, seconds)
+    # The other backbones of the path, on other machines, go on from it as well.
+    start = start._replace(losses=())
+    return _finish(run, start, result.state, losses, seconds, is_shared=True)
 
 
 def stacks_of(run: Run, claims: Sequence[Claim]) -> list[list[Claim]]:
@@ -247,7 +250,13 @@ def _save_partial_snapshot(
 
 
 def _finish(
-    run: Run, start: PhaseStart, state: PathState, losses: list[float], seconds: float
+    run: Run,
+    start: PhaseStart,
+    state: PathState,
+    losses: list[float],
+    seconds: float,
+    *,
+    is_shared: bool = False,
 ) -> list[Fact]:
     """Saves the path's snapshot and contributions, and returns the facts about them."""
     arm, modules = start.arm, start.modules
@@ -268,7 +277,8 @@ def _finish(
             carried = {"optimizer": carried, "residual": residual}
     else:
         made = [module_as_trained(run, start.claim, module, after[module]) for module in modules]
-    snapshot = save_snapshot(run.objects, _snapshot_name(run, start), carried)
+    sends = is_shared or sends_snapshot(run, arm, path, phase)
+    snapshot = save_snapshot(run.objects, _snapshot_name(run, start), carried, is_sent=sends)
     trained = PathTrained(
         arm=arm.name,
         path=path,
