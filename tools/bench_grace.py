@@ -24,7 +24,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -48,7 +48,7 @@ from dipaco.workers.tasks import train
 
 TOY = Path(__file__).parents[1] / "configs" / "toy.py"
 NUM_WORKERS = 4
-MOST_SHARE = 0.6  # of a phase, that an adaptive grace lasts at most
+MOST_SHARE = 1.0  # of a phase, that an adaptive grace lasts at most
 LOOK_SECONDS = 0.01
 
 
@@ -254,7 +254,7 @@ class PacedRun:
 
 
 @contextlib.contextmanager
-def one_snapshot_at_a_time() -> Iterator[None]:
+def one_snapshot_at_a_time() -> Generator[None]:
     """Orbax mixes up what two threads of a process save; workers are processes elsewhere."""
     lock = threading.Lock()
 

@@ -115,6 +115,15 @@ class PhaseSteps:
         rows = self._database.rows("phase_steps", arm=arm)
         return {(path, phase): steps for path, phase, steps in rows}
 
+    def taken_before(self, arm: Arm, path: int, phase: int) -> int:
+        """Inner steps that a path has taken in the phases before one."""
+        decided: dict[int, int] = {}
+        if arm.has_fewer_steps:
+            of = {"arm": arm.name, "path": path, "phase": phase}
+            decided = dict(self._database.rows("phase_steps_before", **of))
+        took_part = (at for at in range(phase) if path in arm.paths_in(at))
+        return sum(decided.get(at, arm.steps_in(at)) for at in took_part)
+
     def newest(self, arm: str) -> list[DecidedSteps]:
         """Those of the last phase of every path."""
         return [DecidedSteps(*row) for row in self._database.rows("newest_phase_steps", arm=arm)]
