@@ -31,10 +31,10 @@ class InnerSettings:
     """How those are trained: `map` = in turn, the same bits as one by one; `vmap` = batched, faster
     on accelerators, equal within rounding."""
     least_steps_share: float = 1.0
-    """Steps by speed (arXiv 2401.09135): share of a phase's steps that a path on a slow machine takes
-    at least. It takes as large a share as its tokens a second are of the fastest machine's, and
-    counts in outer steps by the tokens it took, so digests differ between runs. 1 = all paths take
-    all steps."""
+    """Steps by speed (arXiv 2401.09135): share of a phase's steps that a path on a slow machine
+    takes at least. It takes as large a share as its tokens a second are of the fastest machine's,
+    and counts in outer steps by the tokens it took, so digests differ between runs. 1 = all paths
+    take all steps."""
     learning_rate: float = 4e-4
     """Peak learning rate of AdamW (DiPaCo section 4)."""
     warmup_steps: int = 1000
