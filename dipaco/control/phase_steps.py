@@ -6,7 +6,7 @@ workers in the phases before, as measured, with all that a phase takes beside it
 that has not trained yet takes all of them. The number is decided when the path's task is first
 begun, recorded, and never changes: a task that is done again, by any worker, takes as many.
 
-Source: arXiv 2401.09135, section 5.2 ("Dynamic Local Updates"): floor(v / v_max * tau).
+Source: arXiv 2401.09135, "Dynamic Local Updates": floor(v / v_max * tau).
 """
 
 import math
