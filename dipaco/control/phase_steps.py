@@ -6,7 +6,7 @@ workers in the phases before, as measured, with all that a phase takes beside it
 that has not trained yet takes all of them. The number is decided when the path's task is first
 begun, recorded, and never changes: a task that is done again, by any worker, takes as many.
 
-Source: arXiv 2401.09135, section 5.2 ("Dynamic Local Updates"): floor(v / v_max * tau).
+Source: arXiv 2401.09135, "Dynamic Local Updates": floor(v / v_max * tau).
 """
 
 import math
@@ -114,6 +114,15 @@ class PhaseSteps:
         """(path, phase) -> inner steps, as decided so far."""
         rows = self._database.rows("phase_steps", arm=arm)
         return {(path, phase): steps for path, phase, steps in rows}
+
+    def taken_before(self, arm: Arm, path: int, phase: int) -> int:
+        """Inner steps that a path has taken in the phases before one."""
+        decided: dict[int, int] = {}
+        if arm.has_fewer_steps:
+            of = {"arm": arm.name, "path": path, "phase": phase}
+            decided = dict(self._database.rows("phase_steps_before", **of))
+        took_part = (at for at in range(phase) if path in arm.paths_in(at))
+        return sum(decided.get(at, arm.steps_in(at)) for at in took_part)
 
     def newest(self, arm: str) -> list[DecidedSteps]:
         """Those of the last phase of every path."""

@@ -698,6 +698,9 @@ WHERE arm = :arm AND path = :path AND phase = :phase AND worker <> :worker;
 -- phase_steps: of all paths and phases
 SELECT path, phase, steps FROM phase_steps WHERE arm = :arm ORDER BY phase, path;
 
+-- phase_steps_before: those of a path before a phase
+SELECT phase, steps FROM phase_steps WHERE arm = :arm AND path = :path AND phase < :phase;
+
 -- phase_steps_in: of a phase
 SELECT path, steps FROM phase_steps WHERE arm = :arm AND phase = :phase;
 

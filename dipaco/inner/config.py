@@ -17,11 +17,6 @@ class InnerSettings:
 
     steps: int = 150
     """Optimiser steps of a path in a phase (DiPaCo's tau, section 4)."""
-    least_steps_share: float = 1.0
-    """Steps by speed (arXiv 2401.09135): share of those steps that a path on a slow machine takes
-    at least. It takes as large a share as its tokens a second are of the fastest machine's, and
-    counts in outer steps by the tokens it took, so digests differ between runs. 1 = all paths take
-    all steps."""
     batch_size: int = 512
     """Rows in one optimiser step (DiPaCo section 4)."""
     accumulation_steps: int = 1
@@ -35,6 +30,11 @@ class InnerSettings:
     stacking: Stacking = "map"
     """How those are trained: `map` = in turn, the same bits as one by one; `vmap` = batched, faster
     on accelerators, equal within rounding."""
+    least_steps_share: float = 1.0
+    """Steps by speed (arXiv 2401.09135): share of a phase's steps that a path on a slow machine
+    takes at least. It takes as large a share as its tokens a second are of the fastest machine's,
+    and counts in outer steps by the tokens it took, so digests differ between runs. 1 = all paths
+    take all steps."""
     learning_rate: float = 4e-4
     """Peak learning rate of AdamW (DiPaCo section 4)."""
     warmup_steps: int = 1000

@@ -71,8 +71,9 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
     """
     task = claim.task
     arm, path, phase = run.plan.arm(task.arm), task.path, task.phase
-    num_steps = run.ledger.phase_steps.decide(claim, arm) if arm.has_fewer_steps else None
-    steps = (num_steps or arm.steps_in(phase), _steps_before(run, arm, path, phase))
+    phase_steps = run.ledger.phase_steps
+    num_steps = phase_steps.decide(claim, arm) if arm.has_fewer_steps else arm.steps_in(phase)
+    steps = (num_steps, phase_steps.taken_before(arm, path, phase))
     batches = batches_for(run, arm, path, phase)
     before = _snapshot_before(run, arm, path, phase, batches)
     position = 0
@@ -98,12 +99,6 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
         *steps,
         merges_at,
     )
-
-
-def _steps_before(run: Run, arm: Arm, path: int, phase: int) -> int:
-    taken = run.ledger.phase_steps.all(arm.name) if arm.has_fewer_steps else {}
-    took_part = (at for at in range(phase) if path in arm.paths_in(at))
-    return sum(taken.get((path, at), arm.steps_in(at)) for at in took_part)
 
 
 def has_residual(run: Run, arm: Arm) -> bool:

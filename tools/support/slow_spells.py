@@ -45,7 +45,7 @@ class World:
         return 8
 
     def plan(self, grace_seconds: float, adaptive: AdaptiveGrace | None) -> Plan:
-        """Three halves of the phases are at least half of the contributions."""
+        """With half of its contributions a module may step."""
         topology = Topology(
             levels=(
                 Level(name="early", parts=("embed",), experts=2),
