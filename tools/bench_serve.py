@@ -3,6 +3,7 @@
     python tools/bench_serve.py
     python tools/bench_serve.py --run runs/quickstart --pairs 3
     python tools/bench_serve.py --only paths
+    python tools/bench_serve.py --only memory --rounds 5
 
 Serves a run in a process of its own and asks it over HTTP, streaming, for 64 greedy tokens after
 each of 1, 8 and 32 prompts of 16 tokens at once, all of one path; in turn, pair by pair,
@@ -209,28 +210,34 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20, help="of runs, for each concurrency (20)")
     parser.add_argument("--new-tokens", type=int, default=64, help="of each request (64)")
     parser.add_argument("--concurrent", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--only", choices=["one-path", "paths"], help="a part; none = both")
+    parser.add_argument(
+        "--only",
+        choices=["one-path", "paths", "memory"],
+        help="a part; memory: of `paths`, that with memory for some; none = all",
+    )
     parser.add_argument("--rounds", type=int, default=7, help="of each load on many paths (7)")
     options = parser.parse_args()
     result: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if options.only != "paths":
+        if options.only in (None, "one-path"):
             folder = options.run
             if folder is None:
                 folder = scratch / "run"
                 make_run(folder)
             result |= bench(folder, options, stack)
         if options.only != "one-path":
-            result |= bench_paths(scratch, options.rounds)
+            result |= bench_paths(scratch, options.rounds, only_memory=options.only == "memory")
     print(json.dumps(result))
 
 
-def bench_paths(scratch: Path, rounds: int) -> dict[str, Any]:
+def bench_paths(scratch: Path, rounds: int, *, only_memory: bool) -> dict[str, Any]:
     """What many paths cost, as entries of the last line."""
     from dipaco.overrides import load_config
 
     model = load_config(HOME / "configs" / "quickstart.py").model
+    if only_memory:
+        return {"paths_256_memory_for_64": memory_for_some(model, scratch, rounds)}
     return {
         "rows_64_on_paths": rows_on_paths(model, scratch, rounds),
         "paths_256_memory_for_64": memory_for_some(model, scratch, max(1, rounds // 2)),

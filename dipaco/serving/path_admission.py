@@ -96,6 +96,7 @@ class PathAdmission:
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
+            self._set_timer()
 
     def _give_room(self) -> None:
         """Pins paths for those that wait, as far as there is room."""
@@ -117,9 +118,15 @@ class PathAdmission:
             except Exception as error:
                 each.pin.set_exception(error)
         self._waiting = still_waiting
-        if still_waiting and self._retry is None:
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._waiting and self._retry is None:
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(RETRY_SECONDS, self._try_again)
+        elif not self._waiting and self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
 
     def _try_again(self) -> None:
         self._retry = None

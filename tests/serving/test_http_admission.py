@@ -217,6 +217,29 @@ async def _until(holds):
         await asyncio.sleep(0.005)
 
 
+def test_a_request_that_waits_hears_of_room_that_no_other_request_gave_back(slow):
+    """The loop, too, unpins paths; and what waited in vain before is forgotten."""
+
+    async def run():
+        admission = PathAdmission(slow.cache)
+        with contextlib.ExitStack() as others:
+            for digest in ("one", "two", "three"):
+                others.enter_context(slow.cache.pin(_modules_of(digest)))
+            for _ in range(2):
+                waiting = asyncio.create_task(_seconds_to_pin(admission, _modules_of("cold")))
+                await asyncio.wait_for(_until(lambda: admission._waiting), 30)
+                waiting.cancel()
+                await asyncio.wait([waiting])
+                assert not admission._waiting
+            waiting = asyncio.create_task(_seconds_to_pin(admission, _modules_of("cold")))
+            await asyncio.wait_for(_until(lambda: admission._waiting), 30)
+            others.close()
+            await asyncio.wait_for(waiting, 30)
+
+    asyncio.run(run())
+    assert slow.cache.stats().pinned == 0
+
+
 def test_a_request_cancelled_while_its_path_is_read_leaves_no_pin(tight):
     admission = RequestAdmission(tight)
     served = tight.releases.current

@@ -79,7 +79,7 @@ def test_what_dashboards_for_vllm_ask_for_counts_requests_by_model(service, prom
 def test_a_request_that_fails_is_aborted_and_no_longer_open(service, prompts, monkeypatch):
     with TestClient(make_app(service), raise_server_exceptions=False) as client:
         with monkeypatch.context() as patch:
-            patch.setattr(service.loop, "submit", lambda *_: 1 / 0)
+            patch.setattr(service.loop, "submit", lambda *_, **__: 1 / 0)
             body = {"model": "toy", "prompt": prompts[0], "n": 3}
             assert client.post("/v1/completions", json=body).status_code == 500
         found = samples(client)

@@ -168,7 +168,7 @@ def test_a_release_of_more_modules_than_its_levels_say_is_served_path_by_path():
 def test_gathered_rows_are_of_these_rows_with_these_tokens_only():
     row, other = (BatchRow(None, 0, [1, 2, 3], 9, None) for _ in range(2))
     gathered = GatheredRows()
-    gathered.keep("cache", (2, 64), [row], 1)
+    gathered.keep("cache", (2, 64), [row], [1])
     assert not gathered.is_of((2, 64), [row])
     row.tokens = [1, 2, 3, 4]
     assert gathered.is_of((2, 64), [row])

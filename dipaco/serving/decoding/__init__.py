@@ -2,10 +2,13 @@
 
     stream.py            a request, its tokens, its end
     limits.py            how much a loop holds at once
-    waiting_requests.py  the queue: paths take turns
+    waiting_requests.py  the order in which requests get rows: clients take turns, then paths
+    fairness.py          what each client may have
+    request_queue.py     requests on their way into a loop
     loop.py              requests join and leave between blocks of steps
     meter.py             counts and rates of a loop
     batch.py             the active rows of a path
+    block_plan.py        how many tokens each row makes in a block
     mixing.py            which paths share a step
     cached_texts.py      what each row of the cache holds
     cache_pool.py        the cache of all requests, and the programs in fixed shapes

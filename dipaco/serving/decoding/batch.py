@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from dipaco.model.spec import Parts
+from dipaco.serving.decoding.block_plan import BlockPlan
 from dipaco.serving.decoding.decode import DecodeBlock
 from dipaco.serving.decoding.grammar import Grammars, GrammarState, all_allowed
 from dipaco.serving.decoding.sampling import NO_ID, EarliestStop, SamplingSettings, stack_settings
@@ -50,10 +51,13 @@ class GatheredRows:
         self.cache: Any = None
         self._held: tuple[int, int, list[tuple[BatchRow, int]]] | None = None
 
-    def keep(self, cache: Any, shape: tuple[int, int], rows: Sequence[BatchRow], new: int) -> None:
-        """Keeps it, [rows and slots, padding included], until the rows have `new` tokens more."""
+    def keep(
+        self, cache: Any, shape: tuple[int, int], rows: Sequence[BatchRow], new: Sequence[int]
+    ) -> None:
+        """Keeps it, [rows and slots, padding included], until each row has so many new tokens."""
         self.cache = cache
-        self._held = *shape, [(row, len(row.tokens) + new) for row in rows]
+        lengths = [len(row.tokens) + number for row, number in zip(rows, new, strict=True)]
+        self._held = *shape, list(zip(rows, lengths, strict=True))
 
     def is_of(self, shape: tuple[int, int], rows: Sequence[BatchRow]) -> bool:
         """Whether these very rows are in it, and all their tokens: some may have been made in
@@ -88,17 +92,16 @@ class Batch:
 
 def block_inputs(
     rows: Sequence[BatchRow],
-    num_rows: int,
+    plan: BlockPlan,
     slots: int,
-    num_steps: int,
     spare: int,
     vocab_size: int,
 ) -> dict[str, Any]:
     """The arguments of `decode.decode_block` for these rows, by name, as NumPy arrays.
 
-    Padded to `num_rows` with the spare row of the pool, greedy and one token long. One step where a
-    row has a grammar, which must see each token before the next.
+    Padded to the rows of the plan with the spare row of the pool, greedy and one token long.
     """
+    num_steps, num_rows = plan.given_nB.shape
     allowed_BW = all_allowed(num_rows, vocab_size)
     for index, row in enumerate(rows):
         if row.grammar is not None:
@@ -122,7 +125,8 @@ def block_inputs(
             allowed_BW=allowed_BW,
         ),
         "uniforms_nB": uniforms_nB,
-        "num_steps": np.int32(1 if any(row.grammar for row in rows) else num_steps),
+        "num_steps": np.int32(plan.num_steps),
+        "given_nB": plan.given_nB,
         "wants_logprobs": np.array(any(row.num_logprobs is not None for row in requests)),
     }
 

@@ -21,6 +21,7 @@ from dipaco.serving.decoding.batch import (
     block_inputs,
     tokens_of,
 )
+from dipaco.serving.decoding.block_plan import plan_block
 from dipaco.serving.decoding.cached_texts import CachedTexts
 from dipaco.serving.decoding.decode import (
     DecodeBlock,
@@ -245,15 +246,17 @@ class CachePool:
     ) -> DecodeBlock:
         self._allocate_cache(parts)
         steps, vocab_size = self.limits.steps_per_block, self.config.vocab_size
-        inputs = block_inputs(rows, num_rows, slots, steps, self._spare, vocab_size)
+        plan = plan_block([row.grammar for row in rows], num_rows, steps)
+        inputs = block_inputs(rows, plan, slots, self._spare, vocab_size)
         shape = num_rows, slots
         if not gathered.is_of(shape, rows):
             self._make_room(gathered, num_rows * slots)
-            gathered.keep(gather_rows(self._cache, inputs["rows_B"], slots), shape, rows, 0)
+            own = gather_rows(self._cache, inputs["rows_B"], slots)
+            gathered.keep(own, shape, rows, [0] * len(rows))
         block, self._cache, after = decode_block(
             self.config, parts, self._cache, gathered.cache, **inputs
         )
-        gathered.keep(after, shape, rows, int(inputs["num_steps"]))
+        gathered.keep(after, shape, rows, plan.num_tokens)
         return block
 
     def _make_room(self, gathered: GatheredRows, num_slots: int) -> None:

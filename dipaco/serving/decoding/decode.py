@@ -27,6 +27,7 @@ from dipaco.serving.decoding.sampling import RowSettings, log_probabilities, sam
 
 MAX_LOGPROBS = 20  # likeliest tokens that may be asked for
 SCORE_BATCH_SIZE = 32  # tokens of a prompt
+DRAWN, RESTS = -1, -2  # instead of a token that is given
 
 
 class DecodeBlock(NamedTuple):
@@ -126,6 +127,7 @@ def decode_block(
     uniforms_nB: jax.Array,
     wants_logprobs: jax.Array,
     num_steps: jax.Array | None = None,
+    given_nB: jax.Array | None = None,
 ) -> tuple[DecodeBlock, Blocks, Blocks]:
     """Decodes n tokens in each row, or fewer.
 
@@ -144,27 +146,37 @@ def decode_block(
       settings: how each row samples.
       uniforms_nB: float32, the draws, from `sampling.uniforms`; n is the number of steps.
       wants_logprobs: bool, whether any row wants log-probabilities.
-      num_steps: int32, the tokens that are made, 1 to n; None = n.
+      num_steps: int32, the steps that are run, 1 to n; None = n.
+      given_nB: int32, the token that a row gets in a step, `DRAWN`, or `RESTS`: it has none in this
+        step and in those after it. None = all are drawn.
 
     Returns:
       The tokens (-1: not made), the pool, and `gathered` with the new tokens in it.
     """
     most_steps, slots = len(uniforms_nB), history_BS.shape[1]
     row_numbers_B = jnp.arange(len(rows_B))
+    if given_nB is None:
+        given_nB = jnp.full(uniforms_nB.shape, DRAWN, jnp.int32)
 
-    def step(carry, uniforms_B):
+    def step(carry, inputs):
+        uniforms_B, given_B = inputs
         blocks, history_BS, lengths_B = carry
         last_B1 = jnp.minimum(lengths_B - 1, slots - 1)[:, None]
         token_B1 = jnp.take_along_axis(history_BS, last_B1, axis=1)
         logits_VB, blocks = _next_logits(config, prepared, token_B1, lengths_B - 1, blocks)
         token_B = sample(logits_VB, settings, uniforms_B, history_BS, lengths_B)
+        token_B = jnp.where(given_B >= 0, given_B, token_B)
         logprobs = lax.cond(wants_logprobs, _log_probabilities, _zeros, logits_VB, token_B)
-        history_BS = history_BS.at[row_numbers_B, lengths_B].set(token_B, mode="drop")
-        return (blocks, history_BS, lengths_B + 1), DecodeBlock(token_B, *logprobs)
+        # A row that rests makes its last token's entry of the cache again.
+        is_made_B = given_B != RESTS
+        places_B = jnp.where(is_made_B, lengths_B, slots)
+        history_BS = history_BS.at[row_numbers_B, places_B].set(token_B, mode="drop")
+        made_B = jnp.where(is_made_B, token_B, -1)
+        return (blocks, history_BS, lengths_B + is_made_B), DecodeBlock(made_B, *logprobs)
 
     carry = gathered, history_BS, lengths_B
     steps = most_steps if num_steps is None else num_steps
-    (gathered, _, _), block = _first_steps(step, carry, uniforms_nB, steps)
+    (gathered, _, _), block = _first_steps(step, carry, (uniforms_nB, given_nB), steps)
 
     # Slots beyond the tokens that were made get what no row reads.
     starts_B = jnp.clip(lengths_B - 1, 0, slots - most_steps)
@@ -181,12 +193,14 @@ def decode_block(
 
 def _first_steps(step, carry, inputs_n, num_steps):
     """As `lax.scan`, but only so many steps; the outputs of the others are -1."""
-    outputs = jax.eval_shape(lambda: step(carry, inputs_n[0])[1])
-    made = jax.tree.map(lambda one: jnp.full((len(inputs_n), *one.shape), -1, one.dtype), outputs)
+    first = jax.tree.map(lambda each_n: each_n[0], inputs_n)
+    outputs = jax.eval_shape(lambda: step(carry, first)[1])
+    most = len(jax.tree.leaves(inputs_n)[0])
+    made = jax.tree.map(lambda one: jnp.full((most, *one.shape), -1, one.dtype), outputs)
 
     def next_step(state):
         index, carry, made = state
-        carry, output = step(carry, inputs_n[index])
+        carry, output = step(carry, jax.tree.map(lambda each_n: each_n[index], inputs_n))
         return index + 1, carry, jax.tree.map(lambda all, one: all.at[index].set(one), made, output)
 
     state = jnp.int32(0), carry, made

@@ -1,10 +1,11 @@
 """Structured output: which tokens may come next in a text that a JSON schema describes.
 
 The grammar is `llguidance`'s: it compiles a schema in about a millisecond and says in some tens of
-microseconds which tokens keep a text valid, on the host. So a block with such a row has one step.
-White space is left out where JSON does without.
+microseconds which tokens keep a text valid, on the host. Where that is one token only, it is known
+without asking the model. White space is left out where JSON does without.
 """
 
+import collections
 import functools
 import json
 import threading
@@ -73,10 +74,11 @@ class Grammars:
         Raises:
           GrammarFailed: as `GrammarState.add`.
         """
-        state = GrammarState(self, self._compiled(schema).deep_copy(), stop_ids)
+        matcher = self._compiled(schema).deep_copy()
         for token in made_ids:
-            state.add(token)
-        return state
+            if not matcher.is_stopped():
+                matcher.consume_token(token)
+        return GrammarState(self, matcher, stop_ids)
 
     def _compile(self, schema: str) -> "LLMatcher":
         from llguidance import LLMatcher
@@ -108,47 +110,62 @@ class GrammarState:
     """A text in its grammar, and the tokens that may come next.
 
     Attributes:
-      allowed_W: uint32 [words], as of `all_allowed`.
-      is_complete: nothing may come: the text is valid, and over.
+      forced: the next tokens: in the place of each, no other is allowed.
+      allowed_W: uint32 [words], as of `all_allowed`: what may come after those.
+      is_over: nothing may come after those.
     """
 
     def __init__(self, grammars: Grammars, matcher: "LLMatcher", stop_ids: frozenset[int]):
         self._matcher, self._stop_ids = matcher, stop_ids
+        self._all_ends = frozenset(grammars.tokenizer.eos_tokens)
         # Where the text may end, the end token may come; if it ends nothing, the text ends there.
-        self._ends = [end for end in grammars.tokenizer.eos_tokens if end not in stop_ids]
+        self._ends = self._all_ends - stop_ids
         self._allowed_1W = all_allowed(1, grammars.tokenizer.vocab_size)
         self.allowed_W = self._allowed_1W[0, : -(-grammars.vocabulary.size // WORD_BITS)]
-        self.is_complete = False
+        self.forced: collections.deque[int] = collections.deque()
+        self.is_over = False
         self._look()
 
+    @property
+    def is_complete(self) -> bool:
+        """Nothing may come: the text is valid, and over."""
+        return self.is_over and not self.forced
+
     def add(self, token: int) -> None:
-        """The text has this token more.
+        """The text has this token more, one that may come.
 
         Raises:
           GrammarFailed: the grammar has outgrown its limits.
         """
-        if not self.is_complete:
+        if self.forced:
+            expected = self.forced.popleft()
+            assert token == expected, f"{token} is not the token {expected} that is forced"
+        elif not self.is_over:
             self._matcher.consume_token(token)
             self._look()
 
     @property
     def must_stop(self) -> bool:
-        """Whether only tokens that end the text may come."""
+        """Whether only tokens that end the text may come after the forced ones."""
         allowed = np.flatnonzero(np.unpackbits(self.allowed_W.view(np.uint8), bitorder="little"))
         return self._stop_ids.issuperset(allowed.tolist())
 
     def _look(self) -> None:
         from llguidance.numpy import fill_next_token_bitmask
 
+        for token in self._matcher.compute_ff_tokens():
+            if token in self._all_ends or not self._matcher.consume_token(token):
+                break
+            self.forced.append(token)
         if not self._matcher.is_error() and not self._matcher.is_stopped():
             fill_next_token_bitmask(self._matcher, self._allowed_1W.view(np.int32))
             for end in self._ends:
                 self._allowed_1W[0, end // WORD_BITS] &= ~np.uint32(1 << end % WORD_BITS)
-            self.is_complete = not self.allowed_W.any()
+            self.is_over = not self.allowed_W.any()
         elif self._matcher.is_error():
             raise GrammarFailed(problem=self._matcher.get_error().partition("\n")[0])
         else:
-            self.is_complete = True
+            self.is_over = True
 
 
 def _grammar(schema: str) -> str:

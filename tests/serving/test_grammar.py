@@ -1,0 +1,139 @@
+"""Structured output without a server: forced tokens, and texts that do not depend on the steps."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llguidance", reason="structured output needs the `serve` extra")
+
+from llguidance.numpy import fill_next_token_bitmask
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+from dipaco.serving.decoding.block_plan import plan_block
+from dipaco.serving.decoding.decode import DRAWN, RESTS
+from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary, all_allowed
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.loop import Loop
+from dipaco.serving.decoding.sampling import SamplingSettings
+from tests.support.serving_rig import CONFIG, ids, prepared, read, request, run_until_idle
+
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string", "pattern": "^[a-d]{2,4}$"}, "on": {"const": 17}},
+        "required": ["name", "on"],
+        "additionalProperties": False,
+    }
+)
+CHARACTERS = '{}":,abcdefghijklmnopqrstuvwxyz0123456789'
+MERGES = [("n", "a"), ("na", "m"), ("nam", "e"), ('"', ":"), ("a", "b"), ("o", "n"), ("1", "7")]
+
+
+@pytest.fixture(scope="module")
+def grammars():
+    """Of a vocabulary of 48 characters and merges; token 50 ends a text."""
+    tokens = [*CHARACTERS, *("".join(pair) for pair in MERGES)]
+    tokenizer = Tokenizer(BPE(vocab={each: n for n, each in enumerate(tokens)}, merges=MERGES))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), len(tokens), None))
+    grammars.text = tokenizer.decode
+    return grammars
+
+
+def test_a_forced_token_is_the_only_one_that_the_grammar_allows(grammars):
+    rng, num_forced = np.random.default_rng(0), 0
+    for _ in range(10):
+        state, tokens = grammars.begin(SCHEMA, [], frozenset()), []
+        matcher = grammars._compiled(SCHEMA).deep_copy()
+        while not state.is_complete:
+            allowed_1W = all_allowed(1, grammars.tokenizer.vocab_size)
+            fill_next_token_bitmask(matcher, allowed_1W.view(np.int32))
+            (allowed,) = np.nonzero(np.unpackbits(allowed_1W.view(np.uint8), bitorder="little"))
+            if state.forced:
+                num_forced += 1
+                assert allowed.tolist() == [state.forced[0]]
+            else:
+                own = np.nonzero(np.unpackbits(state.allowed_W.view(np.uint8), bitorder="little"))
+                size = grammars.vocabulary.size
+                assert own[0][own[0] < size].tolist() == allowed[allowed < size].tolist()
+            token = state.forced[0] if state.forced else int(rng.choice(allowed))
+            tokens.append(token)
+            state.add(token)
+            matcher.consume_token(token)
+        found = json.loads(grammars.text(tokens))
+        assert found["on"] == 17
+    assert num_forced > 100
+
+
+def test_a_text_may_be_taken_up_within_its_forced_tokens(grammars):
+    whole = grammars.begin(SCHEMA, [], frozenset())
+    first = list(whole.forced)
+    assert len(first) > 3
+    for number in range(len(first)):
+        state = grammars.begin(SCHEMA, first[:number], frozenset())
+        assert list(state.forced) == first[number:]
+        assert np.array_equal(state.allowed_W, whole.allowed_W)
+
+
+class Stub:
+    def __init__(self, num_forced, *, is_over=False):
+        self.forced, self.is_over = range(num_forced), is_over
+
+
+def test_a_block_has_as_many_steps_as_give_the_most_tokens_for_the_time():
+    alone = plan_block([Stub(3)], 2, 8)
+    assert alone.num_steps == 4
+    assert alone.given_nB[:, 0].tolist() == [0, 1, 2, DRAWN, *[RESTS] * 4]
+    assert (alone.given_nB[:, 1] == DRAWN).all()
+    assert plan_block([Stub(2, is_over=True)], 1, 8).num_tokens == [2]
+    assert plan_block([Stub(20)], 1, 8).num_tokens == [8]
+    assert plan_block([None, None], 4, 8)[1:] == (8, [8, 8])
+    # For one long run, seven others would rest.
+    many = plan_block([Stub(6), *[Stub(0)] * 15], 16, 8)
+    assert (many.num_steps, many.num_tokens) == (1, [1] * 16)
+
+
+def make_loop(grammars, steps):
+    limits = LoopLimits(
+        rows=4, rows_per_path=4, steps_per_block=steps, smallest_slots=64, rows_per_step=(4,)
+    )
+    return Loop(
+        CONFIG, lambda *_: contextlib.nullcontext(prepared(0)), limits=limits, grammars=grammars
+    )
+
+
+def test_texts_are_the_same_in_steps_of_one_token_and_take_fewer_blocks(grammars):
+    warm = SamplingSettings(temperature=1.0)
+    schemas = (SCHEMA, None, SCHEMA, SCHEMA)
+    texts, logprobs, blocks, later = {}, {}, {}, {}
+    for steps in (1, 8):
+        loop = make_loop(grammars, steps)
+        streams = [
+            loop.submit(
+                request(max_new_tokens=40, schema=each, seed=seed, sampling=warm, num_logprobs=1)
+            )
+            for seed, each in enumerate(schemas)
+        ]
+        blocks[steps] = 0
+        while loop.run_once():
+            blocks[steps] += 1
+        made = [read(stream)[0] for stream in streams]
+        texts[steps] = [[token.id for token in tokens] for tokens in made]
+        logprobs[steps] = [token.logprob for tokens in made for token in tokens]
+        # The next turn goes on from what a row that rested has left in the cache.
+        turn = loop.submit(request((5, 9, 2, *texts[steps][2], 7), max_new_tokens=8))
+        run_until_idle(loop)
+        later[steps] = ids(turn)
+        assert loop.stats().num_prompts_reused == len(schemas)  # three have one prompt
+    assert texts[1] == texts[8]
+    assert later[1] == later[8]
+    np.testing.assert_allclose(logprobs[1], logprobs[8], atol=1e-5)
+    for seed in (0, 2, 3):
+        assert json.loads(grammars.text(texts[8][seed]))["on"] == 17
+    assert blocks[8] < blocks[1] / 1.5
