@@ -28,6 +28,7 @@ import contextlib
 import itertools
 import json
 import math
+import os
 import random
 import re
 import subprocess
@@ -158,7 +159,9 @@ def measured(fleet: Fleet, run: Run, processes: dict[str, int]) -> dict[str, flo
             pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
             values[f"{name} memory"] = pages * PAGE_BYTES
             values[f"{name} descriptors"] = len(list(Path(f"/proc/{process}/fd").iterdir()))
-    files = {file: size_of(file) for file in fleet.folder.rglob("*") if file.is_file()}
+    # Not `rglob`, which fails where a folder is deleted meanwhile.
+    found = ((Path(folder), names) for folder, _, names in os.walk(fleet.folder))
+    files = {folder / name: size_of(folder / name) for folder, names in found for name in names}
     of_ledger = {file for file in files if file.name.startswith("ledger.sqlite")}
     stored = [file for file in files if {"objects", "snapshots"} & set(file.parts)]
     values |= {
