@@ -300,7 +300,7 @@ class Beside:
             body = json.dumps({"model": "storm", "prompt": PROMPT, "max_tokens": 8}).encode()
             headers = {"Content-Type": "application/json"}
             request = urllib.request.Request(f"{base.rstrip('/')}/v1/completions", body, headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             answer.read()
 
 
