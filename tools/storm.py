@@ -1,4 +1,4 @@
-"""A storm: a real training by real processes that are killed, stopped and sent wrong data. The
+r"""A storm: a real training by real processes that are killed, stopped and sent wrong data. The
 result must be, bit for bit, that of a run in which nothing happened.
 
     python tools/storm.py --minutes 1
@@ -11,6 +11,9 @@ result must be, bit for bit, that of a run in which nothing happened.
         machines fetch modules as contributions, and compute the steps themselves
     python tools/storm.py --only "SIGKILL,contribution: NaN"
     python tools/storm.py --set outer.codec=sparse2 --set outer.momentum=0
+    python tools/storm.py --config configs/tiny_16x16.py --workers 8 --replay --faults 2 \
+        --only SIGKILL --task-seconds 20
+        256 paths with parts of their own; a worker takes 20 s for the stack that it trains at once
 
 First the fault-free run, by as many workers; then the same run again in the storm. Faults come in
 turn, each once and then at random (`storms/faults.py`; `--list` names those of one run). One worker
@@ -63,7 +66,7 @@ def main() -> None:
         scratch(options.folder, "storm-") as folder,
         places(options, folder) as at,
     ):
-        file = write_config(
+        file = options.config or write_config(
             at.folder / "config.py", experts=options.experts, phases=options.phases,
             steps=options.steps, width=options.width, quorum=options.quorum,
             grace_seconds=options.grace_seconds, settings=options.settings,
@@ -98,6 +101,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument(
         "--task-seconds", type=float, help="of a path's phase; else as fits the minutes"
+    )
+    parser.add_argument(
+        "--config", type=Path, help="trained in place of the toy run with K x K paths"
     )
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--experts", type=int, default=2, help="of each level: K x K paths")

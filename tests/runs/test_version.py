@@ -1,5 +1,6 @@
 """A run is pinned to the sources that make its bits: two commits do not mix unseen."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,12 @@ def test_the_same_sources_are_the_same_program_wherever_they_are(tmp_path):
     shutil.copytree(here, shown)
     (shown / "cli" / "status.py").write_text("# another table\n")
     assert sources_digest(shown) == sources_digest(here)
+
+
+def test_the_page_names_the_rooms_that_may_differ_while_a_run_goes_on():
+    page = (Path(dipaco.__file__).parent / "workers" / "README.md").read_text()
+    named = re.search(r"show, serve or start things do not count \(([^)]*)\)", page)
+    assert tuple(re.findall(r"\w+", named[1])) == version.ROOMS_APART
 
 
 @pytest.mark.parametrize("changed", ["inner/step.py", "control/queries.sql", "files.py"])

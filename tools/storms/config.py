@@ -28,7 +28,7 @@ def run():
         phases={phases},
         inner=dataclasses.replace(TOY.inner, steps={steps}, batch_size=16),
         outer=dataclasses.replace(TOY.outer, quorum={quorum}, grace_seconds={grace_seconds}),
-        evaluation=dataclasses.replace(TOY.evaluation, every_phases={phases}),
+        evaluation=dataclasses.replace(TOY.evaluation, every_phases={every_phases}),
         baselines=(),
     )
 '''
@@ -44,16 +44,20 @@ def write_config(
     documents: int = 100,
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
+    every_phases: int | None = None,
     settings: Sequence[str] = (),
 ) -> Path:
     """The config file of a run of `experts` x `experts` paths, with so many documents for each.
-    `settings` are those of the toy run to change, as `--set` has them.
+
+    Args:
+      every_phases: from one evaluation to the next; None = one, at the end.
+      settings: of the toy run to change, as `--set` has them.
     """
     paths = experts**2
     text = TEXT.format(
         toy=str(TOY), experts=experts, phases=phases, steps=steps, width=width, paths=paths,
         documents=documents * paths, quorum=quorum, grace_seconds=grace_seconds,
-        settings=list(settings),
+        settings=list(settings), every_phases=every_phases or phases,
     )  # fmt: skip
     file.write_text(text)
     return file
