@@ -121,8 +121,8 @@ def test_a_residual_that_decays_is_added_by_its_share_and_waits_undecayed_for_it
     sparse = codec("sparse2", sparse_places=1, residual_decay=0.5)
     sent = encode_contribution(sparse, {"w": np.float32([8, 4])}, None)
     np.testing.assert_array_equal(sent.residual["w"], [0, 4])
-    sent = encode_contribution(sparse, {"w": np.float32([1, 1])}, sent.residual)
-    np.testing.assert_array_equal(sent.residual["w"], [1, 0])  # 1 + 4 / 2 was the larger
+    sent = encode_contribution(sparse, {"w": np.float32([3, 0])}, sent.residual)
+    np.testing.assert_array_equal(sent.residual["w"], [0, 2])  # 3 was larger than 4 / 2
 
     rows = {"embed": {"table": np.float32([[8, 4], [8, 4]])}}
     both = encode_rows(sparse, rows, None, np.array([True, True])).residual

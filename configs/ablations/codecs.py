@@ -1,0 +1,82 @@
+"""What contributions in fewer bits cost in quality: float32, int8, int4, and sparse2 with 128 and
+64 of 4,096 values.
+
+    dipaco ablate configs/ablations/codecs.py --run runs/codecs --seeds 0 --jobs 2 --only \\
+        "float32 phases 40" "int8 phases 40" "int4 phases 40" "sparse2 128 phases 40" \\
+        "sparse2 64 phases 40"
+    python tools/codec_curve.py runs/codecs --ending "phases 40"
+
+Four paths, 2x2 with everything shared, averaged plainly (outer rate 1, no momentum), rows of the
+vocabulary by holders; size, text, base model and router of `reproduction.py`, phases of 50 steps. A
+row is called after its codec and its phases: 5, 10, 20 or 40, `--only` picks. Every fifth phase is
+evaluated, so a row of 40 is a curve; the second command sets each codec's against float32. In a
+short run error feedback delivers only a part of the way, which is why a row of ten is no judgement
+on `sparse2`. Other dials: `--set outer.residual_decay=0.98`, `--set inner.learning_rate=0.012`.
+
+    dipaco ablate configs/ablations/codecs.py --run runs/codecs --only "float32 tiny" "int4 tiny" \
+        "sparse2 128 tiny" "sparse2 64 tiny" "sparse2 64 decay 0.5 tiny"
+    python tools/codec_curve.py runs/codecs --ending tiny
+
+The same in tiny: 20 phases of 20 steps, paths of two layers and a vocabulary of 1,024; and under
+other decays of the residual.
+
+Cost on two cores that have nothing else to do: a base model 1 minute; a row of ten phases 4
+minutes, of forty 16. The first command 80 minutes; a tiny row one.
+"""
+
+import dataclasses
+
+from reproduction import PLAIN, inner, of, shared_grid
+
+from dipaco.config import BaseSettings, RunConfig
+from dipaco.data.config import DataConfig
+from dipaco.model.config import ModelConfig
+from dipaco.outer.config import OuterSettings
+from dipaco.topology import Level, Topology, blocks
+
+BY_HOLDERS = dataclasses.replace(PLAIN, vocabulary_rows="holders")
+CODECS = {
+    "float32": BY_HOLDERS,
+    "int8": dataclasses.replace(BY_HOLDERS, codec="int8"),
+    "int4": dataclasses.replace(BY_HOLDERS, codec="int4"),
+    "sparse2 128": dataclasses.replace(BY_HOLDERS, codec="sparse2", sparse_places=128),
+    "sparse2 64": dataclasses.replace(BY_HOLDERS, codec="sparse2", sparse_places=64),
+}
+PHASES = (5, 10, 20, 40)
+DECAYS = (0.5, 0.8, 1.0)
+TINY = Topology(
+    levels=(
+        Level(name="early", parts=("embed", *blocks(0, 0)), experts=2),
+        Level(name="late", parts=(*blocks(1, 1), "final_norm", "head"), experts=2),
+    )
+)
+
+
+def sweep() -> dict[str, RunConfig]:
+    rows = {
+        f"{name} phases {phases}": of(shared_grid(2), phases=phases, inner=inner(6e-3), outer=outer)
+        for phases in PHASES
+        for name, outer in CODECS.items()
+    }
+    by_decay = {
+        f"sparse2 64 decay {decay:g}": dataclasses.replace(
+            CODECS["sparse2 64"], residual_decay=decay
+        )
+        for decay in DECAYS
+    }
+    return rows | {f"{name} tiny": tiny(outer) for name, outer in (CODECS | by_decay).items()}
+
+
+def tiny(outer: OuterSettings) -> RunConfig:
+    """A row of a minute."""
+    return of(
+        TINY,
+        model=ModelConfig(
+            vocab_size=1024, d_model=64, num_layers=2, num_heads=4, d_ff=192, max_length=64
+        ),
+        data=DataConfig(vocab_size=1024, length=64, max_document_bytes=1024),
+        base=BaseSettings(steps=150, steps_per_phase=50),
+        phases=20,
+        inner=dataclasses.replace(inner(6e-3), steps=20, batch_size=8, warmup_steps=20),
+        outer=outer,
+    )
