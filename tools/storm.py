@@ -9,6 +9,8 @@ result must be, bit for bit, that of a run in which nothing happened.
         modules step while a path is late; compared with `algorithm/variants.py`, see below
     python tools/storm.py --minutes 1 --codec int8 --database postgresql --store s3
         machines fetch modules as contributions, and compute the steps themselves
+    python tools/storm.py --minutes 1 --send-snapshots-every 3 --database postgresql --store s3
+        two of three snapshots stay on the machine that made them
     python tools/storm.py --only "SIGKILL,contribution: NaN"
 
 First the fault-free run, by as many workers; then the same run again in the storm. Faults come in
@@ -66,6 +68,7 @@ def main() -> None:
             at.folder / "config.py", experts=options.experts, phases=options.phases,
             steps=options.steps, width=options.width, quorum=options.quorum,
             grace_seconds=options.grace_seconds, codec=options.codec,
+            send_snapshots_every=options.send_snapshots_every,
         )  # fmt: skip
         print(run_both(options, file, at))
 
@@ -120,6 +123,9 @@ def parse() -> argparse.Namespace:
         "--codec", default="none",
         help="outer.codec; with few bits, machines fetch modules of a bucket as contributions",
     )  # fmt: skip
+    parser.add_argument(
+        "--send-snapshots-every", type=int, default=1, help="retention.send_snapshots_every"
+    )
     parser.add_argument(
         "--replay", action="store_true",
         help="compare with Algorithm 1 in one process instead of a fault-free run; always so with "
@@ -213,7 +219,8 @@ def corruptions_without_a_reason(storm: Fleet) -> list[str]:
     reasons = [refusal["reason"] for refusal in json.loads(done.stdout)["refusals"]]
     unexplained = []
     for corruption in storm.corruptions:
-        found = next((reason for reason in reasons if CORRUPTIONS[corruption] in reason), None)
+        texts = CORRUPTIONS[corruption]
+        found = next((said for said in reasons if any(text in said for text in texts)), None)
         reasons.remove(found) if found is not None else unexplained.append(corruption)
     return unexplained
 

@@ -29,6 +29,7 @@ def run():
         outer=dataclasses.replace(TOY.outer, quorum={quorum}, grace_seconds={grace_seconds},
                                   codec={codec!r}),
         evaluation=dataclasses.replace(TOY.evaluation, every_phases={phases}),
+        retention=dataclasses.replace(TOY.retention, send_snapshots_every={snapshots}),
         baselines=(),
     )
 '''
@@ -45,13 +46,14 @@ def write_config(
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
     codec: str = "none",
+    send_snapshots_every: int = 1,
 ) -> Path:
     """The config file of a run of `experts` x `experts` paths, with so many documents for each."""
     paths = experts**2
     text = TEXT.format(
         toy=str(TOY), experts=experts, phases=phases, steps=steps, width=width, paths=paths,
         documents=documents * paths, quorum=quorum, grace_seconds=grace_seconds,
-        codec=codec,
+        codec=codec, snapshots=send_snapshots_every,
     )  # fmt: skip
     file.write_text(text)
     return file
