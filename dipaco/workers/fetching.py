@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from dipaco.control.errors import NotAvailable
 from dipaco.control.plan import Arm
+from dipaco.control.release import Release
 from dipaco.control.tasks import Contribution, Task
 from dipaco.outer.errors import NotFinite
 from dipaco.runs.run import Run
@@ -40,6 +41,16 @@ def bring_modules(run: Run, arm_name: str, modules: Iterable[ModuleId], phase: i
     """
     for module in modules:
         bring_module(run, arm_name, module, phase)
+
+
+def bring_release(run: Run, release: Release, path: int) -> None:
+    """The same of the modules of a path of a release, as far as they are those of its phase: a path
+    that stopped early has older ones.
+    """
+    newest = run.ledger.facts.receipts_at(release.arm, release.phase)
+    of_path = release.modules_of(path)
+    as_they_are = [module for module in of_path if newest.get(module) == of_path[module]]
+    bring_modules(run, release.arm, as_they_are, release.phase)
 
 
 def bring_module(
