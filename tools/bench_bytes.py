@@ -3,6 +3,7 @@
 
     python tools/bench_bytes.py
     python tools/bench_bytes.py --experts 4 --codecs none,int8 --width 64
+    python tools/bench_bytes.py --codecs int8 --phases 9 --send-snapshots-every 4
 
 K x K paths on as many machines, which share nothing but a bucket (in memory, here), and one more
 that does all else, outer steps above all. Everything that passes between a machine and the bucket
@@ -84,6 +85,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--codecs", default=",".join(CODECS), help="outer.codec, by commas")
     parser.add_argument("--experts", type=int, default=2, help="of each level: K x K paths")
     parser.add_argument("--phases", type=int, default=4)
+    parser.add_argument(
+        "--send-snapshots-every", type=int, default=1, help="retention.send_snapshots_every"
+    )
     parser.add_argument("--width", type=int, default=64, help="d_model")
     parser.add_argument("--folder", help="where the runs are put, and removed afterwards")
     return parser.parse_args()
@@ -98,17 +102,20 @@ def config_of(options: argparse.Namespace, name: str, fetch: str) -> RunConfig:
         toy,
         model=dataclasses.replace(toy.model, d_model=width, d_ff=3 * width // 2),
         topology=Topology(levels=tuple(levels)),
-        phases=options.phases,
+        phases=options.phases + 1,  # the last snapshot is sent in any case
         inner=dataclasses.replace(toy.inner, steps=2),
         outer=dataclasses.replace(toy.outer, codec=name, fetch=fetch),
-        evaluation=dataclasses.replace(toy.evaluation, every_phases=options.phases),
-        retention=dataclasses.replace(toy.retention, contributions=2),
+        evaluation=dataclasses.replace(toy.evaluation, every_phases=options.phases + 1),
+        retention=dataclasses.replace(
+            toy.retention, contributions=2, send_snapshots_every=options.send_snapshots_every
+        ),
         baselines=(),
     )
 
 
 def measure(config: RunConfig, programs: Programs, folder: Path) -> Row:
-    """Trains a run until its last phase, on machines of its paths and one executor."""
+    """Trains a run until before its last phase, on machines of its paths and one executor."""
+    end = config.phases - 1
     run, _ = create_or_open(folder / "run", config)
     run.programs = programs
     machines = Machines(run, folder / "machines")
@@ -116,9 +123,9 @@ def measure(config: RunConfig, programs: Programs, folder: Path) -> Row:
     paths, executor = list(machines.of_path.values()), machines.executor
     recorded = run.ledger.progress.bytes_by_kind()["modules_fetched"]
     before = {machine: counts_of(machine) for machine in (*paths, executor)}
-    machines.work_until(config.phases)
+    machines.work_until(end)
     moved = {machine: counts_of(machine) - before[machine] for machine in before}
-    values = num_parameters(config.model) * (config.phases - 1)
+    values = num_parameters(config.model) * (end - 1)
 
     def bits(of: list[Machine], direction: str, kinds: tuple[str, ...]) -> float:
         num_bytes = sum(moved[machine][direction, kind] for machine in of for kind in kinds)
@@ -128,8 +135,7 @@ def measure(config: RunConfig, programs: Programs, folder: Path) -> Row:
     facts = run.ledger.facts
     recorded = run.ledger.progress.bytes_by_kind()["modules_fetched"] - recorded
     digests = [
-        facts.module(MODULAR, module, config.phases).parameters.digest
-        for module in config.topology.modules
+        facts.module(MODULAR, module, end).parameters.digest for module in config.topology.modules
     ]
     run.ledger.close()
     return Row(

@@ -78,8 +78,8 @@ def corrupt_on_order(orders: OrderFile) -> None:
     finish_training, finish = train._finish, Commit.finish
     sent: list[str] = []  # corruptions that are not recorded yet
 
-    def finished(run: Any, begun: Any, *rest: Any) -> list[Any]:
-        facts = finish_training(run, begun, *rest)
+    def finished(run: Any, begun: Any, *rest: Any, **more: Any) -> list[Any]:
+        facts = finish_training(run, begun, *rest, **more)
         phase = begun.claim.task.phase
         possible = [each for each in CORRUPTIONS if each != "stale" or phase > 0]
         for at, fact in enumerate(facts):

@@ -9,6 +9,9 @@ result must be, bit for bit, that of a run in which nothing happened.
         modules step while a path is late; compared with `algorithm/variants.py`, see below
     python tools/storm.py --minutes 1 --set outer.codec=int8 --database postgresql --store s3
         machines fetch modules as contributions, and compute the steps themselves
+    python tools/storm.py --minutes 1 --set retention.send_snapshots_every=3 --database postgresql \
+        --store s3
+        two of three snapshots stay on the machine that made them
     python tools/storm.py --only "SIGKILL,contribution: NaN"
     python tools/storm.py --set outer.codec=sparse2 --set outer.momentum=0
     python tools/storm.py --config configs/tiny_16x16.py --workers 8 --replay --faults 2 \

@@ -59,6 +59,11 @@ class RoleVerb:
                 "which takes long behind a slow link",
             )
 
+    def kinds_of(self, options: argparse.Namespace) -> list[Kind]:
+        """The kinds of tasks that it does."""
+        leaves_steps = vars(options).get("no_outer_steps", False)
+        return [kind for kind in self._kinds if not (leaves_steps and kind == "outer")]
+
     def run(self, options: argparse.Namespace) -> int:
         from dipaco.runs.allocator import keep_freed_memory
 
@@ -78,8 +83,6 @@ class RoleVerb:
         )
         host_options.check()
         check_lease(options.lease_seconds)
-        leaves_steps = given.get("no_outer_steps", False)
-        kinds = [kind for kind in self._kinds if not (leaves_steps and kind == "outer")]
         name = name_of(options.name)
         run = open_run(options.run, options.database)  # raises before a lock file is made
         is_synchronous = any(arm.is_synchronous for arm in run.plan.arms)
@@ -101,7 +104,7 @@ class RoleVerb:
                     run,
                     name,
                     callbacks,
-                    kinds=kinds,
+                    kinds=self.kinds_of(options),
                     lease_seconds=options.lease_seconds,
                     hosts=hosts,
                 )

@@ -131,7 +131,7 @@ class PathTrained:
     losses: tuple[float, ...]  # per inner step
     tokens: int
     seconds: float
-    bytes_down: int  # modules that a path on a machine of its own fetches before the phase
+    bytes_down: int  # that a path on a machine of its own fetches for its modules before the phase
     bytes_up: int  # contributions that it sends after the phase
     machine: str  # what its bits depend on: kind and number of devices, CPUs, compiler
 

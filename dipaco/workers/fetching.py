@@ -6,11 +6,14 @@ result has the recorded digest. Otherwise, and where a message is gone, the modu
 by the next read, as it is where it does not pay.
 """
 
+import collections
 import logging
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from dipaco.control.errors import NotAvailable
 from dipaco.control.plan import Arm
+from dipaco.control.release import Release
 from dipaco.control.tasks import Contribution, Task
 from dipaco.outer.errors import NotFinite
 from dipaco.runs.run import Run
@@ -23,7 +26,8 @@ from dipaco.workers.errors import ContributionMissing, ContributionRefused, Modu
 from dipaco.workers.fetch_plan import FetchPlan, Version, cheapest
 from dipaco.workers.tasks.outer import contributions_of, stepped_module
 
-FETCHED_WHOLE = (
+FETCHES_AT_ONCE = 8
+FETCHED_WHOLE = (  # where it raises one of these
     *(ObjectMissing, ObjectDamaged, NotAvailable, NotFinite),
     *(ContributionMissing, ContributionRefused, ModuleDiffers),
 )
@@ -37,6 +41,16 @@ def bring_modules(run: Run, arm_name: str, modules: Iterable[ModuleId], phase: i
     """
     for module in modules:
         bring_module(run, arm_name, module, phase)
+
+
+def bring_release(run: Run, release: Release, path: int) -> None:
+    """The same of the modules of a path of a release, as far as they are those of its phase: a path
+    that stopped early has older ones.
+    """
+    newest = run.ledger.facts.receipts_at(release.arm, release.phase)
+    of_path = release.modules_of(path)
+    as_they_are = [module for module in of_path if newest.get(module) == of_path[module]]
+    bring_modules(run, release.arm, as_they_are, release.phase)
 
 
 def bring_module(
@@ -148,6 +162,9 @@ def _compute(run: Run, arm: Arm, module: ModuleId, step: int) -> None:
     contributions = _taken(run, arm, module, step)
     if not contributions:  # it stays as it is
         return
+    messages = [each.message for each in contributions if not run.objects.has(each.message)]
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as threads:  # small ones: round trips, not bytes
+        collections.deque(threads.map(run.objects.file, messages), maxlen=0)
     stepped = stepped_module(run, _task(arm, module, step), stored, contributions)
     is_equal = keep_tree(run.objects, recorded.parameters, stepped.after)
     if is_equal and recorded.outer_state is not None:

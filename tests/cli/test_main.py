@@ -1,5 +1,6 @@
 """The command line as a whole: help, settings, bad numbers, and output that cannot be written."""
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dipaco.cli.main import main, parser
+from dipaco.cli.roles import EXECUTOR, WORKER
 from tests.cli.conftest import as_json
 
 
@@ -50,6 +52,15 @@ def test_a_slip_is_answered_with_what_was_meant(words, says, capsys):
 def test_a_release_is_chosen_by_either_name(verb):
     for option in ("--phase", "--release"):
         assert parser().parse_args([*verb.split(), "--run", "r", option, "3"]).phase == 3
+
+
+def test_a_worker_may_leave_outer_steps_to_executors():
+    words = ["worker", "--run", "r"]
+    all_kinds, others = (
+        WORKER.kinds_of(parser().parse_args([*words, *option]))
+        for option in ([], ["--no-outer-steps"])
+    )
+    assert set(all_kinds) - set(others) == {"outer"} == set(EXECUTOR.kinds_of(argparse.Namespace()))
 
 
 def test_without_a_verb_all_are_listed(capsys):

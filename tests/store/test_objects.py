@@ -4,6 +4,7 @@ import errno
 import os
 
 import pytest
+from support.memory_bucket import MemoryBucket
 
 from dipaco.errors import DiskFull, NotWritable
 from dipaco.receipt import Receipt
@@ -194,3 +195,34 @@ def test_only_live_contributions_and_snapshots_are_kept_and_other_objects_stay(o
         [module.name, live.name, "snapshots/modular/0000/000001-2/state"]
     )
     assert not (tmp_path / dead.name).exists()
+
+
+def test_what_was_computed_here_is_kept_only_if_it_is_the_object_of_the_bucket(tmp_path):
+    content: dict[str, bytes] = {}
+    maker, here = (Objects(tmp_path / name, MemoryBucket(content)) for name in ("maker", "here"))
+    receipt = maker.write_bytes("modules", "bin", b"content")
+    assert maker.has(receipt)
+    assert not here.has(receipt)
+    assert not here.keep(receipt, lambda file: file.write_bytes(b"CONTENT"))
+    assert files(here.root) == []
+    assert here.keep(receipt, lambda file: file.write_bytes(b"content"))
+    assert here.has(receipt)
+    assert here.read_bytes(receipt) == b"content"
+    assert not here.remote.down, "nothing was fetched"
+    assert here.remote.up == {}
+
+
+def test_a_folder_that_is_not_sent_is_on_one_machine_only(tmp_path):
+    content: dict[str, bytes] = {}
+    here, other = (Objects(tmp_path / name, MemoryBucket(content)) for name in ("here", "other"))
+    name = "snapshots/modular/0000/000001-1"
+    here.write_folder(name, write_snapshot, is_sent=False)
+    assert content == {}
+    assert (here.folder(name) / "file").read_bytes() == b"state"
+    with pytest.raises(ObjectMissing):
+        other.folder(name)
+
+
+def write_snapshot(folder):
+    folder.mkdir()
+    (folder / "file").write_bytes(b"state")

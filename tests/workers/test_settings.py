@@ -41,7 +41,7 @@ def changed(*, inner=None, outer=None, routing=None, **others):
     return dataclasses.replace(
         CONFIG,
         inner=group("inner", inner),
-        outer=group("outer", outer),
+        outer=group("outer", {"fetch": "whole", **(outer or {})}),  # bytes are added up
         routing=group("routing", routing),
         **others,
     )

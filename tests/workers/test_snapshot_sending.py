@@ -3,6 +3,7 @@ that are trained again, to the same bits.
 """
 
 import dataclasses
+import itertools
 
 import pytest
 import replay
@@ -65,6 +66,23 @@ def test_a_path_whose_machine_is_lost_trains_its_phases_since_the_last_sent_one_
     assert again == ["train modular path 0 phase 0", "train modular path 0 phase 1"]
     assert replay.differences(on.executor.run) == []
     assert len(on.run.ledger.facts.trained(MODULAR, 1)) == 4
+
+
+def test_a_path_that_never_stays_on_a_machine_comes_to_the_same_bits(machines):
+    """What is trained again is sent: each machine does one task, and then it is gone."""
+    on = machines()
+    on.work_until(2)
+    machine_of, numbers = on.machine_of, itertools.count()
+
+    def elsewhere(task):
+        is_of_path = task.kind == "train" and task.arm == MODULAR and task.path == 0
+        return on.new(f"new-{next(numbers)}") if is_of_path else machine_of(task)
+
+    on.machine_of = elsewhere
+    on.work_until(PHASES)
+    again = sorted(refusal.task for refusal in on.run.ledger.redos.refusals())
+    assert again == [f"train modular path 0 phase {phase}" for phase in (0, 1, 3)]
+    assert replay.differences(on.executor.run) == []
 
 
 def test_modules_must_be_kept_as_long_as_phases_may_be_trained_again():

@@ -228,4 +228,28 @@ MUTANTS = (
         breaks="a finished run keeps its modules at every phase, to be started from",
         tests=("tests/workers/test_cleaning.py",),
     ),
+    Mutant(
+        name="computed-step-not-compared",
+        file="dipaco/store/objects.py",
+        old="            if file_digest(temporary) != receipt.digest:\n",
+        new="            if False:\n",
+        breaks="a step that a machine computes itself counts only with the recorded digest",
+        tests=(OBJECTS,),
+    ),
+    Mutant(
+        name="other-bits-computed-for-ever",
+        file="dipaco/workers/fetching.py",
+        old="            run.computes_modules = not isinstance(error, ModuleDiffers)\n",
+        new="            pass\n",
+        breaks="a machine whose steps have other bits fetches modules whole from then on",
+        tests=("tests/workers/test_fetching.py",),
+    ),
+    Mutant(
+        name="snapshot-of-a-phase-done-again-not-sent",
+        file="dipaco/workers/snapshot_sending.py",
+        old="    return is_done_again or is_sent",
+        new="    return is_sent",
+        breaks="a snapshot that another machine asked for is sent to the bucket",
+        tests=("tests/workers/test_snapshot_sending.py",),
+    ),
 )

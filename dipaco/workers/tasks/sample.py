@@ -12,6 +12,7 @@ from dipaco.data.prompts import prompt_rows
 from dipaco.evaluation.samples import continue_prompts
 from dipaco.routing.config import LIKELIHOOD
 from dipaco.runs.run import Run
+from dipaco.workers.fetching import bring_release
 from dipaco.workers.scoring import Validation, by_likelihood, scores_of_paths, validation
 
 
@@ -29,6 +30,7 @@ def sample_release(run: Run, claim: Claim) -> list[Fact]:
     token_NS = np.zeros((len(rows), settings.tokens), np.int32)
     for path in np.unique(path_N).tolist():
         (own,) = np.nonzero(path_N == path)
+        bring_release(run, release, path)
         token_NS[own] = continue_prompts(
             run.config.model,
             run.path_of(release, path),

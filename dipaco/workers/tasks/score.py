@@ -14,7 +14,7 @@ from dipaco.control.tasks import (
 )
 from dipaco.runs.run import Run
 from dipaco.store.tensors import save_tree
-from dipaco.workers.fetching import bring_modules
+from dipaco.workers.fetching import bring_release
 from dipaco.workers.scoring import (
     compares_paths,
     score_tokens_under_path,
@@ -34,11 +34,7 @@ def score_path(run: Run, claim: Claim) -> list[Fact]:
     corpus = run.tokens_of(valid.documents)
     mine = scored_documents(run, valid, task.arm, task.phase, task.path)
     documents = valid.documents[mine]
-    newest = run.ledger.facts.receipts_at(task.arm, task.phase)
-    modules = release.modules_of(task.path)
-    # A path that stopped early has older ones.
-    as_they_are = [module for module in modules if newest[module] == modules[module]]
-    bring_modules(run, task.arm, as_they_are, task.phase)
+    bring_release(run, release, task.path)
     parts = run.path_of(release, task.path)
     scores = {"documents": documents}
     if compares_paths(run, task.arm, task.phase):
