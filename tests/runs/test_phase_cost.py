@@ -60,15 +60,49 @@ def test_a_machine_for_each_path_fetches_three_quarters_of_what_it_needs():
 
 @pytest.mark.parametrize("name", ["bfloat16", "int8", "int4"])
 def test_a_codec_takes_its_bits_and_leaves_a_residual_in_the_snapshot(name):
-    plain, coded = phase_cost(TOY, ON_20), phase_cost(TOY, ON_20, codec_name=name)
+    whole = dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, fetch="whole"))
+    plain, coded = phase_cost(whole, ON_20), phase_cost(whole, ON_20, codec_name=name)
     share = codec_named(name, TOY.outer).bits_per_value / 32
     assert coded.traffic["contributions"] == pytest.approx(
         tuple(plain.traffic["contributions"].times(share))
     )
     assert coded.traffic["snapshots"].up == 1.5 * plain.traffic["snapshots"].up
     assert coded.traffic["modules"] == plain.traffic["modules"]
-    outer = dataclasses.replace(TOY.outer, codec=name)
+    outer = dataclasses.replace(whole.outer, codec=name)
     assert phase_cost(dataclasses.replace(TOY, outer=outer), ON_20) == coded
+
+
+def test_a_module_comes_as_the_contributions_since_the_machine_had_it_where_that_is_less():
+    """In 2x2 a machine has a module every other phase: two phases of two contributions, less its
+    own, each a half of the path's. Then it has the outer state too.
+    """
+    whole = dataclasses.replace(TOY.outer, fetch="whole", codec="int4")
+    plain, coded = (
+        phase_cost(dataclasses.replace(TOY, outer=outer), ON_20).traffic
+        for outer in (whole, dataclasses.replace(whole, fetch="cheapest"))
+    )
+    share = codec_named("int4", TOY.outer).bits_per_value / 32
+    saved = 0.75 * SIZE * (1 - 3 * share)
+    assert plain["modules"].down - coded["modules"].down == pytest.approx(saved)
+    assert coded["outer states"].down == 0 < plain["outer states"].down
+    assert coded["contributions"] == plain["contributions"]
+
+
+def test_an_executor_beside_the_bucket_takes_the_outer_steps_off_the_links():
+    usual = phase_cost(TOY, ON_20)
+    cost = phase_cost(TOY, dataclasses.replace(ON_20, steps_elsewhere=True))
+    assert cost.traffic["outer states"] == Traffic(0.0, 0.0)
+    assert cost.traffic["modules"] == Traffic(SIZE, 0.0)
+    assert cost.traffic["contributions"] == Traffic(0.0, SIZE)
+    assert cost.computing > usual.computing
+
+
+def test_a_delay_hides_the_outer_steps_and_the_way_of_the_modules():
+    late = dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, delay=1))
+    slow = dataclasses.replace(ON_20, megabits=0.01)
+    usual = phase_cost(TOY, slow)
+    assert phase_cost(late, slow).seconds == pytest.approx(usual.seconds - 2.0)
+    assert phase_cost(late, ON_20).transfer_seconds > 0, "snapshots and contributions stay"
 
 
 def test_without_momentum_there_is_no_outer_state():
