@@ -26,6 +26,7 @@ from dipaco.model.config import num_parameters
 from dipaco.outer.config import CODECS, FETCHES
 from dipaco.overrides import load_config
 from dipaco.runs.opening import create_or_open
+from dipaco.runs.programs import Programs
 from dipaco.topology import Topology
 
 TOY = Path(__file__).parents[1] / "configs" / "toy.py"
@@ -52,10 +53,12 @@ class Row(NamedTuple):
 def main() -> None:
     options = parse()
     rows = []
+    programs = Programs(config_of(options, "none", "whole"))  # compiled once for all
     with scratch(options.folder, "bytes-") as folder:
         for name in options.codecs.split(","):
             for fetch in FETCHES[::-1]:
-                rows.append(measure(config_of(options, name, fetch), folder / f"{name}-{fetch}"))
+                config = config_of(options, name, fetch)
+                rows.append(measure(config, programs, folder / f"{name}-{fetch}"))
     names = ["codec", "fetch", *COLUMNS, "recorded down", "executor down", "executor up"]
     print(f"| {' | '.join(names)} |\n| :-- | :-- |{' --: |' * (len(names) - 2)}")
     for row in rows:
@@ -104,9 +107,10 @@ def config_of(options: argparse.Namespace, name: str, fetch: str) -> RunConfig:
     )
 
 
-def measure(config: RunConfig, folder: Path) -> Row:
+def measure(config: RunConfig, programs: Programs, folder: Path) -> Row:
     """Trains a run until its last phase, on machines of its paths and one executor."""
     run, _ = create_or_open(folder / "run", config)
+    run.programs = programs
     machines = Machines(run, folder / "machines")
     machines.work_until(1)
     paths, executor = list(machines.of_path.values()), machines.executor

@@ -14,6 +14,7 @@ from dipaco.control.facts import Facts
 from dipaco.control.failures import Failures
 from dipaco.control.glance import Glances
 from dipaco.control.history import History
+from dipaco.control.homes import Homes
 from dipaco.control.members import Members
 from dipaco.control.meta import Meta
 from dipaco.control.opening import open_database
@@ -57,6 +58,7 @@ class Ledger:
         self.cleanings = Cleanings(self._database)
         self.members = Members(self._database)
         self.history = History(self._database)
+        self.homes = Homes(self._database)
         self.swarms = Swarms(self._database)
 
     def for_thread(self) -> "Ledger":

@@ -230,7 +230,9 @@ SELECT coalesce(max(id), 0) FROM refusals;
 SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 
 -- next_task@sqlite: the most urgent ready task of some kinds (a JSON array, matched by LIKE so that
--- the index on priority is used). A swarm's path is left to its backbones
+-- the index on priority is used). A swarm's path is left to its backbones; another to its home,
+-- unless that trains another path just now (and, if is_patient, even then). With `own` (a JSON array),
+-- no path but these
 SELECT id FROM tasks
 WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
   AND NOT EXISTS (
@@ -239,6 +241,15 @@ WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
       b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
       OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
         AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
+  AND (:own = '' OR tasks.kind <> 'train'
+    OR :own LIKE '%"' || tasks.arm || '/' || tasks.subject || '"%')
+  AND NOT EXISTS (
+    SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
+    WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
+      AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+      AND (:is_patient = 1 OR NOT EXISTS (
+        SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
+        WHERE c.worker = w.name AND t.kind = 'train')))
 ORDER BY priority, id LIMIT 1;
 
 -- take_task@sqlite: a ready task is claimed; `add_claim` follows
@@ -256,6 +267,15 @@ WITH next AS MATERIALIZED
          b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
          OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
+     AND (:own = '' OR tasks.kind <> 'train'
+       OR :own LIKE '%"' || tasks.arm || '/' || tasks.subject || '"%')
+     AND NOT EXISTS (
+       SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
+       WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
+         AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+         AND (:is_patient = 1 OR NOT EXISTS (
+           SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
+           WHERE c.worker = w.name AND t.kind = 'train')))
    ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED),
 claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)

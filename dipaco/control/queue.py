@@ -75,12 +75,22 @@ class Queue:
         *,
         limit: int,
         lease_seconds: float = LEASE_SECONDS,
+        own: Collection[tuple[str, int]] = (),
+        is_patient: bool = False,
     ) -> list[Claim]:
         """The most urgent task that is ready; if it is a training task, up to `limit` of its arm
         and phase, to be trained together. A task that went wrong is done alone.
+
+        Args:
+          own: (arm, path) that are at home with the worker (homes.py): they come before others.
+          is_patient: leaves a path to its home even while that trains another one.
         """
         holder = {"worker": worker, "lease_seconds": lease_seconds}
-        claims = self._claim("task", holder, kinds=json.dumps(list(kinds)))
+        of = {"kinds": json.dumps(list(kinds)), "is_patient": int(is_patient)}
+        owned = json.dumps([f"{arm}/{path}" for arm, path in own]) if own else ""
+        claims = self._claim("task", holder, own=owned, **of)
+        if own and not claims:
+            claims = self._claim("task", holder, own="", **of)
         if limit > 1 and claims and self._may_be_stacked(claims[0]):
             kind, arm, _, phase = claims[0].task
             of = {"kind": kind, "arm": arm, "phase": phase, "limit": limit - 1}

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dipaco.observe.progress import time_left
+from dipaco.plural import counted
 
 MOST_WORKERS = 8  # are shown; the rest are counted
 MOST_FAILURES = 3  # likewise
@@ -36,6 +37,10 @@ def overview(status: Mapping[str, Any], width: int, height: int | None = None) -
         of = status["rules"].items()
         named = (f"{kind.replace('_', ' ')} {rule['name']}" for kind, rule in of)
         top.append(f"own rules: {', '.join(named)}")
+    if unsent := status["unsent_snapshots"]:
+        most = counted(max(unsent.values()), "phase")
+        of = counted(len(unsent), "path")
+        top.append(f"snapshots of {of} are on one disk: a lost machine costs up to {most} of each")
     who = _workers(status)
     arms = {name: arm for name, arm in status["arms"].items() if arm["steps"]}
     grids = {name: _grid(arm, _at_work(status, name), width) for name, arm in arms.items()}

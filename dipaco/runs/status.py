@@ -6,6 +6,7 @@ from dipaco.config import MODULAR
 from dipaco.control.ledger import Ledger
 from dipaco.control.presence import members_of
 from dipaco.control.rollback import Rollback
+from dipaco.control.sent_snapshots import num_unsent
 from dipaco.runs.blocked import Grace, situation_of, why
 from dipaco.runs.progress import progress_of, work_left_seconds
 from dipaco.runs.run import Run
@@ -95,6 +96,7 @@ def status_of(run: Run, *, with_sizes: bool = True) -> dict[str, Any]:
         ],
         "outside_bounds": _outside_bounds(run),
         "stored": sizes_of(run) if with_sizes else None,
+        "unsent_snapshots": _unsent_snapshots(run),
         "is_cleaned": ledger.cleanings.removed() is not None,
         **_status_of_work(run),
     }
@@ -104,6 +106,21 @@ def _newest_samples(ledger: Ledger) -> list[dict[str, Any]]:
     """What the newest release of the modular arm made of the run's prompts."""
     newest = ledger.facts.newest_samples(MODULAR)
     return [] if newest is None else samples_as_json([newest])
+
+
+def _unsent_snapshots(run: Run) -> dict[str, int]:
+    """Path of the modular arm -> phases that it trains again if its machine is lost; those that
+    would lose none are left out.
+    """
+    every, arm = run.config.retention.send_snapshots_every, run.plan.arm(MODULAR)
+    if run.objects.remote is None or every == 1:
+        return {}
+    unsent = {
+        str(newest.path): num_unsent(arm, newest.path, newest.phase, every)
+        for newest in run.ledger.progress.newest_phases()
+        if newest.arm == MODULAR
+    }
+    return {path: phases for path, phases in unsent.items() if phases}
 
 
 def _outside_bounds(run: Run) -> str:

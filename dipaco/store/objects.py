@@ -124,16 +124,19 @@ class Objects:
         """Makes an object of `content`."""
         return self.write(kind, suffix, lambda file: file.write_bytes(content))
 
-    def write_folder(self, name: str, write_files: Callable[[Path], object]) -> None:
+    def write_folder(
+        self, name: str, write_files: Callable[[Path], object], *, is_sent: bool = True
+    ) -> None:
         """Makes an object of a folder, which `write_files` writes at the path that it is given. The
-        folder counts once its last file is there, the list of the others. Raises as `write`.
+        folder counts once its last file is there, the list of the others. Unless `is_sent`, only
+        this machine has it. Raises as `write`.
         """
         final = self.place_of(name)
         with self._partial() as temporary, translate_os_errors(final):
             write_files(temporary)
             files = list_folder(temporary)
             (temporary / DIGESTS).write_text(json.dumps(files))
-            if self.remote is not None:
+            if self.remote is not None and is_sent:
                 put = functools.partial(_put_file, self.remote, name, temporary)
                 _transfer_all(put, files)
                 put(receipt_of(temporary, temporary / DIGESTS))

@@ -20,6 +20,10 @@ class RetentionSettings:
     snapshots: int | None = 2
     """Phases of which every path's snapshot is kept; with 1, a damaged one is recomputed from the
     start. Once the run is finished one fewer, but at least one."""
+    send_snapshots_every: int = 1
+    """Phases of a path from one snapshot that is sent to the run's bucket to the next. Those
+    between stay on the disk of the machine that made them: if that is lost, the path trains these
+    phases again, to the same bits. A run in a folder keeps them all there."""
     contributions: int | None = 2
     """Phases of which the contributions to every module are kept, the phase that is going on
     included; with 1, a damaged one is recomputed from the start. Once the run is finished none but
@@ -32,6 +36,19 @@ class RetentionSettings:
     200 bytes of the ledger each. `dipaco dashboard` knows no times of what is older."""
 
     def __post_init__(self):
+        if self.send_snapshots_every < 1:
+            raise BadSetting(
+                name="retention.send_snapshots_every",
+                value=self.send_snapshots_every,
+                expected="1 or more",
+            )
+        if self.modules is not None and self.modules <= self.send_snapshots_every > 1:
+            raise BadSetting(
+                name="retention.modules",
+                value=self.modules,
+                expected=f"above retention.send_snapshots_every ({self.send_snapshots_every}): "
+                "phases that are trained again begin from them; or None for all",
+            )
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:

@@ -28,8 +28,10 @@ BESIDES_BYTES = 256 << 10  # what Orbax writes beside the values
 LATE_SECONDS = 300.0  # less than Orbax waits: a timeout before it is a wall clock that was set
 
 
-def save_snapshot(objects: Objects, name: str, state: Any) -> Receipt:
-    """Writes a tree (any that JAX knows) as a folder; its receipt holds the digest of the tree."""
+def save_snapshot(objects: Objects, name: str, state: Any, *, is_sent: bool = True) -> Receipt:
+    """Writes a tree (any that JAX knows) as a folder; its receipt holds the digest of the tree.
+    Unless `is_sent`, a bucket does not get it.
+    """
     _quiet()
     leaves = _named_leaves(state)
 
@@ -40,13 +42,13 @@ def save_snapshot(objects: Objects, name: str, state: Any) -> Receipt:
 
     began = time.monotonic()
     try:
-        objects.write_folder(name, write)
+        objects.write_folder(name, write, is_sent=is_sent)
     except NotWritable as error:
         # Orbax measures its timeout by the wall clock: when that is set ahead, it gives up at once.
         is_late = time.monotonic() - began > LATE_SECONDS
         if is_late or not isinstance(error.__cause__, TimeoutError):
             raise
-        objects.write_folder(name, write)
+        objects.write_folder(name, write, is_sent=is_sent)
     return Receipt(name, trees.digest(leaves), trees.num_bytes(leaves))
 
 

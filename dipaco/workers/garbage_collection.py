@@ -6,6 +6,7 @@ with. `cleaning.py` removes more, if it is asked to.
 """
 
 from dipaco.config import MODULAR
+from dipaco.control.sent_snapshots import is_sent
 from dipaco.control.tasks import SLICED, Claim
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
@@ -41,8 +42,7 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: list[str]) -> None:
             objects.delete(name)
             objects.delete_folder_if_empty(name)
     if task.kind in ("train", "pretrain"):
-        of = task.arm, task.path, task.phase, keep.num_snapshots
-        for name in run.ledger.retention.superseded_snapshots(*of):
+        for name in _superseded_snapshots(run, claim):
             objects.delete(name)
     if task.kind in SLICED and not task.arm:
         delete_slices(run)
@@ -102,6 +102,24 @@ def _given_names(run: Run) -> set[str]:
     base = run.given("base")
     receipts = [*([] if base is None else [base]), *(run.given("modules") or {}).values()]
     return {Receipt(*receipt).name for receipt in receipts}
+
+
+def _superseded_snapshots(run: Run, claim: Claim) -> list[str]:
+    """Of the path that the task trained. A snapshot that was sent stays until those of enough later
+    phases were sent too.
+    """
+    task, keep = claim.task, run.config.retention
+    of, every = (task.arm, task.path, task.phase), keep.send_snapshots_every
+    superseded, arm = run.ledger.retention.superseded_snapshots, run.plan.arm(task.arm)
+    names = superseded(*of, keep.num_snapshots)
+    if run.objects.remote is None or every == 1 or arm.name == run.plan.base.name:
+        return names
+    phase: int | None = task.phase
+    for _ in range(keep.num_snapshots if names else 0):
+        phase = None if phase is None else arm.trained_before(task.path, phase)
+    if phase is not None and is_sent(arm, task.path, phase, every):
+        names = []
+    return names + superseded(*of, keep.num_snapshots * every)
 
 
 def _superseded_modules(run: Run, claim: Claim) -> list[str]:

@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from dipaco.control.errors import DatabaseUnreachable, NotReproduced
 from dipaco.control.facts import PartialSnapshot
 from dipaco.control.glance import Glance
 from dipaco.control.queue import ALL_KINDS, LATE_FACTOR, LEASE_SECONDS
-from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind, Task
+from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind, PathTrained, Task
 from dipaco.errors import ClaimLost, DipacoError, MachineFault
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
@@ -72,6 +73,7 @@ class Worker:
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
         self._kinds = kinds_done_by(hosts, kinds)
         self._lease_seconds, self._hosts = lease_seconds, hosts
+        self._own: set[tuple[str, int]] = set()  # (arm, path) whose newest phase it has trained
         self._thread = threading.get_ident()
         self._failures = FailureCounter(run, name, callbacks)
         # Not an `Event`: a signal handler that sets one may deadlock on the lock that the
@@ -155,7 +157,11 @@ class Worker:
         has_ready |= self._end_grace()
         if self._phase_runner is not None:
             limit = 1
-        lease = {"lease_seconds": self._lease_seconds}
+        # Snapshots may be on the disk of a path's home alone.
+        has_bucket = self._run.objects.remote is not None
+        is_patient = has_bucket and self._run.config.retention.send_snapshots_every > 1
+        lease: dict[str, Any] = {"lease_seconds": self._lease_seconds, "own": self._own}
+        lease["is_patient"] = is_patient
         # First: the tasks of silent workers are older than most that are ready.
         reaped = False
         if self._silent_workers.is_due():
@@ -165,7 +171,8 @@ class Worker:
             claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims and (has_resting or reaped) and self._failures.end_delays():
             claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
-        if not claims and "train" in self._kinds and self._late_tasks.is_due():
+        tries_late = "train" in self._kinds and not is_patient
+        if not claims and tries_late and self._late_tasks.is_due():
             backup = self._claim_backup(limit)
             claims = [] if backup is None else [backup]
         return claims
@@ -246,8 +253,17 @@ class Worker:
             self._fail(claim, error)
             return
         self._failures.succeed()
+        self._settle(facts)
         self._callbacks.task_finished(claim, facts)
         collect_after(self._run, claim, partial_snapshots)
+
+    def _settle(self, facts: list[Fact]) -> None:
+        """Paths that it has trained are at home here, if machines share nothing but a bucket."""
+        run = self._run
+        for fact in facts if run.objects.remote is not None else ():
+            if isinstance(fact, PathTrained) and not run.plan.arm(fact.arm).is_synchronous:
+                run.ledger.homes.settle(fact.arm, fact.path, self._name)
+                self._own.add((fact.arm, fact.path))
 
     def _lose(self, claims: list[Claim]) -> None:
         """At least one claim is lost; gives back the others."""

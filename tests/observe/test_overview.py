@@ -27,6 +27,7 @@ def status_of(*, workers=(), paths=(), num_paths=4, finished=False, **changes):
         "workers": dict(workers),
         "failures": [],
         "unfinished": [],
+        "unsent_snapshots": {},
         "arms": {"modular": arm},
     } | changes
 
@@ -172,3 +173,9 @@ def test_details_show_texts_on_one_line_each_and_only_where_there_are_some():
     shown = list(details(status | {"samples": [text | {"arm": "modular", "phase": 2}]}))
     assert "  law, path 3: In the | begin ning [2J" in shown
     assert not any("samples of" in line for line in details(status | {"samples": []}))
+
+
+def test_it_says_what_a_lost_machine_costs_where_snapshots_are_not_sent():
+    said = "snapshots of 2 paths are on one disk: a lost machine costs up to 3 phases of each"
+    assert said in overview(status_of(unsent_snapshots={"0": 1, "2": 3}), 80)
+    assert not any("snapshots" in line for line in overview(status_of(), 80))

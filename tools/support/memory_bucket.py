@@ -13,13 +13,14 @@ from dipaco.control.tasks import OF_A_PATH, Claim, Task
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.cache import FileCache
-from dipaco.store.errors import ObjectMissing
+from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.layout import kind_of
 from dipaco.store.objects import Objects
 from dipaco.store.remote import Remote
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.execution import execute
 from dipaco.workers.garbage_collection import collect_after
+from dipaco.workers.recovery import recover
 
 CACHE_BYTES = 1 << 30
 
@@ -95,9 +96,13 @@ class Machine:
         self.run.objects = Objects(folder, self.bucket, FileCache(folder.parent, CACHE_BYTES))
 
     def do(self, claim: Claim) -> None:
-        """Executes a claimed task and records what it made."""
+        """Executes a claimed task and records what it made, or has a lost input made again."""
         run = self.run
-        facts = execute(run, claim, NullCallbacks(), lambda: False)
+        try:
+            facts = execute(run, claim, NullCallbacks(), lambda: False)
+        except (ObjectMissing, ObjectDamaged) as error:
+            recover(run, claim, error)
+            return
         run.ledger.commit.finish(run.plan, claim, facts)
         collect_after(run, claim, [])
 

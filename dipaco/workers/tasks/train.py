@@ -37,6 +37,7 @@ from dipaco.workers.hosts import SINGLE_HOST, Hosts
 from dipaco.workers.late_modules import have_come, merged
 from dipaco.workers.phase_start import Carried, PhaseStart, has_residual, phase_start
 from dipaco.workers.preemption import Preempted
+from dipaco.workers.snapshot_sending import sends_snapshot
 
 
 def train(
@@ -205,7 +206,9 @@ def train_with_runner(
         assert partial_snapshot is not None
         raise Preempted(partial_snapshot)
     seconds = start.seconds + time.monotonic() - started
-    return _finish(run, start._replace(losses=()), result.state, losses, seconds)
+    # The other backbones of the path, on other machines, go on from it as well.
+    start = start._replace(losses=())
+    return _finish(run, start, result.state, losses, seconds, is_shared=True)
 
 
 def _rates(run: Run, start: PhaseStart, count: int) -> np.ndarray:
@@ -258,7 +261,13 @@ def _save_partial_snapshot(
 
 
 def _finish(
-    run: Run, start: PhaseStart, state: PathState, losses: list[float], seconds: float
+    run: Run,
+    start: PhaseStart,
+    state: PathState,
+    losses: list[float],
+    seconds: float,
+    *,
+    is_shared: bool = False,
 ) -> list[Fact]:
     """Saves the path's snapshot and contributions, and returns the facts about them."""
     arm, modules = start.arm, start.modules
@@ -279,7 +288,9 @@ def _finish(
             carried = carried._replace(residual=residual)
     else:
         made = [module_as_trained(run, start.claim, module, after[module]) for module in modules]
-    snapshot = save_snapshot(run.objects, _snapshot_name(run, start), carried.as_saved)
+    sends = is_shared or sends_snapshot(run, arm, path, phase)
+    name = _snapshot_name(run, start)
+    snapshot = save_snapshot(run.objects, name, carried.as_saved, is_sent=sends)
     trained = PathTrained(
         arm=arm.name,
         path=path,

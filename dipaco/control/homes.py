@@ -1,0 +1,33 @@
+"""Homes of paths: the worker whose machine has a path's modules, contributions and snapshot.
+
+Machines that share nothing but a bucket fetch all that if a path goes on elsewhere. So a path's
+next phase is left to the worker that trained its last one, while that is there and trains nothing
+else; another takes it where the home is busy with another path, silent or gone (`next_task`,
+`claim_task`). A worker takes the paths that are at home with it first. A lost row costs bytes, and
+no more.
+"""
+
+from dipaco.control.database import Database
+from dipaco.control.retry import retried
+
+
+class Homes:
+    """Of the paths of one run; there are none unless workers settle them."""
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    @retried
+    def settle(self, arm: str, path: int, worker: str) -> None:
+        """A worker has trained the newest phase of a path."""
+        with self._database.transaction(is_durable=False):
+            self._database.change("change_meta", key=_key(arm, path), value=worker)
+
+    def home_of(self, arm: str, path: int) -> str | None:
+        """The worker that trained the newest phase of a path; None: it was not settled."""
+        row = self._database.one("get_meta", key=_key(arm, path))
+        return None if row is None else row[0]
+
+
+def _key(arm: str, path: int) -> str:
+    return f"home {arm}/{path}"
