@@ -2,15 +2,15 @@
 
 From the config alone, before anything has run. It follows what workers do, one thing after another:
 
-    modules and snapshot down -> inner steps -> contributions and snapshot up      (`train`)
-    contributions, module and its outer state down -> both up                      (`outer`)
+    modules down -> inner steps -> contributions and snapshot up      (`train`)
+    contributions, outer state down -> module and outer state up      (`outer`)
 
-Any machine may do any task, so what a task needs lies on its machine already with the chance that
-the same machine made it: 1 in the number of machines. A module that has stepped comes whole, or as
-the contributions since the machine last had it, where these are fewer bytes (`outer.fetch`). The
-machines work side by side; a phase ends when the last module has stepped, which may take as long as
-`outer.delay` steps without holding up a path. Computing of outer steps, evaluation and questions to
-the database are left out. `tools/bench_links.py` compares with what shaped links carry.
+A path stays with its machine, which has its snapshot and its modules as they were; any machine may
+step a module. A module that has stepped comes whole, or as the contributions of the other paths,
+where these are fewer bytes (`outer.fetch`). The machines work side by side; a phase ends when the
+last module has stepped, which may take as long as `outer.delay` steps without holding up a path.
+Computing of outer steps, evaluation and questions to the database are left out.
+`tools/bench_links.py` compares with what shaped links carry.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ from dipaco.topology import ModuleId
 VALUE_BYTES = 4  # of a parameter, whatever it computes in; of AdamW's and the outer states' too
 ADAMW_VALUES = 2  # for each parameter
 WORTH = 0.9  # of a whole module; contributions that are more bytes than that are not fetched
+SNAPSHOT_SHARE = 0.8  # of AdamW's state and a residual: Orbax compresses them
 KINDS = ("modules", "contributions", "snapshots", "outer states")
 
 
@@ -232,9 +233,9 @@ def _training(
 ) -> Callable[[float], dict[str, Traffic]]:
     """Paths that a machine trains in a phase -> kind -> its traffic for that."""
     codec, size = codec_for(config, codec_name), num_parameters(config.model)
-    sizes = module_parameters(config)
-    elsewhere = 1 - 1 / machines
-    snapshot = VALUE_BYTES * size * (ADAMW_VALUES + codec.is_lossy)
+    sizes, every = module_parameters(config), config.retention.send_snapshots_every
+    snapshot = SNAPSHOT_SHARE * VALUE_BYTES * size * (ADAMW_VALUES + codec.is_lossy) / every
+    elsewhere = 1 if steps_elsewhere else 1 - 1 / machines  # the chance that another stepped it
 
     def traffic(paths_here: float) -> dict[str, Traffic]:
         modules = sum(
@@ -244,9 +245,9 @@ def _training(
         )
         contributions = paths_here * size * codec.bits_per_value / 8
         return {
-            "modules": Traffic((1 if steps_elsewhere else elsewhere) * modules, 0.0),
+            "modules": Traffic(elsewhere * modules, 0.0),
             "contributions": Traffic(0.0, contributions),
-            "snapshots": Traffic(elsewhere * paths_here * snapshot, paths_here * snapshot),
+            "snapshots": Traffic(0.0, paths_here * snapshot),
             "outer states": NOTHING,
         }
 
@@ -267,14 +268,14 @@ def _stepping(
         state = VALUE_BYTES * size if config.outer.momentum else 0
         whole = VALUE_BYTES * size
         comes_whole = _fetched_bytes(config, module, size, codec, paths_here) == whole
-        lacking = elsewhere * (1 - _is_here(config, module, paths_here))
+        is_here = _is_here(config, module, paths_here)
+        has_state = 0.0 if comes_whole else is_here  # of a machine that computes its steps
         costs.append(
             {
-                "modules": Traffic(whole * lacking, whole),
+                "modules": Traffic(elsewhere * (1 - is_here) * whole, whole),
                 "contributions": Traffic(elsewhere * sent, 0.0),
                 "snapshots": NOTHING,
-                # A machine that computes steps has it.
-                "outer states": Traffic(elsewhere * state if comes_whole else 0.0, state),
+                "outer states": Traffic(elsewhere * (1 - has_state) * state, state),
             }
         )
     return costs
@@ -283,14 +284,12 @@ def _stepping(
 def _fetched_bytes(
     config: RunConfig, module: ModuleId, size: int, codec: Codec, paths_here: float
 ) -> float:
-    """Of a module after its step: whole or, from a machine that had it not long ago, the messages
-    of all steps since, but for its own.
-    """
+    """Of a module after its step: whole, or the messages of the paths of other machines."""
     fan_in, whole = _fan_in(config, module), VALUE_BYTES * size
-    phases = 1 / max(_is_here(config, module, paths_here), 1e-9)
-    if config.outer.fetch == "whole" or phases > config.retention.num_contributions:
+    if config.outer.fetch == "whole":
         return whole
-    messages = max(0.0, phases * fan_in - 1) * size * codec.bits_per_value / 8
+    own = max(1.0, paths_here * fan_in / len(config.plan.arm(MODULAR).paths_in(0)))
+    messages = max(0.0, fan_in - own) * size * codec.bits_per_value / 8
     return messages if messages < WORTH * whole else whole
 
 
