@@ -55,6 +55,7 @@ from dipaco.store.address import Address
 HOSTS = ("ana", "bo", "cy", "di")
 LOCK_STEP = "lock-step"
 OF_HOSTS = ("train", "outer")
+OF_SLOW_HOSTS = ("train",)  # as `dipaco worker --no-outer-steps` does it
 LOOK_SECONDS = 0.1
 CHUNK = 1 << 16
 
@@ -100,6 +101,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--exchanges", type=int, default=3, help="of lock-step, measured (3)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], dest="overrides")
+    parser.add_argument(
+        "--no-outer-steps", action="store_true", help="of the hosts: the servers' host takes them"
+    )
     parser.add_argument("--plot", type=Path, help="perplexity against hours")
     parser.add_argument("--folder", help="where runs are put, and removed afterwards")
     options = parser.parse_args(words)
@@ -150,12 +154,13 @@ def measure(options: argparse.Namespace, at: Site, way: str) -> dict[str, Any]:
     config = config_of(options, way)
     name = way.replace(",", "_")
     run, words = begin(at, name, config)
-    others = [kind for kind in PRIORITY if kind not in OF_HOSTS]
+    of_hosts = OF_SLOW_HOSTS if options.no_outer_steps else OF_HOSTS
+    others = [kind for kind in PRIORITY if kind not in of_hosts]
     taken = [at.folder / host / f"{name}.steps" for host in HOSTS]
     processes = [at.start(SERVERS, [*words, "--name", SERVERS], {"kinds": others}, log=name)]
     for host, file in zip(HOSTS, taken, strict=True):
         orders = {
-            "kinds": OF_HOSTS,
+            "kinds": of_hosts,
             "step_seconds": options.step_seconds,
             "steps_taken": str(file),
         }
@@ -205,6 +210,7 @@ def circumstances(options: argparse.Namespace) -> Circumstances:
         megabits=options.mbit,
         step_seconds=options.step_seconds,
         store_megabits=options.store_mbit,
+        steps_elsewhere=options.no_outer_steps,
     )
 
 

@@ -7,8 +7,8 @@ hours, and the share of the time in computing; and what other codecs or longer p
 
 A few inner steps are taken on this machine to time one, unless `--step-seconds` says it or a step
 is too large to be tried; the time is remembered. Bytes are those of a run in a bucket, any of whose
-machines takes any task; one thing is done after another, nothing overlaps. Beside it, lock-step: as
-many machines that average gradients at every step.
+machines takes any task; one thing is done after another, but for `outer.delay`. Beside it,
+lock-step: as many machines that average gradients at every step.
 """
 
 import argparse
@@ -51,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step-seconds", type=float, metavar="S", help="that an inner step of a path takes"
     )
+    parser.add_argument(
+        "--no-outer-steps",
+        action="store_true",
+        help="of these machines: an executor beside the bucket steps the modules",
+    )
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     add_set(parser)
 
@@ -74,6 +79,7 @@ def run(options: argparse.Namespace) -> int:
         megabits=options.mbit,
         store_megabits=options.store_mbit,
         step_seconds=step,
+        steps_elsewhere=options.no_outer_steps,
     )
     found["step_seconds_are"] = source
     print(json.dumps(found) if options.json else "\n".join(_lines(found)))

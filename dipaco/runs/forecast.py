@@ -33,6 +33,7 @@ def forecast(
     megabits: float | None = None,
     store_megabits: float | None = None,
     step_seconds: float | None = None,
+    steps_elsewhere: bool = False,
 ) -> dict[str, Any]:
     """A JSON object.
 
@@ -42,6 +43,7 @@ def forecast(
       megabits: a second, of every machine's link; None = the first of `report.link_megabits`.
       store_megabits: of the link of bucket and database; None = never the bottleneck.
       step_seconds: of an inner step; None = not known, and so are hours and shares.
+      steps_elsewhere: modules are stepped by executors beside the bucket.
     """
     paths = len(config.plan.arm(MODULAR).paths_in(0))
     workers = paths if workers is None else workers
@@ -51,6 +53,7 @@ def forecast(
         megabits=config.report.link_megabits[0] if megabits is None else megabits,
         step_seconds=step_seconds or 0.0,
         store_megabits=store_megabits,
+        steps_elsewhere=steps_elsewhere,
     )
     return {
         "name": config.name,

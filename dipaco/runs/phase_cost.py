@@ -2,16 +2,19 @@
 
 From the config alone, before anything has run. It follows what workers do, one thing after another:
 
-    modules and snapshot down -> inner steps -> contributions and snapshot up      (`train`)
-    contributions, module and its outer state down -> both up                      (`outer`)
+    modules down -> inner steps -> contributions and snapshot up      (`train`)
+    contributions, outer state down -> module and outer state up      (`outer`)
 
-Any machine may do any task, so what a task needs lies on its machine already with the chance that
-the same machine made it: 1 in the number of machines. The machines work side by side; a phase ends
-when the last module has stepped. Computing of outer steps, evaluation and questions to the database
-are left out. `tools/bench_links.py` compares with what shaped links carry.
+A path stays with its machine, which has its snapshot and its modules as they were; any machine may
+step a module. A module that has stepped comes whole, or as the contributions of the other paths,
+where these are fewer bytes (`outer.fetch`). The machines work side by side; a phase ends when the
+last module has stepped, which may take as long as `outer.delay` steps without holding up a path.
+Computing of outer steps, evaluation and questions to the database are left out.
+`tools/bench_links.py` compares with what shaped links carry.
 """
 
 import dataclasses
+import heapq
 import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -25,6 +28,8 @@ from dipaco.topology import ModuleId
 
 VALUE_BYTES = 4  # of a parameter, whatever it computes in; of AdamW's and the outer states' too
 ADAMW_VALUES = 2  # for each parameter
+WORTH = 0.9  # of a whole module; contributions that are more bytes than that are not fetched
+SNAPSHOT_SHARE = 0.8  # of AdamW's state and a residual: Orbax compresses them
 KINDS = ("modules", "contributions", "snapshots", "outer states")
 
 
@@ -56,12 +61,14 @@ class Circumstances:
       megabits: a second, of each machine's link; nothing goes down while something goes up.
       step_seconds: of an inner step of one path.
       store_megabits: of the link of bucket and database, each way; None = they keep up with all.
+      steps_elsewhere: modules are stepped by executors beside the bucket.
     """
 
     workers: int
     megabits: float
     step_seconds: float
     store_megabits: float | None = None
+    steps_elsewhere: bool = False
 
     def transfer_seconds(self, of_machine: Traffic, of_all: Traffic) -> float:
         """Of what all machines transfer at the same time, this one so much."""
@@ -131,24 +138,34 @@ def phase_cost(
     paths = len(config.plan.arm(MODULAR).paths_in(0))
     machines = machines_at_work(config, given.workers)
     most = most_paths(config, given.workers)
-    of_task = _training(config, machines, codec_name)
-    of_modules = _stepping(config, machines, codec_name)
+    of_task = _training(config, machines, codec_name, steps_elsewhere=given.steps_elsewhere)
+    of_modules = [] if given.steps_elsewhere else _stepping(config, machines, codec_name)
 
     def of_machine(paths_here: float) -> Traffic:
         return total(of_task(paths_here).values())
 
     computing_seconds = most * steps * given.step_seconds
     # Modules go to machines as these become free: the costliest first comes close.
-    loads = [NOTHING] * machines
+    loads = [(0.0, machine, NOTHING) for machine in range(machines)]
     for traffic in sorted((total(each.values()) for each in of_modules), key=sum, reverse=True):
-        least = min(range(machines), key=lambda machine: sum(loads[machine]))
-        loads[least] = total((loads[least], traffic))
+        _, machine, load = loads[0]
+        load = total((load, traffic))
+        heapq.heapreplace(loads, (sum(load), machine, load))
+    _, _, most_stepping = max(loads)
+    all_stepping = total(load for _, _, load in loads)
+    trained = of_task(paths / machines)
+    stepping_seconds = given.transfer_seconds(most_stepping, all_stepping)
+    fetching_seconds = given.transfer_seconds(
+        of_task(most)["modules"], trained["modules"].times(machines)
+    )
+    # A path takes these steps while its modules step and travel.
+    late_seconds = min(config.outer.delay * given.step_seconds, stepping_seconds + fetching_seconds)
     seconds = (
         computing_seconds
         + given.transfer_seconds(of_machine(most), of_machine(paths / machines).times(machines))
-        + given.transfer_seconds(max(loads, key=sum), total(loads))
+        + stepping_seconds
+        - late_seconds
     )
-    trained = of_task(paths / machines)
     stepped = {kind: total(each[kind] for each in of_modules).times(1 / machines) for kind in KINDS}
     return PhaseCost(
         traffic={kind: total((trained[kind], stepped[kind])) for kind in KINDS},
@@ -212,24 +229,25 @@ def codec_for(config: RunConfig, name: CodecName | None = None) -> Codec:
 
 
 def _training(
-    config: RunConfig, machines: int, codec_name: CodecName | None
+    config: RunConfig, machines: int, codec_name: CodecName | None, *, steps_elsewhere: bool
 ) -> Callable[[float], dict[str, Traffic]]:
     """Paths that a machine trains in a phase -> kind -> its traffic for that."""
-    codec = codec_for(config, codec_name)
-    size, sizes = num_parameters(config.model), module_parameters(config)
-    elsewhere = 1 - 1 / machines
-    snapshot = VALUE_BYTES * size * (ADAMW_VALUES + codec.is_lossy)
+    codec, size = codec_for(config, codec_name), num_parameters(config.model)
+    sizes, every = module_parameters(config), config.retention.send_snapshots_every
+    snapshot = SNAPSHOT_SHARE * VALUE_BYTES * size * (ADAMW_VALUES + codec.is_lossy) / every
+    elsewhere = 1 if steps_elsewhere else 1 - 1 / machines  # the chance that another stepped it
 
     def traffic(paths_here: float) -> dict[str, Traffic]:
         modules = sum(
-            VALUE_BYTES * sizes[str(module)] * _is_here(config, module, paths_here)
+            _is_here(config, module, paths_here)
+            * _fetched_bytes(config, module, sizes[str(module)], codec, paths_here)
             for module in config.topology.modules
         )
         contributions = paths_here * size * codec.bits_per_value / 8
         return {
             "modules": Traffic(elsewhere * modules, 0.0),
             "contributions": Traffic(0.0, contributions),
-            "snapshots": Traffic(elsewhere * paths_here * snapshot, paths_here * snapshot),
+            "snapshots": Traffic(0.0, paths_here * snapshot),
             "outer states": NOTHING,
         }
 
@@ -242,23 +260,44 @@ def _stepping(
     """For each module, the traffic of the machine that steps it, by kind."""
     codec = codec_for(config, codec_name)
     arm, sizes = config.plan.arm(MODULAR), module_parameters(config)
-    share = len(arm.paths_in(0)) / arm.topology.num_paths
     elsewhere, paths_here = 1 - 1 / machines, len(arm.paths_in(0)) / machines
     costs = []
     for module in arm.topology.modules:
-        size, fan_in = sizes[str(module)], share * len(arm.topology.paths_through(module))
-        sent = fan_in * size * codec.bits_per_value / 8
+        size = sizes[str(module)]
+        sent = _fan_in(config, module) * size * codec.bits_per_value / 8
         state = VALUE_BYTES * size if config.outer.momentum else 0
-        lacking = elsewhere * (1 - _is_here(config, module, paths_here))
+        whole = VALUE_BYTES * size
+        comes_whole = _fetched_bytes(config, module, size, codec, paths_here) == whole
+        is_here = _is_here(config, module, paths_here)
+        has_state = 0.0 if comes_whole else is_here  # of a machine that computes its steps
         costs.append(
             {
-                "modules": Traffic(VALUE_BYTES * size * lacking, VALUE_BYTES * size),
+                "modules": Traffic(elsewhere * (1 - is_here) * whole, whole),
                 "contributions": Traffic(elsewhere * sent, 0.0),
                 "snapshots": NOTHING,
-                "outer states": Traffic(elsewhere * state, state),
+                "outer states": Traffic(elsewhere * (1 - has_state) * state, state),
             }
         )
     return costs
+
+
+def _fetched_bytes(
+    config: RunConfig, module: ModuleId, size: int, codec: Codec, paths_here: float
+) -> float:
+    """Of a module after its step: whole, or the messages of the paths of other machines."""
+    fan_in, whole = _fan_in(config, module), VALUE_BYTES * size
+    if config.outer.fetch == "whole":
+        return whole
+    own = max(1.0, paths_here * fan_in / len(config.plan.arm(MODULAR).paths_in(0)))
+    messages = max(0.0, fan_in - own) * size * codec.bits_per_value / 8
+    return messages if messages < WORTH * whole else whole
+
+
+def _fan_in(config: RunConfig, module: ModuleId) -> float:
+    """Paths through a module that take part in a phase, in the mean."""
+    arm = config.plan.arm(MODULAR)
+    share = len(arm.paths_in(0)) / arm.topology.num_paths
+    return share * len(arm.topology.paths_through(module))
 
 
 def _is_here(config: RunConfig, module: ModuleId, paths_here: float) -> float:

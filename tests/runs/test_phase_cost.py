@@ -24,6 +24,7 @@ from dipaco.shipped import shipped_files
 
 TOY = load_config("toy")
 SIZE = 4 * num_parameters(TOY.model)  # bytes of a path
+SNAPSHOT = 0.8 * 2 * SIZE
 ON_20 = Circumstances(workers=4, megabits=20.0, step_seconds=2.0)
 
 
@@ -41,34 +42,73 @@ def test_one_machine_only_sends_to_the_bucket_and_fetches_nothing():
     assert alone().traffic == {
         "modules": Traffic(0.0, modules),
         "contributions": Traffic(0.0, 4 * SIZE),
-        "snapshots": Traffic(0.0, 4 * 2 * SIZE),
+        "snapshots": Traffic(0.0, 4 * SNAPSHOT),
         "outer states": Traffic(0.0, modules),
     }
 
 
-def test_a_machine_for_each_path_fetches_three_quarters_of_what_it_needs():
-    """It made the fourth itself. Each steps one module, whose paths send half of two paths' bytes;
-    with the chance of a half it trains a path through that module, and has it."""
+def test_a_machine_for_each_path_fetches_what_others_have_stepped():
+    """It steps one of four modules, whose paths send half of two paths' bytes; with the chance of a
+    half it trains a path through that module, and has it. Its snapshot is its own.
+    """
     traffic = phase_cost(TOY, ON_20).traffic
     of_module = sum(4 * size for size in module_parameters(TOY).values()) / 4
     assert traffic["modules"].down == pytest.approx(0.75 * (SIZE + of_module / 2))
     assert traffic["modules"].up == pytest.approx(of_module)
     assert traffic["contributions"] == pytest.approx((0.75 * SIZE, SIZE))
-    assert traffic["snapshots"] == pytest.approx((0.75 * 2 * SIZE, 2 * SIZE))
+    assert traffic["snapshots"] == (0.0, pytest.approx(SNAPSHOT))
     assert traffic["outer states"] == pytest.approx((0.75 * of_module, of_module))
+
+
+def test_snapshots_that_stay_on_their_disk_are_sent_now_and_then():
+    keep = dataclasses.replace(TOY.retention, send_snapshots_every=4, modules=None)
+    cost = phase_cost(dataclasses.replace(TOY, retention=keep), ON_20)
+    assert cost.traffic["snapshots"] == (0.0, pytest.approx(SNAPSHOT / 4))
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "int8", "int4"])
 def test_a_codec_takes_its_bits_and_leaves_a_residual_in_the_snapshot(name):
-    plain, coded = phase_cost(TOY, ON_20), phase_cost(TOY, ON_20, codec_name=name)
+    whole = dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, fetch="whole"))
+    plain, coded = phase_cost(whole, ON_20), phase_cost(whole, ON_20, codec_name=name)
     share = codec_named(name, TOY.outer).bits_per_value / 32
     assert coded.traffic["contributions"] == pytest.approx(
         tuple(plain.traffic["contributions"].times(share))
     )
-    assert coded.traffic["snapshots"].up == 1.5 * plain.traffic["snapshots"].up
+    assert coded.traffic["snapshots"].up == pytest.approx(1.5 * plain.traffic["snapshots"].up)
     assert coded.traffic["modules"] == plain.traffic["modules"]
-    outer = dataclasses.replace(TOY.outer, codec=name)
+    outer = dataclasses.replace(whole.outer, codec=name)
     assert phase_cost(dataclasses.replace(TOY, outer=outer), ON_20) == coded
+
+
+def test_a_module_comes_as_the_contributions_of_other_paths_where_that_is_less():
+    """In 2x2 one of two; and then the machine has the outer state of its own modules too."""
+    whole = dataclasses.replace(TOY.outer, fetch="whole", codec="int4")
+    plain, coded = (
+        phase_cost(dataclasses.replace(TOY, outer=outer), ON_20).traffic
+        for outer in (whole, dataclasses.replace(whole, fetch="cheapest"))
+    )
+    share = codec_named("int4", TOY.outer).bits_per_value / 32
+    saved = 0.75 * SIZE * (1 - share)
+    assert plain["modules"].down - coded["modules"].down == pytest.approx(saved)
+    assert coded["outer states"].down == pytest.approx(plain["outer states"].down / 2)
+    assert coded["contributions"] == plain["contributions"]
+
+
+def test_an_executor_beside_the_bucket_takes_the_outer_steps_off_the_links():
+    usual = phase_cost(TOY, ON_20)
+    cost = phase_cost(TOY, dataclasses.replace(ON_20, steps_elsewhere=True))
+    assert cost.traffic["outer states"] == Traffic(0.0, 0.0)
+    assert cost.traffic["modules"] == Traffic(SIZE, 0.0)
+    assert cost.traffic["contributions"] == Traffic(0.0, SIZE)
+    assert cost.computing > usual.computing
+
+
+def test_a_delay_hides_the_outer_steps_and_the_way_of_the_modules():
+    late = dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, delay=1))
+    slow = dataclasses.replace(ON_20, megabits=0.01)
+    usual = phase_cost(TOY, slow)
+    assert phase_cost(late, slow).seconds == pytest.approx(usual.seconds - 2.0)
+    assert phase_cost(late, ON_20).transfer_seconds > 0, "snapshots and contributions stay"
 
 
 def test_without_momentum_there_is_no_outer_state():

@@ -62,7 +62,7 @@ def test_so_does_one_on_a_database_and_a_store_that_fail(storm, postgresql_serve
     faults = ["store: 500", "PostgreSQL restarted", "contribution: wrong shape"]
     options = "--phases 10 --steps 8 --workers 2 --faults 3 --kill-every 0.5 --no-named-points"
     places = "--task-seconds 1 --replay --database postgresql --store s3 --outage-seconds 2"
-    few_bytes = "--codec int8 --send-snapshots-every 2 --only"
+    few_bytes = "--set outer.codec=int8 --set retention.send_snapshots_every=2 --only"
     words = *options.split(), *places.split(), *few_bytes.split()
     with_every_fault(storm, *words, ",".join(faults))
 

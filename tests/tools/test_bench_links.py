@@ -79,3 +79,12 @@ def test_four_hosts_do_a_run_and_the_plan_knows_its_bytes(command_cache, tmp_pat
     # Which machine steps which module is chance, in a single phase.
     for direction in ("down", "up"):
         assert result[direction] == pytest.approx(result[f"planned_{direction}"], rel=0.5)
+
+
+def test_perplexity_is_drawn_against_hours(tmp_path):
+    ways = {
+        way: {"perplexity": {"1": 60.0 / n, "2": 40.0 / n}, "hours": {"1": n, "2": 2.0 * n}}
+        for n, way in enumerate(("2x2", "2x2+int8", "diloco", "lock-step"), start=1)
+    }
+    bench_links.draw(ways, 20.0, tmp_path / "links.png")
+    assert (tmp_path / "links.png").stat().st_size > 1000
