@@ -66,6 +66,9 @@ class Worker:
     ):
         self._phase_runner = phase_runner
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
+        self._is_for_base = set(kinds) <= set(FIRST_KINDS)
+        if self._is_for_base and run.plan.base.is_averaged:
+            kinds = (*kinds, "outer")
         self._kinds = kinds_done_by(hosts, kinds)
         self._lease_seconds, self._hosts = lease_seconds, hosts
         self._thread = threading.get_ident()
@@ -115,8 +118,10 @@ class Worker:
 
     def _is_over(self) -> bool:
         unfinished = self._run.ledger.queue.unfinished_kinds()
-        if set(self._kinds) <= set(FIRST_KINDS):  # later tasks never make one of these due
-            return unfinished.isdisjoint(FIRST_KINDS)
+        if self._is_for_base:  # later tasks never make one of these due
+            base = self._run.plan.base
+            is_trained = bool(self._run.ledger.facts.modules_at(base.name, base.phases))
+            return unfinished.isdisjoint(FIRST_KINDS) and (is_trained or not base.is_averaged)
         return not unfinished
 
     def run_once(self) -> bool:
