@@ -44,6 +44,9 @@ class BaseSettings:
     those of a random model."""
     steps_per_phase: int = 1000
     """Optimiser steps between two saves of it."""
+    paths: int = 1
+    """Paths, all alike, that as many workers train it as: they share `base.steps` and the text, and
+    are averaged every `base.steps_per_phase` steps of each, by outer steps (DiLoCo)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,6 +131,7 @@ class RunConfig:
             raise BadSetting(name="seed", value=self.seed, expected="0 to 2^63 - 1")
         _at_least("base.steps", self.base.steps, 0)
         _at_least("base.steps_per_phase", self.base.steps_per_phase, 1)
+        _at_least("base.paths", self.base.paths, 1)
         _at_least("evaluation.every_phases", self.evaluation.every_phases, 1)
         _at_least("evaluation.batch_size", self.evaluation.batch_size, 1)
         if not 0 < self.evaluation.ensemble_temperature < math.inf:
@@ -294,7 +298,9 @@ class RunConfig:
         """
         dense = one_path(part_names(self.model))
         every = self.evaluation.every_phases
-        base_phases = max(1, math.ceil(self.base.steps / self.base.steps_per_phase))
+        base_paths = self.base.paths if self.base.steps else 1
+        base_steps = -(-self.base.steps // base_paths)
+        base_phases = max(1, -(-base_steps // self.base.steps_per_phase))
 
         def plain(name: str, phases: int, evaluate_every: int) -> Arm:
             return Arm(
@@ -308,10 +314,11 @@ class RunConfig:
 
         base = Arm(
             name=BASE,
-            topology=dense,
+            topology=dense if base_paths == 1 else one_model(part_names(self.model), base_paths),
             phases=base_phases,
-            total_steps=self.base.steps,
-            is_averaged=False,
+            total_steps=base_steps,
+            is_averaged=base_paths > 1,
+            is_dealt=base_paths > 1,
             evaluate_every=base_phases,
         )
         modular = Arm(

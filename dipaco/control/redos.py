@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dipaco.control.database import Database
 from dipaco.control.errors import RecoveryFailed
 from dipaco.control.facts import Facts
-from dipaco.control.plan import Plan
+from dipaco.control.plan import BASE, Plan
 from dipaco.control.queue import Queue
 from dipaco.control.recording import stage_done
 from dipaco.control.retry import retried
@@ -80,7 +80,7 @@ class Redos:
 
     def refuse(self, claim: Claim, contribution: Contribution, reason: str) -> None:
         """Deletes a wrong contribution; its path is trained again. Raises as `redo`."""
-        cause = Task("train", contribution.arm, str(contribution.path), contribution.phase)
+        cause = contributing_task(contribution.arm, contribution.path, contribution.phase)
         self.redo(claim, cause, contribution.message.name, reason, refused=contribution)
 
     def refusals(self) -> list[Refusal]:
@@ -138,15 +138,20 @@ class Redos:
             return bool(self._database.change("drop_partial_snapshot_named", name=name))
 
 
+def contributing_task(arm: str, path: int, phase: int) -> Task:
+    """The task that trains a path of an arm whose paths contribute to modules."""
+    return Task("pretrain" if arm == BASE else "train", arm, str(path), phase)
+
+
 def _training(plan: Plan, arm: str, path: int, phase: int) -> Task:
     if plan.arm(arm).is_synchronous:
         path = 0  # one task trains all paths
-    return Task("pretrain" if arm == plan.base.name else "train", arm, str(path), phase)
+    return contributing_task(arm, path, phase)
 
 
 def _maker_of_module(plan: Plan, arm: str, module: str, phase: int) -> Task:
     if phase == 0:
-        return Task("route")
+        return Task("prepare" if arm == plan.base.name else "route")
     if plan.arm(arm).is_averaged:
         return Task("outer", arm, module, phase - 1)
     return _training(plan, arm, 0, phase - 1)

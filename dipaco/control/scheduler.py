@@ -94,7 +94,7 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
         match fact:
             case SliceDone():
                 tasks |= dict.fromkeys(_after_slice(plan, fact, frontier))
-            case StageDone(stage="prepare"):
+            case StageDone(stage="prepare") if not plan.base.is_averaged:
                 tasks[Task("pretrain", plan.base.name, "0", 0)] = None
             case ModuleReady(arm=arm, module=module, phase=phase):
                 tasks |= dict.fromkeys(_after_module(plan, plan.arm(arm), module, phase, frontier))
@@ -117,7 +117,7 @@ def due(plan: Plan, facts: Iterable[Fact], frontier: Frontier) -> list[Task]:
                 tasks[Task("report")] = None
             case StageDone(stage="route", phase=0):
                 # The base model is scored only now: its release names the router and the shards.
-                tasks[Task("score", plan.base.name, "0", plan.base.phases)] = None
+                tasks |= dict.fromkeys(_of_all_paths("score", plan.base, plan.base.phases))
             case StageDone(stage="route", phase=phase):
                 for arm in plan.arms:
                     if phase in arm.alternations:
@@ -201,7 +201,7 @@ def _after_module(
         elif phase == arm.phases:
             yield Task("route")
         else:
-            yield Task("pretrain", arm.name, "0", phase)
+            yield from _of_all_paths("pretrain", arm, phase)
         return
     through = arm.topology.paths_through(module)
     ready_paths = [path for path in through if ready.issuperset(arm.topology.modules_of(path))]

@@ -203,7 +203,7 @@ class Run:
         that takes part in a phase. None where its rows of the vocabulary are averaged as all else.
         """
         plan = self.plan.arm(arm)
-        has_rows = {"embed", "head"} & set(plan.topology.parts_of(module))
+        has_rows = plan.is_routed and {"embed", "head"} & set(plan.topology.parts_of(module))
         if self.config.outer.vocabulary_rows != "holders" or not has_rows:
             return None
         through = plan.paths_through(module, phase)

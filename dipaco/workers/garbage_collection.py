@@ -128,7 +128,7 @@ def _superseded_modules(run: Run, claim: Claim) -> list[str]:
     if task.kind not in ("outer", "train", "pretrain"):
         return []
     arm = run.plan.arm(task.arm)
-    if arm.is_averaged and task.kind == "train":
+    if arm.is_averaged and task.kind != "outer":
         return []  # it makes contributions
     phase = task.phase + 1 - run.config.retention.num_modules
     # With early stopping a release may take a path from an earlier phase.

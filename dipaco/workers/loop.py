@@ -71,6 +71,9 @@ class Worker:
     ):
         self._phase_runner = phase_runner
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
+        self._is_for_base = set(kinds) <= set(FIRST_KINDS)
+        if self._is_for_base and run.plan.base.is_averaged:
+            kinds = (*kinds, "outer")
         self._kinds = kinds_done_by(hosts, kinds)
         self._lease_seconds, self._hosts = lease_seconds, hosts
         self._own: set[tuple[str, int]] = set()  # (arm, path) whose newest phase it has trained
@@ -122,9 +125,13 @@ class Worker:
             wait_seconds = min(WAIT_GROWTH * wait_seconds, MAX_WAIT_SECONDS)
 
     def _is_over(self, glance: Glance) -> bool:
-        if set(self._kinds) <= set(FIRST_KINDS):  # later tasks never make one of these due
-            return self._run.ledger.queue.unfinished_kinds().isdisjoint(FIRST_KINDS)
-        return not glance.has_unfinished
+        if not self._is_for_base:
+            return not glance.has_unfinished
+        # Later tasks never make one of these due.
+        base = self._run.plan.base
+        is_trained = bool(self._run.ledger.facts.modules_at(base.name, base.phases))
+        unfinished = self._run.ledger.queue.unfinished_kinds()
+        return unfinished.isdisjoint(FIRST_KINDS) and (is_trained or not base.is_averaged)
 
     def run_once(self, glance: Glance | None = None) -> bool:
         """Does one task, or a stack of them (`inner.stacked_paths`); False if no task is due.

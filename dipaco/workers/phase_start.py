@@ -116,21 +116,23 @@ def _load_partial_snapshot(
 
 
 def modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, Any]:
-    """The path's modules at the start of the phase; the base model's at phase 0 are initialised, or
-    those that the run was given.
+    """The path's modules at the start of the phase; the base model's at phase 0 are those that it
+    begins with, unless they are recorded since several paths train it.
     """
-    if arm.name == run.plan.base.name and phase == 0:
+    if arm.name == run.plan.base.name and phase == 0 and not arm.is_averaged:
         (module,) = arm.topology.modules
-        given = run.given("base")
-        parts = (
-            run.programs.initial_parts()
-            if given is None
-            else load_tree(run.objects, Receipt(*given))
-        )
-        return {module: parts}
+        return {module: first_base_parts(run)}
     modules = arm.topology.modules_of(path)
     bring_modules(run, arm.name, modules, phase)
     return {module: run.parameters(arm.name, module, phase) for module in modules}
+
+
+def first_base_parts(run: Run) -> dict[str, Any]:
+    """The base model before it is trained: initialised, or the one that the run was given."""
+    given = run.given("base")
+    if given is None:
+        return run.programs.initial_parts()
+    return load_tree(run.objects, Receipt(*given))
 
 
 class Carried(NamedTuple):

@@ -204,7 +204,9 @@ def _weights(
     row_fan_ins: dict[int, np.ndarray] = {}
     for phase in sorted({contribution.phase for contribution in contributions}):
         through = arm.paths_through(task.module, phase)
-        documents = run.shards_of(run.routing_of(task.arm, phase)).documents
+        documents = [1] * arm.topology.num_paths  # of a base model: its paths share the text out
+        if arm.is_routed:
+            documents = run.shards_of(run.routing_of(task.arm, phase)).documents
         steps = None
         if arm.has_fewer_steps:
             steps = [*run.ledger.phase_steps.in_phase(arm, phase, through).values()]

@@ -129,9 +129,9 @@ def tokenise(run: Run, claim: Claim, progress: OnProgress) -> list[Fact]:
     started, number = time.monotonic(), int(claim.task.subject)
     (merged,) = run.ledger.facts.slices("prepare", "merge")
     text = run.ledger.facts.slices("prepare", "read")[number].artifacts["texts"]
-    kept = _load(run, merged.artifacts["kept"])
-    sizes = kept[f"size_{number:06d}"]
-    is_kept = np.unpackbits(kept[f"{number:06d}"], count=len(sizes)).astype(bool)
+    names = f"size_{number:06d}", f"{number:06d}"
+    sizes, kept = _load(run, merged.artifacts["kept"], *names).values()
+    is_kept = np.unpackbits(kept, count=len(sizes)).astype(bool)
     tokenizer = load_tokenizer(run.objects.file(merged.artifacts["tokenizer"]))
     total = int(sizes[is_kept].sum(dtype=np.int64))
     made: list[np.ndarray] = []
@@ -239,9 +239,10 @@ def _save(run: Run, arrays: dict[str, np.ndarray]) -> Receipt:
     return run.objects.write(KIND, "npz", lambda file: write_arrays(file, arrays))
 
 
-def _load(run: Run, receipt: Receipt) -> dict[str, Any]:
+def _load(run: Run, receipt: Receipt, *names: str) -> dict[str, Any]:
+    """The arrays with these names, or all."""
     with np.load(run.objects.file(receipt), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+        return {name: arrays[name] for name in names or arrays.files}
 
 
 def _done(
