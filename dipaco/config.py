@@ -192,6 +192,7 @@ class RunConfig:
             "outer.vocabulary_rows": self.outer.vocabulary_rows != "documents",
             "outer.isotropic": self.outer.isotropic,
             "outer.delay": self.outer.delay > 0,
+            "outer.stagger": self.outer.stagger,
             "routing.alternations": bool(self.routing.alternations),
             "inner.hold_out": self.inner.hold_out > 0,
             "inner.absent_tokens": self.inner.absent_tokens != "plain",
@@ -215,6 +216,19 @@ class RunConfig:
                 problem=f"`outer.delay` is on, and `inner.stacked_paths` is {stacked}: each would "
                 "wait for the modules of all of them; expected 1"
             )
+        if not self.outer.stagger:
+            return
+        if sum(bool(level.parts) for level in self.topology.levels) < 2:
+            raise SettingsDisagree(
+                problem="`outer.stagger` is on, and one level owns all parts: levels step in turn, "
+                "so there must be two or more"
+            )
+        for name in ("path_share", "quorum"):
+            if getattr(self.outer, name) != 1:
+                raise SettingsDisagree(
+                    problem=f"`outer.stagger` is on, and so is `outer.{name}`: what a path "
+                    "contributes to a level is of all phases since that level's last step"
+                )
 
     def _check_paths(self) -> None:
         """Checks settings that count paths and phases against the topology and `phases`."""
@@ -320,6 +334,7 @@ class RunConfig:
             quorum=self.outer.quorum,
             grace_seconds=self.outer.grace_seconds,
             delay=0 if self.outer.synchronous else self.outer.delay,
+            is_staggered=self.outer.stagger and not self.outer.synchronous,
             seed=self.seed,
             stops_early=self.inner.hold_out > 0,
         )
