@@ -198,6 +198,7 @@ class RunConfig:
             "outer.vocabulary_rows": self.outer.vocabulary_rows != "documents",
             "outer.isotropic": self.outer.isotropic,
             "outer.delay": self.outer.delay > 0,
+            "outer.stagger": self.outer.stagger,
             "routing.alternations": bool(self.routing.alternations),
             "inner.hold_out": self.inner.hold_out > 0,
             "inner.least_steps_share": self.inner.least_steps_share < 1,
@@ -226,6 +227,24 @@ class RunConfig:
                 problem=f"`outer.delay` is on, and `inner.stacked_paths` is {stacked}: each would "
                 "wait for the modules of all of them; expected 1"
             )
+        if not self.outer.stagger:
+            return
+        if sum(bool(level.parts) for level in self.topology.levels) < 2:
+            raise SettingsDisagree(
+                problem="`outer.stagger` is on, and one level owns all parts: levels step in turn, "
+                "so there must be two or more"
+            )
+        shares = {
+            "outer.path_share": self.outer.path_share,
+            "outer.quorum": self.outer.quorum,
+            "inner.least_steps_share": self.inner.least_steps_share,
+        }
+        for name, share in shares.items():
+            if share != 1:
+                raise SettingsDisagree(
+                    problem=f"`outer.stagger` is on, and so is `{name}`: what a path contributes "
+                    "to a level is of all phases since that level's last step"
+                )
 
     def _check_paths(self) -> None:
         """Checks settings that count paths and phases against the topology and `phases`."""
@@ -337,6 +356,7 @@ class RunConfig:
             adaptive_grace=AdaptiveGrace(self.outer.grace_deviations, self.outer.grace_margin)
             if self.outer.grace == "adaptive"
             else None,
+            is_staggered=self.outer.stagger and not self.outer.synchronous,
             seed=self.seed,
             least_steps_share=self.inner.least_steps_share,
             stops_early=self.inner.hold_out > 0,

@@ -80,6 +80,18 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
             },
             "`outer.delay` is on, and `inner.stacked_paths` is 2",
         ),
+        (
+            {"outer": OuterSettings(stagger=True), "topology": ONE_PATH},
+            "`outer.stagger` is on, and one level owns all parts",
+        ),
+        (
+            {"outer": OuterSettings(stagger=True, quorum=0.5)},
+            "`outer.stagger` is on, and so is `outer.quorum`",
+        ),
+        (
+            {"outer": OuterSettings(stagger=True, path_share=0.5)},
+            "`outer.stagger` is on, and so is `outer.path_share`",
+        ),
         ({"inner": InnerSettings(steps=10, warmup_steps=50)}, "`base` takes only 50 steps"),
         (
             {"inner": InnerSettings(steps=10, warmup_steps=50), "base": BaseSettings(steps=0)},
@@ -509,6 +521,7 @@ def test_a_target_share_is_of_as_many_paths_as_there_are():
         "inner.absent_tokens=masked",
         "outer.isotropic=true",
         "outer.delay=1",
+        "outer.stagger=true",
     ],
 )
 def test_synchronous_training_refuses_settings_of_contributions(setting):

@@ -154,6 +154,7 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         outer_rule=run.rule("outer_step"),
         train_late=variants.TrainLate(train_ahead, train_rest) if arm.delay else None,
         steps_taken=steps_taken if arm.has_fewer_steps else None,
+        steps_after=arm.steps_after if arm.is_staggered else None,
     )
 
 

@@ -1,17 +1,20 @@
 """What late modules cost a small model: 2x2 that waits at every phase's end, and that trains on
 while its contributions travel (`outer.delay`), by so many of its 50 inner steps and with so much of
-its own parameters kept at the merge (Streaming DiLoCo, arXiv 2501.18512).
+its own parameters kept at the merge (Streaming DiLoCo, arXiv 2501.18512). `stagger`: its two levels
+step in turn, each at every second phase's end (`outer.stagger`), so half of the bytes.
 
     dipaco ablate configs/ablations/delay.py --run runs/delay --seeds 0,1,2 --jobs 2
-    dipaco ablate configs/ablations/delay.py --run runs/delay_short --set base.steps=200 \\
-        --set phases=4 --set inner.steps=30 --only plain "plain delay 5" "plain delay 5 keep 0" \\
-        "plain delay 10" published "published delay 5"
+    dipaco ablate configs/ablations/delay.py --run runs/delay_short --set base.steps=100 \\
+        --set phases=3 --set inner.steps=30 --set inner.warmup_steps=20 \\
+        --set evaluation.every_phases=3 --set evaluation.max_documents=150 \\
+        --set evaluation.best_path=false --set evaluation.ensembles=false \\
+        --only plain "plain delay 5" "plain stagger"
 
 Rows have the size, text, router and rate of `reproduction.py`; plain ones average without momentum,
-rows of the vocabulary by holders. The second command is the smallest form: 120 steps a path.
+rows of the vocabulary by holders. The second command is the smallest form: 90 steps a path.
 
 Cost on two cores that have nothing else to do: a base model, 1 minute a seed; a row 4 minutes. With
-three seeds two hours; the second command 8 minutes.
+three seeds 3.5 hours; the second command 4 minutes.
 """
 
 import dataclasses
@@ -37,6 +40,9 @@ def sweep() -> dict[str, RunConfig]:
             for keep in KEPT:
                 kept = "" if keep == 0.5 else f" keep {keep:g}"
                 rows[f"{name} delay {delay}{kept}"] = row(outer, delay, keep)
+        staggered = dataclasses.replace(outer, stagger=True)
+        rows[f"{name} stagger"] = row(staggered, 0, 0.5)
+        rows[f"{name} stagger delay 5"] = row(staggered, 5, 0.5)
     return rows
 
 

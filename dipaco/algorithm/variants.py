@@ -1,9 +1,9 @@
 """Algorithm 1 with everything that a run may switch on, in one process and in memory.
 
-Path sampling, codecs with error feedback, late contributions (quorum), late modules (delay), steps
-by speed, alternations, isotropic merging, an outer step of one's own, plain AdamW without one,
-early stopping. With everything off it gives the bits of `algorithm1.train`; runs are compared with
-it bit for bit, since the order of its sums is theirs.
+Path sampling, codecs with error feedback, late contributions (quorum), late and staggered modules,
+steps by speed, alternations, isotropic merging, an outer step of one's own, plain AdamW without
+one, early stopping. With everything off it gives the bits of `algorithm1.train`; runs are compared
+with it bit for bit, since the order of its sums is theirs.
 
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
 """
@@ -18,7 +18,7 @@ from dipaco.algorithm.algorithm1 import Modules, TrainPath
 from dipaco.outer.codecs.contract import Codec
 from dipaco.outer.compress import PLAIN, encode_rows
 from dipaco.outer.config import OuterSettings
-from dipaco.outer.delay import merge
+from dipaco.outer.delay import take
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
 from dipaco.outer.own_step import OuterRule
 from dipaco.outer.spectrum import flatten_spectrum
@@ -73,6 +73,7 @@ def train(
     outer_rule: OuterRule | None = None,
     train_late: TrainLate | None = None,
     steps_taken: Callable[[int], Sequence[int]] | None = None,
+    steps_after: Callable[[ModuleId, int], bool] | None = None,
 ) -> Iterator[Modules]:
     """Yields every module after each of `phases` outer steps; see `algorithm1.train`.
 
@@ -100,6 +101,9 @@ def train(
         modules at the start of the phase either way.
       steps_taken: phase -> inner steps that each path takes in it (`inner.least_steps_share`), by
         which contributions weigh; `train_path` takes as many. None: all take the same.
+      steps_after: (module, phase) -> whether it steps at the end of the phase (`outer.stagger`).
+        Others stay as they are, and the paths go on with their own parameters of them; what a path
+        contributes is measured from the module as it has been since its last step. None: always.
     """
     carried: list[Any] = [None] * topology.num_paths
     momentum = {m: fresh(outer, modules[m], outer_rule) for m in topology.modules} if outer else {}
@@ -109,7 +113,8 @@ def train(
         module: {} for module in topology.modules
     }
 
-    own: dict[int, Any] = {}  # path -> its parameters after the phase before (delay)
+    own: dict[int, Any] = {}  # path -> its parameters after the phase before
+    steps = steps_after or (lambda module, phase: True)
 
     for phase in range(phases):  # line 2
         if phase > 0 and (routed := alternate(phase, modules)):
@@ -118,18 +123,25 @@ def train(
         trained: dict[int, Modules] = {}
         for path in paths:  # line 3, in parallel on real machines
             parts = assemble(modules, topology.modules_of(path))  # line 4
-            if train_late is None or outer is None or path not in own:
-                after, carried[path] = train_path(path, phase, parts, carried[path])  # lines 5-10
-            else:
-                ahead, state = train_late.ahead(path, phase, own[path], carried[path])
-                parts = merge(jax.device_get(ahead), parts, outer.delay_merge)
-                after, carried[path] = train_late.rest(path, phase, parts, state)
+            train_on, before = train_path, own.get(path)
+            if before is not None and outer is not None and (train_late or steps_after):
+                if train_late is not None:
+                    before, carried[path] = train_late.ahead(path, phase, before, carried[path])
+                    train_on = train_late.rest
+                stepped_parts = {
+                    part
+                    for module in topology.modules_of(path)
+                    for part in (topology.parts_of(module) if steps(module, phase - 1) else ())
+                }
+                parts = take(jax.device_get(before), parts, stepped_parts, outer)
+            after, carried[path] = train_on(path, phase, parts, carried[path])  # lines 5-10
             trained[path] = dissect(jax.device_get(after), topology, path)
         own = {path: assemble(trained[path], topology.modules_of(path)) for path in trained}
 
         stepped: Modules = {}
         for module in topology.modules:  # line 11, in parallel on real machines
             through = [path for path in topology.paths_through(module) if path in trained]
+            through = through if steps(module, phase) else []
             if not through and not waiting[module]:
                 stepped[module] = modules[module]
                 continue
@@ -137,11 +149,13 @@ def train(
                 (path,) = through
                 stepped[module] = trained[path][module]
                 continue
-            steps = None if steps_taken is None else [steps_taken(phase)[path] for path in through]
+            num_steps = None
+            if steps_taken is not None:
+                num_steps = [steps_taken(phase)[path] for path in through]
             weights = path_weights(
                 [documents[path] for path in through],
                 by_documents=outer.weigh_by_documents,
-                steps=steps,
+                steps=num_steps,
             )
             counts_PV = shares_PV = fan_in_V = None
             if token_counts is not None and through and has_rows(modules[module]):

@@ -76,6 +76,10 @@ class OuterSettings:
     delay_merge: float = 0.5
     """Share of its own parameters that a path keeps when it takes modules late (Streaming DiLoCo's
     alpha); 0 = it goes on from the modules alone."""
+    stagger: bool = False
+    """Whether levels step in turn, one at the end of each phase, and not all at once (Streaming
+    DiLoCo's fragments, arXiv 2501.18512): a phase sends a level, and a path's other modules go on
+    as its own. The last phase, and one before an alternation, step all."""
     synchronous: bool = False
     """Whether gradients are averaged per module at every inner step, with one AdamW per module and
     no outer step; rate, momentum and rescaling are then ignored (DiPaCo section 4.5, for

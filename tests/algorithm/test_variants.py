@@ -351,3 +351,56 @@ def test_a_path_begins_with_its_modules_where(why):
     late = variants.TrainLate(goes_ahead, train_path)
     train(FLAT, OuterSettings(delay=1), train_late=late, phases=3, **others)
     assert ahead == expected
+
+
+# --- stagger: levels that step in turn ------------------------------------------------------------
+
+
+def in_turn(module, phase):
+    """Two levels over four phases: early, late, early, and all in the end."""
+    return phase == 3 or module.level == ("early", "late")[phase % 2]
+
+
+def test_levels_in_turn_step_by_all_that_paths_did_since_their_last_step():
+    """Every path adds 1 to everything in each phase. With rate 1 and plain means a module has moved
+    by the phases until its last step, whenever that was, and waits where it was in between.
+    """
+    outer = OuterSettings(
+        learning_rate=1.0, momentum=0.0, rescale_by_fan_in=False, weigh_by_documents=False
+    )
+    history = train(GRID, outer, train_path=adds_one, phases=4, steps_after=in_turn)
+    moved = {
+        level: [
+            round(float(np.ravel(modules[module][part]["w"] - history[0][module][part]["w"])[0]))
+            for modules in history
+        ]
+        for level, module, part in (
+            ("early", ModuleId("early", 1), "embed"),
+            ("late", ModuleId("late", 0), "head"),
+        )
+    }
+    assert moved == {"early": [0, 1, 1, 3, 4], "late": [0, 0, 2, 2, 4]}
+
+
+def test_a_path_goes_on_with_its_own_parameters_of_a_level_that_did_not_step():
+    begun = []
+
+    def notes(path, phase, parts, carried):
+        begun.append((phase, {part: trees.digest(tree) for part, tree in parts.items()}))
+        after = jax.tree.map(lambda w: w + np.float32(1 + path), parts)
+        ended.append((phase, {part: trees.digest(tree) for part, tree in after.items()}))
+        return after, None
+
+    ended = []
+    history = train(GRID, PLAIN, train_path=notes, phases=2, steps_after=in_turn)
+    of_path_0 = next(parts for phase, parts in begun if phase == 1)
+    own = next(parts for phase, parts in ended if phase == 0)
+    assert of_path_0["embed"] == trees.digest(history[1][ModuleId("early", 0)]["embed"])
+    assert of_path_0["embed"] != own["embed"], "its level stepped, by the mean of two paths"
+    assert of_path_0["head"] == own["head"] != trees.digest(history[1][ModuleId("late", 0)]["head"])
+
+
+def test_if_all_levels_step_at_every_phase_nothing_is_staggered():
+    without = [digests(m) for m in train(GRID, OuterSettings())]
+    always = train(GRID, OuterSettings(), steps_after=lambda module, phase: True)
+    assert [digests(m) for m in always] == without

@@ -26,6 +26,7 @@ START = ("start", "configs/quickstart.py", "--run", "RUN", "--path", "0")
         ((*START, "--save-seconds", "inf"), "`--save-seconds` is inf."),
         ((*START, "--set", "inner.absent_tokens=masked"), "`inner.absent_tokens` is masked"),
         ((*START, "--set", "outer.delay=1"), "`outer.delay` is 1"),
+        ((*START, "--set", "outer.stagger=true"), "`outer.stagger` is True"),
         (("join", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "0"), "`--megabits` is 0.0."),
         (("aux", "tcp://127.0.0.1:1", "--token", "X", "--megabits", "nan"), "`--megabits` is nan."),
         ((*JOIN, "--threads", "0"), "`--threads` is 0. Expected 1 to "),

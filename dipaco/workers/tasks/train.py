@@ -276,7 +276,7 @@ def _finish(
     after = dissect(jax.device_get(state.parts), arm.topology, path)
     made: list[Fact]
     num_bytes = 0  # a dense arm exchanges nothing
-    carried = Carried(state.optimizer, own=state.parts if arm.delay else None)
+    carried = Carried(state.optimizer, own=state.parts if arm.keeps_own else None)
     if arm.is_averaged:
         started_from = {
             module: run.ledger.facts.module(arm.name, module, phase).parameters
@@ -320,6 +320,9 @@ def _contribute(
     contributions: list[Fact] = []
     residual: dict[str, Any] = {}
     for module, before in start.modules.items():
+        if not arm.steps_after(module, phase):
+            residual |= {part: _residual_of(start, part, tree) for part, tree in before.items()}
+            continue
         encoded = _encoded(run, start, module, before, after[module])
         residual |= encoded.residual or {}
         # One folder per module and phase, which the outer step deletes as a whole.
@@ -334,6 +337,13 @@ def _contribute(
         )
         contributions.append(contribution)
     return contributions, residual
+
+
+def _residual_of(start: PhaseStart, part: str, like: Any) -> Any:
+    """What the codec has lost of a part so far: zeros before its first contribution."""
+    if start.residual is not None:
+        return start.residual[part]
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), like)
 
 
 def module_as_trained(run: Run, claim: Claim, module: ModuleId, parameters: Any) -> ModuleReady:
