@@ -1,10 +1,10 @@
 """What contributions in fewer bits cost in quality: float32, int8, int4, and sparse2 with 128 and
 64 of 4,096 values.
 
-    dipaco ablate configs/ablations/codecs.py --run runs/codecs --seeds 0 --jobs 2 --only \\
+    dipaco ablate configs/ablations/fewer_bits.py --run runs/fewer_bits --seeds 0 --jobs 2 --only \\
         "float32 phases 40" "int8 phases 40" "int4 phases 40" "sparse2 128 phases 40" \\
         "sparse2 64 phases 40"
-    python tools/codec_curve.py runs/codecs --ending "phases 40"
+    python tools/codec_curve.py runs/fewer_bits --ending "phases 40"
 
 Four paths, 2x2 with everything shared, averaged plainly (outer rate 1, no momentum), rows of the
 vocabulary by holders; size, text, base model and router of `reproduction.py`, phases of 50 steps. A
@@ -13,9 +13,9 @@ evaluated, so a row of 40 is a curve; the second command sets each codec's again
 short run error feedback delivers only a part of the way, which is why a row of ten is no judgement
 on `sparse2`. Other dials: `--set outer.residual_decay=0.98`, `--set inner.learning_rate=0.012`.
 
-    dipaco ablate configs/ablations/codecs.py --run runs/codecs --only "float32 tiny" "int4 tiny" \
+    dipaco ablate configs/ablations/fewer_bits.py --run runs/fewer_bits --only "float32 tiny" "int4 tiny" \
         "sparse2 128 tiny" "sparse2 64 tiny" "sparse2 64 decay 0.5 tiny"
-    python tools/codec_curve.py runs/codecs --ending tiny
+    python tools/codec_curve.py runs/fewer_bits --ending tiny
 
 The same in tiny: 20 phases of 20 steps, paths of two layers and a vocabulary of 1,024; and under
 other decays of the residual.
