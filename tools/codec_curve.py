@@ -2,11 +2,11 @@
 
     python tools/codec_curve.py runs/fewer_bits --ending "phases 40"
 
-Reads the finished rows of `configs/ablations/fewer_bits.py`, or of any sweep, and compares them with
-the one that sends most. Bits a parameter are counted from the messages of the run, their headers
-included, over all values of a path's modules; rows of the vocabulary that a path does not hold are
-not sent. Perplexities are those of the phases that were evaluated; in brackets how far above the
-first row. The last line is one JSON object.
+Reads the finished rows of `configs/ablations/fewer_bits.py`, or of any sweep, and compares them
+with the one that sends most. Bits a parameter are counted from the messages of the run, their
+headers included, over all values of a path's modules; rows of the vocabulary that a path does not
+hold are not sent. Perplexities are those of the phases that were evaluated; in brackets how far
+above the first row. The last line is one JSON object.
 """
 
 import argparse
