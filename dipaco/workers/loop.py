@@ -178,9 +178,8 @@ class Worker:
             claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims and (has_resting or reaped) and self._failures.end_delays():
             claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
-        tries_late = "train" in self._kinds and not is_patient
-        if not claims and tries_late and self._late_tasks.is_due():
-            backup = self._claim_backup(limit)
+        if not claims and "train" in self._kinds and self._late_tasks.is_due():
+            backup = None if is_patient else self._claim_backup(limit)
             claims = [] if backup is None else [backup]
         return claims
 
