@@ -247,6 +247,8 @@ WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
     SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
     WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
       AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+      AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
+      AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
       AND (:is_patient = 1 OR NOT EXISTS (
         SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
         WHERE c.worker = w.name AND t.kind = 'train')))
@@ -273,6 +275,8 @@ WITH next AS MATERIALIZED
        SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
        WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
          AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+         AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
+         AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
          AND (:is_patient = 1 OR NOT EXISTS (
            SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
            WHERE c.worker = w.name AND t.kind = 'train')))

@@ -55,3 +55,23 @@ def test_paths_at_home_with_a_worker_come_before_others_and_after_more_urgent_ta
     assert first.task.path == 2
     ledger.queue.give_back(first)
     assert paths("ben", own=[("modular", 2)]) == [2, 0, 1, 3]
+
+
+def test_a_worker_that_may_not_train_a_path_is_no_home_of_it(ledger, paths):
+    ledger.homes.settle("modular", 0, "ana")
+    ledger.members.leave("ana", "ana")
+    ledger.members.join("ana", **HERE, life="later", kinds=("outer", "score"))
+    assert paths("ben", is_patient=True) == [0, 1, 2, 3], "it came back to do other tasks"
+    ledger.members.leave("ana", "later")
+    ledger.members.join("ana", **HERE, life="at last", kinds=("outer", "train"))
+    assert paths("ben") == [1, 2, 3]
+    ledger.swarms.put_backbone("ana", "modular", 0, "there:1", is_manned=False)
+    assert paths("ana") == [], "a backbone without volunteers claims no path"
+    assert paths("ben", is_patient=True) == [0, 1, 2, 3]
+
+
+def test_a_path_of_volunteers_is_not_left_to_the_home_that_it_had_before(ledger, paths):
+    ledger.homes.settle("modular", 0, "ana")
+    ledger.swarms.put_backbone("ben", "modular", 0, "there:1")
+    assert paths("ana") == [1, 2, 3], "it is left to its backbone"
+    assert paths("ben", is_patient=True) == [0]
