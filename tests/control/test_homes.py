@@ -75,3 +75,30 @@ def test_a_path_of_volunteers_is_not_left_to_the_home_that_it_had_before(ledger,
     ledger.swarms.put_backbone("ben", "modular", 0, "there:1")
     assert paths("ana") == [1, 2, 3], "it is left to its backbone"
     assert paths("ben", is_patient=True) == [0]
+
+
+def test_a_stack_takes_no_path_that_is_left_to_its_home(ledger, paths):
+    ledger.homes.settle("modular", 0, "ben")
+    for path in (1, 3):
+        ledger.homes.settle("modular", path, "ana")
+    stacked = ledger.queue.claim_stack("ben", limit=4, own=[("modular", 0)], is_patient=True)
+    assert [claim.task.path for claim in stacked] == [0, 2]
+    at_home = ledger.queue.claim_stack("ana", limit=4, own=[("modular", 1)], is_patient=True)
+    assert [claim.task.path for claim in at_home] == [1, 3]
+
+
+def test_a_worker_that_waits_with_a_path_does_not_leave_it_for_one_that_is_left_to_its_home(
+    ledger, paths
+):
+    for path in range(4):
+        ledger.homes.settle("modular", path, "ana")
+    held = ledger.queue.claim("ana", ["train"])
+
+    def has_others(worker, **settings):
+        return ledger.queue.has_others(worker, ["train"], factor=None, **settings)
+
+    assert has_others("ana")
+    assert has_others("ben"), "ana trains another one"
+    assert not has_others("ben", is_patient=True)
+    ledger.queue.give_back(held)
+    assert not has_others("ben")
