@@ -2,6 +2,7 @@
 
 import pytest
 
+from dipaco.control import failures
 from dipaco.control.tasks import Task
 from tests.control.conftest import do_until, facts_of
 
@@ -102,3 +103,13 @@ def test_a_worker_that_waits_with_a_path_does_not_leave_it_for_one_that_is_left_
     assert not has_others("ben", is_patient=True)
     ledger.queue.give_back(held)
     assert not has_others("ben")
+
+
+def test_a_task_that_went_wrong_at_its_home_may_be_tried_by_others(ledger, paths, monkeypatch):
+    monkeypatch.setattr(failures, "wait_seconds", lambda errors, deaths: 0.0)
+    ledger.homes.settle("modular", 0, "ana")
+    for patient_too in (False, True):
+        assert not ledger.failures.fail(ledger.queue.claim("ana", ["train"]), "a disk of ana's")
+        assert paths("ben") == [0, 1, 2, 3]
+        assert (0 in paths("ben", is_patient=True)) == patient_too, "it would train phases again"
+    assert ledger.queue.claim("ben", ["train"]).task.path == 0
