@@ -231,8 +231,8 @@ SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 
 -- next_task@sqlite: the most urgent ready task of some kinds (a JSON array, matched by LIKE so that
 -- the index on priority is used). A swarm's path is left to its backbones; another to its home,
--- unless that trains another path just now (and, if is_patient, even then), or it went wrong there.
--- With `own` (a JSON array), no path but these
+-- unless that trains another path just now (and, if is_patient, even then), or it went wrong or was
+-- lost there. With `own` (a JSON array), no path but these
 SELECT id FROM tasks
 WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
   AND NOT EXISTS (
@@ -250,7 +250,7 @@ WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
       AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
       AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
       AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
-                      AND f.worker = w.name AND f.errors + f.crashes > :is_patient)
+                      AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
       AND (:is_patient = 1 OR NOT EXISTS (
         SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
         WHERE c.worker = w.name AND t.kind = 'train')))
@@ -280,7 +280,7 @@ WITH next AS MATERIALIZED
          AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
          AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
          AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
-                         AND f.worker = w.name AND f.errors + f.crashes > :is_patient)
+                         AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
          AND (:is_patient = 1 OR NOT EXISTS (
            SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
            WHERE c.worker = w.name AND t.kind = 'train')))
@@ -312,7 +312,7 @@ WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
       AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
       AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
       AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
-                      AND f.worker = w.name AND f.errors + f.crashes > :is_patient)
+                      AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
       AND (:is_patient = 1 OR NOT EXISTS (
         SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
         WHERE c.worker = w.name AND t.kind = 'train')))
@@ -336,7 +336,7 @@ WITH next AS MATERIALIZED
          AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
          AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
          AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
-                         AND f.worker = w.name AND f.errors + f.crashes > :is_patient)
+                         AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
          AND (:is_patient = 1 OR NOT EXISTS (
            SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
            WHERE c.worker = w.name AND t.kind = 'train')))
@@ -372,7 +372,7 @@ SELECT 1 WHERE
            AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
            AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
-                           AND f.worker = w.name AND f.errors + f.crashes > :is_patient)
+                           AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
            AND (:is_patient = 1 OR NOT EXISTS (
              SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
              WHERE c.worker = w.name AND t.kind = 'train'))))

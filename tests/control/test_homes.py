@@ -113,3 +113,12 @@ def test_a_task_that_went_wrong_at_its_home_may_be_tried_by_others(ledger, paths
         assert paths("ben") == [0, 1, 2, 3]
         assert (0 in paths("ben", is_patient=True)) == patient_too, "it would train phases again"
     assert ledger.queue.claim("ben", ["train"]).task.path == 0
+
+
+def test_a_task_that_its_home_lost_goes_on_elsewhere_before_that_counts_as_silent(ledger, paths):
+    ledger.homes.settle("modular", 0, "ana")
+    held = ledger.queue.claim("ana", ["train"], lease_seconds=0.001)
+    while ledger.queue.is_held(held):
+        ledger.queue.reap("ben")
+    assert paths("ben") == [0, 1, 2, 3]
+    assert paths("ben", is_patient=True) == [1, 2, 3]
