@@ -30,7 +30,7 @@ class Queue:
             self.three.set()
         return self.answer
 
-    def reap(self):
+    def reap(self, watcher):
         self.looks += 1
         return []
 
