@@ -346,8 +346,14 @@ class Worker:
 
     def _should_leave(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
         """Asked while a path waits for its modules: whether there is something else to do."""
+        before: float | None = None  # when it was last asked
 
         def should_leave() -> bool:
+            nonlocal before
+            now = time.monotonic()
+            if before is not None:
+                self._renewer.has_waited(now - before)
+            before = now
             if should_stop():
                 return True
             if self._renewer.command == "pause":
