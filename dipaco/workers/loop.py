@@ -359,7 +359,7 @@ class Worker:
             if self._renewer.command == "pause":
                 return False
             if self._silent_workers.is_due():
-                self._run.ledger.queue.reap()
+                self._run.ledger.queue.reap(self._name)
             self._end_grace()
             factor = None
             is_patient = self._is_patient  # makes no backups
