@@ -3,8 +3,10 @@
 Machines that share nothing but a bucket fetch all that if a path goes on elsewhere. So a path's
 next phase is left to the worker that trained its last one, while that is there and trains nothing
 else; another takes it where the home is busy with another path, silent or gone (`next_task`,
-`claim_task`). A worker takes the paths that are at home with it first. A lost row costs bytes, and
-no more.
+`claim_task`), or may not train it: it does no training tasks any more, or is a swarm's backbone. A
+backbone takes its path from any home. So may any worker if the task went wrong at home or was lost
+there, lest it fail for good through the fault of one machine. A worker takes the paths that are at
+home with it first. A lost row costs bytes, and no more.
 """
 
 from dipaco.control.database import Database

@@ -231,8 +231,8 @@ SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 
 -- next_task@sqlite: the most urgent ready task of some kinds (a JSON array, matched by LIKE so that
 -- the index on priority is used). A swarm's path is left to its backbones; another to its home,
--- unless that trains another path just now (and, if is_patient, even then). With `own` (a JSON array),
--- no path but these
+-- unless that trains another path just now (and, if is_patient, even then), or it went wrong or was
+-- lost there. With `own` (a JSON array), no path but these
 SELECT id FROM tasks
 WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
   AND NOT EXISTS (
@@ -247,6 +247,10 @@ WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
     SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
     WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
       AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+      AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
+      AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
+      AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
+                      AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
       AND (:is_patient = 1 OR NOT EXISTS (
         SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
         WHERE c.worker = w.name AND t.kind = 'train')))
@@ -273,6 +277,10 @@ WITH next AS MATERIALIZED
        SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
        WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
          AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+         AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
+         AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
+         AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
+                         AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
          AND (:is_patient = 1 OR NOT EXISTS (
            SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
            WHERE c.worker = w.name AND t.kind = 'train')))
@@ -287,7 +295,7 @@ SELECT id, kind, arm, subject, phase, attempt FROM claimed
 WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
 -- next_alike@sqlite: ready tasks of one kind, arm and phase, to be done together; not
--- those that went wrong, which may end the program of all
+-- those that went wrong, which may end the program of all, nor those left to others, as above
 SELECT id FROM tasks
 WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
   AND id NOT IN (SELECT task_id FROM failures)
@@ -297,6 +305,17 @@ WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
       b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
       OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
         AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
+  AND NOT EXISTS (
+    SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
+    WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
+      AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+      AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
+      AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
+      AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
+                      AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
+      AND (:is_patient = 1 OR NOT EXISTS (
+        SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
+        WHERE c.worker = w.name AND t.kind = 'train')))
 ORDER BY id LIMIT :limit;
 
 -- claim_alike@postgresql: finds them as above and claims them
@@ -310,6 +329,17 @@ WITH next AS MATERIALIZED
          b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
          OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
+     AND NOT EXISTS (
+       SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
+       WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
+         AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+         AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
+         AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
+         AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
+                         AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
+         AND (:is_patient = 1 OR NOT EXISTS (
+           SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
+           WHERE c.worker = w.name AND t.kind = 'train')))
    ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED),
 claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
@@ -331,9 +361,21 @@ HAVING count(*) = 1 AND min(c.worker) <> :worker
 ORDER BY 6 DESC, t.id;
 
 -- has_others: a row if there is something to see to for a worker that waits with a task in hand: a
--- ready task of some kinds (a JSON array), or one that went wrong and may hold up the run
+-- ready task of some kinds (a JSON array) that is not left to its home, or one that went wrong and
+-- may hold up the run
 SELECT 1 WHERE
-     EXISTS (SELECT 1 FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%')
+     EXISTS (SELECT 1 FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
+       AND NOT EXISTS (
+         SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
+         WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
+           AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+           AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
+           AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
+           AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
+                           AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
+           AND (:is_patient = 1 OR NOT EXISTS (
+             SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
+             WHERE c.worker = w.name AND t.kind = 'train'))))
   OR EXISTS (SELECT 1 FROM tasks WHERE state = 'delayed')
   OR EXISTS (SELECT 1 FROM tasks WHERE state = 'failed' AND kind <> 'sample');
 

@@ -93,8 +93,8 @@ class Queue:
             claims = self._claim("task", holder, own="", **of)
         if limit > 1 and claims and self._may_be_stacked(claims[0]):
             kind, arm, _, phase = claims[0].task
-            of = {"kind": kind, "arm": arm, "phase": phase, "limit": limit - 1}
-            claims += self._claim("alike", holder, **of)
+            alike = {"kind": kind, "arm": arm, "phase": phase, "limit": limit - 1}
+            claims += self._claim("alike", holder, **alike, is_patient=int(is_patient))
         return claims
 
     def _may_be_stacked(self, claim: Claim) -> bool:
@@ -147,11 +147,13 @@ class Queue:
         *,
         factor: float | None,
         is_waiting: Callable[[Task], bool] = lambda _: False,
+        is_patient: bool = False,
     ) -> bool:
         """Whether `worker`, which waits with a task in hand, has something else to see to: a task
-        of these kinds is ready, one has gone wrong, or (unless `factor` is None) one is late.
+        of these kinds is ready for it, one went wrong, or (unless `factor` is None) one is late.
         """
-        if self._database.one("has_others", kinds=json.dumps(list(kinds))) is not None:
+        of = {"kinds": json.dumps(list(kinds)), "is_patient": int(is_patient), "worker": worker}
+        if self._database.one("has_others", **of) is not None:
             return True
         return factor is not None and bool(late_tasks(self._database, worker, factor, is_waiting))
 

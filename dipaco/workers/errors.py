@@ -58,6 +58,10 @@ class OtherSources(MachineFault):
     """This machine sees other text under `data.sources` than one that has read a slice of it: {files} files of {num_bytes} bytes, there {other_files} of {other_bytes}; names and sizes must agree. Give it the same files under the same names, and start the worker again."""
 
 
+class SourcesMissing(MachineFault):
+    """Another machine has read a slice of the text, and this one cannot: {problem} Give it the same files under the same names, and start the worker again."""
+
+
 class SlicesDiffer(DipacoError):
     """Slice {slice} of the text was read from other files under `data.sources` than the first: the machines that read them do not see the same names and sizes. Give all workers the same files, and begin the run in another folder."""
 

@@ -46,6 +46,7 @@ class LeaseRenewer:
         self._claims: tuple[Claim, ...] = ()
         self._lost: set[Claim] = set()
         self._wanted: set[Claim] = set()  # by the backbones of a path
+        self._waited_seconds = 0.0  # with a task in hand
         self._guard = threading.Lock()
         self._is_over = threading.Event()
         self._thread = threading.Thread(
@@ -68,7 +69,13 @@ class LeaseRenewer:
         """Sets the claims to renew from now on; none when their tasks are done."""
         with self._guard:
             self._claims, self._lost, self._wanted = claims, set(), set()
+            self._waited_seconds = 0.0
             self._renewed_seconds = time.monotonic()
+
+    def has_waited(self, seconds: float) -> None:
+        """The task in hand waited for others: for so long it was not late itself."""
+        with self._guard:
+            self._waited_seconds += seconds
 
     def has_lost(self, claim: Claim) -> bool:
         """Whether a renewal was refused: another worker may have the task."""
@@ -118,8 +125,14 @@ class LeaseRenewer:
     def _renew_claims(self, ledger: Ledger) -> None:
         now = time.monotonic()
         with self._guard:
-            claims = self._claims
-        lost = {claim for claim in claims if not ledger.queue.renew(claim, self._lease_seconds)}
+            claims, waited = self._claims, self._waited_seconds
+        lost = {
+            claim
+            for claim in claims
+            if not ledger.queue.renew(
+                claim._replace(since=claim.since + waited), self._lease_seconds
+            )
+        }
         with self._guard:
             if claims is self._claims:
                 self._lost |= lost

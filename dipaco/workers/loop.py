@@ -164,11 +164,8 @@ class Worker:
         has_ready |= self._end_grace()
         if self._phase_runner is not None:
             limit = 1
-        # Snapshots may be on the disk of a path's home alone.
-        has_bucket = self._run.objects.remote is not None
-        is_patient = has_bucket and self._run.config.retention.send_snapshots_every > 1
         lease: dict[str, Any] = {"lease_seconds": self._lease_seconds, "own": self._own}
-        lease["is_patient"] = is_patient
+        lease["is_patient"] = self._is_patient
         # First: the tasks of silent workers are older than most that are ready.
         reaped = False
         if self._silent_workers.is_due():
@@ -179,9 +176,15 @@ class Worker:
         if not claims and (has_resting or reaped) and self._failures.end_delays():
             claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
         if not claims and "train" in self._kinds and self._late_tasks.is_due():
-            backup = None if is_patient else self._claim_backup(limit)
+            backup = None if self._is_patient else self._claim_backup(limit)
             claims = [] if backup is None else [backup]
         return claims
+
+    @property
+    def _is_patient(self) -> bool:
+        """Whether snapshots may be on the disk of a path's home alone."""
+        has_bucket = self._run.objects.remote is not None
+        return has_bucket and self._run.config.retention.send_snapshots_every > 1
 
     def _end_grace(self) -> bool:
         """Whether there may be a grace to end; what is over is ended."""
@@ -343,20 +346,31 @@ class Worker:
 
     def _should_leave(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
         """Asked while a path waits for its modules: whether there is something else to do."""
+        before: float | None = None  # when it was last asked
 
         def should_leave() -> bool:
+            nonlocal before
+            now = time.monotonic()
+            if before is not None:
+                self._renewer.has_waited(now - before)
+            before = now
             if should_stop():
                 return True
             if self._renewer.command == "pause":
                 return False
             if self._silent_workers.is_due():
-                self._run.ledger.queue.reap()
+                self._run.ledger.queue.reap(self._name)
             self._end_grace()
             factor = None
-            if "train" in self._kinds and self._late_tasks.is_due():
+            is_patient = self._is_patient  # makes no backups
+            if "train" in self._kinds and not is_patient and self._late_tasks.is_due():
                 factor = self._late_factor(1)
             leaves = self._run.ledger.queue.has_others(
-                self._name, self._kinds, factor=factor, is_waiting=self._waits_for_modules
+                self._name,
+                self._kinds,
+                factor=factor,
+                is_waiting=self._waits_for_modules,
+                is_patient=is_patient,
             )
             if leaves and factor is not None:
                 self._late_tasks.make_due()  # it may be the late one that it leaves for

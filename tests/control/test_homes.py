@@ -2,6 +2,7 @@
 
 import pytest
 
+from dipaco.control import failures
 from dipaco.control.tasks import Task
 from tests.control.conftest import do_until, facts_of
 
@@ -55,3 +56,69 @@ def test_paths_at_home_with_a_worker_come_before_others_and_after_more_urgent_ta
     assert first.task.path == 2
     ledger.queue.give_back(first)
     assert paths("ben", own=[("modular", 2)]) == [2, 0, 1, 3]
+
+
+def test_a_worker_that_may_not_train_a_path_is_no_home_of_it(ledger, paths):
+    ledger.homes.settle("modular", 0, "ana")
+    ledger.members.leave("ana", "ana")
+    ledger.members.join("ana", **HERE, life="later", kinds=("outer", "score"))
+    assert paths("ben", is_patient=True) == [0, 1, 2, 3], "it came back to do other tasks"
+    ledger.members.leave("ana", "later")
+    ledger.members.join("ana", **HERE, life="at last", kinds=("outer", "train"))
+    assert paths("ben") == [1, 2, 3]
+    ledger.swarms.put_backbone("ana", "modular", 0, "there:1", is_manned=False)
+    assert paths("ana") == [], "a backbone without volunteers claims no path"
+    assert paths("ben", is_patient=True) == [0, 1, 2, 3]
+
+
+def test_a_path_of_volunteers_is_not_left_to_the_home_that_it_had_before(ledger, paths):
+    ledger.homes.settle("modular", 0, "ana")
+    ledger.swarms.put_backbone("ben", "modular", 0, "there:1")
+    assert paths("ana") == [1, 2, 3], "it is left to its backbone"
+    assert paths("ben", is_patient=True) == [0]
+
+
+def test_a_stack_takes_no_path_that_is_left_to_its_home(ledger, paths):
+    ledger.homes.settle("modular", 0, "ben")
+    for path in (1, 3):
+        ledger.homes.settle("modular", path, "ana")
+    stacked = ledger.queue.claim_stack("ben", limit=4, own=[("modular", 0)], is_patient=True)
+    assert [claim.task.path for claim in stacked] == [0, 2]
+    at_home = ledger.queue.claim_stack("ana", limit=4, own=[("modular", 1)], is_patient=True)
+    assert [claim.task.path for claim in at_home] == [1, 3]
+
+
+def test_a_worker_that_waits_with_a_path_does_not_leave_it_for_one_that_is_left_to_its_home(
+    ledger, paths
+):
+    for path in range(4):
+        ledger.homes.settle("modular", path, "ana")
+    held = ledger.queue.claim("ana", ["train"])
+
+    def has_others(worker, **settings):
+        return ledger.queue.has_others(worker, ["train"], factor=None, **settings)
+
+    assert has_others("ana")
+    assert has_others("ben"), "ana trains another one"
+    assert not has_others("ben", is_patient=True)
+    ledger.queue.give_back(held)
+    assert not has_others("ben")
+
+
+def test_a_task_that_went_wrong_at_its_home_may_be_tried_by_others(ledger, paths, monkeypatch):
+    monkeypatch.setattr(failures, "wait_seconds", lambda errors, deaths: 0.0)
+    ledger.homes.settle("modular", 0, "ana")
+    for patient_too in (False, True):
+        assert not ledger.failures.fail(ledger.queue.claim("ana", ["train"]), "a disk of ana's")
+        assert paths("ben") == [0, 1, 2, 3]
+        assert (0 in paths("ben", is_patient=True)) == patient_too, "it would train phases again"
+    assert ledger.queue.claim("ben", ["train"]).task.path == 0
+
+
+def test_a_task_that_its_home_lost_goes_on_elsewhere_before_that_counts_as_silent(ledger, paths):
+    ledger.homes.settle("modular", 0, "ana")
+    held = ledger.queue.claim("ana", ["train"], lease_seconds=0.001)
+    while ledger.queue.is_held(held):
+        ledger.queue.reap("ben")
+    assert paths("ben") == [0, 1, 2, 3]
+    assert paths("ben", is_patient=True) == [1, 2, 3]

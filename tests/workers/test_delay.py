@@ -140,11 +140,13 @@ def test_a_worker_waits_for_its_modules_while_there_is_nothing_else_to_do(
     at_the_merge, monkeypatch
 ):
     run, slow, others = at_the_merge
-    looks = []
+    looks, waited, watchers = [], [], []
 
     def meanwhile(seconds):
         """The slow path comes in while the worker sleeps."""
         looks.append(seconds)
+        waited.append(worker._renewer._waited_seconds)
+        worker._silent_workers.make_due()
         if len(looks) == 3:
             worker_of(run, "first")._finish(slow, execute(run, slow, NullCallbacks(), never))
             for _ in range(2):
@@ -152,9 +154,12 @@ def test_a_worker_waits_for_its_modules_while_there_is_nothing_else_to_do(
                 worker_of(run, "third")._finish(step, execute(run, step, NullCallbacks(), never))
 
     monkeypatch.setattr(late_modules.time, "sleep", meanwhile)
+    monkeypatch.setattr(run.ledger.queue, "reap", watchers.append)
     worker = worker_of(run, "waits")
     assert worker.run_once()
     assert len(looks) == 3
+    assert watchers == ["waits"] * 3, "it looks at a few others, not at all"
+    assert waited[0] == 0.0 < waited[1] < waited[2], "or it would be late when it goes on"
     assert state_of(run, WAITING) == "done"
     for claim in others:
         run.ledger.queue.give_back(claim)

@@ -30,7 +30,7 @@ class Queue:
             self.three.set()
         return self.answer
 
-    def reap(self):
+    def reap(self, watcher):
         self.looks += 1
         return []
 
@@ -66,6 +66,17 @@ def test_a_claim_is_renewed_again_and_again_while_it_is_held(beating):
     assert set(queue.renewed) == {(CLAIM, 0.02)}
     assert queue.looks >= 2, "who computes looks for leases that ran out, too"
     assert not renewer.has_lost(CLAIM)
+
+
+def test_a_task_that_waited_for_others_was_held_for_less_long():
+    renewer, queue = LeaseRenewer(refuse, "w", 60.0), Queue(True)
+    for waits in ((2.0, 3.0), ()):
+        renewer.hold(CLAIM)
+        for seconds in waits:
+            renewer.has_waited(seconds)
+        renewer._renew_claims(SimpleNamespace(queue=queue))
+    later = CLAIM._replace(since=CLAIM.since + 5.0)
+    assert queue.renewed == [(later, 60.0), (CLAIM, 60.0)]
 
 
 def test_a_claim_whose_renewal_is_refused_is_lost(beating):

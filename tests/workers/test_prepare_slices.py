@@ -10,7 +10,7 @@ from dipaco.data.corpus import Corpus
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.sizes import sizes_of
 from dipaco.runs.status import status_of
-from dipaco.workers.errors import OtherSources, SlicesDiffer
+from dipaco.workers.errors import OtherSources, SlicesDiffer, SourcesMissing
 from dipaco.workers.garbage_collection import collect_all
 from tests.workers.conftest import CONFIG, worker_of
 
@@ -126,6 +126,15 @@ def files(tmp_path):
     run, _ = create_or_open(tmp_path / "run", config_of(sources=(f"text:{folder}",)))
     yield run, folder
     run.ledger.close()
+
+
+def test_a_machine_without_the_files_reads_none_and_the_slice_does_not_fail_for_good(files):
+    run, folder = files
+    prepare_to(run, 1)
+    shutil.rmtree(folder)
+    with pytest.raises(SourcesMissing, match=r"and this one cannot: .* Give it the same files"):
+        prepare_to(run, 1)
+    assert not run.ledger.failures.list()
 
 
 def test_a_machine_that_sees_other_files_reads_none(files):

@@ -39,10 +39,11 @@ from dipaco.data.sliced import (
 from dipaco.data.slices import Listing, cut_into_slices
 from dipaco.data.staging import Staged, open_staged, table_of
 from dipaco.data.tokenizer import load_tokenizer
+from dipaco.errors import BadSource
 from dipaco.files import write_arrays, write_whole
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
-from dipaco.workers.errors import OtherSources, SlicesDiffer
+from dipaco.workers.errors import OtherSources, SlicesDiffer, SourcesMissing
 
 KIND = "corpora"
 OnProgress = Callable[[PrepareProgress], None]
@@ -52,12 +53,18 @@ def read(run: Run, claim: Claim, progress: OnProgress) -> list[Fact]:
     """Reads one slice of the sources: its text, and columns about its documents.
 
     Raises:
-      OtherSources: this machine sees other files than one that has read a slice.
+      OtherSources, SourcesMissing: this machine sees other files than one that has read a slice,
+        or none.
     """
     started, number = time.monotonic(), int(claim.task.subject)
-    config = data_config(run)
-    slices, listing = cut_into_slices(config, run.plan.slices)
-    for other in run.ledger.facts.slices("prepare", "read")[:1]:
+    config, others = data_config(run), run.ledger.facts.slices("prepare", "read")
+    try:
+        slices, listing = cut_into_slices(config, run.plan.slices)
+    except BadSource as error:
+        if others:
+            raise SourcesMissing(problem=error) from error
+        raise
+    for other in others[:1]:
         there = Listing(*other.summary["listing"])
         if there != listing:
             raise OtherSources(
