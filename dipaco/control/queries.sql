@@ -287,7 +287,7 @@ SELECT id, kind, arm, subject, phase, attempt FROM claimed
 WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
 -- next_alike@sqlite: ready tasks of one kind, arm and phase, to be done together; not
--- those that went wrong, which may end the program of all
+-- those that went wrong, which may end the program of all, nor those left to their homes
 SELECT id FROM tasks
 WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
   AND id NOT IN (SELECT task_id FROM failures)
@@ -297,6 +297,13 @@ WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
       b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
       OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
         AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
+  AND NOT EXISTS (
+    SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
+    WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
+      AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+      AND (:is_patient = 1 OR NOT EXISTS (
+        SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
+        WHERE c.worker = w.name AND t.kind = 'train')))
 ORDER BY id LIMIT :limit;
 
 -- claim_alike@postgresql: finds them as above and claims them
@@ -310,6 +317,13 @@ WITH next AS MATERIALIZED
          b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
          OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
            AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
+     AND NOT EXISTS (
+       SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
+       WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
+         AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+         AND (:is_patient = 1 OR NOT EXISTS (
+           SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
+           WHERE c.worker = w.name AND t.kind = 'train')))
    ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED),
 claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)

@@ -93,8 +93,8 @@ class Queue:
             claims = self._claim("task", holder, own="", **of)
         if limit > 1 and claims and self._may_be_stacked(claims[0]):
             kind, arm, _, phase = claims[0].task
-            of = {"kind": kind, "arm": arm, "phase": phase, "limit": limit - 1}
-            claims += self._claim("alike", holder, **of)
+            alike = {"kind": kind, "arm": arm, "phase": phase, "limit": limit - 1}
+            claims += self._claim("alike", holder, is_patient=int(is_patient), **alike)
         return claims
 
     def _may_be_stacked(self, claim: Claim) -> bool:

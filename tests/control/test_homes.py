@@ -55,3 +55,15 @@ def test_paths_at_home_with_a_worker_come_before_others_and_after_more_urgent_ta
     assert first.task.path == 2
     ledger.queue.give_back(first)
     assert paths("ben", own=[("modular", 2)]) == [2, 0, 1, 3]
+
+
+def test_paths_that_train_together_leave_others_to_their_homes(ledger, paths):
+    """Their snapshots may be on the disks of these machines alone."""
+    for path in (1, 3):
+        ledger.homes.settle("modular", path, "ana")
+    held = ledger.queue.claim_stack("ana", limit=1, own=[("modular", 3)])
+    assert [claim.task.path for claim in held] == [3]
+    stack = ledger.queue.claim_stack("ben", limit=4, is_patient=True)
+    assert [claim.task.path for claim in stack] == [0, 2]
+    ledger.members.leave("ana", "ana")
+    assert [claim.task.path for claim in ledger.queue.claim_stack("ben", limit=4)] == [1]
