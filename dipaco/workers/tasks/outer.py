@@ -219,7 +219,7 @@ def _weights(
         alphas |= {(phase, path): a for path, a in zip(through, of_phase.tolist(), strict=True)}
         counts[phase] = counts_PV = run.counts_through(task.arm, task.module, phase)
         if counts_PV is not None:
-            shares[phase] = row_shares(counts_PV, of_phase)
+            shares[phase] = row_shares(counts_PV, of_phase, steps)
             row_fan_ins[phase] = effective_fan_in(shares[phase])
     fan_in = fan_ins[max(fan_ins)]  # of the newest phase among them
 
