@@ -345,9 +345,19 @@ HAVING count(*) = 1 AND min(c.worker) <> :worker
 ORDER BY 6 DESC, t.id;
 
 -- has_others: a row if there is something to see to for a worker that waits with a task in hand: a
--- ready task of some kinds (a JSON array), or one that went wrong and may hold up the run
+-- ready task of some kinds (a JSON array) that is not left to its home, or one that went wrong and
+-- may hold up the run
 SELECT 1 WHERE
-     EXISTS (SELECT 1 FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%')
+     EXISTS (
+       SELECT 1 FROM tasks
+       WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
+         AND NOT EXISTS (
+           SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
+           WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
+             AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+             AND (:is_patient = 1 OR NOT EXISTS (
+               SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
+               WHERE c.worker = w.name AND t.kind = 'train'))))
   OR EXISTS (SELECT 1 FROM tasks WHERE state = 'delayed')
   OR EXISTS (SELECT 1 FROM tasks WHERE state = 'failed' AND kind <> 'sample');
 

@@ -147,11 +147,14 @@ class Queue:
         *,
         factor: float | None,
         is_waiting: Callable[[Task], bool] = lambda _: False,
+        is_patient: bool = False,
     ) -> bool:
         """Whether `worker`, which waits with a task in hand, has something else to see to: a task
-        of these kinds is ready, one has gone wrong, or (unless `factor` is None) one is late.
+        of these kinds is ready, one has gone wrong, or (unless `factor` is None) one is late. What
+        is left to its home (`claim_stack`) is not for it.
         """
-        if self._database.one("has_others", kinds=json.dumps(list(kinds))) is not None:
+        of = {"kinds": json.dumps(list(kinds)), "is_patient": int(is_patient)}
+        if self._database.one("has_others", worker=worker, **of) is not None:
             return True
         return factor is not None and bool(late_tasks(self._database, worker, factor, is_waiting))
 

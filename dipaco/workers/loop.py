@@ -164,9 +164,7 @@ class Worker:
         has_ready |= self._end_grace()
         if self._phase_runner is not None:
             limit = 1
-        # Snapshots may be on the disk of a path's home alone.
-        has_bucket = self._run.objects.remote is not None
-        is_patient = has_bucket and self._run.config.retention.send_snapshots_every > 1
+        is_patient = self._is_patient
         lease: dict[str, Any] = {"lease_seconds": self._lease_seconds, "own": self._own}
         lease["is_patient"] = is_patient
         # First: the tasks of silent workers are older than most that are ready.
@@ -182,6 +180,12 @@ class Worker:
             backup = None if is_patient else self._claim_backup(limit)
             claims = [] if backup is None else [backup]
         return claims
+
+    @property
+    def _is_patient(self) -> bool:
+        """Whether paths are left to their homes, whose disks alone may have their snapshots."""
+        has_bucket = self._run.objects.remote is not None
+        return has_bucket and self._run.config.retention.send_snapshots_every > 1
 
     def _end_grace(self) -> bool:
         """Whether there may be a grace to end; what is over is ended."""
@@ -353,10 +357,15 @@ class Worker:
                 self._run.ledger.queue.reap()
             self._end_grace()
             factor = None
-            if "train" in self._kinds and self._late_tasks.is_due():
+            is_patient = self._is_patient
+            if "train" in self._kinds and not is_patient and self._late_tasks.is_due():
                 factor = self._late_factor(1)
             leaves = self._run.ledger.queue.has_others(
-                self._name, self._kinds, factor=factor, is_waiting=self._waits_for_modules
+                self._name,
+                self._kinds,
+                factor=factor,
+                is_waiting=self._waits_for_modules,
+                is_patient=is_patient,
             )
             if leaves and factor is not None:
                 self._late_tasks.make_due()  # it may be the late one that it leaves for

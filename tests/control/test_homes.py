@@ -67,3 +67,20 @@ def test_paths_that_train_together_leave_others_to_their_homes(ledger, paths):
     assert [claim.task.path for claim in stack] == [0, 2]
     ledger.members.leave("ana", "ana")
     assert [claim.task.path for claim in ledger.queue.claim_stack("ben", limit=4)] == [1]
+
+
+def test_a_worker_that_waits_does_not_leave_for_paths_that_are_left_to_their_homes(ledger, paths):
+    def has_others(worker):
+        return ledger.queue.has_others(worker, ["train"], factor=None, is_patient=True)
+
+    for path in (0, 1, 2):
+        ledger.homes.settle("modular", path, "ana")
+    assert has_others("ben")
+    (claim,) = ledger.queue.claim_stack("ben", ["train"], limit=1, is_patient=True)
+    while claim.task.arm != "modular":  # dense arms have no homes
+        (claim,) = ledger.queue.claim_stack("ben", ["train"], limit=1, is_patient=True)
+    assert claim.task.path == 3
+    assert has_others("ana")
+    assert not has_others("ben")
+    ledger.members.leave("ana", "ana")
+    assert has_others("ben")
