@@ -13,7 +13,7 @@ evaluated, so a row of 40 is a curve; the second command sets each codec's again
 short run error feedback delivers only a part of the way, which is why a row of ten is no judgement
 on `sparse2`. Other dials: `--set outer.residual_decay=0.98`, `--set inner.learning_rate=0.012`.
 
-    dipaco ablate configs/ablations/fewer_bits.py --run runs/fewer_bits --only "float32 tiny" \
+    dipaco ablate configs/ablations/fewer_bits.py --run runs/fewer_bits --only "float32 tiny" \\
         "int4 tiny" "sparse2 128 tiny" "sparse2 64 tiny" "sparse2 64 decay 0.5 tiny"
     python tools/codec_curve.py runs/fewer_bits --ending tiny
 

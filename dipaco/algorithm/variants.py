@@ -160,7 +160,7 @@ def train(
             counts_PV = shares_PV = fan_in_V = None
             if token_counts is not None and through and has_rows(modules[module]):
                 counts_PV = token_counts(phase)[through]
-                shares_PV = row_shares(counts_PV, weights)
+                shares_PV = row_shares(counts_PV, weights, num_steps)
                 fan_in_V = effective_fan_in(shares_PV)
             for index, (path, weight) in enumerate(zip(through, weights, strict=True)):
                 gradient = outer_gradient(modules[module], trained[path][module])

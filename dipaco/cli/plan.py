@@ -6,9 +6,9 @@ hours, and the share of the time in computing; and what other codecs or longer p
   dipaco plan configs/paper_16x16.py --step-seconds 1.4       the step of your accelerator
 
 A few inner steps are taken on this machine to time one, unless `--step-seconds` says it or a step
-is too large to be tried; the time is remembered. Bytes are those of a run in a bucket, any of whose
-machines takes any task; one thing is done after another, but for `outer.delay`. Beside it,
-lock-step: as many machines that average gradients at every step.
+is too large to be tried; the time is remembered. Bytes are those of a run in a bucket, where a path
+stays with its machine and any machine steps a module; one thing is done after another, but for
+`outer.delay`. Beside it, lock-step: as many machines that average gradients at every step.
 """
 
 import argparse

@@ -17,7 +17,7 @@ A path does not send rows that would have no weight (`sent_rows`).
 Axes: P paths through a module, V tokens of the vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,19 @@ def has_rows(tree: Mapping[str, Any]) -> bool:
     return any(name in VOCABULARY_AXIS for name, _ in trees.flatten(tree))
 
 
-def row_shares(counts_PV: np.ndarray, alpha_P: np.ndarray) -> np.ndarray:
+def row_shares(
+    counts_PV: np.ndarray, alpha_P: np.ndarray, steps: Sequence[int] | None = None
+) -> np.ndarray:
     """float64 [P, V]: the weight of each path for each token's row; the sum over P is one.
 
     Args:
       counts_PV: how often each token occurs in the shard of each path through the module.
       alpha_P: their weights from `gradient.path_weights`, for tokens that no path has.
+      steps: inner steps that each path took in the phase, by which occurrences count as well, as
+        `path_weights` counts documents. None: all took as many.
     """
+    if steps is not None:
+        counts_PV = counts_PV * np.asarray(steps, np.float64)[:, None]
     total_V = counts_PV.sum(axis=0, dtype=np.float64)
     by_count_PV = counts_PV / np.where(total_V > 0, total_V, 1.0)
     return np.where(total_V > 0, by_count_PV, np.asarray(alpha_P, np.float64)[:, None])

@@ -9,6 +9,7 @@ A path stays with its machine, which has its snapshot and its modules as they we
 step a module. A module that has stepped comes whole, or as the contributions of the other paths,
 where these are fewer bytes (`outer.fetch`). The machines work side by side; a phase ends when the
 last module has stepped, which may take as long as `outer.delay` steps without holding up a path.
+Where levels step in turn (`outer.stagger`), a phase is the mean one.
 Computing of outer steps, evaluation and questions to the database are left out.
 `tools/bench_links.py` compares with what shaped links carry.
 """
@@ -29,7 +30,7 @@ from dipaco.topology import ModuleId
 VALUE_BYTES = 4  # of a parameter, whatever it computes in; of AdamW's and the outer states' too
 ADAMW_VALUES = 2  # for each parameter
 WORTH = 0.9  # of a whole module; contributions that are more bytes than that are not fetched
-SNAPSHOT_SHARE = 0.8  # of AdamW's state and a residual: Orbax compresses them
+SNAPSHOT_SHARE = 0.8  # of AdamW's state and what else is in it: Orbax compresses them
 KINDS = ("modules", "contributions", "snapshots", "outer states")
 
 
@@ -196,12 +197,13 @@ def lock_step_cost(
 
 
 def run_seconds(config: RunConfig, given: Circumstances, cost: PhaseCost) -> float:
-    """Base model, by one machine, and all phases of the modular model; without preparing the text,
-    routing, baselines and evaluation.
+    """Base model, by one machine or one for each of its paths, and all phases of the modular model;
+    without preparing the text, routing, baselines and evaluation.
     """
     base = config.plan.base
     saved = (1 + ADAMW_VALUES) * VALUE_BYTES * num_parameters(config.model) * base.phases
-    base_seconds = base.total_steps * given.step_seconds
+    most = math.ceil(base.topology.num_paths / given.workers)  # paths of it, one after another
+    saved, base_seconds = most * saved, most * base.total_steps * given.step_seconds
     if base.total_steps:
         base_seconds = seconds_over_link(base_seconds, saved, given.megabits)
     return base_seconds + config.phases * cost.seconds
@@ -234,16 +236,23 @@ def _training(
     """Paths that a machine trains in a phase -> kind -> its traffic for that."""
     codec, size = codec_for(config, codec_name), num_parameters(config.model)
     sizes, every = module_parameters(config), config.retention.send_snapshots_every
-    snapshot = SNAPSHOT_SHARE * VALUE_BYTES * size * (ADAMW_VALUES + codec.is_lossy) / every
+    arm = config.plan.arm(MODULAR)
+    kept = ADAMW_VALUES + codec.is_lossy + arm.keeps_own  # the last: its own parameters
+    snapshot = SNAPSHOT_SHARE * VALUE_BYTES * size * kept / every
+    sent = sum(
+        _steps_share(config, module) * _through(config, module) * sizes[str(module)]
+        for module in arm.topology.modules
+    )
     elsewhere = 1 if steps_elsewhere else 1 - 1 / machines  # the chance that another stepped it
 
     def traffic(paths_here: float) -> dict[str, Traffic]:
         modules = sum(
-            _is_here(config, module, paths_here)
+            _steps_share(config, module)
+            * _is_here(config, module, paths_here)
             * _fetched_bytes(config, module, sizes[str(module)], codec, paths_here)
             for module in config.topology.modules
         )
-        contributions = paths_here * size * codec.bits_per_value / 8
+        contributions = paths_here * sent * codec.bits_per_value / 8
         return {
             "modules": Traffic(elsewhere * modules, 0.0),
             "contributions": Traffic(0.0, contributions),
@@ -270,14 +279,14 @@ def _stepping(
         comes_whole = _fetched_bytes(config, module, size, codec, paths_here) == whole
         is_here = _is_here(config, module, paths_here)
         has_state = 0.0 if comes_whole else is_here  # of a machine that computes its steps
-        costs.append(
-            {
-                "modules": Traffic(elsewhere * (1 - is_here) * whole, whole),
-                "contributions": Traffic(elsewhere * sent, 0.0),
-                "snapshots": NOTHING,
-                "outer states": Traffic(elsewhere * (1 - has_state) * state, state),
-            }
-        )
+        of_step = {
+            "modules": Traffic(elsewhere * (1 - is_here) * whole, whole),
+            "contributions": Traffic(elsewhere * sent, 0.0),
+            "snapshots": NOTHING,
+            "outer states": Traffic(elsewhere * (1 - has_state) * state, state),
+        }
+        share = _steps_share(config, module)
+        costs.append({kind: each.times(share) for kind, each in of_step.items()})
     return costs
 
 
@@ -302,5 +311,16 @@ def _fan_in(config: RunConfig, module: ModuleId) -> float:
 
 def _is_here(config: RunConfig, module: ModuleId, paths_here: float) -> float:
     """The chance that a machine trains a path through the module, of so many paths."""
-    through = len(config.topology.paths_through(module)) / config.topology.num_paths
+    through = _through(config, module)
     return 1 - (1 - through) ** paths_here if paths_here > 1 else paths_here * through
+
+
+def _through(config: RunConfig, module: ModuleId) -> float:
+    """The share of the paths that go through a module."""
+    return len(config.topology.paths_through(module)) / config.topology.num_paths
+
+
+def _steps_share(config: RunConfig, module: ModuleId) -> float:
+    """The share of the phases at whose end a module steps: all, unless levels step in turn."""
+    arm = config.plan.arm(MODULAR)
+    return sum(arm.steps_after(module, phase) for phase in range(arm.phases)) / arm.phases

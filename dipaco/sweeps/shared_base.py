@@ -26,6 +26,7 @@ from dipaco.store.layout import Layout
 # once, and how the shards of paths are used.
 NOT_OF_THE_BASE = (
     "steps",
+    "least_steps_share",
     "stacked_paths",
     "stacking",
     "rewarm_steps",

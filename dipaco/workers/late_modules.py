@@ -29,9 +29,12 @@ MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 5.0, 1.25
 def modules_needed(run: Run, claim: Claim, step: int) -> tuple[ModuleId, ...]:
     """The modules that a path which stopped after `step` needs for its next one, or none."""
     task = claim.task
+    if task.kind != "train":
+        return ()
     arm = run.plan.arm(task.arm)
-    is_merged_next = task.kind == "train" and arm.merges_at(task.path, task.phase) == step
-    return arm.topology.modules_of(task.path) if is_merged_next else ()
+    return (
+        arm.topology.modules_of(task.path) if arm.merges_at(task.path, task.phase) == step else ()
+    )
 
 
 def have_come(run: Run, claim: Claim, should_leave: Callable[[], bool], hosts: Hosts) -> bool:

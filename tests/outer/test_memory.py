@@ -51,7 +51,9 @@ def step(earlier, before, state, messages, fan_in):
     )
     config = types.SimpleNamespace(outer=OuterSettings())
     paths = lambda module, phase: range(fan_in)
-    arm = types.SimpleNamespace(paths_through=paths, has_quorum=False)
+    arm = types.SimpleNamespace(
+        paths_through=paths, has_quorum=False, is_routed=True, has_fewer_steps=False
+    )
     run = types.SimpleNamespace(
         objects=objects,
         ledger=types.SimpleNamespace(facts=facts),

@@ -107,8 +107,32 @@ def test_a_delay_hides_the_outer_steps_and_the_way_of_the_modules():
     late = dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, delay=1))
     slow = dataclasses.replace(ON_20, megabits=0.01)
     usual = phase_cost(TOY, slow)
-    assert phase_cost(late, slow).seconds == pytest.approx(usual.seconds - 2.0)
+    more = seconds_over_link(0.0, SNAPSHOT / 2, slow.megabits)  # the path's own parameters
+    assert phase_cost(late, slow).seconds == pytest.approx(usual.seconds - 2.0 + more)
     assert phase_cost(late, ON_20).transfer_seconds > 0, "snapshots and contributions stay"
+
+
+def test_levels_that_step_in_turn_send_and_fetch_a_level_at_a_time():
+    """Of two levels, one at the end of each phase, and both at the end of the last. A snapshot also
+    has the path's own parameters, which it goes on from.
+    """
+    in_turn = dataclasses.replace(
+        TOY, phases=4, outer=dataclasses.replace(TOY.outer, stagger=True, fetch="whole")
+    )
+    usual = phase_cost(
+        dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, fetch="whole")), ON_20
+    )
+    turns = phase_cost(in_turn, ON_20)
+    size_of = module_parameters(TOY)
+    first, second = (
+        sum(4 * size for name, size in size_of.items() if name.startswith(level.name)) / 2
+        for level in TOY.topology.levels
+    )
+    # The first after phases 0, 2 and 3, the second after 1 and 3.
+    sent = (3 * first + 2 * second) / 4
+    assert turns.traffic["contributions"].up == pytest.approx(sent)
+    assert turns.traffic["snapshots"].up == pytest.approx(1.5 * SNAPSHOT)
+    assert turns.bytes_per_machine.down < usual.bytes_per_machine.down
 
 
 def test_without_momentum_there_is_no_outer_state():
@@ -155,6 +179,16 @@ def test_the_run_is_the_base_model_and_its_phases():
     cost = phase_cost(TOY, ON_20)
     base = seconds_over_link(TOY.base.steps * 2.0, 2 * 3 * SIZE, 20.0)
     assert run_seconds(TOY, ON_20, cost) == pytest.approx(base + TOY.phases * cost.seconds)
+
+
+def test_a_machine_trains_its_paths_of_the_base_model_one_after_another():
+    shared = dataclasses.replace(TOY, base=dataclasses.replace(TOY.base, steps=40, paths=4))
+    cost, alike = phase_cost(TOY, ON_20), shared.plan.base.total_steps * 2.0
+    phases = TOY.phases * cost.seconds
+    for workers, most in ((4, 1), (3, 2), (1, 4)):
+        given = dataclasses.replace(ON_20, workers=workers, megabits=1e9)
+        seconds = run_seconds(shared, given, cost)
+        assert seconds - phases == pytest.approx(most * alike, rel=1e-4)
 
 
 def test_memory_is_parameters_gradient_two_moments_and_what_the_phase_began_with():

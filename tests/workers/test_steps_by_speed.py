@@ -73,6 +73,10 @@ def finish(run, claim):
     "settings",
     [
         {"vocabulary_rows": "holders", "codec": "int8"},
+        pytest.param(
+            {"vocabulary_rows": "holders", "delay": 1, "codec": "sparse2", "momentum": 0.0},
+            marks=pytest.mark.slow,
+        ),
         pytest.param({"alternations": (1,), "rewarm": 2}, marks=pytest.mark.slow),
         pytest.param({"path_share": 0.5, "weigh_by_documents": False}, marks=pytest.mark.slow),
     ],

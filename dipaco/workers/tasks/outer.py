@@ -204,9 +204,10 @@ def _weights(
     row_fan_ins: dict[int, np.ndarray] = {}
     for phase in sorted({contribution.phase for contribution in contributions}):
         through = arm.paths_through(task.module, phase)
-        documents = [1] * arm.topology.num_paths  # of a base model: its paths share the text out
         if arm.is_routed:
             documents = run.shards_of(run.routing_of(task.arm, phase)).documents
+        else:  # a base model, whose paths share the text out
+            documents = [1] * arm.topology.num_paths
         steps = None
         if arm.has_fewer_steps:
             steps = [*run.ledger.phase_steps.in_phase(arm, phase, through).values()]
@@ -219,7 +220,7 @@ def _weights(
         alphas |= {(phase, path): a for path, a in zip(through, of_phase.tolist(), strict=True)}
         counts[phase] = counts_PV = run.counts_through(task.arm, task.module, phase)
         if counts_PV is not None:
-            shares[phase] = row_shares(counts_PV, of_phase)
+            shares[phase] = row_shares(counts_PV, of_phase, steps)
             row_fan_ins[phase] = effective_fan_in(shares[phase])
     fan_in = fan_ins[max(fan_ins)]  # of the newest phase among them
 

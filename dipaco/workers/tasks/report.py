@@ -271,9 +271,10 @@ def _notes(run: Run, rows: list[ReportRow], prepared: dict[str, Any], documents:
             if by_name[DENSE_EQUAL_TOKENS] < by_name[MODULAR]
             else "loses to the modular model here"
         )
+        fewer = ", had none taken fewer steps" if run.plan.arm(MODULAR).has_fewer_steps else ""
         notes.append(
-            "dense_equal_tokens saw the tokens of all paths together, one after another, in one "
-            f"model; it {verdict}."
+            f"dense_equal_tokens saw the tokens of all paths together{fewer}, one after another, "
+            f"in one model; it {verdict}."
         )
     sent = {row.name: row.bytes_sent for row in rows}
     if sent.get(DATA_PARALLEL) and sent[MODULAR]:  # more than one machine each
