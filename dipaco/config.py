@@ -184,6 +184,7 @@ class RunConfig:
         self._check_paths()
         self._check_synchronous()
         self._check_delay()
+        self._check_retention()
         if self.routing.kind in ("product_kmeans", SMALL_MODELS) and not self.topology.choices:
             raise SettingsDisagree(
                 problem=f"`routing.kind` is {self.routing.kind}, but the topology offers no choice:"
@@ -246,6 +247,17 @@ class RunConfig:
                     problem=f"`outer.stagger` is on, and so is `{name}`: what a path contributes "
                     "to a level is of all phases since that level's last step"
                 )
+
+    def _check_retention(self) -> None:
+        """Refuses too few modules for paths whose snapshots are sent now and then."""
+        keep = self.retention
+        if self.outer.path_share < 1 < keep.send_snapshots_every and keep.modules is not None:
+            raise SettingsDisagree(
+                problem=f"`retention.send_snapshots_every` is {keep.send_snapshots_every}, and "
+                f"`retention.modules` {keep.modules}: with `outer.path_share` below 1 many phases "
+                "may lie between two of a path's, which it may have to train again from the "
+                "modules of then; expected None for all"
+            )
 
     def _check_paths(self) -> None:
         """Checks settings that count paths and phases against the topology and `phases`."""

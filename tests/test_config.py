@@ -21,6 +21,7 @@ from dipaco.model.config import ModelConfig
 from dipaco.outer.config import OuterSettings
 from dipaco.overrides import from_tree, load_config, override, settings
 from dipaco.routing.config import RoutingConfig
+from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology, blocks
 from dipaco.topology.errors import BadTopology, PartUnowned, UnknownPart
 
@@ -91,6 +92,13 @@ ONE_PATH = Topology(levels=(Level(name="a", parts=("embed", *blocks(0, 1), "fina
         (
             {"outer": OuterSettings(stagger=True, path_share=0.5)},
             "`outer.stagger` is on, and so is `outer.path_share`",
+        ),
+        (
+            {
+                "outer": OuterSettings(path_share=0.5),
+                "retention": RetentionSettings(send_snapshots_every=2, modules=3),
+            },
+            "with `outer.path_share` below 1 many phases may lie between",
         ),
         ({"inner": InnerSettings(steps=10, warmup_steps=50)}, "`base` takes only 50 steps"),
         (
@@ -395,6 +403,7 @@ def test_an_error_of_a_room_keeps_its_own_words(text, error):
 FILE = """
 from dipaco.config import RunConfig
 from dipaco.model.config import ModelConfig
+from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology
 def run():
     return RunConfig(
