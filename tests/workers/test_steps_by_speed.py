@@ -16,6 +16,7 @@ from dipaco.topology import Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.execution import execute
 from dipaco.workers.preemption import Preempted
+from dipaco.workers.tasks.report import make_report
 from tests.workers.conftest import CONFIG, SHARINGS, never
 
 PHASES, STEPS = 3, 8
@@ -95,6 +96,9 @@ def test_a_run_is_algorithm_1_with_the_steps_that_each_path_took(begin, settings
         assert len(losses[path]) == sum(n for (of, _), n in decided.items() if of == path)
     done, total = progress_of(run)
     assert done == total
+    (modular,) = (row for row in make_report(run).rows if row.name == MODULAR)
+    steps_of_path = sum(decided.values()) / arm.topology.num_paths
+    assert modular.steps == run.plan.base.total_steps + round(steps_of_path)
     assert replay.differences(run) == []
     row = next(each for each in status_of(run)["steps_by_speed"] if each["steps"] == 4)
     assert (row["out_of"], row["worker"]) == (STEPS, "slow")

@@ -127,6 +127,7 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
     start = start_of(run, arm)
     last = next(e for e in evaluations if (e.arm, e.phase) == (arm.name, arm.phases))
     tokens, machines = base.tokens + start.tokens + totals.tokens, arm.topology.num_paths
+    steps = arm.path_steps - run.ledger.phase_steps.num_left_out(arm.name)
     # A single path exchanges nothing.
     bytes_sent = totals.bytes_sent if machines > 1 else 0
     bytes_per_machine = round(start.bytes_sent / start.machines + bytes_sent / machines)
@@ -142,7 +143,7 @@ def _rows(run: Run, arm: Arm, evaluations: list[Evaluated]) -> list[ReportRow]:
             for module in arm.topology.modules
             for part in arm.topology.parts_of(module)
         ),
-        "steps": base.steps + start.steps + round(arm.path_steps / machines),
+        "steps": base.steps + start.steps + round(steps / machines),
         "steps_elsewhere": start.steps,
         "tokens": tokens,
         "flops": float(tokens * flops_per_token(model, run.config.data.length) + router.flops),
