@@ -6,10 +6,11 @@ import jax
 import pytest
 
 from dipaco import trees
-from dipaco.algorithm import algorithm1
+from dipaco.algorithm import algorithm1, variants
 from dipaco.config import BaseSettings
 from dipaco.control.tasks import FIRST_KINDS
 from dipaco.inner.optimizer import learning_rates
+from dipaco.outer.compress import codec_of
 from dipaco.workers.row_plans import batches_for
 from tests.workers.conftest import CONFIG, worker_of
 
@@ -24,8 +25,22 @@ def train_base(run, *names):
         pass
 
 
-def test_the_base_model_is_that_of_algorithm_1(begin):
-    run = begin(SHARED)
+# The base model has the codec and the outer step of the run; all else is of the modular model.
+OF_ALL_KINDS = {
+    "codec": "int8",
+    "isotropic": True,
+    "vocabulary_rows": "holders",
+    "delay": 1,
+    "quorum": 0.5,
+    "path_share": 0.5,
+    "grace_seconds": 0.0,
+}
+
+
+@pytest.mark.parametrize("outer", [{}, OF_ALL_KINDS], ids=["plain", "all"])
+def test_the_base_model_is_that_of_algorithm_1(begin, outer):
+    outer = dataclasses.replace(SHARED.outer, **outer)
+    run = begin(dataclasses.replace(SHARED, outer=outer))
     arm, inner = run.plan.base, run.config.inner
     assert (arm.topology.num_paths, arm.total_steps, arm.phases) == (PATHS, 4, PHASES)
     train_base(run, "ana", "bo")
@@ -45,7 +60,10 @@ def test_the_base_model_is_that_of_algorithm_1(begin):
 
     (module,) = arm.topology.modules
     everything = (arm.topology, {module: run.programs.initial_parts()}, train_path, [1] * PATHS)
-    phases = algorithm1.train(*everything, phases=PHASES, outer=run.config.outer)
+    if outer == SHARED.outer:
+        phases = algorithm1.train(*everything, phases=PHASES, outer=outer)
+    else:
+        phases = variants.train(*everything, phases=PHASES, outer=outer, codec=codec_of(outer))
     for phase, modules in enumerate(phases, start=1):
         made = run.parameters(arm.name, module, phase)
         assert trees.digest(made) == trees.digest(modules[module]), phase
