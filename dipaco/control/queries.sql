@@ -230,7 +230,7 @@ SELECT coalesce(max(id), 0) FROM refusals;
 SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 
 -- next_task@sqlite: the most urgent ready task of some kinds (a JSON array, matched by LIKE so that
--- the index on priority is used). A swarm's path is left to its backbones; another to its home,
+-- the index on priority is used). A swarm's path is left to its backbones, another to its home,
 -- unless that trains another path just now (and, if is_patient, even then), or it went wrong or was
 -- lost there. With `own` (a JSON array), no path but these
 SELECT id FROM tasks

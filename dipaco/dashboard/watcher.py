@@ -26,13 +26,13 @@ STOP_SECONDS = 30.0  # for a read that is going on
 
 class Pace:
     """How often a run is read. A server is asked less than once a second: two to four questions and
-    the bounds of a transaction a look, 45 for the status.
+    the bounds of a transaction a look, 50 for the status.
     """
 
     def __init__(self, *, is_server: bool):
         self.look_seconds = 10.0 if is_server else 1.0
-        self.status_seconds = 120.0 if is_server else 4.0
-        self.fault_seconds = 120.0 if is_server else 1.0  # after something went wrong
+        self.status_seconds = 150.0 if is_server else 4.0
+        self.fault_seconds = 150.0 if is_server else 1.0  # after something went wrong
 
 
 class Freshness:

@@ -39,15 +39,15 @@ def test_a_run_that_was_rolled_back_ends_with_the_same_facts(dipaco, tiny, copy_
 def test_a_run_of_another_version_is_refused_until_it_is_upgraded(dipaco, tiny, copy_of):
     run = copy_of(tiny)
     with contextlib.closing(sqlite3.connect(run.folder / "ledger.sqlite")) as ledger, ledger:
-        ledger.execute("UPDATE meta SET value = '0.4.0+older' WHERE key = 'version'")
+        ledger.execute("UPDATE meta SET value = '0.4.99' WHERE key = 'version'")
     for verb in ("status", "worker"):
         ended = dipaco(verb, "--run", run.folder)
         assert ended.code == 2
-        assert "is a run of dipaco 0.4.0+older; this is" in ended.err
+        assert "is a run of dipaco 0.4.99; this is" in ended.err
         assert "`dipaco upgrade --run RUN`" in ended.err
     ended = dipaco("upgrade", "--run", run.folder)
     assert ended.code == 0, ended.err
-    assert ended.out.startswith("The run was of dipaco 0.4.0+older and is of ")
+    assert ended.out.startswith("The run was of dipaco 0.4.99 and is of ")
     assert dipaco("status", "--run", run.folder).code == 0
 
 

@@ -84,9 +84,9 @@ MUTANTS = (
     ),
     Mutant(
         name="no-backups",
-        file="dipaco/control/queue.py",
-        old="            if usual_seconds is None or seconds < factor * usual_seconds:\n",
-        new="            if True:\n",
+        file="dipaco/control/late_tasks.py",
+        old="        is_late = usual_seconds is not None and seconds >= factor * usual_seconds\n",
+        new="        is_late = False\n",
         breaks="a task that takes far longer than usual is given to a second worker",
         tests=(f"{LEASES}::test_a_late_task_gets_one_backup_and_the_first_to_commit_counts",),
     ),

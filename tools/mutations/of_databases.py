@@ -9,8 +9,8 @@ MUTANTS = (
     Mutant(
         name="reopened-under-a-backup",
         file="dipaco/control/queue.py",
-        old='    database.rows("lock_given_up")\n',
-        new="",
+        old='    database.rows("lock_given_up")\n    return database',
+        new="    return database",
         breaks="a task that is given up while it gets a backup is not given to a third worker",
         tests=("tests/control/test_at_once.py",),
     ),

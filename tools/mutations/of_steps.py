@@ -21,8 +21,8 @@ MUTANTS = (
     Mutant(
         name="weights-all-equal",
         file="dipaco/workers/tasks/outer.py",
-        old="            [documents[path] for path in through], by",
-        new="            [1 for path in through], by",
+        old="            [documents[path] for path in through],\n",
+        new="            [1 for path in through],\n",
         breaks="a path counts by the documents of its shard (DiPaCo eq. 3)",
         tests=(f"{EQUALS}[2x2-none]",),
     ),
@@ -117,16 +117,18 @@ MUTANTS = (
     Mutant(
         name="residual-not-carried",
         file="dipaco/workers/phase_start.py",
-        old='    return carried["optimizer"], carried["residual"]\n',
-        new='    return carried["optimizer"], None\n',
+        old="    return Carried(**saved) if carried.as_saved is not like.optimizer "
+        "else Carried(saved)\n",
+        new="    if carried.as_saved is like.optimizer:\n        return Carried(saved)\n"
+        "    return Carried(**saved)._replace(residual=None)\n",
         breaks="what a codec loses is kept with the path from phase to phase",
         tests=(f"{EQUALS}[2x2-int8]",),
     ),
     Mutant(
         name="inner-state-reset",
         file="dipaco/workers/phase_start.py",
-        old="        optimizer, residual = _carried_state(run, arm, before)\n",
-        new="        optimizer, residual = _carried_state(run, arm, None)\n",
+        old="        optimizer, residual, own = _carried_state(run, arm, before)\n",
+        new="        optimizer, residual, own = _carried_state(run, arm, None)\n",
         breaks="AdamW's state belongs to the path and is never reset",
         tests=(f"{EQUALS}[2x2-none]",),
     ),
