@@ -41,7 +41,6 @@ from support import wall_clock
 from support.scratch import scratch
 from support.sites import site, why_no_site
 
-from dipaco.config import MODULAR
 from dipaco.overrides import load_config
 
 CLOCKS = "clocks hours apart"
@@ -125,7 +124,6 @@ def report(fleet: HostFleet, expected: list[str], seconds: float) -> str:
     try:
         different = differences(run)
         lost, twice = checker.rows_lost_and_twice(run)
-        recorded = run.ledger.progress.training_totals(MODULAR).path_phases
     finally:
         run.ledger.close()
     never = [name for name in expected if not fleet.faults[name]]
@@ -135,7 +133,7 @@ def report(fleet: HostFleet, expected: list[str], seconds: float) -> str:
         "documents_twice": twice,
         "faults": dict(fleet.faults),
         "never": never,
-        "goodput": round(recorded * fleet.options.task_seconds / fleet.alive_seconds, 3),
+        "goodput": round(fleet.path_phases * fleet.options.task_seconds / fleet.alive_seconds, 3),
         "hosts": fleet.options.hosts,
         "mbit": fleet.options.mbit,
         "seconds": round(seconds, 1),

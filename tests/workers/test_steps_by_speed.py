@@ -79,7 +79,6 @@ def finish(run, claim):
             marks=pytest.mark.slow,
         ),
         pytest.param({"alternations": (1,), "rewarm": 2}, marks=pytest.mark.slow),
-        pytest.param({"path_share": 0.5, "weigh_by_documents": False}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -54,7 +54,8 @@ class HostFleet:
         self._lost: list[subprocess.Popen] = []  # of hosts that were given up
         self._started = 0
         self.clocks = {} if clock is None else self._set_clocks(clock)
-        self.alive_seconds = 0.0  # of all hosts that were not given up, while there was training
+        # Of all hosts that were not given up, while tasks took their time; and what they trained.
+        self.alive_seconds, self.path_phases = 0.0, 0
 
     def _set_clocks(self, library: Path) -> dict[str, WallClock]:
         """Hours apart: host 1 is two hours ahead, host 2 four behind, and so on."""
@@ -103,8 +104,9 @@ class HostFleet:
                 now = time.monotonic()
                 if began is None and run.ledger.queue.task_counts().get(("train", MODULAR)):
                     began = now
-                if began is not None:
+                if began is not None and not in_turn.is_over():
                     self.alive_seconds += (now - looked) * len(self.names)
+                    self.path_phases = run.ledger.progress.training_totals(MODULAR).path_phases
                 looked = now
                 is_time = began is not None and now > next_seconds
                 if is_time and (happened := in_turn.next_of(run)) is not None:
