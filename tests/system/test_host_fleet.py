@@ -30,6 +30,7 @@ def fleet(command_cache, tmp_path):
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(900)  # whole runs, on machines that may be busy
 @pytest.mark.slow
 def test_a_training_by_hosts_whose_links_fail_ends_with_the_bits_of_algorithm_1(fleet):
     if (problem := why_no_site()) is not None:

@@ -42,6 +42,7 @@ def facts_but_of_slices(folder: Path) -> dict[str, set[tuple]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # whole runs, on machines that may be busy
 @pytest.mark.parametrize("faults", [SOME, FAULTS], ids=len)
 def test_slices_that_are_killed_again_and_again_end_like_one_task(dipaco, tiny, tmp_path, faults):
     folder = tmp_path / "run"

@@ -36,6 +36,7 @@ def slow_program(folder: Path, hurry: Path) -> Path:
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(900)  # whole runs, on machines that may be busy
 def test_an_array_of_workers_that_is_preempted_and_requeued_ends_with_the_same_facts(
     dipaco, tiny, command_cache, tmp_path
 ):

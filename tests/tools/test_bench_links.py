@@ -62,6 +62,7 @@ def test_an_exchange_takes_the_time_of_its_bytes_up_and_down(hosts):
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(900)  # whole runs, on machines that may be busy
 @pytest.mark.slow
 def test_four_hosts_do_a_run_and_the_plan_knows_its_bytes(command_cache, tmp_path):
     if (problem := why_no_site()) is not None:
