@@ -169,7 +169,7 @@ def lock_subjects(fact: Fact, *, has_quorum: bool = False) -> tuple[str, ...]:
 
 
 def of_modules_ready(arm: str, phase: int) -> str:
-    """The subject of whoever records, or counts, an arm's modules at the start of a phase."""
+    """The lock subject of recording, or counting, an arm's modules at the start of a phase."""
     return f"ModuleReady {arm} {phase}"
 
 
