@@ -125,7 +125,7 @@ class HostFleet:
             run.ledger.close()
 
     def keep_workers(self, run: Run) -> None:
-        """Starts a worker on each host that has none. A dead one's tasks wait for its lease to end."""
+        """Starts a worker on each host that has none. Tasks of dead ones wait for their leases."""
         for worker, process in list(self.processes.items()):
             if process.poll() is None:
                 continue
