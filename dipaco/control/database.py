@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from dipaco.control.errors import LedgerOlder, LedgerVersion
 
 SCHEMA = importlib.resources.files("dipaco.control") / "schema"
+PART = "part"  # in the place of a dialect: a condition that several queries share
 
 
 class KeyTaken(Exception):
@@ -119,13 +120,19 @@ class Database(Protocol):
 
 @functools.cache
 def queries(dialect: str) -> dict[str, str]:
-    """Name -> statement, for one dialect."""
+    """Name -> statement, for one dialect; parts that several share are put in."""
     pieces = re.split(r"^-- (\w+)(?:@(\w+))?: .*$", _read("queries.sql"), flags=re.MULTILINE)
     statements: dict[str, str] = {}
+    parts: dict[str, str] = {}
     for name, only_for, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
-        if only_for in (None, dialect):
+        if only_for == PART:
+            parts[name] = re.sub(r"^--.*$", "", text, flags=re.MULTILINE).strip()
+        elif only_for in (None, dialect):
             statements[name] = text.strip()
-    return statements
+    return {
+        name: re.sub(r"\[\[(\w+)\]\]", lambda found: parts[found[1]], text)
+        for name, text in statements.items()
+    }
 
 
 def check_version(found: int, place: object, dialect: str, *, allows_older: bool) -> None:

@@ -1,4 +1,5 @@
--- Every query of the ledger, by name. A line `-- name: what it is for` starts one.
+-- Every query of the ledger, by name. A line `-- name: what it is for` starts one, and `-- name@part:`
+-- a condition that stands in several, where they say [[name]].
 --
 -- What is asked often must not read what is finished. SQLite has no statistics here, and may begin
 -- with the largest table: a CROSS JOIN keeps it to the order written.
@@ -229,31 +230,37 @@ SELECT coalesce(max(id), 0) FROM refusals;
 -- refusals: the newest
 SELECT what, reason, task, worker FROM refusals ORDER BY id DESC LIMIT 100;
 
+-- is_not_a_swarms@part: of `tasks`: a swarm's path is left to its backbones, which do no other
+NOT EXISTS (
+  SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+  WHERE tasks.kind = 'train' AND w.state = 'here' AND (
+    b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
+    OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
+      AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
+
+-- is_not_left_to_a_home@part: of `tasks`: a path is left to the worker that trained its last phase,
+-- unless that trains another just now (and, if is_patient, even then), or it went wrong or was lost
+-- there
+NOT EXISTS (
+  SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
+  WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
+    AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
+    AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
+    AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
+    AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
+                    AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
+    AND (:is_patient = 1 OR NOT EXISTS (
+      SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
+      WHERE c.worker = w.name AND t.kind = 'train')))
+
 -- next_task@sqlite: the most urgent ready task of some kinds (a JSON array, matched by LIKE so that
--- the index on priority is used). A swarm's path is left to its backbones, another to its home,
--- unless that trains another path just now (and, if is_patient, even then), or it went wrong or was
--- lost there. With `own` (a JSON array), no path but these
+-- the index on priority is used). With `own` (a JSON array), no path but these
 SELECT id FROM tasks
 WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
-  AND NOT EXISTS (
-    SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
-    WHERE tasks.kind = 'train' AND w.state = 'here' AND (
-      b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
-      OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
-        AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
+  AND [[is_not_a_swarms]]
   AND (:own = '' OR tasks.kind <> 'train'
     OR :own LIKE '%"' || tasks.arm || '/' || tasks.subject || '"%')
-  AND NOT EXISTS (
-    SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
-    WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
-      AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
-      AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
-      AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
-      AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
-                      AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
-      AND (:is_patient = 1 OR NOT EXISTS (
-        SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
-        WHERE c.worker = w.name AND t.kind = 'train')))
+  AND [[is_not_left_to_a_home]]
 ORDER BY priority, id LIMIT 1;
 
 -- take_task@sqlite: a ready task is claimed; `add_claim` follows
@@ -265,25 +272,10 @@ RETURNING id, kind, arm, subject, phase, attempt;
 WITH next AS MATERIALIZED
   (SELECT id FROM tasks
    WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
-     AND NOT EXISTS (
-       SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
-       WHERE tasks.kind = 'train' AND w.state = 'here' AND (
-         b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
-         OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
-           AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
+     AND [[is_not_a_swarms]]
      AND (:own = '' OR tasks.kind <> 'train'
        OR :own LIKE '%"' || tasks.arm || '/' || tasks.subject || '"%')
-     AND NOT EXISTS (
-       SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
-       WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
-         AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
-         AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
-         AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
-         AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
-                         AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
-         AND (:is_patient = 1 OR NOT EXISTS (
-           SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
-           WHERE c.worker = w.name AND t.kind = 'train')))
+     AND [[is_not_left_to_a_home]]
    ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED),
 claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
@@ -299,23 +291,8 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 SELECT id FROM tasks
 WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
   AND id NOT IN (SELECT task_id FROM failures)
-  AND NOT EXISTS (
-    SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
-    WHERE tasks.kind = 'train' AND w.state = 'here' AND (
-      b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
-      OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
-        AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
-  AND NOT EXISTS (
-    SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
-    WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
-      AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
-      AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
-      AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
-      AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
-                      AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
-      AND (:is_patient = 1 OR NOT EXISTS (
-        SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
-        WHERE c.worker = w.name AND t.kind = 'train')))
+  AND [[is_not_a_swarms]]
+  AND [[is_not_left_to_a_home]]
 ORDER BY id LIMIT :limit;
 
 -- claim_alike@postgresql: finds them as above and claims them
@@ -323,23 +300,8 @@ WITH next AS MATERIALIZED
   (SELECT id FROM tasks
    WHERE state = 'ready' AND kind = :kind AND arm = :arm AND phase = :phase
      AND id NOT IN (SELECT task_id FROM failures)
-     AND NOT EXISTS (
-       SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
-       WHERE tasks.kind = 'train' AND w.state = 'here' AND (
-         b.worker = :worker AND (b.arm, b.subject) <> (tasks.arm, tasks.subject)
-         OR (b.arm, b.subject) = (tasks.arm, tasks.subject) AND w.is_silent = 0
-           AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
-     AND NOT EXISTS (
-       SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
-       WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
-         AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
-         AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
-         AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
-         AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
-                         AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
-         AND (:is_patient = 1 OR NOT EXISTS (
-           SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
-           WHERE c.worker = w.name AND t.kind = 'train')))
+     AND [[is_not_a_swarms]]
+     AND [[is_not_left_to_a_home]]
    ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED),
 claimed AS
   (UPDATE tasks SET state = 'claimed', attempt = attempt + 1 WHERE id IN (SELECT id FROM next)
@@ -365,17 +327,7 @@ ORDER BY 6 DESC, t.id;
 -- may hold up the run
 SELECT 1 WHERE
      EXISTS (SELECT 1 FROM tasks WHERE state = 'ready' AND :kinds LIKE '%"' || kind || '"%'
-       AND NOT EXISTS (
-         SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
-         WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
-           AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
-           AND (w.kinds = '' OR ',' || w.kinds || ',' LIKE '%,train,%')
-           AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
-           AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
-                           AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
-           AND (:is_patient = 1 OR NOT EXISTS (
-             SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
-             WHERE c.worker = w.name AND t.kind = 'train'))))
+       AND [[is_not_left_to_a_home]])
   OR EXISTS (SELECT 1 FROM tasks WHERE state = 'delayed')
   OR EXISTS (SELECT 1 FROM tasks WHERE state = 'failed' AND kind <> 'sample');
 

@@ -165,6 +165,7 @@ def test_every_query_has_a_name_a_purpose_and_one_statement(dialect):
     assert len(queries(dialect)) > 50
     for name, text in queries(dialect).items():
         assert text.count(";") == 1, name
+        assert "[[" not in text, name
         assert sqlite3.complete_statement(text), name
 
 

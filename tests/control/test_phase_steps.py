@@ -81,7 +81,7 @@ def test_a_path_takes_the_steps_of_its_worker(by_speed):
     assert ledger.phase_steps.num_left_out("modular") == 5
 
 
-def test_it_is_decided_once_whoever_trains_the_path(by_speed):
+def test_it_is_decided_once_for_all_workers_that_train_the_path(by_speed):
     ledger, _, arm = by_speed
     slow = ledger.queue.claim("slow", ["train"])
     assert ledger.phase_steps.decide(slow, arm) == 5

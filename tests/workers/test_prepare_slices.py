@@ -1,4 +1,4 @@
-"""`prepare` by many tasks: the corpus of one, whoever does them, and whatever is lost meanwhile."""
+"""`prepare` by many tasks: the corpus of one, whichever workers do them and whatever is lost."""
 
 import dataclasses
 import shutil

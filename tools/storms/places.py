@@ -4,12 +4,12 @@ the storm's own are started here, end with it, and fail on request.
 
 import argparse
 import contextlib
-import os
 import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
 
+from support.environment import environment
 from support.fault_proxy import FaultProxy
 from support.isolated_cache import isolated_cache
 from support.servers import PostgreSQLServer, postgresql, s3
@@ -88,21 +88,10 @@ def places(options: argparse.Namespace, folder: Path) -> Generator[Places]:
             store = stack.enter_context(s3(folder / "s3"))
             proxy = stack.enter_context(FaultProxy(store.port, slow_seconds=SLOW_SECONDS))
             keys = {"AWS_ACCESS_KEY_ID": "storm", "AWS_SECRET_ACCESS_KEY": "storm"}
-            stack.enter_context(_environment(AWS_ENDPOINT_URL=proxy.url, **keys))
+            stack.enter_context(environment(AWS_ENDPOINT_URL=proxy.url, **keys))
             bucket = f"s3://{store.new_bucket()}"
         if bucket is not None:
             for machine in ("observer", *range(options.workers)):
                 isolated_cache(folder / f"machine-{machine}")
-            stack.enter_context(_environment(DIPACO_CACHE=str(folder / "machine-observer")))
+            stack.enter_context(environment(DIPACO_CACHE=str(folder / "machine-observer")))
         yield Places(folder, bucket, database, server, proxy)
-
-
-@contextlib.contextmanager
-def _environment(**variables: str) -> Generator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})

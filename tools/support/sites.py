@@ -19,6 +19,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from support.environment import environment
 from support.hosts import Host, Hosts, why_not
 from support.isolated_cache import isolated_cache
 from support.servers import PostgreSQLServer, postgresql, postgresql_programs, s3
@@ -113,7 +114,7 @@ def site(
         store = stack.enter_context(s3(folder / SERVERS / "s3", hosts[SERVERS]))
         cache = str(folder / SERVERS / "cache")
         stack.enter_context(
-            _environment(AWS_ENDPOINT_URL=store.url, DIPACO_CACHE=cache, XLA_FLAGS="", **KEYS)
+            environment(AWS_ENDPOINT_URL=store.url, DIPACO_CACHE=cache, XLA_FLAGS="", **KEYS)
         )
         bucket = f"s3://{store.new_bucket()}"
         for name in names:
@@ -129,14 +130,3 @@ def _as_host(name: str, command: Sequence[str]) -> list[str]:
     if shutil.which("hostname") is None:
         return list(command)
     return ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', name, *command]
-
-
-@contextlib.contextmanager
-def _environment(**variables: str) -> Generator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
