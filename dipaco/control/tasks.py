@@ -100,8 +100,8 @@ class ModuleReady:
     module: ModuleId
     phase: int
     parameters: Receipt
-    outer_state: Receipt | None
-    gradient_norm: float | None  # of the mean outer gradient that made it
+    outer_state: Receipt | None = None
+    gradient_norm: float | None = None  # of the mean outer gradient that made it
     gradient_stats: GradientStats | None = None  # of the paths that it is the mean of
 
 

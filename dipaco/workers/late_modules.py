@@ -32,9 +32,9 @@ def modules_needed(run: Run, claim: Claim, step: int) -> tuple[ModuleId, ...]:
     if task.kind != "train":
         return ()
     arm = run.plan.arm(task.arm)
-    return (
-        arm.topology.modules_of(task.path) if arm.merges_at(task.path, task.phase) == step else ()
-    )
+    if arm.merges_at(task.path, task.phase) != step:
+        return ()
+    return arm.topology.modules_of(task.path)
 
 
 def have_come(run: Run, claim: Claim, should_leave: Callable[[], bool], hosts: Hosts) -> bool:

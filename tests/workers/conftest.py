@@ -89,6 +89,18 @@ def begin(programs, corpus, tmp_path):
         run.ledger.close()
 
 
+def config_with(settings, *, sharing, phases, steps, early, alternations):
+    """The toy run of these modules and phases, with some settings of outer steps."""
+    return dataclasses.replace(
+        CONFIG,
+        topology=Topology(levels=SHARINGS[sharing]),
+        phases=phases,
+        inner=dataclasses.replace(CONFIG.inner, steps=steps, hold_out=early),
+        routing=dataclasses.replace(CONFIG.routing, alternations=alternations),
+        outer=dataclasses.replace(CONFIG.outer, **settings),
+    )
+
+
 def work_until(run, phase):
     """Does tasks until every modular module has reached a phase."""
     modules = set(run.config.topology.modules)

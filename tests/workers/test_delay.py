@@ -11,13 +11,12 @@ import replay
 from dipaco.config import MODULAR
 from dipaco.control.tasks import Task
 from dipaco.store.retention import RetentionSettings
-from dipaco.topology import Topology
 from dipaco.workers import late_modules
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.execution import execute
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.rollback import roll_back
-from tests.workers.conftest import CONFIG, SHARINGS, never, worker_of
+from tests.workers.conftest import config_with, never, worker_of
 from tests.workers.test_recovery import digests_of, finish, flip
 
 PHASES, STEPS, DELAY = 3, 3, 1
@@ -25,13 +24,13 @@ PHASES, STEPS, DELAY = 3, 3, 1
 
 def delayed(sharing="2x2", *, steps=STEPS, early=0.0, alternations=(), **outer):
     settings = {"delay": DELAY, "delay_merge": 0.5, **outer}
-    return dataclasses.replace(
-        CONFIG,
-        topology=Topology(levels=SHARINGS[sharing]),
+    return config_with(
+        settings,
+        sharing=sharing,
         phases=PHASES,
-        inner=dataclasses.replace(CONFIG.inner, steps=steps, hold_out=early),
-        routing=dataclasses.replace(CONFIG.routing, alternations=alternations),
-        outer=dataclasses.replace(CONFIG.outer, **settings),
+        steps=steps,
+        early=early,
+        alternations=alternations,
     )
 
 

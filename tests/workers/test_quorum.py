@@ -14,14 +14,13 @@ from dipaco.control.quorums import TakenContribution
 from dipaco.runs.inspection import inspection_of
 from dipaco.runs.status import status_of
 from dipaco.store.tensors import load_tree, save_tree
-from dipaco.topology import Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused
 from dipaco.workers.execution import execute
 from dipaco.workers.garbage_collection import collect_after
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.tasks import outer as executor
-from tests.workers.conftest import CONFIG, SHARINGS, never, work_until, worker_of
+from tests.workers.conftest import CONFIG, config_with, never, work_until, worker_of
 from tests.workers.test_recovery import digests_of, finish, put, with_leaf
 
 PHASES = 3
@@ -30,13 +29,13 @@ PHASES = 3
 def with_quorum(sharing="2x2", *, steps=2, early=0.0, alternations=(), **outer):
     """Half of a module's paths are enough, and a step waits no longer."""
     settings = {"quorum": 0.5, "grace_seconds": 0.0, **outer}
-    return dataclasses.replace(
-        CONFIG,
-        topology=Topology(levels=SHARINGS[sharing]),
+    return config_with(
+        settings,
+        sharing=sharing,
         phases=PHASES,
-        inner=dataclasses.replace(CONFIG.inner, steps=steps, hold_out=early),
-        routing=dataclasses.replace(CONFIG.routing, alternations=alternations),
-        outer=dataclasses.replace(CONFIG.outer, **settings),
+        steps=steps,
+        early=early,
+        alternations=alternations,
     )
 
 

@@ -85,8 +85,6 @@ def _first_modules(run: Run, base: Arm) -> list[Fact]:
             module=module,
             phase=0,
             parameters=parameters,
-            outer_state=None,
-            gradient_norm=None,
         )
     ]
 

@@ -323,8 +323,6 @@ def _first_modules(run: Run, arm: Arm) -> list[Fact]:
             module=module,
             phase=0,
             parameters=receipt,
-            outer_state=None,
-            gradient_norm=None,
         )
         for module, receipt in receipts.items()
     ]

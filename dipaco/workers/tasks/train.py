@@ -353,8 +353,6 @@ def module_as_trained(run: Run, claim: Claim, module: ModuleId, parameters: Any)
         module=module,
         phase=claim.task.phase + 1,
         parameters=save_tree(run.objects, "modules", parameters),
-        outer_state=None,
-        gradient_norm=None,
     )
 
 
