@@ -6,29 +6,28 @@ stop saves a partial snapshot of its phase, which the next worker goes on from.
 """
 
 import contextlib
-import math
 import random
 import threading
 import time
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from dipaco.control.errors import DatabaseUnreachable, NotReproduced
 from dipaco.control.facts import PartialSnapshot
 from dipaco.control.glance import Glance
-from dipaco.control.queue import ALL_KINDS, LATE_FACTOR, LEASE_SECONDS
-from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind, PathTrained, Task
+from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
+from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind, PathTrained
 from dipaco.errors import ClaimLost, DipacoError, MachineFault
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.workers.callbacks import Callbacks
+from dipaco.workers.claiming import Claimer
 from dipaco.workers.errors import ContributionMissing, ContributionRefused
 from dipaco.workers.execution import execute
 from dipaco.workers.failing import FailureCounter, fault_of_machine
 from dipaco.workers.garbage_collection import collect_after, superseded_partial_snapshots
-from dipaco.workers.heartbeat import LeaseRenewer, heartbeat_seconds
+from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.hosts import SINGLE_HOST, HostGroupBroken, Hosts
 from dipaco.workers.late_modules import modules_needed
 from dipaco.workers.preemption import Preempted
@@ -74,17 +73,20 @@ class Worker:
         self._is_for_base = set(kinds) <= set(FIRST_KINDS)
         if self._is_for_base and run.plan.base.is_averaged:
             kinds = (*kinds, "outer")
-        self._kinds = kinds_done_by(hosts, kinds)
-        self._lease_seconds, self._hosts = lease_seconds, hosts
-        self._own: set[tuple[str, int]] = set()  # (arm, path) whose newest phase it has trained
+        self._kinds, self._hosts = kinds_done_by(hosts, kinds), hosts
         self._thread = threading.get_ident()
         self._failures = FailureCounter(run, name, callbacks)
+        self._claimer = Claimer(
+            run,
+            name,
+            self._kinds,
+            self._failures,
+            lease_seconds=lease_seconds,
+            limit=1 if phase_runner is not None else run.config.inner.stacked_paths,
+        )
         # Not an `Event`: a signal handler that sets one may deadlock on the lock that the
         # interrupted thread holds.
         self._stop_is_requested, self._wake_up = False, SimpleQueue[None]()
-        # What costs more than the rest of a look. The renewer looks for silent workers as well.
-        self._late_tasks = _Regularly(lease_seconds)
-        self._silent_workers = _Regularly(heartbeat_seconds(lease_seconds))
 
     def stop(self) -> None:
         """Asks the worker to stop after saving its phase. May be called by a signal handler."""
@@ -139,7 +141,7 @@ class Worker:
         Args:
           glance: of just now; what it does not show is not looked for. None = look for everything.
         """
-        claims = self._claim(glance)
+        claims = self._claimer.claim(glance)
         if not claims:
             return False
         self._renewer.hold(*claims)
@@ -157,63 +159,6 @@ class Worker:
         finally:
             self._renewer.hold()
         return True
-
-    def _claim(self, glance: Glance | None) -> list[Claim]:
-        queue, limit = self._run.ledger.queue, self._run.config.inner.stacked_paths
-        has_ready, has_resting = (True, True) if glance is None else glance[1:3]
-        has_ready |= self._end_grace()
-        if self._phase_runner is not None:
-            limit = 1
-        lease: dict[str, Any] = {"lease_seconds": self._lease_seconds, "own": self._own}
-        lease["is_patient"] = self._is_patient
-        # First: the tasks of silent workers are older than most that are ready.
-        reaped = False
-        if self._silent_workers.is_due():
-            reaped = bool(queue.reap(self._name))
-        claims: list[Claim] = []
-        if has_ready or reaped:
-            claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
-        if not claims and (has_resting or reaped) and self._failures.end_delays():
-            claims = queue.claim_stack(self._name, self._kinds, limit=limit, **lease)
-        if not claims and "train" in self._kinds and self._late_tasks.is_due():
-            backup = None if self._is_patient else self._claim_backup(limit)
-            claims = [] if backup is None else [backup]
-        return claims
-
-    @property
-    def _is_patient(self) -> bool:
-        """Whether snapshots may be on the disk of a path's home alone."""
-        has_bucket = self._run.objects.remote is not None
-        return has_bucket and self._run.config.retention.send_snapshots_every > 1
-
-    def _end_grace(self) -> bool:
-        """Whether there may be a grace to end; what is over is ended."""
-        has_grace = "outer" in self._kinds and any(arm.has_quorum for arm in self._run.plan.arms)
-        if has_grace:
-            self._run.ledger.quorums.end_grace(self._run.plan)
-        return has_grace
-
-    def _claim_backup(self, limit: int) -> Claim | None:
-        return self._run.ledger.queue.claim_backup(
-            self._name,
-            factor=self._late_factor(limit),
-            lease_seconds=self._lease_seconds,
-            is_waiting=self._waits_for_modules,
-        )
-
-    def _late_factor(self, limit: int) -> float:
-        # The seconds recorded for a path are its share of the stack or the synchronous task.
-        arms = self._run.plan.arms
-        num_paths = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
-        return LATE_FACTOR * max(limit, *num_paths, 1)
-
-    def _waits_for_modules(self, task: Task) -> bool:
-        """Whether a path has gone ahead of its modules: then it is they that are late."""
-        arm = self._run.plan.arm(task.arm)
-        if task.kind != "train" or not arm.goes_ahead(task.path, task.phase):
-            return False
-        ready = self._run.ledger.facts.modules_at(task.arm, task.phase)
-        return not ready.issuperset(arm.topology.modules_of(task.path))
 
     def _do(self, claims: list[Claim]) -> None:
         """Executes one task, or a stack of `train` tasks in one program, and records its facts."""
@@ -272,7 +217,7 @@ class Worker:
         for fact in facts if run.objects.remote is not None else ():
             if isinstance(fact, PathTrained) and not run.plan.arm(fact.arm).is_synchronous:
                 run.ledger.homes.settle(fact.arm, fact.path, self._name)
-                self._own.add((fact.arm, fact.path))
+                self._claimer.own.add((fact.arm, fact.path))
 
     def _lose(self, claims: list[Claim]) -> None:
         """At least one claim is lost; gives back the others."""
@@ -358,23 +303,7 @@ class Worker:
                 return True
             if self._renewer.command == "pause":
                 return False
-            if self._silent_workers.is_due():
-                self._run.ledger.queue.reap(self._name)
-            self._end_grace()
-            factor = None
-            is_patient = self._is_patient  # makes no backups
-            if "train" in self._kinds and not is_patient and self._late_tasks.is_due():
-                factor = self._late_factor(1)
-            leaves = self._run.ledger.queue.has_others(
-                self._name,
-                self._kinds,
-                factor=factor,
-                is_waiting=self._waits_for_modules,
-                is_patient=is_patient,
-            )
-            if leaves and factor is not None:
-                self._late_tasks.make_due()  # it may be the late one that it leaves for
-            return leaves
+            return self._claimer.has_others()
 
         return should_leave
 
@@ -387,21 +316,3 @@ class Worker:
 def kinds_done_by(hosts: Hosts, kinds: Collection[Kind]) -> list[Kind]:
     """Of these, what a worker of these hosts claims."""
     return [kind for kind in kinds if hosts.count == 1 or kind not in SINGLE_HOST_ONLY]
-
-
-class _Regularly:
-    """Due at once, and then about every so many seconds; not at the same moment in all workers."""
-
-    def __init__(self, seconds: float):
-        self._seconds, self._next_seconds = seconds, -math.inf  # of the monotonic clock
-
-    def is_due(self) -> bool:
-        now = time.monotonic()
-        if now < self._next_seconds:
-            return False
-        self._next_seconds = now + self._seconds * random.uniform(0.75, 1.25)
-        return True
-
-    def make_due(self) -> None:
-        """At once."""
-        self._next_seconds = -math.inf

@@ -3,6 +3,7 @@ bit for bit what `algorithm/variants.py` says, in any order in which paths come,
 """
 
 import dataclasses
+import functools
 import itertools
 
 import pytest
@@ -13,6 +14,7 @@ from dipaco.control.tasks import Task
 from dipaco.store.retention import RetentionSettings
 from dipaco.workers import late_modules
 from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.claiming import waits_for_modules
 from dipaco.workers.execution import execute
 from dipaco.workers.preemption import Preempted
 from dipaco.workers.rollback import roll_back
@@ -145,7 +147,7 @@ def test_a_worker_waits_for_its_modules_while_there_is_nothing_else_to_do(
         """The slow path comes in while the worker sleeps."""
         looks.append(seconds)
         waited.append(worker._renewer._waited_seconds)
-        worker._silent_workers.make_due()
+        worker._claimer._silent_workers.make_due()
         if len(looks) == 3:
             worker_of(run, "first")._finish(slow, execute(run, slow, NullCallbacks(), never))
             for _ in range(2):
@@ -207,11 +209,9 @@ def test_modules_that_come_while_a_worker_leaves_are_not_missed(at_the_merge):
 def test_a_path_that_waits_is_not_late_and_the_one_it_waits_for_is(at_the_merge):
     run, slow, others = at_the_merge
     assert run.ledger.queue.claim("waits").task == WAITING
-    idle, backups = worker_of(run, "idle"), []
+    waits, backups = functools.partial(waits_for_modules, run), []
     for _ in range(4):
-        backup = run.ledger.queue.claim_backup(
-            "idle", factor=0.0, is_waiting=idle._waits_for_modules
-        )
+        backup = run.ledger.queue.claim_backup("idle", factor=0.0, is_waiting=waits)
         backups.append(backup and backup.task)
     # Path 2 waits as well; path 3 has all its modules.
     assert backups == [slow.task, others[1].task, None, None]

@@ -70,7 +70,7 @@ def test_a_worker_without_a_task_ends_the_lease_of_a_silent_one(begin):
 
 
 def test_a_worker_without_a_task_takes_over_a_late_one(begin, monkeypatch):
-    monkeypatch.setattr("dipaco.workers.loop.LATE_FACTOR", 0.0)  # all are late
+    monkeypatch.setattr("dipaco.workers.claiming.LATE_FACTOR", 0.0)  # all are late
     run, told = begin(CONFIG), Told()
     worker = worker_of(run, callbacks=told)
     while not any(task.kind == "train" for task in told.finished):  # says what is usual

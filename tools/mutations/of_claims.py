@@ -13,6 +13,7 @@ LINKS = "tests/control/test_links.py"
 VANISHED = f"{LINKS}::test_the_lock_of_a_host_that_vanished_inside_a_transaction_is_not_waited_for"
 FAILURES = "dipaco/control/failures.py"
 OF_FAILURES = "tests/control/test_failures.py"
+CLAIMING = "dipaco/workers/claiming.py"
 QUERIES = "dipaco/control/queries.sql"
 SQLITE_TABLES = "dipaco/control/schema/sqlite/001_begin.sql"
 SERVER_HISTORY = "dipaco/control/schema/postgresql/002_history.sql"
@@ -204,9 +205,9 @@ MUTANTS = (
     ),
     Mutant(
         name="idle-workers-end-no-leases",
-        file="dipaco/workers/loop.py",
-        old="            reaped = bool(queue.reap(self._name))\n",
-        new="            pass\n",
+        file=CLAIMING,
+        old="        reaped = self._reap()\n",
+        new="        reaped = False\n",
         breaks="workers end leases that ran out, before they claim: a run needs no monitor",
         tests=(LOOP,),
     ),
@@ -220,7 +221,7 @@ MUTANTS = (
     ),
     Mutant(
         name="no-worker-asks-for-backups",
-        file="dipaco/workers/loop.py",
+        file=CLAIMING,
         old="            claims = [] if backup is None else [backup]\n",
         new="            claims = []\n",
         breaks="a worker without a task takes over a late one",

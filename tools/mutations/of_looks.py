@@ -5,6 +5,7 @@ from mutations.mutant import Mutant
 AT_ONCE = "tests/control/test_at_once.py"
 COSTS = "tests/control/test_costs.py"
 LOOP = "tests/workers/test_loop.py"
+CLAIMING = "dipaco/workers/claiming.py"
 MEMBERS = "tests/control/test_members.py"
 QUEUE = "tests/control/test_queue.py"
 TOTALS = "tests/control/test_totals.py"
@@ -56,17 +57,17 @@ MUTANTS = (
     ),
     Mutant(
         name="late-tasks-looked-for-at-every-look",
-        file="dipaco/workers/loop.py",
-        old='if not claims and "train" in self._kinds and self._late_tasks.is_due():\n',
-        new='if not claims and "train" in self._kinds:\n',
+        file=CLAIMING,
+        old="if not claims and self._makes_backups and self._late_tasks.is_due():\n",
+        new="if not claims and self._makes_backups:\n",
         breaks="an idle worker looks for late tasks once a lease",
         tests=(LOOP,),
     ),
     Mutant(
         name="left-tasks-wait",
-        file="dipaco/workers/loop.py",
-        old="        reaped = False\n        if self._silent_workers.is_due():\n",
-        new="        reaped = False\n        if False:\n",
+        file=CLAIMING,
+        old="        reaped = self._reap()\n",
+        new="        reaped = not has_ready and self._reap()\n",
         breaks="what a silent worker left goes first, and does not wait until nothing else is due",
         tests=(f"{LOOP}::test_a_worker_first_takes_up_what_a_silent_one_left",),
     ),

@@ -20,7 +20,7 @@ MUTANTS = (
     ),
     Mutant(
         name="weights-all-equal",
-        file="dipaco/workers/tasks/outer.py",
+        file="dipaco/workers/outer_weights.py",
         old="            [documents[path] for path in through],\n",
         new="            [1 for path in through],\n",
         breaks="a path counts by the documents of its shard (DiPaCo eq. 3)",

@@ -26,23 +26,18 @@ from dipaco.outer.gradient import (
     ContributionNorm,
     WeightedMean,
     mean_cosine,
-    path_weights,
-    weight_in_step,
 )
 from dipaco.outer.spectrum import flatten_spectrum
 from dipaco.outer.step import Module, fresh, outer_step
 from dipaco.outer.vocabulary import (
-    effective_fan_in,
     put_rows,
-    row_shares,
-    row_weights_in_step,
-    sent_rows,
     take_rows,
 )
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.tensors import load_state, map_tree, read_pieces, save_state, save_tree
 from dipaco.workers.errors import ContributionMissing, ContributionRefused, ModuleDiverged
+from dipaco.workers.outer_weights import ContributionWeights, weights_of_step
 from dipaco.workers.prefetch import one_ahead
 
 
@@ -85,7 +80,7 @@ def step_module(run: Run, claim: Claim) -> list[Fact]:
     try:
         stepped = stepped_module(run, task, stored, contributions, on_mean)
     except NotFinite:
-        weights, _ = _weights(run, task, contributions)
+        weights, _ = weights_of_step(run, task, contributions)
         like = trees.outline(map_tree(run.objects, stored.parameters))
         _find_culprit(run, contributions, weights, like)
         raise
@@ -113,7 +108,7 @@ class SteppedModule(NamedTuple):
     norm: float  # of the mean outer gradient
     norm_by_weight: float  # without the rows of the vocabulary that have weights of their own
     norms: list[ContributionNorm]  # of each contribution
-    weights: list["ContributionWeights"]
+    weights: list[ContributionWeights]
 
 
 def stepped_module(
@@ -137,7 +132,7 @@ def stepped_module(
       NotFinite: the mean holds a NaN or an infinity.
     """
     settings, rule = run.config.outer, run.rule("outer_step")
-    weights, fan_in = _weights(run, task, contributions)
+    weights, fan_in = weights_of_step(run, task, contributions)
     like = trees.outline(map_tree(run.objects, stored.parameters))
     mean, norms = _weighted_mean(run, contributions, weights, like)
     # Mapped only now: while adding, memory holds the sum, a contribution and the next.
@@ -182,62 +177,6 @@ def contributions_of(run: Run, task: Task, awaited: list[tuple[int, int]]) -> li
         if (phase, path) not in by_phase_and_path:
             raise ContributionMissing(path=path, module=task.module, phase=phase)
     return [by_phase_and_path[key] for key in awaited]
-
-
-class ContributionWeights(NamedTuple):
-    """How much one contribution counts in a step."""
-
-    weight: float
-    row_weight_V: np.ndarray | None  # of rows of the vocabulary; None: as all else
-    sent_V: np.ndarray | None  # the rows that it holds; None: all
-
-
-def _weights(
-    run: Run, task: Task, contributions: list[Contribution]
-) -> tuple[list[ContributionWeights], int]:
-    """The weights of each contribution, and the fan-in of the step."""
-    arm, settings = run.plan.arm(task.arm), run.config.outer
-    alphas: dict[tuple[int, int], float] = {}
-    fan_ins: dict[int, int] = {}
-    counts: dict[int, np.ndarray | None] = {}
-    shares: dict[int, np.ndarray] = {}  # for rows of the vocabulary, and their fan-ins
-    row_fan_ins: dict[int, np.ndarray] = {}
-    for phase in sorted({contribution.phase for contribution in contributions}):
-        through = arm.paths_through(task.module, phase)
-        if arm.is_routed:
-            documents = run.shards_of(run.routing_of(task.arm, phase)).documents
-        else:  # a base model, whose paths share the text out
-            documents = [1] * arm.topology.num_paths
-        steps = None
-        if arm.has_fewer_steps:
-            steps = [*run.ledger.phase_steps.in_phase(arm, phase, through).values()]
-        of_phase = path_weights(
-            [documents[path] for path in through],
-            by_documents=settings.weigh_by_documents,
-            steps=steps,
-        )
-        fan_ins[phase] = len(through)
-        alphas |= {(phase, path): a for path, a in zip(through, of_phase.tolist(), strict=True)}
-        counts[phase] = counts_PV = run.counts_through(task.arm, task.module, phase)
-        if counts_PV is not None:
-            shares[phase] = row_shares(counts_PV, of_phase, steps)
-            row_fan_ins[phase] = effective_fan_in(shares[phase])
-    fan_in = fan_ins[max(fan_ins)]  # of the newest phase among them
-
-    def weights_of(phase: int, path: int) -> ContributionWeights:
-        rescale = settings.rescale_by_fan_in
-        weight = weight_in_step(
-            alphas[phase, path], fan_ins[phase], fan_in, rescale_by_fan_in=rescale
-        )
-        if (counts_PV := counts[phase]) is None:
-            return ContributionWeights(weight, None, None)
-        place = arm.paths_through(task.module, phase).index(path)
-        row_weight_V = row_weights_in_step(
-            shares[phase][place], row_fan_ins[phase], fan_in, rescale_by_fan_in=rescale
-        )
-        return ContributionWeights(weight, row_weight_V, sent_rows(counts_PV, place))
-
-    return [weights_of(each.phase, each.path) for each in contributions], fan_in
 
 
 def _check_bases(run: Run, task: Task, contributions: list[Contribution]) -> None:

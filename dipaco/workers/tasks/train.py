@@ -6,7 +6,7 @@ each of its modules. DiPaCo Algorithm 1, lines 3-10.
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,16 +21,13 @@ from dipaco.inner.phase_runner import PhaseRunner, PhaseWork
 from dipaco.inner.stacked import unstack
 from dipaco.inner.state import PathState
 from dipaco.inner.step import Batch
-from dipaco.outer.compress import EncodedContribution, codec_of, encode_rows
-from dipaco.outer.gradient import outer_gradient
-from dipaco.outer.vocabulary import sent_rows
-from dipaco.receipt import Receipt
 from dipaco.runs.machine import machine
 from dipaco.runs.run import Run
 from dipaco.store.snapshots import save_snapshot
 from dipaco.store.tensors import save_tree
 from dipaco.topology import ModuleId, dissect
 from dipaco.workers.callbacks import OnStep
+from dipaco.workers.contributing import contribute
 from dipaco.workers.fetching import bytes_down
 from dipaco.workers.garbage_collection import superseded_partial_snapshots
 from dipaco.workers.hosts import SINGLE_HOST, Hosts
@@ -283,7 +280,7 @@ def _finish(
             for module in modules
         }
         num_bytes = bytes_down(run, arm, path, phase)
-        made, residual = _contribute(run, start, after, started_from)
+        made, residual = contribute(run, start, after, started_from)
         if has_residual(run, arm):
             carried = carried._replace(residual=residual)
     else:
@@ -309,43 +306,6 @@ def _finish(
     return [trained, *made]
 
 
-def _contribute(
-    run: Run,
-    start: PhaseStart,
-    after: Mapping[ModuleId, Any],
-    started_from: Mapping[ModuleId, Receipt],
-) -> tuple[list[Fact], dict[str, Any]]:
-    """Saves the path's contribution to each of its modules; also what the codec lost of them."""
-    arm, path, phase = start.arm, start.claim.task.path, start.claim.task.phase
-    contributions: list[Fact] = []
-    residual: dict[str, Any] = {}
-    for module, before in start.modules.items():
-        if not arm.steps_after(module, phase):
-            residual |= {part: _residual_of(start, part, tree) for part, tree in before.items()}
-            continue
-        encoded = _encoded(run, start, module, before, after[module])
-        residual |= encoded.residual or {}
-        # One folder per module and phase, which the outer step deletes as a whole.
-        kind = f"messages/{arm.name}/{module}/{phase:06d}"
-        contribution = Contribution(
-            arm=arm.name,
-            path=path,
-            module=module,
-            phase=phase,
-            base_digest=started_from[module].digest,
-            message=save_tree(run.objects, kind, encoded.message),
-        )
-        contributions.append(contribution)
-    return contributions, residual
-
-
-def _residual_of(start: PhaseStart, part: str, like: Any) -> Any:
-    """What the codec has lost of a part so far: zeros before its first contribution."""
-    if start.residual is not None:
-        return start.residual[part]
-    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), like)
-
-
 def module_as_trained(run: Run, claim: Claim, module: ModuleId, parameters: Any) -> ModuleReady:
     """The next phase's module of an arm without outer steps: the parameters as trained."""
     return ModuleReady(
@@ -354,19 +314,6 @@ def module_as_trained(run: Run, claim: Claim, module: ModuleId, parameters: Any)
         phase=claim.task.phase + 1,
         parameters=save_tree(run.objects, "modules", parameters),
     )
-
-
-def _encoded(
-    run: Run, start: PhaseStart, module: ModuleId, before: Any, after: Any
-) -> EncodedContribution:
-    residual, (path, phase) = start.residual, (start.claim.task.path, start.claim.task.phase)
-    of_module = None if residual is None else {part: residual[part] for part in before}
-    counts_PV = run.counts_through(start.arm.name, module, phase)
-    sent_V = None
-    if counts_PV is not None:
-        sent_V = sent_rows(counts_PV, start.arm.paths_through(module, phase).index(path))
-    codec = codec_of(run.config.outer)
-    return encode_rows(codec, outer_gradient(before, after), of_module, sent_V)
 
 
 def _snapshot_name(run: Run, start: PhaseStart) -> str:

@@ -1,0 +1,35 @@
+"""All settings of a run, the checks between them, and its plan.
+
+    run_config.py   RunConfig: the settings of all rooms
+    sections.py     of the base model, of evaluation, of the report
+    checks.py       what does not fit together
+    arms.py         the arms of the plan: base model, modular model, baselines
+
+A config is a Python file with a function `run() -> RunConfig`; a variant is a small edit of another
+(`dataclasses.replace`). No JAX here, so that `dipaco config show` and a wrong `--set` answer
+immediately.
+"""
+
+from dipaco.config.arms import (
+    BASELINES,
+    DATA_PARALLEL,
+    DENSE,
+    DENSE_EQUAL_TOKENS,
+    MODULAR,
+    Baseline,
+)
+from dipaco.config.run_config import RunConfig
+from dipaco.config.sections import BaseSettings, EvaluationSettings, ReportSettings
+
+__all__ = [
+    "BASELINES",
+    "DATA_PARALLEL",
+    "DENSE",
+    "DENSE_EQUAL_TOKENS",
+    "MODULAR",
+    "BaseSettings",
+    "Baseline",
+    "EvaluationSettings",
+    "ReportSettings",
+    "RunConfig",
+]

@@ -1,0 +1,185 @@
+"""Checks across rooms: settings that are fine by themselves and do not fit each other."""
+
+from typing import TYPE_CHECKING
+
+from dipaco.control.phase_steps import steps_by_speed
+from dipaco.errors import SettingsDisagree
+from dipaco.routing.config import LIKELIHOOD, SMALL_MODELS
+
+if TYPE_CHECKING:
+    from dipaco.config.run_config import RunConfig
+
+
+def check(config: "RunConfig") -> None:
+    """Raises `SettingsDisagree` for settings of rooms that do not fit each other."""
+    _agree("data.vocab_size", config.data.vocab_size, "model.vocab_size", config.model.vocab_size)
+    _agree(
+        "data.prefix_tokens",
+        config.data.prefix_tokens,
+        "routing.prefix_tokens",
+        config.routing.prefix_tokens,
+    )
+    if not config.data.prefix_tokens < config.data.length <= config.model.max_length:
+        raise SettingsDisagree(
+            problem=f"`data.length` is {config.data.length}; it must be above "
+            f"`data.prefix_tokens` ({config.data.prefix_tokens}) and at most "
+            f"`model.max_length` ({config.model.max_length})"
+        )
+    if config.data.length % config.inner.loss_chunks:
+        raise SettingsDisagree(
+            problem=f"`inner.loss_chunks` is {config.inner.loss_chunks}, and rows of "
+            f"`data.length` ({config.data.length}) tokens cannot be cut into that many equal "
+            "lengths"
+        )
+    for arm in (config.plan.base, *config.plan.arms):
+        if 0 < arm.total_steps <= config.inner.warmup_steps:
+            raise SettingsDisagree(
+                problem=f"`inner.warmup_steps` is {config.inner.warmup_steps}, and "
+                f"`{arm.name}` takes only {arm.total_steps} steps: warm up for fewer, or "
+                "train longer"
+            )
+    room = config.model.max_length - config.data.prefix_tokens
+    if config.samples.prompts and config.samples.tokens > room:
+        raise SettingsDisagree(
+            problem=f"`samples.tokens` is {config.samples.tokens}, and after a prompt of "
+            f"`data.prefix_tokens` the context of `model.max_length` has room for {room}"
+        )
+    _check_paths(config)
+    _check_synchronous(config)
+    _check_delay(config)
+    _check_retention(config)
+    if config.routing.kind in ("product_kmeans", SMALL_MODELS) and not config.topology.choices:
+        raise SettingsDisagree(
+            problem=f"`routing.kind` is {config.routing.kind}, but the topology offers no choice:"
+            " use kmeans"
+        )
+
+
+def _check_synchronous(config: "RunConfig") -> None:
+    """Refuses settings of contributions, or of single paths, beside `outer.synchronous`."""
+    without_meaning = {
+        "outer.path_share": config.outer.path_share != 1,
+        "outer.codec": config.outer.codec != "none",
+        "outer.quorum": config.outer.quorum != 1,
+        "outer.vocabulary_rows": config.outer.vocabulary_rows != "documents",
+        "outer.isotropic": config.outer.isotropic,
+        "outer.delay": config.outer.delay > 0,
+        "outer.stagger": config.outer.stagger,
+        "routing.alternations": bool(config.routing.alternations),
+        "inner.hold_out": config.inner.hold_out > 0,
+        "inner.least_steps_share": config.inner.least_steps_share < 1,
+        "inner.absent_tokens": config.inner.absent_tokens != "plain",
+    }
+    for name, is_set in without_meaning.items():
+        if config.outer.synchronous and is_set:
+            raise SettingsDisagree(
+                problem=f"`outer.synchronous` is on, and so is `{name}`; paths that step "
+                "together do without it"
+            )
+
+
+def _check_delay(config: "RunConfig") -> None:
+    """A path takes late modules inside a phase, by itconfig."""
+    least = steps_by_speed(0.0, config.inner.steps, config.inner.least_steps_share)
+    if config.outer.delay >= least:
+        names = "`inner.steps`"
+        if least < config.inner.steps:
+            names += " times `inner.least_steps_share`"
+        raise SettingsDisagree(
+            problem=f"`outer.delay` is {config.outer.delay}, and a phase has {names} ({least}) "
+            "steps: modules are taken within it, so delay fewer"
+        )
+    if config.outer.delay and (stacked := config.inner.stacked_paths) > 1:
+        raise SettingsDisagree(
+            problem=f"`outer.delay` is on, and `inner.stacked_paths` is {stacked}: each would "
+            "wait for the modules of all of them; expected 1"
+        )
+    if not config.outer.stagger:
+        return
+    if sum(bool(level.parts) for level in config.topology.levels) < 2:
+        raise SettingsDisagree(
+            problem="`outer.stagger` is on, and one level owns all parts: levels step in turn, "
+            "so there must be two or more"
+        )
+    shares = {
+        "outer.path_share": config.outer.path_share,
+        "outer.quorum": config.outer.quorum,
+        "inner.least_steps_share": config.inner.least_steps_share,
+    }
+    for name, share in shares.items():
+        if share != 1:
+            raise SettingsDisagree(
+                problem=f"`outer.stagger` is on, and so is `{name}`: what a path contributes "
+                "to a level is of all phases since that level's last step"
+            )
+
+
+def _check_retention(config: "RunConfig") -> None:
+    """Refuses too few modules for paths whose snapshots are sent now and then."""
+    keep = config.retention
+    if config.outer.path_share < 1 < keep.send_snapshots_every and keep.modules is not None:
+        raise SettingsDisagree(
+            problem=f"`retention.send_snapshots_every` is {keep.send_snapshots_every}, and "
+            f"`retention.modules` {keep.modules}: with `outer.path_share` below 1 many phases "
+            "may lie between two of a path's, which it may have to train again from the "
+            "modules of then; expected None for all"
+        )
+
+
+def _check_paths(config: "RunConfig") -> None:
+    """Checks settings that count paths and phases against the topology and `phases`."""
+    routing, num_paths = config.routing, config.num_paths
+    if routing.overlap > num_paths:
+        raise SettingsDisagree(
+            problem=f"`routing.overlap` is {routing.overlap}, and there are {num_paths} paths"
+        )
+    if routing.shortlist is not None and routing.shortlist > num_paths:
+        raise SettingsDisagree(
+            problem=f"`routing.shortlist` is {routing.shortlist}, and there are {num_paths} "
+            "paths; None compares them all"
+        )
+    if routing.rule == LIKELIHOOD and routing.alternations:
+        if routing.shortlist is not None and routing.overlap > routing.shortlist:
+            raise SettingsDisagree(
+                problem=f"`routing.overlap` is {routing.overlap}, and `routing.shortlist` "
+                f"{routing.shortlist}: documents train paths of their shortlists"
+            )
+        if routing.target_share is not None:
+            raise SettingsDisagree(
+                problem="`routing.target_share` is set, and `routing.rule` is likelihood: it "
+                "is what the discriminative router keeps to; use `routing.capacity` and "
+                "`routing.floor`"
+            )
+    if any(phase > config.phases for phase in routing.alternations):
+        raise SettingsDisagree(
+            problem=f"`routing.alternations` are {routing.alternations}, and there are "
+            f"{config.phases} phases"
+        )
+    if routing.alternations and num_paths == 1:
+        raise SettingsDisagree(
+            problem="`routing.alternations` are set, and the topology has one path: there is "
+            "nothing to route"
+        )
+    if config.reroute.every and (num_paths == 1 or not config.evaluation.best_path):
+        raise SettingsDisagree(
+            problem="`reroute.every` needs more than one path, and every document scored under "
+            "all of them: `evaluation.best_path=true`"
+        )
+    share = routing.target_share
+    if share is not None and not routing.alternations:
+        raise SettingsDisagree(
+            problem="`routing.target_share` is set, and `routing.alternations` are not: it is "
+            "what the discriminative router keeps to"
+        )
+    if share is not None and len(share) != num_paths:
+        raise SettingsDisagree(
+            problem=f"`routing.target_share` has {len(share)} shares, and there are "
+            f"{num_paths} paths"
+        )
+
+
+def _agree(name: str, value: object, other_name: str, other: object) -> None:
+    if value != other:
+        raise SettingsDisagree(
+            problem=f"`{name}` is {value} and `{other_name}` is {other}; they must be equal"
+        )

@@ -1,0 +1,89 @@
+"""`RunConfig`: the settings of all rooms, and the plan of the run."""
+
+import dataclasses
+import functools
+import json
+
+from dipaco.config.arms import BASELINES, DENSE, DENSE_EQUAL_TOKENS, Baseline, plan_of
+from dipaco.config.checks import check
+from dipaco.config.sections import BaseSettings, EvaluationSettings, ReportSettings, at_least
+from dipaco.control.plan import Plan
+from dipaco.data.config import DataConfig
+from dipaco.data.prompts import SampleSettings
+from dipaco.errors import BadSetting
+from dipaco.inner.config import InnerSettings
+from dipaco.model.config import MeshConfig, ModelConfig, part_names
+from dipaco.outer.config import OuterSettings
+from dipaco.routing.config import RerouteConfig, RoutingConfig, SmallModelSettings
+from dipaco.store.retention import RetentionSettings
+from dipaco.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that the result of a run depends on. Two runs of equal configs on machines of one
+    kind are equal bit for bit, except with `outer.quorum` and `inner.least_steps_share`, where
+    timing matters.
+    """
+
+    name: str
+    """The run's name, and that of the model that is served."""
+    model: ModelConfig
+    topology: Topology
+    """What is shared: levels of the model's parts, and the modules of each (DiPaCo section 2.3).
+    `--set topology=2x3` makes a grid: two levels, of 2 and of 3 modules, over which the model's
+    blocks are spread in order, the embedding with the first level, final norm and head with the
+    last. Other patterns are written in a config file."""
+    phases: int
+    """Phases of the run, each of which ends with an outer step (DiPaCo's T)."""
+    seed: int = 0
+    """Number that parameters, row order and k-means are drawn from; the corpus does not depend on
+    it."""
+    data: DataConfig = DataConfig()
+    base: BaseSettings = BaseSettings()
+    routing: RoutingConfig = RoutingConfig()
+    small_models: SmallModelSettings = SmallModelSettings()
+    inner: InnerSettings = InnerSettings()
+    outer: OuterSettings = OuterSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    samples: SampleSettings = SampleSettings()
+    reroute: RerouteConfig = RerouteConfig()
+    mesh: MeshConfig = MeshConfig()
+    retention: RetentionSettings = RetentionSettings()
+    report: ReportSettings = ReportSettings()
+    baselines: tuple[Baseline, ...] = (DENSE, DENSE_EQUAL_TOKENS)
+    """Dense models of a path's size that are trained beside the modular one, from the same base
+    model: `dense` takes the steps of one path, `dense_equal_tokens` those of all paths together,
+    `data_parallel` is trained in lock-step by as many machines as there are paths. `()` = none."""
+
+    def __post_init__(self):
+        self.topology.check_owns(part_names(self.model))
+        at_least("phases", self.phases, 1)
+        if not 0 <= self.seed < 2**63:
+            raise BadSetting(name="seed", value=self.seed, expected="0 to 2^63 - 1")
+        if unknown := set(self.baselines) - set(BASELINES):
+            raise BadSetting(
+                name="baselines",
+                value=sorted(unknown)[0],
+                expected=f"any of {', '.join(BASELINES)}",
+            )
+        check(self)
+
+    @property
+    def num_paths(self) -> int:
+        return self.topology.num_paths
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether training asks how often each token occurs in each shard."""
+        by_holders = self.outer.vocabulary_rows == "holders"
+        return by_holders or self.inner.absent_tokens != "plain"
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The arms of the run: base model, modular model, baselines."""
+        return plan_of(self)
+
+    def to_json(self) -> str:
+        """One line per setting, in a fixed order."""
+        return json.dumps(dataclasses.asdict(self), indent=1)

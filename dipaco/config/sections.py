@@ -1,0 +1,82 @@
+"""Settings that belong to no other room: of the base model, of evaluation, of the report."""
+
+import dataclasses
+import math
+
+from dipaco.errors import BadSetting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaseSettings:
+    """The dense model that all modules start from, and that the router's features come from."""
+
+    steps: int = 24_000
+    """Optimiser steps (DiPaCo section 4); 0 = modules start from scratch, and the features are
+    those of a random model."""
+    steps_per_phase: int = 1000
+    """Optimiser steps between two saves of it."""
+    paths: int = 1
+    """Paths, all alike, that as many workers train it as: they share `base.steps` and the text, and
+    are averaged every `base.steps_per_phase` steps of each, by outer steps (DiLoCo)."""
+
+    def __post_init__(self):
+        at_least("base.steps", self.steps, 0)
+        at_least("base.steps_per_phase", self.steps_per_phase, 1)
+        at_least("base.paths", self.paths, 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """How releases are evaluated."""
+
+    every_phases: int = 1
+    """Phases between two evaluations; the last phase is always evaluated."""
+    max_documents: int | None = None
+    """Documents of the validation split that are scored, the same for every seed; None = all."""
+    batch_size: int = 64
+    """Documents scored at once; changes results by rounding only."""
+    best_path: bool = True
+    """Whether the last release is scored under every path: for the row of the best path of each
+    document, and for the perplexity of a document under the other paths."""
+    ensembles: bool = True
+    """Whether the report also has rows that mix the predictions of several paths; they need
+    `evaluation.best_path`."""
+    ensemble_temperature: float = 2.0
+    """What the logarithms of the paths' posterior are divided by in those rows, a plain number:
+    above 1, paths that are less likely count for more."""
+
+    def __post_init__(self):
+        at_least("evaluation.every_phases", self.every_phases, 1)
+        at_least("evaluation.batch_size", self.batch_size, 1)
+        if self.max_documents is not None:
+            at_least("evaluation.max_documents", self.max_documents, 1)
+        if not 0 < self.ensemble_temperature < math.inf:
+            raise BadSetting(
+                name="evaluation.ensemble_temperature",
+                value=self.ensemble_temperature,
+                expected="above 0, and finite",
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportSettings:
+    """What the report reckons with; nothing that is trained depends on it."""
+
+    link_megabits: tuple[float, ...] = (20.0,)
+    """Megabits a second of every machine's link, up and down together; 20 is a home's. One rate or
+    several: each is a column of the report."""
+
+    def __post_init__(self):
+        links = self.link_megabits
+        if not (links and all(0 < link < math.inf for link in links)):
+            raise BadSetting(
+                name="report.link_megabits",
+                value=links,
+                expected="one rate or several, each above 0 and finite, as in 20,100",
+            )
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    """Raises `BadSetting` for a value below `least`."""
+    if value < least:
+        raise BadSetting(name=name, value=value, expected=f"{least} or more")

@@ -1,0 +1,153 @@
+"""Which task a worker takes next.
+
+Most looks find nothing, so what is dear is asked now and then: once a heartbeat whether a worker
+has fallen silent, once a lease whether a task is late.
+"""
+
+import math
+import random
+import time
+from collections.abc import Collection
+from typing import Any
+
+from dipaco.control.glance import Glance
+from dipaco.control.queue import LATE_FACTOR
+from dipaco.control.tasks import Claim, Kind, Task
+from dipaco.runs.run import Run
+from dipaco.workers.failing import FailureCounter
+from dipaco.workers.heartbeat import heartbeat_seconds
+
+
+class Claimer:
+    """Claims tasks for one worker.
+
+    Args:
+      run: that it works on.
+      name: of the worker.
+      kinds: of tasks that it claims.
+      failures: of its tasks.
+      lease_seconds: without a renewal, after which its tasks may be claimed by others.
+      limit: the most paths that it trains together.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        name: str,
+        kinds: Collection[Kind],
+        failures: FailureCounter,
+        *,
+        lease_seconds: float,
+        limit: int,
+    ):
+        self._run, self._name, self._kinds, self._failures = run, name, kinds, failures
+        self._lease_seconds, self._limit = lease_seconds, limit
+        self.own: set[tuple[str, int]] = set()  # (arm, path) whose newest phase it has trained
+        self._late_tasks = _Regularly(lease_seconds)
+        # A worker that computes looks for them as well (heartbeat.py).
+        self._silent_workers = _Regularly(heartbeat_seconds(lease_seconds))
+
+    def claim(self, glance: Glance | None) -> list[Claim]:
+        """One task, or training tasks to be done together; nothing where none is due.
+
+        Args:
+          glance: of just now; what it does not show is not looked for. None = look for everything.
+        """
+        queue = self._run.ledger.queue
+        has_ready, has_resting = (True, True) if glance is None else glance[1:3]
+        has_ready |= self._end_grace()
+        how: dict[str, Any] = {
+            "limit": self._limit,
+            "lease_seconds": self._lease_seconds,
+            "own": self.own,
+            "is_patient": self._is_patient,
+        }
+        # First: the tasks of silent workers are older than most that are ready.
+        reaped = self._reap()
+        claims: list[Claim] = []
+        if has_ready or reaped:
+            claims = queue.claim_stack(self._name, self._kinds, **how)
+        if not claims and (has_resting or reaped) and self._failures.end_delays():
+            claims = queue.claim_stack(self._name, self._kinds, **how)
+        if not claims and self._makes_backups and self._late_tasks.is_due():
+            backup = queue.claim_backup(
+                self._name,
+                factor=self._late_factor(self._limit),
+                lease_seconds=self._lease_seconds,
+                is_waiting=self._waits_for_modules,
+            )
+            claims = [] if backup is None else [backup]
+        return claims
+
+    def has_others(self) -> bool:
+        """Whether a worker that waits with a task in hand has something else to see to."""
+        self._reap()
+        self._end_grace()
+        looks_for_late = self._makes_backups and self._late_tasks.is_due()
+        has_others = self._run.ledger.queue.has_others(
+            self._name,
+            self._kinds,
+            factor=self._late_factor(1) if looks_for_late else None,
+            is_waiting=self._waits_for_modules,
+            is_patient=self._is_patient,
+        )
+        if has_others and looks_for_late:
+            self._late_tasks.make_due()  # it may be the late one that it leaves for
+        return has_others
+
+    def _reap(self) -> bool:
+        """Whether a silent worker has lost its tasks; looked for once a heartbeat."""
+        return self._silent_workers.is_due() and bool(self._run.ledger.queue.reap(self._name))
+
+    @property
+    def _makes_backups(self) -> bool:
+        return "train" in self._kinds and not self._is_patient
+
+    @property
+    def _is_patient(self) -> bool:
+        """Whether snapshots may be on the disk of a path's home alone."""
+        has_bucket = self._run.objects.remote is not None
+        return has_bucket and self._run.config.retention.send_snapshots_every > 1
+
+    def _end_grace(self) -> bool:
+        """Whether there may be a grace to end; what is over is ended."""
+        has_grace = "outer" in self._kinds and any(arm.has_quorum for arm in self._run.plan.arms)
+        if has_grace:
+            self._run.ledger.quorums.end_grace(self._run.plan)
+        return has_grace
+
+    def _late_factor(self, limit: int) -> float:
+        # The seconds recorded for a path are its share of the stack or the synchronous task.
+        arms = self._run.plan.arms
+        num_paths = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
+        return LATE_FACTOR * max(limit, *num_paths, 1)
+
+    def _waits_for_modules(self, task: Task) -> bool:
+        return waits_for_modules(self._run, task)
+
+
+def waits_for_modules(run: Run, task: Task) -> bool:
+    """Whether a path has gone ahead of its modules: then it is they that are late."""
+    arm = run.plan.arm(task.arm)
+    if task.kind != "train" or not arm.goes_ahead(task.path, task.phase):
+        return False
+    ready = run.ledger.facts.modules_at(task.arm, task.phase)
+    return not ready.issuperset(arm.topology.modules_of(task.path))
+
+
+class _Regularly:
+    """Due at once, and then about every so many seconds; not at the same moment in all workers."""
+
+    def __init__(self, seconds: float):
+        self._seconds, self._next_seconds = seconds, -math.inf  # of the monotonic clock
+
+    def is_due(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_seconds:
+            return False
+        self._next_seconds = now + self._seconds * random.uniform(0.75, 1.25)
+        return True
+
+    def make_due(self) -> None:
+        """At once."""
+        self._next_seconds = -math.inf
