@@ -1,11 +1,14 @@
 """What an open dashboard costs a run, and how quick its page is.
 
-    python tools/bench_dashboard.py --cost runs/quickstart --seconds 60
+    python tools/bench_dashboard.py --live configs/quickstart.py --seconds 60
+    python tools/bench_dashboard.py --cost s3://bucket/run --seconds 60
     python tools/bench_dashboard.py --phases 1000
 
 `--cost RUN`: keeps a reader of the run for `--seconds`, as for open pages: `share` is the
 processor time that it takes of one core, first read left out, and `questions` what it asks the
-ledger in a second. To be called while the run goes on.
+ledger in a second. To be called while the run goes on. `--live CONFIG` starts such a run itself
+and measures from its first phase on; `run` is the processor time that the run takes meanwhile, of
+one core as well.
 
 `--phases N`: makes the ledger of a run of 256 paths with private parts and N phases that never was.
 `read` is the processor time of the first read, `memory` what the process holds after it and after
@@ -15,23 +18,27 @@ clock, from an address to the grid, and to show another moment (the median of ni
 
 import argparse
 import json
+import os
 import resource
-import shutil
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from support.chromium import chromium
 from support.made_up_run import make_run
 from support.scratch import scratch
 
+from dipaco.config import MODULAR
 from dipaco.control.ledger import Ledger
 from dipaco.control.sqlite import SQLite
 from dipaco.dashboard.watcher import Watcher
+from dipaco.runs.errors import NoSuchRun
+from dipaco.runs.opening import reading
 from dipaco.store.address import Address
-
-FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
 def main() -> None:
@@ -39,12 +46,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cost", metavar="RUN", help="a run's folder or URL")
+    parser.add_argument("--live", metavar="CONFIG", type=Path, help="of a run that is started here")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--phases", type=int)
     parser.add_argument("--folder", help="of a run made with --phases before, or for it")
     options = parser.parse_args()
     if options.cost:
         print(json.dumps(cost(Address.parse(options.cost), options.seconds)))
+    if options.live:
+        with scratch(None, "dashboard-") as folder:
+            print(json.dumps(live(options.live, folder / "run", options.seconds)))
     if options.phases:
         with scratch(None, "dashboard-") as folder:
             place = Path(options.folder) if options.folder else folder / "run"
@@ -78,6 +89,44 @@ def cost(address: Address, seconds: float) -> dict[str, Any]:
     }
 
 
+def live(config: Path, folder: Path, seconds: float) -> dict[str, Any]:
+    """The same of a run that goes on beside it."""
+    command = [sys.executable, "-m", "dipaco.cli.main", "train", str(config), "--run", str(folder)]
+    with (folder.parent / "log").open("w") as log:
+        training = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        while not _has_trained(folder):
+            if training.poll() is not None:
+                raise SystemExit((folder.parent / "log").read_text()[-2000:])
+            time.sleep(0.2)
+        before = _processor_seconds(training.pid)
+        answer = cost(Address.of(folder), seconds)
+        if training.poll() is not None:
+            raise SystemExit("The run ended before it was measured: give fewer --seconds.")
+        run = (_processor_seconds(training.pid) - before) / answer["seconds"]
+    finally:
+        training.terminate()
+        training.wait()
+    return {**answer, "run": round(run, 3)}
+
+
+def _has_trained(folder: Path) -> bool:
+    """Whether a path of the modular model has gone through a phase."""
+    if not (folder / "ledger.sqlite").exists():
+        return False
+    try:
+        with reading(folder) as run:
+            return bool(run.ledger.facts.trained(MODULAR, 0))
+    except NoSuchRun:  # just being made
+        return False
+
+
+def _processor_seconds(pid: int) -> float:
+    """Of a process that runs."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def count_questions() -> list[int]:
     """Counts every statement that this process sends to a ledger."""
     from dipaco.control.postgresql import PostgreSQL
@@ -97,7 +146,6 @@ def count_questions() -> list[int]:
 def page(address: Address) -> dict[str, Any]:
     """In a browser."""
     import uvicorn
-    from playwright.sync_api import sync_playwright
 
     from dipaco.dashboard.server import make_app
     from dipaco.serving.http.server import http_config, listen
@@ -107,11 +155,10 @@ def page(address: Address) -> dict[str, Any]:
     watcher.start()
     size = len(watcher.recording())
     read, memory = time.process_time() - began, [held_megabytes()]
-    with listen("127.0.0.1", 0) as listening, sync_playwright() as driver:
+    with listen("127.0.0.1", 0) as listening, chromium() as browser:
         server = uvicorn.Server(http_config(make_app(watcher)))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         paints, jumps = [], []
         for _ in range(10):
             tab = browser.new_page(viewport={"width": 1400, "height": 900})
@@ -124,7 +171,6 @@ def page(address: Address) -> dict[str, Any]:
             jumps.append(tab.evaluate(took, 0.1 + 0.08 * len(jumps)) / 1000)
             tab.close()
         memory.append(held_megabytes())
-        browser.close()
         server.force_exit = server.should_exit = True
         thread.join()
     watcher.stop()

@@ -7,12 +7,10 @@ Playwright; `apt-get install chromium`).
 """
 
 import argparse
-import shutil
 from pathlib import Path
 
+from support.chromium import chromium
 from support.scratch import scratch
-
-FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
 def main() -> None:
@@ -26,15 +24,12 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the run's time (1)")
     options = parser.parse_args()
 
-    from playwright.sync_api import sync_playwright
-
     from dipaco.dashboard.page import export
     from dipaco.runs.opening import reading
 
-    with scratch(None, "dashboard-") as folder, sync_playwright() as driver:
+    with scratch(None, "dashboard-") as folder, chromium() as browser:
         with reading(options.run) as run:
             export(run, folder / "page.html")
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(
             color_scheme=options.scheme,
             viewport={"width": options.width, "height": options.height},
@@ -45,7 +40,6 @@ def main() -> None:
         if options.module:
             page.locator(f".cell[data-module='{options.module}']").click()
         page.screenshot(path=options.picture)
-        browser.close()
 
 
 if __name__ == "__main__":

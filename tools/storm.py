@@ -12,7 +12,7 @@ result must be, bit for bit, that of a run in which nothing happened.
     python tools/storm.py --minutes 1 --set retention.send_snapshots_every=3 --database postgresql \
         --store s3
         two of three snapshots stay on the machine that made them
-    python tools/storm.py --only "SIGKILL,contribution: NaN"
+    python tools/storm.py --only "SIGKILL,contribution: NaN" --page storm.html
     python tools/storm.py --set outer.codec=sparse2 --set outer.momentum=0
     python tools/storm.py --config configs/tiny_16x16.py --workers 8 --replay --faults 2 \
         --only SIGKILL --task-seconds 20
@@ -59,6 +59,7 @@ from support import wall_clock
 from support.scratch import scratch
 
 from dipaco.config import MODULAR
+from dipaco.dashboard.page import export
 from dipaco.overrides import load_config
 from dipaco.runs.run import Run
 
@@ -144,6 +145,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--outage-seconds", type=float, default=10.0, help="of the store, or the database"
     )
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE",
+        help="also write the page of `dipaco dashboard --export`, to look at what happened",
+    )  # fmt: skip
     parser.add_argument("--folder", help="where the runs are put, and removed afterwards")
     options = parser.parse_args()
     if options.store is not None and options.database is None:
@@ -180,6 +185,9 @@ def report(
     if undisturbed_seconds is not None:
         calm_seconds = round(undisturbed_seconds, 1)
         beside = f"without faults {undisturbed_seconds:.0f} s; "
+    if storm.options.page is not None:
+        with closing(storm.open()) as here:
+            export(here, storm.options.page)
     answer: dict[str, Any] = {
         "digest_equal": is_equal,
         "participation": round(committed / max(live, 1e-9), 3),

@@ -1,40 +1,23 @@
 """The page in a browser: live and from a file, wide and on a phone, a run with faults, none."""
 
 import json
-import shutil
 
 import pytest
 
 pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is in the `test` extra")
 
-from support.made_up_run import make_run  # noqa: E402
+from support.made_up_run import make_run
 
-from dipaco.dashboard.page import export, problem_page  # noqa: E402
-from dipaco.dashboard.page import page as whole_page  # noqa: E402
-from dipaco.dashboard.watcher import Pace  # noqa: E402
-from dipaco.runs.inspection import inspection_of  # noqa: E402
-from dipaco.runs.opening import reading  # noqa: E402
-from dipaco.runs.status import status_of  # noqa: E402
-from tests.dashboard.conftest import HOST, served  # noqa: E402
-from tests.dashboard.test_recording import arm_of  # noqa: E402
+from dipaco.dashboard.page import export, problem_page
+from dipaco.dashboard.page import page as whole_page
+from dipaco.dashboard.watcher import Pace
+from dipaco.runs.inspection import inspection_of
+from dipaco.runs.opening import reading
+from dipaco.runs.status import status_of
+from tests.dashboard.conftest import HOST, served
+from tests.dashboard.test_recording import arm_of
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 PHONE, WIDE = {"width": 390, "height": 800}, {"width": 1400, "height": 900}
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None,
-    reason="there is no chromium: apt-get install --no-install-recommends chromium",
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -3,29 +3,12 @@ in beside that of another path or model, and an error is a sentence.
 """
 
 import json
-import shutil
 
 import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is in the `test` extra")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None,
-    reason="there is no chromium: apt-get install --no-install-recommends chromium",
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(params=["wide-light", "phone-dark"])

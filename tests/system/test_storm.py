@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,31 @@ def with_every_fault(storm, *options):
     return answer, said
 
 
-def test_a_training_in_a_storm_ends_with_the_bits_of_algorithm_1(storm, tmp_path):
+def test_a_training_in_a_storm_ends_with_the_bits_of_algorithm_1(storm, browser, tmp_path):
     faults = ["SIGKILL", "contribution: NaN", "flipped byte", "SIGKILL of an executor", "SIGTERM"]
     if wall_clock.build(tmp_path) is not None:
         faults.insert(1, "wall clock jumps")
     # Long enough that each finds its moment, on a machine of any speed; then as fast as it can.
     options = f"--phases 16 --steps 8 --workers 2 --faults {len(faults)} --kill-every 1"
-    paced = "--task-seconds 2 --lease-seconds 3 --replay --only"
-    answer, said = with_every_fault(storm, *options.split(), *paced.split(), ",".join(faults))
+    paced = "--task-seconds 2 --lease-seconds 3 --replay --page".split()
+    words = *options.split(), *paced, str(tmp_path / "page.html"), "--only", ",".join(faults)
+    answer, said = with_every_fault(storm, *words)
     assert answer["lies_refused"] == answer["faults"]["contribution: NaN"], said
+    # What its dashboard says went wrong: which attempt, how it ended, what that cost, and why.
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    page.locator("#faults tr[data-outcome]").first.wait_for()
+    rows = page.locator("#faults tr[data-outcome]").evaluate_all(
+        "rows => rows.map(r => [...r.cells].map(c => c.textContent))"
+    )
+    assert page.evaluate("run.faults.length") == len(rows), "each is on the waterfall"
+    page.close()
+    killed = sum(number for name, number in answer["faults"].items() if "SIGKILL" in name)
+    ended = Counter(outcome for _, _, outcome, *_ in rows)
+    assert ended["lost"] + ended["crash"] >= killed, (rows, said)
+    refused = [row for row in rows if row[2] == "postponed" and "NaN" in row[5]]
+    assert len(refused) == answer["faults"]["contribution: NaN"], (rows, said)
+    assert all(task and cost for *_, task, cost, _ in refused), rows
 
 
 def test_so_does_one_on_a_database_and_a_store_that_fail(storm, postgresql_server, s3_server):
