@@ -51,8 +51,9 @@ def test_a_training_in_a_storm_ends_with_the_bits_of_algorithm_1(storm, browser,
         faults.insert(1, "wall clock jumps")
     # Long enough that each finds its moment, on a machine of any speed; then as fast as it can.
     options = f"--phases 16 --steps 8 --workers 2 --faults {len(faults)} --kill-every 1"
-    paced = "--task-seconds 2 --lease-seconds 3 --replay --page".split()
-    words = *options.split(), *paced, str(tmp_path / "page.html"), "--only", ",".join(faults)
+    paced = "--task-seconds 2 --lease-seconds 3 --replay"
+    page_and_faults = "--page", str(tmp_path / "page.html"), "--only", ",".join(faults)
+    words = *options.split(), *paced.split(), *page_and_faults
     answer, said = with_every_fault(storm, *words)
     assert answer["lies_refused"] == answer["faults"]["contribution: NaN"], said
     # What its dashboard says went wrong: which attempt, how it ended, what that cost, and why.
