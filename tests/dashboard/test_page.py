@@ -54,6 +54,12 @@ def cells(page, name):
     return page.locator(".cell").evaluate_all(of)
 
 
+def until(page, expression):
+    """Waits; Playwright's own wait evaluates text inside the page, which the page forbids."""
+    while not page.evaluate(expression):
+        page.wait_for_timeout(20)
+
+
 def go_to(page, time):
     page.evaluate(f"goTo({time})")
 
@@ -152,7 +158,7 @@ def test_a_run_that_goes_on_changes_without_a_reload(opened, half, copy_of, dipa
         page.locator(".cell").first.wait_for()
         page.evaluate("window.loadedOnce = true")
         page.locator("#where").scroll_into_view_if_needed()
-        page.wait_for_function("run.texts !== undefined")
+        until(page, "run.texts !== undefined")
         page.evaluate("run.texts = null")  # as before the first routing
         assert "finished" not in page.locator("#headline").text_content()
         assert set(cells(page, "phase").values()) != {"2"}
@@ -175,7 +181,7 @@ def test_a_run_that_goes_on_changes_without_a_reload(opened, half, copy_of, dipa
         again.locator("#where").scroll_into_view_if_needed()
         scored = "run.texts?.scores.map(({phase}) => phase).join() === '1,2'"
         for each in (page, again):
-            each.wait_for_function(scored)
+            until(each, scored)
         page.close()  # before its server ends
         again.close()
 
