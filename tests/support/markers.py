@@ -88,14 +88,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _ByFile(LoadFileScheduling):
-    """Tests of a file are run in one process, for their fixtures; all that need the Ray cluster are
-    run in one, so that one cluster is started.
+    """Tests of a file are run in one process, for their fixtures; so are all that need the Ray
+    cluster, and all that ask the served run: one is started.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
         needs_ray = "test_ray" in file or ("test_engines.py" in file and nodeid.endswith("[ray]"))
-        return "ray" if needs_ray else file
+        if needs_ray:
+            return "ray"
+        return "http" if "serving/test_http_" in file else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:
