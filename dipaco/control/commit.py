@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dipaco.control.database import Database, KeyTaken
 from dipaco.control.facts import Facts, PartialSnapshot
 from dipaco.control.history import note_attempts
+from dipaco.control.homes import homes_of
 from dipaco.control.plan import Plan
 from dipaco.control.queue import (
     Queue,
@@ -52,8 +53,13 @@ class Commit:
         self._database, self._queue = database, queue
         self._quorums, self._facts = quorums, facts
 
-    def finish(self, plan: Plan, claim: Claim, facts: Iterable[Fact]) -> list[Task]:
+    def finish(
+        self, plan: Plan, claim: Claim, facts: Iterable[Fact], *, settles: bool = False
+    ) -> list[Task]:
         """Records the facts of a finished task, and makes due what they make due. All or nothing.
+
+        Args:
+          settles: the paths that were trained are at home with the worker now (homes.py).
 
         Returns:
           What is due now, without outer steps: only the database knows whether they are.
@@ -62,15 +68,16 @@ class Commit:
           ClaimLost: another worker holds the task, or has finished it. Nothing was recorded.
         """
         facts, has_tried = list(facts), False
+        homes = homes_of(plan, facts, claim.worker) if settles else {}
 
         def record() -> list[Task]:
             nonlocal has_tried
             if has_tried and self._queue.is_finished_by(claim):
                 return []  # the connection broke during the commit, which went through
             has_tried = True
-            if self._database.is_remote and self._finish_training(plan, claim, facts):
+            if self._database.is_remote and self._finish_training(plan, claim, facts, homes):
                 return []
-            return self._finish(plan, claim, facts)
+            return self._finish(plan, claim, facts, homes)
 
         return with_retry(record, self._database.reconnect)
 
@@ -116,7 +123,9 @@ class Commit:
             self._database.change("forget_deaths", task_id=claim.task_id)
             self._put_partial_snapshot(claim.task, partial_snapshot)
 
-    def _finish_training(self, plan: Plan, claim: Claim, facts: list[Fact]) -> bool:
+    def _finish_training(
+        self, plan: Plan, claim: Claim, facts: list[Fact], homes: dict[str, str]
+    ) -> bool:
         """The most frequent commit, as one statement. False, with nothing changed, if the facts
         are of other kinds or the task was done again.
         """
@@ -144,13 +153,16 @@ class Commit:
                 contributions=json.dumps(contributions),
                 lock_keys=self._database.lock_keys(*_lock_subjects(plan, facts)),
                 outer=json.dumps(outer),
+                homes=json.dumps(homes),
             )
             self._database.flush()
         except KeyTaken as error:
             raise ClaimLost(task=claim.task) from error
         return done == "done"
 
-    def _finish(self, plan: Plan, claim: Claim, facts: list[Fact]) -> list[Task]:
+    def _finish(
+        self, plan: Plan, claim: Claim, facts: list[Fact], homes: dict[str, str]
+    ) -> list[Task]:
         database = self._database
         try:
             with database.transaction():
@@ -173,6 +185,8 @@ class Commit:
                 for arm, phase in dict.fromkeys(scored):
                     self._release(plan, arm, phase)
                 add_tasks(database, tasks)
+                for key, worker in homes.items():
+                    database.change("change_meta", key=key, value=worker)
                 database.change("credit_worker", name=claim.worker, seconds=seconds)
         except KeyTaken as error:
             raise ClaimLost(task=claim.task) from error

@@ -9,19 +9,23 @@ there, lest it fail for good through the fault of one machine. A worker takes th
 home with it first. A lost row costs bytes, and no more.
 """
 
+from collections.abc import Iterable
+
 from dipaco.control.database import Database
+from dipaco.control.plan import Plan
 from dipaco.control.retry import retried
+from dipaco.control.tasks import Fact, PathTrained
 
 
 class Homes:
-    """Of the paths of one run; there are none unless workers settle them."""
+    """Of the paths of one run; there are none unless commits settle them."""
 
     def __init__(self, database: Database):
         self._database = database
 
     @retried
     def settle(self, arm: str, path: int, worker: str) -> None:
-        """A worker has trained the newest phase of a path."""
+        """A worker has what the next phase of a path begins from."""
         with self._database.transaction(is_durable=False):
             self._database.change("change_meta", key=_key(arm, path), value=worker)
 
@@ -29,6 +33,17 @@ class Homes:
         """The worker that trained the newest phase of a path; None: it was not settled."""
         row = self._database.one("get_meta", key=_key(arm, path))
         return None if row is None else row[0]
+
+
+def homes_of(plan: Plan, facts: Iterable[Fact], worker: str) -> dict[str, str]:
+    """Key -> worker, as they are kept: of the paths that a worker has trained by itself. They are
+    recorded with the facts: if the worker is killed after that, no path is left to an older home.
+    """
+    return {
+        _key(fact.arm, fact.path): worker
+        for fact in facts
+        if isinstance(fact, PathTrained) and not plan.arm(fact.arm).is_synchronous
+    }
 
 
 def _key(arm: str, path: int) -> str:

@@ -571,10 +571,18 @@ SELECT losses FROM partial_snapshots WHERE arm = :arm;
 -- drop_partial_snapshot: the phase is recorded whole
 DELETE FROM partial_snapshots WHERE arm = :arm AND path = :path AND phase = :phase;
 
--- finish_training@postgresql: commits a path's phase with all that follows; see the schema
-SELECT finish_training(:task_id, :attempt, :worker, :held_seconds, CAST(:trained AS JSONB),
-                       CAST(:contributions AS JSONB), CAST(:lock_keys AS TEXT[]),
-                       CAST(:outer AS JSONB));
+-- finish_training@postgresql: commits a path's phase with all that follows (see the schema), and
+-- its home
+WITH ended AS MATERIALIZED
+  (SELECT finish_training(:task_id, :attempt, :worker, :held_seconds, CAST(:trained AS JSONB),
+                          CAST(:contributions AS JSONB), CAST(:lock_keys AS TEXT[]),
+                          CAST(:outer AS JSONB)) AS state),
+settled AS
+  (INSERT INTO meta (key, value)
+   SELECT h.key, h.value FROM ended CROSS JOIN jsonb_each_text(CAST(:homes AS JSONB)) h
+   WHERE ended.state = 'done'
+   ON CONFLICT (key) DO UPDATE SET value = excluded.value)
+SELECT state FROM ended;
 
 -- flush@postgresql: a commit of its own, which waits until all earlier ones are durable
 SELECT set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'dipaco', '');

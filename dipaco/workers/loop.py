@@ -199,7 +199,8 @@ class Worker:
     def _finish(self, claim: Claim, facts: list[Fact]) -> None:
         partial_snapshots = superseded_partial_snapshots(self._run, claim)
         try:
-            self._run.ledger.commit.finish(self._run.plan, claim, facts)
+            run, settles = self._run, self._run.objects.remote is not None
+            run.ledger.commit.finish(run.plan, claim, facts, settles=settles)
         except ClaimLost:
             self._callbacks.claim_lost(claim)
             return
@@ -216,7 +217,6 @@ class Worker:
         run = self._run
         for fact in facts if run.objects.remote is not None else ():
             if isinstance(fact, PathTrained) and not run.plan.arm(fact.arm).is_synchronous:
-                run.ledger.homes.settle(fact.arm, fact.path, self._name)
                 self._claimer.own.add((fact.arm, fact.path))
 
     def _lose(self, claims: list[Claim]) -> None:

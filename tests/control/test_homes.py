@@ -4,6 +4,7 @@ import pytest
 
 from dipaco.control import failures
 from dipaco.control.tasks import Task
+from dipaco.errors import ClaimLost
 from tests.control.conftest import do_until, facts_of
 
 HERE = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
@@ -122,3 +123,23 @@ def test_a_task_that_its_home_lost_goes_on_elsewhere_before_that_counts_as_silen
         ledger.queue.reap("ben")
     assert paths("ben") == [0, 1, 2, 3]
     assert paths("ben", is_patient=True) == [1, 2, 3]
+
+
+def test_a_path_has_its_home_from_the_commit_of_its_phase(ledger, plan):
+    claim = do_until(ledger, plan, "train")
+    facts = facts_of(plan, claim.task)
+    ledger.queue.give_back(claim)
+    late = ledger.queue.claim("ben", ["train"])
+    with pytest.raises(ClaimLost):
+        ledger.commit.finish(plan, claim, facts, settles=True)
+    assert ledger.homes.home_of("modular", 0) is None
+    ledger.commit.finish(plan, late, facts, settles=True)
+    assert ledger.homes.home_of("modular", 0) == "ben"
+    ledger.redos.redo(ledger.queue.claim("ana", ["train"]), late.task, "a snapshot", "it is lost")
+    again = ledger.queue.claim("ana", ["train"])
+    assert again.task == late.task
+    ledger.commit.finish(plan, again, facts, settles=True)
+    assert ledger.homes.home_of("modular", 0) == "ana", "it has what a lost one is made of again"
+    other = ledger.queue.claim("ana", ["train"])
+    ledger.commit.finish(plan, other, facts_of(plan, other.task))
+    assert ledger.homes.home_of(other.task.arm, other.task.path) is None, "machines share a disk"
