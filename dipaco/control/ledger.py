@@ -53,7 +53,7 @@ class Ledger:
         self.commit = Commit(self._database, self.queue, self.quorums, self.facts)
         self.progress = RunProgress(self._database)
         self.retention = Retention(self._database)
-        self.redos = Redos(self._database, self.queue)
+        self.redos = Redos(self._database)
         self.rollbacks = Rollbacks(self._database, self.queue)
         self.cleanings = Cleanings(self._database)
         self.members = Members(self._database)

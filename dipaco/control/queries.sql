@@ -134,9 +134,6 @@ ORDER BY t.module, t.phase, t.path;
 -- num_taken: by arm
 SELECT count(*) FROM taken WHERE arm = :arm;
 
--- wait_task: until another task was done again
-UPDATE tasks SET state = 'waiting' WHERE id = :task_id AND state = 'claimed';
-
 -- redo_task: opens a finished task again
 UPDATE tasks SET state = 'ready', redo = redo + 1
 WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase = :phase AND state = 'done';
@@ -239,9 +236,9 @@ NOT EXISTS (
       AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker)))
 
 -- is_not_left_to_a_home@part: of `tasks`: a path is left to the worker that trained its last phase,
--- unless that trains another just now (and, if is_patient, even then), or it went wrong or was lost
--- there
-NOT EXISTS (
+-- unless that trains another just now (and, if is_patient, even then), or this very path, an earlier
+-- phase of which is asked for again, or it went wrong or was lost there
+(:heeds_homes = 0 OR NOT EXISTS (
   SELECT 1 FROM meta h JOIN workers w ON w.name = h.value
   WHERE tasks.kind = 'train' AND h.key = 'home ' || tasks.arm || '/' || tasks.subject
     AND w.name <> :worker AND w.state = 'here' AND w.is_silent = 0
@@ -249,9 +246,10 @@ NOT EXISTS (
     AND NOT EXISTS (SELECT 1 FROM swarm_backbones s WHERE s.worker IN (w.name, :worker))
     AND NOT EXISTS (SELECT 1 FROM failures f WHERE f.task_id = tasks.id
                     AND f.worker = w.name AND f.errors + f.crashes + f.losses > :is_patient)
-    AND (:is_patient = 1 OR NOT EXISTS (
+    AND NOT EXISTS (
       SELECT 1 FROM claims c JOIN tasks t ON t.id = c.task_id
-      WHERE c.worker = w.name AND t.kind = 'train')))
+      WHERE c.worker = w.name AND t.kind = 'train'
+        AND (:is_patient = 0 OR (t.arm, t.subject) = (tasks.arm, tasks.subject)))))
 
 -- next_task@sqlite: the most urgent ready task of some kinds (a JSON array, matched by LIKE so that
 -- the index on priority is used). With `own` (a JSON array), no path but these
@@ -321,6 +319,10 @@ WHERE t.id = c.task_id AND t.state = 'claimed' AND t.kind IN ('pretrain', 'train
 GROUP BY t.id, t.kind, t.arm, t.subject, t.phase
 HAVING count(*) = 1 AND min(c.worker) <> :worker
 ORDER BY 6 DESC, t.id;
+
+-- has_earlier_phase: a row if an earlier phase of the same path is not done
+SELECT 1 FROM tasks WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase < :phase
+  AND state NOT IN ('done', 'aside') LIMIT 1;
 
 -- has_others: a row if there is something to see to for a worker that waits with a task in hand: a
 -- ready task of some kinds (a JSON array) that is not left to its home, or one that went wrong and

@@ -17,7 +17,7 @@ from dipaco.control import clock
 from dipaco.control.database import Database
 from dipaco.control.failures import SILENT, count_crash, count_loss, forget
 from dipaco.control.history import Outcome, note_attempts, note_event
-from dipaco.control.late_tasks import late_tasks
+from dipaco.control.late_tasks import late_tasks, usual_seconds
 from dipaco.control.retry import retried
 from dipaco.control.silence import Counter, Silence
 from dipaco.control.tasks import PRIORITY, Claim, Kind, Task
@@ -77,6 +77,7 @@ class Queue:
         lease_seconds: float = LEASE_SECONDS,
         own: Collection[tuple[str, int]] = (),
         is_patient: bool = False,
+        heeds_homes: bool = True,
     ) -> list[Claim]:
         """The most urgent task that is ready; if it is a training task, up to `limit` of its arm
         and phase, to be trained together. A task that went wrong is done alone.
@@ -84,9 +85,11 @@ class Queue:
         Args:
           own: (arm, path) that are at home with the worker (homes.py): they come before others.
           is_patient: leaves a path to its home even while that trains another one.
+          heeds_homes: leaves paths to their homes at all.
         """
         holder = {"worker": worker, "lease_seconds": lease_seconds}
-        of = {"kinds": json.dumps(list(kinds)), "is_patient": int(is_patient)}
+        homes = {"is_patient": int(is_patient), "heeds_homes": int(heeds_homes)}
+        of = {"kinds": json.dumps(list(kinds)), **homes}
         owned = json.dumps([f"{arm}/{path}" for arm, path in own]) if own else ""
         claims = self._claim("task", holder, own=owned, **of)
         if own and not claims:
@@ -94,7 +97,7 @@ class Queue:
         if limit > 1 and claims and self._may_be_stacked(claims[0]):
             kind, arm, _, phase = claims[0].task
             alike = {"kind": kind, "arm": arm, "phase": phase, "limit": limit - 1}
-            claims += self._claim("alike", holder, **alike, is_patient=int(is_patient))
+            claims += self._claim("alike", holder, **alike, **homes)
         return claims
 
     def _may_be_stacked(self, claim: Claim) -> bool:
@@ -148,14 +151,21 @@ class Queue:
         factor: float | None,
         is_waiting: Callable[[Task], bool] = lambda _: False,
         is_patient: bool = False,
+        heeds_homes: bool = True,
     ) -> bool:
         """Whether `worker`, which waits with a task in hand, has something else to see to: a task
         of these kinds is ready for it, one went wrong, or (unless `factor` is None) one is late.
         """
-        of = {"kinds": json.dumps(list(kinds)), "is_patient": int(is_patient), "worker": worker}
+        homes = {"is_patient": int(is_patient), "heeds_homes": int(heeds_homes)}
+        of = {"kinds": json.dumps(list(kinds)), "worker": worker, **homes}
         if self._database.one("has_others", **of) is not None:
             return True
         return factor is not None and bool(late_tasks(self._database, worker, factor, is_waiting))
+
+    @retried
+    def usual_seconds(self, arms: Iterable[str]) -> float | None:
+        """That a phase of a path takes, in the slowest of these arms; None while none is done."""
+        return usual_seconds(self._database, arms)
 
     @retried
     def renew(self, claim: Claim, lease_seconds: float = LEASE_SECONDS) -> bool:

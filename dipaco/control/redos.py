@@ -10,11 +10,13 @@ from typing import NamedTuple
 from dipaco.control.database import Database
 from dipaco.control.errors import RecoveryFailed
 from dipaco.control.facts import Facts
+from dipaco.control.history import note_attempts
 from dipaco.control.plan import BASE, Plan
-from dipaco.control.queue import Queue
+from dipaco.control.queue import key_of, let_wait
 from dipaco.control.recording import stage_done
 from dipaco.control.retry import retried
 from dipaco.control.tasks import PRIORITY, SLICED, Claim, Contribution, Task
+from dipaco.errors import ClaimLost
 
 MOST_REDOS = 3  # of one task for another, until that one is done; then a person must look
 
@@ -31,8 +33,8 @@ class Refusal(NamedTuple):
 class Redos:
     """Opens finished tasks of one run again."""
 
-    def __init__(self, database: Database, queue: Queue):
-        self._database, self._queue = database, queue
+    def __init__(self, database: Database):
+        self._database = database
 
     @retried
     def redo(
@@ -53,7 +55,11 @@ class Redos:
             still not done.
         """
         with self._database.transaction():
-            self._queue.end(claim, "postponed", f"{what}: {reason}")
+            # A second claim stays: its worker may have what this one lacks.
+            dropped = self._database.rows("drop_claim", **key_of(claim))
+            if not dropped:
+                raise ClaimLost(task=claim.task)
+            note_attempts(self._database, dropped, "postponed", f"{what}: {reason}")
             key = cause._asdict()
             found = self._database.one("get_task", **key)
             assert found is not None, cause
@@ -65,7 +71,7 @@ class Redos:
                 if times > MOST_REDOS:
                     raise RecoveryFailed(task=cause, what=what, reason=reason, times=MOST_REDOS)
                 self._database.change("redo_task", **key)
-            self._database.change("wait_task", task_id=claim.task_id)
+            let_wait(self._database, claim)
             if refused is not None:
                 self._database.change(
                     "drop_contribution",

@@ -13,6 +13,7 @@ from typing import Any
 from dipaco.control.glance import Glance
 from dipaco.control.queue import LATE_FACTOR
 from dipaco.control.tasks import Claim, Kind, Task
+from dipaco.runs.machine import machine
 from dipaco.runs.run import Run
 from dipaco.workers.failing import FailureCounter
 from dipaco.workers.heartbeat import heartbeat_seconds
@@ -46,6 +47,7 @@ class Claimer:
         self._late_tasks = _Regularly(lease_seconds)
         # A worker that computes looks for them as well (heartbeat.py).
         self._silent_workers = _Regularly(heartbeat_seconds(lease_seconds))
+        self._finished_at = time.monotonic()  # its last task
 
     def claim(self, glance: Glance | None) -> list[Claim]:
         """One task, or training tasks to be done together; nothing where none is due.
@@ -69,27 +71,37 @@ class Claimer:
             claims = queue.claim_stack(self._name, self._kinds, **how)
         if not claims and (has_resting or reaped) and self._failures.end_delays():
             claims = queue.claim_stack(self._name, self._kinds, **how)
-        if not claims and self._makes_backups and self._late_tasks.is_due():
+        if not claims and "train" in self._kinds and self._late_tasks.is_due():
             backup = queue.claim_backup(
                 self._name,
                 factor=self._late_factor(self._limit),
                 lease_seconds=self._lease_seconds,
-                is_waiting=self._waits_for_modules,
+                is_waiting=self._cannot_have_backup,
             )
             claims = [] if backup is None else [backup]
+            if not claims and has_ready and self._has_waited_for_homes(self._limit):
+                how["limit"] = 1
+                claims = queue.claim_stack(self._name, self._kinds, heeds_homes=False, **how)
+            if claims:  # what it lacks of a path may have to be made first
+                self._late_tasks.make_due()
         return claims
+
+    def has_finished(self) -> None:
+        """The worker has finished a task."""
+        self._finished_at = time.monotonic()
 
     def has_others(self) -> bool:
         """Whether a worker that waits with a task in hand has something else to see to."""
         self._reap()
         self._end_grace()
-        looks_for_late = self._makes_backups and self._late_tasks.is_due()
+        looks_for_late = "train" in self._kinds and self._late_tasks.is_due()
         has_others = self._run.ledger.queue.has_others(
             self._name,
             self._kinds,
             factor=self._late_factor(1) if looks_for_late else None,
-            is_waiting=self._waits_for_modules,
+            is_waiting=self._cannot_have_backup,
             is_patient=self._is_patient,
+            heeds_homes=not (looks_for_late and self._has_waited_for_homes(1)),
         )
         if has_others and looks_for_late:
             self._late_tasks.make_due()  # it may be the late one that it leaves for
@@ -98,10 +110,6 @@ class Claimer:
     def _reap(self) -> bool:
         """Whether a silent worker has lost its tasks; looked for once a heartbeat."""
         return self._silent_workers.is_due() and bool(self._run.ledger.queue.reap(self._name))
-
-    @property
-    def _makes_backups(self) -> bool:
-        return "train" in self._kinds and not self._is_patient
 
     @property
     def _is_patient(self) -> bool:
@@ -120,10 +128,28 @@ class Claimer:
         # The seconds recorded for a path are its share of the stack or the synchronous task.
         arms = self._run.plan.arms
         num_paths = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
-        return LATE_FACTOR * max(limit, *num_paths, 1)
+        unsent = self._run.config.retention.send_snapshots_every - 1 if self._is_patient else 0
+        return LATE_FACTOR * max(limit, *num_paths, 1) + unsent  # phases that come before it
 
-    def _waits_for_modules(self, task: Task) -> bool:
-        return waits_for_modules(self._run, task)
+    def _has_waited_for_homes(self, limit: int) -> bool:
+        """Whether paths that are left to their homes have had the time of a late task: the home of
+        one may do nothing any more, and renew its leases all the same.
+        """
+        if self._is_of_another_kind:
+            return False
+        idle_seconds = time.monotonic() - self._finished_at
+        usual = self._run.ledger.queue.usual_seconds(arm.name for arm in self._run.plan.arms)
+        return usual is not None and idle_seconds >= self._late_factor(limit) * usual
+
+    @property
+    def _is_of_another_kind(self) -> bool:
+        """Whether phases may have to be trained again, and those of the run are of another kind of
+        machine, whose bits this one cannot make.
+        """
+        return self._is_patient and set(self._run.ledger.progress.machines()) != {machine()}
+
+    def _cannot_have_backup(self, task: Task) -> bool:
+        return self._is_of_another_kind or waits_for_modules(self._run, task)
 
 
 def waits_for_modules(run: Run, task: Task) -> bool:

@@ -208,6 +208,7 @@ class Worker:
             self._fail(claim, error)
             return
         self._failures.succeed()
+        self._claimer.has_finished()
         self._settle(facts)
         self._callbacks.task_finished(claim, facts)
         collect_after(self._run, claim, partial_snapshots)

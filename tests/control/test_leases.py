@@ -5,6 +5,7 @@ import time
 import pytest
 
 from dipaco.control import clock
+from dipaco.control.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_until, facts_of
 
@@ -61,3 +62,25 @@ def test_leases_are_not_counted_by_the_wall_clock(monkeypatch):
     monkeypatch.setattr(time, "time", lambda: now + hours)
     assert clock.now_seconds() - before < hours / 2
     assert clock.now_seconds() < now / 2, "it counts from the start of this machine"
+
+
+def test_a_task_gets_no_backup_while_an_earlier_phase_of_its_path_is_trained_again(ledger, plan):
+    """What the second worker lacks is being made: else it would ask for it again and again."""
+    for phase in (0, 1):
+        slow = do_until(ledger, plan, "train")
+        while slow.task != Task("train", "modular", "0", phase):
+            ledger.commit.finish(plan, slow, facts_of(plan, slow.task))
+            slow = ledger.queue.claim("slow")
+        if phase == 0:
+            ledger.commit.finish(plan, slow, facts_of(plan, slow.task))
+    backup = ledger.queue.claim_backup("other", factor=0.0)
+    assert backup.task == slow.task
+    cause = Task("train", "modular", "0", 0)
+    ledger.redos.redo(backup, cause, "a snapshot", "it is missing")
+    assert ledger.queue.is_held(slow), "its worker may have the snapshot"
+    assert ledger.queue.claim_backup("other", factor=0.0) is None
+    again = ledger.queue.claim("other", ["train"])
+    while again.task != cause:
+        again = ledger.queue.claim("other", ["train"])
+    ledger.commit.finish(plan, again, facts_of(plan, cause))
+    assert ledger.queue.claim_backup("other", factor=0.0).task == slow.task

@@ -13,7 +13,8 @@ from dipaco.config import MODULAR
 from dipaco.errors import BadSetting
 from dipaco.runs.status import status_of
 from dipaco.store.retention import RetentionSettings
-from tests.workers.conftest import CONFIG
+from dipaco.workers import loop
+from tests.workers.conftest import CONFIG, worker_of
 
 PHASES = 5
 
@@ -90,3 +91,65 @@ def test_modules_must_be_kept_as_long_as_phases_may_be_trained_again():
         RetentionSettings(modules=3, send_snapshots_every=3)
     with pytest.raises(BadSetting, match="1 or more"):
         RetentionSettings(send_snapshots_every=0)
+
+
+def phases_of(on, path=0):
+    """The phases of a path that were asked for again, in order."""
+    again = [refusal.task for refusal in reversed(on.run.ledger.redos.refusals())]
+    start = f"train modular path {path} phase "
+    return [int(task.removeprefix(start)) for task in again if task.startswith(start)]
+
+
+@pytest.fixture
+def workers(machines, monkeypatch):
+    """Two workers on machines of their own; the first has trained two phases of every path."""
+    on = machines()
+    of_name = {}
+    for name in ("ana", "ben"):
+        run = on.new(name).run
+        run.ledger.members.join(name, host="here", pid=1, machine="cpu", version="0", life=name)
+        of_name[name] = worker_of(run, name)
+    work_until(on, of_name["ana"], 2)
+    assert [on.run.ledger.homes.home_of(MODULAR, path) for path in range(4)] == ["ana"] * 4
+    monkeypatch.setattr(loop.Worker, "_late_factor", lambda worker, limit: 0.0)
+    return on, of_name["ben"]
+
+
+def work_until(on, worker, phase):
+    """By one worker, until all modules have reached a phase."""
+    while on.run.ledger.facts.modules_at(MODULAR, phase) != set(on.run.config.topology.modules):
+        assert worker.run_once()
+
+
+def test_a_home_that_hangs_in_a_phase_gets_a_backup_from_the_last_snapshot_that_was_sent(workers):
+    on, ben = workers
+    hung = on.run.ledger.queue.claim("ana", ["train"])
+    assert (hung.task.path, hung.task.phase) == (0, 2)
+    work_until(on, ben, PHASES)
+    assert not on.run.ledger.queue.is_held(hung), "the second one was done first"
+    assert phases_of(on)[:2] == [1, 0]
+    assert replay.differences(on.executor.run) == []
+
+
+def test_a_home_that_is_slow_keeps_its_phase_while_a_backup_is_prepared(workers):
+    on, ben = workers
+    slow = on.run.ledger.queue.claim("ana", ["train"])
+    for _ in range(3):  # the backup, which finds no snapshot; and its two phases
+        assert ben.run_once()
+    assert on.run.ledger.queue.is_held(slow)
+
+
+def test_paths_of_a_home_that_claims_nothing_any_more_go_on_elsewhere(workers):
+    on, ben = workers
+    work_until(on, ben, PHASES)
+    assert replay.differences(on.executor.run) == []
+
+
+def test_a_machine_of_another_kind_makes_no_backup_for_which_phases_must_be_trained_again(
+    workers, monkeypatch
+):
+    on, ben = workers
+    on.run.ledger.queue.claim("ana", ["train"])
+    monkeypatch.setattr(loop, "machine", lambda: "another")
+    assert not ben.run_once()
+    assert on.run.ledger.redos.refusals() == []

@@ -58,8 +58,8 @@ MUTANTS = (
     Mutant(
         name="late-tasks-looked-for-at-every-look",
         file=CLAIMING,
-        old="if not claims and self._makes_backups and self._late_tasks.is_due():\n",
-        new="if not claims and self._makes_backups:\n",
+        old='if not claims and "train" in self._kinds and self._late_tasks.is_due():\n',
+        new='if not claims and "train" in self._kinds:\n',
         breaks="an idle worker looks for late tasks once a lease",
         tests=(LOOP,),
     ),
