@@ -515,6 +515,13 @@ def test_settings_of_the_published_algorithm_are_refused_with_a_sentence(setting
         load_config(PUBLISHED, [setting])
 
 
+def test_sparse_contributions_are_not_merged_isotropically():
+    sparse = ["outer.codec=sparse2", "outer.momentum=0"]
+    assert not load_config(PUBLISHED, sparse).outer.isotropic
+    with pytest.raises(BadSetting, match="false beside `outer.codec=sparse2`"):
+        load_config(PUBLISHED, [*sparse, "outer.isotropic=true"])
+
+
 def test_a_target_share_is_of_as_many_paths_as_there_are():
     with pytest.raises(SettingsDisagree, match="has 2 shares, and there are 4 paths"):
         load_config(PUBLISHED, ["routing.alternations=1", "routing.target_share=0.5,0.5"])

@@ -82,8 +82,8 @@ class OuterSettings:
     as its own. The last phase, and one before an alternation, step all."""
     synchronous: bool = False
     """Whether gradients are averaged per module at every inner step, with one AdamW per module and
-    no outer step; rate, momentum and rescaling are then ignored (DiPaCo section 4.5, for
-    comparison)."""
+    no outer step (DiPaCo section 4.5, for comparison). Rate, momentum and rescaling are then those
+    of a base model of several paths (`base.paths`) alone."""
 
     def __post_init__(self):
         if not 0 < self.learning_rate < math.inf:
@@ -124,6 +124,13 @@ class OuterSettings:
                 value=self.momentum,
                 expected="0 beside `outer.codec=sparse2`, with `outer.learning_rate=1.0`: what is "
                 "not sent at once is momentum already",
+            )
+        if self.codec == "sparse2" and self.isotropic:
+            raise BadSetting(
+                name="outer.isotropic",
+                value=self.isotropic,
+                expected="false beside `outer.codec=sparse2`: a residual is what a module has not "
+                "moved by yet, and an isotropic step moves it otherwise than was sent",
             )
         if self.fetch not in FETCHES:
             expected = f"one of {', '.join(FETCHES)}"

@@ -37,7 +37,12 @@ OF_ALL_KINDS = {
 }
 
 
-@pytest.mark.parametrize("outer", [{}, OF_ALL_KINDS], ids=["plain", "all"])
+BESIDE_SYNCHRONOUS = {"synchronous": True}  # which has no outer step: that is of modules alone
+
+
+@pytest.mark.parametrize(
+    "outer", [{}, OF_ALL_KINDS, BESIDE_SYNCHRONOUS], ids=["plain", "all", "synchronous"]
+)
 def test_the_base_model_is_that_of_algorithm_1(begin, outer):
     outer = dataclasses.replace(SHARED.outer, **outer)
     run = begin(dataclasses.replace(SHARED, outer=outer))
