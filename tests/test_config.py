@@ -518,7 +518,7 @@ def test_settings_of_the_published_algorithm_are_refused_with_a_sentence(setting
 def test_sparse_contributions_are_not_merged_isotropically():
     sparse = ["outer.codec=sparse2", "outer.momentum=0"]
     assert not load_config(PUBLISHED, sparse).outer.isotropic
-    with pytest.raises(BadSetting, match="false beside `outer.codec=sparse2`"):
+    with pytest.raises(BadSetting, match="false beside"):
         load_config(PUBLISHED, [*sparse, "outer.isotropic=true"])
 
 
