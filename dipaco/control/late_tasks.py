@@ -15,7 +15,7 @@ def late_tasks(
     not late, nor is one of a path that trains an earlier phase again: what a second worker needs
     for it is being made.
     """
-    held = database.rows("single_claims", worker=worker)
+    held = database.rows("single_claims", worker=worker, factor=factor)
     usual = {arm: usual_seconds(database, [arm]) for arm in {arm for _, _, arm, *_ in held}}
     late = []
     for task_id, kind, arm, subject, phase, seconds in held:

@@ -311,14 +311,19 @@ SELECT id, kind, arm, subject, phase, attempt FROM claimed
 WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
 -- single_claims: tasks of paths that one other worker holds, with how long it had at its last
--- renewal, the longest first
-SELECT t.id, t.kind, t.arm, t.subject, t.phase, min(c.held_seconds)
+-- renewal, the longest first; only those that may be late: none has been held for as many times as
+-- long as the quickest of the newest phases took. Hundreds are held, and few are joined here
+SELECT t.id, t.kind, t.arm, t.subject, t.phase, c.held_seconds
 FROM claims c CROSS JOIN tasks t
-WHERE t.id = c.task_id AND t.state = 'claimed' AND t.kind IN ('pretrain', 'train')
+WHERE c.worker <> :worker AND c.held_seconds >= :factor * (
+    SELECT min((SELECT min(n.seconds) FROM
+                (SELECT r.seconds FROM trained r WHERE r.arm = a.arm
+                 ORDER BY r.phase DESC, r.path DESC LIMIT 64) AS n))
+    FROM (SELECT DISTINCT s.arm FROM settled_tasks s WHERE s.kind IN ('pretrain', 'train')) AS a)
+  AND t.id = c.task_id AND t.state = 'claimed' AND t.kind IN ('pretrain', 'train')
+  AND NOT EXISTS (SELECT 1 FROM claims o WHERE o.task_id = c.task_id AND o.attempt <> c.attempt)
   AND NOT EXISTS (SELECT 1 FROM swarm_backbones b WHERE b.worker IN (c.worker, :worker))
-GROUP BY t.id, t.kind, t.arm, t.subject, t.phase
-HAVING count(*) = 1 AND min(c.worker) <> :worker
-ORDER BY 6 DESC, t.id;
+ORDER BY c.held_seconds DESC, t.id;
 
 -- has_earlier_phase: a row if an earlier phase of the same path is not done
 SELECT 1 FROM tasks WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase < :phase
@@ -384,14 +389,16 @@ RETURNING task_id, attempt, worker, begun;
 -- heard_workers: those that count as alive, with the counter that each raises
 SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 ORDER BY name;
 
--- heard_after: the same, of those that follow a name in a ring of all names
+-- heard_after: the same, of the first that follow a name in a ring of all names
 SELECT name, heartbeats FROM (
-  SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 AND name > :name
-  ORDER BY name LIMIT :limit) AS later
-UNION ALL
-SELECT name, heartbeats FROM (
-  SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 AND name <= :name
-  ORDER BY name LIMIT :limit) AS earlier;
+  SELECT * FROM (
+    SELECT name, heartbeats, 0 AS turn FROM workers
+    WHERE state = 'here' AND is_silent = 0 AND name > :name ORDER BY name LIMIT :limit) AS later
+  UNION ALL
+  SELECT * FROM (
+    SELECT name, heartbeats, 1 AS turn FROM workers
+    WHERE state = 'here' AND is_silent = 0 AND name <= :name ORDER BY name LIMIT :limit) AS earlier
+) AS ring ORDER BY turn, name LIMIT :limit;
 
 -- mark_silent: a worker that was silent for a whole lease; until its next heartbeat
 UPDATE workers SET is_silent = 1

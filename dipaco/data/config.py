@@ -54,7 +54,8 @@ class DataConfig:
     slices: int = 1
     """Tasks that share reading the text, as many that share making it tokens, and as many for the
     features of its documents, each done by any worker; all must see the same files. 1 = one task
-    does each of them. About as many as workers. The result does not depend on it."""
+    does each of them. About as many as workers. The result does not depend on it. Small models
+    (`routing.kind`) read no features: one task trains them all."""
     processes: int = 0
     """Processes that tokenise; 0 = one for each CPU. The result does not depend on it."""
 

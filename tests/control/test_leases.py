@@ -1,11 +1,12 @@
 """Leases end, their holder alone renews them, a late task gets a backup; on both databases."""
 
+import dataclasses
 import time
 
 import pytest
 
 from dipaco.control import clock
-from dipaco.control.tasks import Task
+from dipaco.control.tasks import PathTrained, Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_until, facts_of
 
@@ -84,3 +85,21 @@ def test_a_task_gets_no_backup_while_an_earlier_phase_of_its_path_is_trained_aga
         again = ledger.queue.claim("other", ["train"])
     ledger.commit.finish(plan, again, facts_of(plan, cause))
     assert ledger.queue.claim_backup("other", factor=0.0).task == slow.task
+
+
+def test_a_task_that_is_late_is_found_among_those_that_may_be(ledger, plan):
+    """Only those held for as long as the quickest phase are asked for; the median decides."""
+    quick = do_until(ledger, plan, "train")
+    slow = ledger.queue.claim("slow", ["train"])
+    row = [
+        dataclasses.replace(fact, seconds=10.0) if isinstance(fact, PathTrained) else fact
+        for fact in facts_of(plan, quick.task)
+    ]
+    ledger.commit.finish(plan, quick, row)
+    held = slow._replace(since=slow.since - 25.0)
+    assert ledger.queue.renew(held)
+    assert ledger.queue.claim_backup("other", factor=3.0) is None
+    assert ledger.queue.renew(slow._replace(since=slow.since - 35.0))
+    assert ledger.queue.claim_backup("slow", factor=3.0) is None
+    assert ledger.queue.claim_backup("other", factor=3.0).task == slow.task
+    assert ledger.queue.claim_backup("third", factor=3.0) is None
