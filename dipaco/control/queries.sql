@@ -869,17 +869,20 @@ WHERE t.arm = :arm AND t.module = :module AND t.step = :newest - :keep;
 SELECT name FROM trained WHERE arm = :arm AND path = :path AND phase <= :newest
 ORDER BY phase DESC LIMIT 1 OFFSET :keep;
 
--- superseded_modules: parameters and outer state of a phase, where no other fact speaks of them
+-- superseded_modules: parameters and outer state of a phase, where no other fact speaks of them; but
+-- for the same module's of the phases between `since` and this one, which are superseded too
 SELECT old.name FROM modules old
 WHERE old.arm = :arm AND old.module = :module AND old.phase = :phase
-  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.name = old.name
-                  AND (o.arm, o.module, o.phase) <> (old.arm, old.module, old.phase))
+  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.name = old.name AND NOT
+                  ((o.arm, o.module) = (old.arm, old.module) AND o.phase > :since
+                   AND o.phase <= old.phase))
 UNION ALL
 SELECT old.state_name FROM modules old
 WHERE old.arm = :arm AND old.module = :module AND old.phase = :phase
   AND old.state_name IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.state_name = old.state_name
-                  AND (o.arm, o.module, o.phase) <> (old.arm, old.module, old.phase));
+  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.state_name = old.state_name AND NOT
+                  ((o.arm, o.module) = (old.arm, old.module) AND o.phase > :since
+                   AND o.phase <= old.phase));
 
 -- machines: the kinds of machine whose results this run holds, with how many phases of paths
 SELECT machine, CAST(sum(phases) AS BIGINT) FROM path_machines

@@ -30,11 +30,19 @@ class Retention:
         of = {"arm": arm, "path": path, "newest": newest, "keep": keep}
         return [name for (name,) in self._database.rows("superseded_snapshots", **of)]
 
-    def superseded_modules(self, arm: str, module: ModuleId, phase: int) -> list[str]:
+    def superseded_modules(
+        self, arm: str, module: ModuleId, phase: int, since: int | None = None
+    ) -> list[str]:
         """Names of a module's parameters and outer state at a phase, where no other fact has
         them.
+
+        Args:
+          since: the module's facts of the phases after this one, up to `phase`, do not count: what
+            they have alone goes now, where the module did not step between. None = of `phase`
+            alone.
         """
-        of = {"arm": arm, "module": str(module), "phase": phase}
+        since = phase - 1 if since is None else since
+        of = {"arm": arm, "module": str(module), "phase": phase, "since": since}
         return [name for (name,) in self._database.rows("superseded_modules", **of)]
 
     def live_names(self, *, snapshots: int, contributions: int, but: str = "") -> set[str]:

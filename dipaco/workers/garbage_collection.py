@@ -134,11 +134,13 @@ def _superseded_modules(run: Run, claim: Claim) -> list[str]:
     # With early stopping a release may take a path from an earlier phase.
     if phase < 0 or arm.is_evaluated(phase) or arm.stops_early:
         return []
+    # A module that does not step at every phase is one object over several.
+    since = next((at for at in range(phase, 0, -1) if arm.is_evaluated(at)), -1)
     modules = [task.module] if task.kind == "outer" else arm.topology.modules
     return [
         name
         for module in modules
-        for name in run.ledger.retention.superseded_modules(arm.name, module, phase)
+        for name in run.ledger.retention.superseded_modules(arm.name, module, phase, since)
     ]
 
 

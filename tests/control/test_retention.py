@@ -49,6 +49,19 @@ def test_an_object_of_a_module_is_superseded_only_if_no_other_fact_names_it(fini
     ]
 
 
+def test_an_object_of_phases_in_which_its_module_did_not_step_goes_with_the_last(finished):
+    module, name = ModuleId("all", 0), receipt("dense", ModuleId("all", 0), 7)
+    with finished._database.transaction():
+        for phase in (7, 8, 9):
+            fact = dataclasses.replace(ready("dense", module, phase), parameters=name)
+            record(finished._database, dataclasses.replace(fact, outer_state=None))
+    superseded = finished.retention.superseded_modules
+    assert superseded("dense", module, 8, since=-1) == [], "the next phase has it"
+    assert superseded("dense", module, 9) == [], "an earlier one has it, which may be released"
+    assert superseded("dense", module, 9, since=7) == []
+    assert superseded("dense", module, 9, since=6) == [name.name]
+
+
 def test_snapshots_of_two_phases_before_are_superseded(finished):
     assert finished.retention.superseded_snapshots("dense", 0, 1, 2) == []
     assert finished.retention.superseded_snapshots("dense", 0, 2, 2) == [
