@@ -146,7 +146,7 @@ def replay(run: Run) -> Iterator[variants.Modules]:
         documents(0),
         phases=arm.phases,
         outer=run.config.outer,
-        codec=codec_of(run.config.outer),
+        codec=lambda phase: codec_of(run.config.outer, phase, sends_all=arm.sends_all(phase)),
         take_part=arm.paths_in,
         takes=takes if arm.has_quorum else None,
         alternate=alternate,

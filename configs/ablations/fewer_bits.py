@@ -1,9 +1,9 @@
 """What contributions in fewer bits cost in quality: float32, int8, int4, and sparse2 with 128 and
-64 of 4,096 values.
+64 of 4,096 values, and turns2 that sends every value once in nine and in five phases.
 
     dipaco ablate configs/ablations/fewer_bits.py --run runs/fewer_bits --seeds 0 --jobs 2 --only \\
         "float32 phases 40" "int8 phases 40" "int4 phases 40" "sparse2 128 phases 40" \\
-        "sparse2 64 phases 40"
+        "sparse2 64 phases 40" "turns2 9 phases 40"
     python tools/codec_curve.py runs/fewer_bits --ending "phases 40"
 
 Four paths, 2x2 with everything shared, averaged plainly (outer rate 1, no momentum), rows of the
@@ -14,7 +14,8 @@ short run error feedback delivers only a part of the way, which is why a row of 
 on `sparse2`. Other dials: `--set outer.residual_decay=0.98`, `--set inner.learning_rate=0.012`.
 
     dipaco ablate configs/ablations/fewer_bits.py --run runs/fewer_bits --only "float32 tiny" \\
-        "int4 tiny" "sparse2 128 tiny" "sparse2 64 tiny" "sparse2 64 decay 0.5 tiny"
+        "int4 tiny" "sparse2 128 tiny" "sparse2 64 tiny" "sparse2 64 decay 0.5 tiny" \\
+        "turns2 9 tiny" "turns2 5 tiny"
     python tools/codec_curve.py runs/fewer_bits --ending tiny
 
 The same in tiny: 20 phases of 20 steps, paths of two layers and a vocabulary of 1,024; and under
@@ -41,6 +42,8 @@ CODECS = {
     "int4": dataclasses.replace(BY_HOLDERS, codec="int4"),
     "sparse2 128": dataclasses.replace(BY_HOLDERS, codec="sparse2", sparse_places=128),
     "sparse2 64": dataclasses.replace(BY_HOLDERS, codec="sparse2", sparse_places=64),
+    "turns2 9": dataclasses.replace(BY_HOLDERS, codec="turns2"),
+    "turns2 5": dataclasses.replace(BY_HOLDERS, codec="turns2", turns=5),
 }
 PHASES = (5, 10, 20, 40)
 DECAYS = (0.5, 0.8, 1.0)

@@ -16,7 +16,7 @@ import numpy as np
 
 from dipaco.algorithm.algorithm1 import Modules, TrainPath
 from dipaco.outer.codecs.contract import Codec
-from dipaco.outer.compress import PLAIN, encode_rows
+from dipaco.outer.compress import PLAIN, encode_rows, own_parameters
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.delay import take
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
@@ -65,7 +65,7 @@ def train(
     *,
     phases: int,
     outer: OuterSettings | None,
-    codec: Codec = PLAIN,
+    codec: Codec | Callable[[int], Codec] = PLAIN,
     take_part: Callable[[int], Sequence[int]] | None = None,
     takes: Takes | None = None,
     alternate: Alternate = lambda phase, modules: None,
@@ -81,7 +81,8 @@ def train(
       topology, modules, train_path, documents, phases: as in `algorithm1.train`.
       outer: how modules step. None: plain AdamW. Every module then has one path and becomes what
         that path made of it, as the base model and the dense baselines are trained.
-      codec: how contributions travel. The path adds what a message cannot hold to its next one.
+      codec: how contributions travel, or phase -> how those of the phase do. The path adds what a
+        message cannot hold to its next one, or keeps it in its own parameters (`keeps_own`).
       take_part: phase -> its paths, ascending (path sampling, section 3). None: all paths. A module
         without a path in a phase stays as it is.
       takes: the contributions that each outer step takes (quorum mode: a path may be late). None:
@@ -117,12 +118,17 @@ def train(
     steps = steps_after or (lambda module, phase: True)
 
     for phase in range(phases):  # line 2
+        coded = codec if isinstance(codec, Codec) else codec(phase)
         if phase > 0 and (routed := alternate(phase, modules)):
             documents, own = routed, {}
         paths = range(topology.num_paths) if take_part is None else take_part(phase)
         trained: dict[int, Modules] = {}
         for path in paths:  # line 3, in parallel on real machines
             parts = assemble(modules, topology.modules_of(path))  # line 4
+            through_it = topology.modules_of(path)
+            unsent = {m: residual[path, m] for m in through_it if (path, m) in residual}
+            if coded.keeps_own and unsent:
+                parts = own_parameters(parts, assemble(unsent, through_it))
             train_on, before = train_path, own.get(path)
             if before is not None and outer is not None and (train_late or steps_after):
                 if train_late is not None:
@@ -165,10 +171,10 @@ def train(
             for index, (path, weight) in enumerate(zip(through, weights, strict=True)):
                 gradient = outer_gradient(modules[module], trained[path][module])
                 sent_V = None if counts_PV is None else sent_rows(counts_PV, index)
-                encoded = encode_rows(codec, gradient, residual.get((path, module)), sent_V)
+                encoded = encode_rows(coded, gradient, residual.get((path, module)), sent_V)
                 residual[path, module] = encoded.residual
                 sent = gradient if sent_V is None else take_rows(gradient, sent_V)
-                decoded = codec.decode(encoded.message, sent)
+                decoded = coded.decode(encoded.message, sent)
                 if sent_V is not None:
                     decoded = put_rows(decoded, sent_V)
                 waiting[module][phase, path] = WaitingContribution(

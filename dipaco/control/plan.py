@@ -102,11 +102,16 @@ class Arm:
 
     def steps_after(self, module: ModuleId, phase: int) -> bool:
         """Whether a module steps at the end of a phase: always, or when it is its level's turn."""
-        is_all = phase + 1 == self.phases or phase + 1 in self.alternations
-        if not self.is_staggered or is_all:
+        if not self.is_staggered or self.sends_all(phase):
             return True
         levels = [level.name for level in self.topology.levels if level.parts]
         return levels[phase % len(levels)] == module.level
+
+    def sends_all(self, phase: int) -> bool:
+        """Whether contributions of a phase bring all that paths have learned, also what would
+        have its turn later: of the last one, and of one before documents are routed again.
+        """
+        return phase + 1 == self.phases or phase + 1 in self.alternations
 
     def stepped_before(self, path: int, phase: int) -> tuple[ModuleId, ...]:
         """The modules of a path that it has to take at the start of a phase: all, or those that

@@ -3,7 +3,8 @@
 What a message cannot hold of an outer gradient stays with the path as a *residual* and is added to
 its next contribution: over all phases, the decoded contributions add up to the measured ones, up to
 the last residual. A codec may let a residual decay (`sparse2`, whose residual is most of a
-gradient). Sums are float32 whatever the codec.
+gradient). Sums are float32 whatever the codec. With `turns2` the path trains on with its residual
+in its own parameters (`own_parameters`), and so finds it in its next outer gradient.
 
 Few bits have done no harm so far where nothing is dropped (Streaming DiLoCo, arXiv 2501.18512,
 section 3.3); error feedback is from Seide et al. 2014 and arXiv 1901.09847.
@@ -18,6 +19,7 @@ from dipaco import trees
 from dipaco.outer.codecs import bfloat16, int4, int8, plain
 from dipaco.outer.codecs.contract import Codec, Tree
 from dipaco.outer.codecs.sparse2 import sparse2
+from dipaco.outer.codecs.turns2 import turns2
 from dipaco.outer.config import CodecName, OuterSettings
 from dipaco.outer.errors import NotFinite
 from dipaco.outer.vocabulary import put_rows, take_rows
@@ -47,7 +49,7 @@ def encode_contribution(codec: Codec, gradient: Tree, residual: Tree | None) -> 
     if not codec.is_lossy:
         return EncodedContribution(codec.encode(gradient), None)
     wanted = gradient
-    if residual is not None:
+    if residual is not None and not codec.keeps_own:
         kept = np.float32(codec.residual_decay)
         wanted = _each(lambda new, old: new + kept * old, gradient, residual)
     _check_finite(wanted)
@@ -62,7 +64,7 @@ def encode_rows(
 ) -> EncodedContribution:
     """As `encode_contribution`, with only some rows of the vocabulary (`vocabulary.sent_rows`);
     None: all. What an earlier message could not hold of a row waits until the row is sent again,
-    and does not decay meanwhile.
+    and does not decay meanwhile; a path that keeps its residual takes such rows from the module.
     """
     if sent_V is None:
         return encode_contribution(codec, gradient, residual)
@@ -73,16 +75,39 @@ def encode_rows(
     )
     if encoded.residual is None:
         return encoded
-    return encoded._replace(residual=put_rows(encoded.residual, sent_V, residual))
+    others = None if codec.keeps_own else residual
+    return encoded._replace(residual=put_rows(encoded.residual, sent_V, others))
 
 
-def codec_of(settings: OuterSettings) -> Codec:
-    """The codec of `outer.codec`, with its own settings."""
-    return codec_named(settings.codec, settings)
+def own_parameters(parts: Tree, residual: Tree) -> dict[str, Any]:
+    """What a path begins a phase from that keeps its residual: modules less what it has not sent.
+
+    Args:
+      parts: part name -> parameters of its modules.
+      residual: the same parts, float32, from its last contributions.
+    """
+    return _each(
+        lambda leaf, left: (np.asarray(leaf, np.float32) - left).astype(leaf.dtype), parts, residual
+    )
 
 
-def codec_named(name: CodecName, settings: OuterSettings) -> Codec:
-    """Another codec than that of `outer.codec`, with the settings that it would have."""
+def codec_of(settings: OuterSettings, phase: int = 0, *, sends_all: bool = False) -> Codec:
+    """The codec of `outer.codec`, with its own settings; for the contributions of a phase."""
+    return codec_named(settings.codec, settings, phase, sends_all=sends_all)
+
+
+def codec_named(
+    name: CodecName, settings: OuterSettings, phase: int = 0, *, sends_all: bool = False
+) -> Codec:
+    """Another codec than that of `outer.codec`, with the settings that it would have.
+
+    Args:
+      phase: which values are due with `turns2`.
+      sends_all: all of them are (`Arm.sends_all`).
+    """
+    if name == "turns2":
+        turns = 1 if sends_all else settings.turns
+        return turns2(turns, phase % turns)
     if name == "sparse2":
         return sparse2(settings.sparse_places, settings.residual_decay)
     return WITHOUT_SETTINGS[name]

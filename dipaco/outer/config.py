@@ -7,13 +7,15 @@ from typing import Literal, get_args
 from dipaco.errors import BadSetting
 
 VocabularyRows = Literal["documents", "holders"]  # vocabulary.py
-CodecName = Literal["none", "bfloat16", "int8", "int4", "sparse2"]  # codecs/
+CodecName = Literal["none", "bfloat16", "int8", "int4", "sparse2", "turns2"]  # codecs/
 Fetch = Literal["cheapest", "whole"]  # workers/fetching.py
 GraceKind = Literal["fixed", "adaptive"]  # control/grace.py
 VOCABULARY_ROWS = get_args(VocabularyRows)
 GRACES = get_args(GraceKind)
 CODECS = get_args(CodecName)
 FETCHES = get_args(Fetch)
+PARTLY = ("sparse2", "turns2")  # what sends few values of a contribution
+MOST_TURNS = 64
 MOST_PLACES = 1024  # of sparse2, in 4,096 values
 
 
@@ -41,13 +43,18 @@ class OuterSettings:
     2502.04959; not in the paper)."""
     codec: CodecName = "none"
     """How contributions travel: `none` = as float32; `bfloat16`, `int8` and `int4` take a half, a
-    quarter and an eighth of the bytes, `sparse2` a hundredth, with error feedback."""
+    quarter and an eighth of the bytes, `sparse2` the largest values, with error feedback, and
+    `turns2` every value in its turn, a hundredth."""
     sparse_places: int = 64
     """Of 4,096 values, how many `sparse2` sends, the largest: with 64 a value takes 0.22 bits, with
     128 0.44."""
     residual_decay: float = 0.95
     """Share of what `sparse2` did not send that a path adds to its next contribution (SparseLoCo,
     arXiv 2508.15706)."""
+    turns: int = 9
+    """Phases in which `turns2` sends every value once, in two bits: with 9 a value takes 0.23 bits
+    a phase. The last phase, and one before an alternation, send all. Until then a path trains on
+    with what it has not sent, and modules, which are what is evaluated, are behind it."""
     fetch: Fetch = "cheapest"
     """How a machine gets a module from a bucket after its outer step: `whole`, or, if that is
     `cheapest`, as the contributions of the other paths, from which it computes the step itself, to
@@ -118,20 +125,13 @@ class OuterSettings:
                 value=self.residual_decay,
                 expected="0 to 1 (all of it is sent later)",
             )
-        if self.codec == "sparse2" and self.momentum > 0:
+        if not 2 <= self.turns <= MOST_TURNS:
             raise BadSetting(
-                name="outer.momentum",
-                value=self.momentum,
-                expected="0 beside `outer.codec=sparse2`, with `outer.learning_rate=1.0`: what is "
-                "not sent at once is momentum already",
+                name="outer.turns",
+                value=self.turns,
+                expected=f"2 to {MOST_TURNS} phases; int4 sends all values in each",
             )
-        if self.codec == "sparse2" and self.isotropic:
-            raise BadSetting(
-                name="outer.isotropic",
-                value=self.isotropic,
-                expected="false beside `outer.codec=sparse2`: a residual is what a module has not "
-                "moved by yet, and an isotropic step moves it otherwise than was sent",
-            )
+        self._check_partly_sent()
         if self.fetch not in FETCHES:
             expected = f"one of {', '.join(FETCHES)}"
             raise BadSetting(name="outer.fetch", value=self.fetch, expected=expected)
@@ -173,4 +173,33 @@ class OuterSettings:
             if not 0 <= value < math.inf:
                 raise BadSetting(
                     name=f"outer.{name}", value=value, expected="0 or more, and finite"
+                )
+
+    def _check_partly_sent(self) -> None:
+        """Refuses what does not go with codecs that send few values at a time."""
+        if self.codec not in PARTLY:
+            return
+        beside = f"beside `outer.codec={self.codec}`"
+        if self.momentum > 0:
+            raise BadSetting(
+                name="outer.momentum",
+                value=self.momentum,
+                expected=f"0 {beside}, with `outer.learning_rate=1.0`: what is not sent at once is "
+                "momentum already",
+            )
+        if self.isotropic:
+            raise BadSetting(
+                name="outer.isotropic",
+                value=self.isotropic,
+                expected=f"false {beside}: a residual is what a module has not moved by yet, and "
+                "an isotropic step moves it otherwise than was sent",
+            )
+        own = {"delay": 0, "stagger": False, "path_share": 1.0}
+        for name, off in own.items():
+            if self.codec == "turns2" and getattr(self, name) != off:
+                raise BadSetting(
+                    name=f"outer.{name}",
+                    value=getattr(self, name),
+                    expected=f"{off} {beside}: each path keeps what it has not sent in its own "
+                    "parameters, and sends all of it in the last phase",
                 )

@@ -226,8 +226,22 @@ def module_parameters(config: RunConfig) -> dict[str, int]:
 
 
 def codec_for(config: RunConfig, name: CodecName | None = None) -> Codec:
-    """The codec of this name with the config's settings; None = the config's."""
-    return codec_named(config.outer.codec if name is None else name, config.outer)
+    """The codec of this name with the config's settings; None = the config's. Its bits are those of
+    the mean phase.
+    """
+    name = config.outer.codec if name is None else name
+    codec, arm = codec_named(name, config.outer), config.plan.arm(MODULAR)
+    if not codec.keeps_own:
+        return codec
+    whole = sum(map(arm.sends_all, range(arm.phases))) / arm.phases
+    of_all = codec_named(name, config.outer, sends_all=True)
+
+    def leaf_bits(leaf: str, shape: tuple[int, ...]) -> int:
+        return round(
+            (1 - whole) * codec.leaf_bits(leaf, shape) + whole * of_all.leaf_bits(leaf, shape)
+        )
+
+    return codec._replace(leaf_bits=leaf_bits)
 
 
 def _training(

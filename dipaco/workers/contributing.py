@@ -77,5 +77,5 @@ def _encoded(
     sent_V = None
     if counts_PV is not None:
         sent_V = sent_rows(counts_PV, start.arm.paths_through(module, phase).index(path))
-    codec = codec_of(run.config.outer)
+    codec = codec_of(run.config.outer, phase, sends_all=start.arm.sends_all(phase))
     return encode_rows(codec, outer_gradient(before, after), of_module, sent_V)

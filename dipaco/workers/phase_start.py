@@ -16,7 +16,7 @@ from dipaco.control.plan import Arm
 from dipaco.control.tasks import Claim
 from dipaco.data.pipeline import Batches
 from dipaco.inner.state import PathState
-from dipaco.outer.compress import codec_of
+from dipaco.outer.compress import codec_of, own_parameters
 from dipaco.outer.delay import take
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
@@ -93,6 +93,8 @@ def phase_start(run: Run, claim: Claim) -> PhaseStart:
             if arm.goes_on(path, phase):  # levels step in turn
                 assert own is not None
                 parts = take(own, parts, parts_stepped(arm, path, phase), run.config.outer)
+            if residual is not None and codec_of(run.config.outer).keeps_own:
+                parts = own_parameters(parts, residual)
         state = PathState(parts, optimizer, arm.steps_before(phase))
         losses, seconds = (), 0.0
     else:

@@ -14,6 +14,7 @@ from dipaco.control.tasks import PathTrained
 from dipaco.errors import ClaimLost
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.compress import codec_of
+from dipaco.outer.config import PARTLY
 from dipaco.topology import Topology
 from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused, SnapshotOfOtherData
@@ -30,14 +31,15 @@ from tests.workers.conftest import CONFIG, SHARINGS, never, work_until
         *((sharing, "none") for sharing in SHARINGS),
         ("2x2", "int8"),
         ("2x2", "sparse2"),
+        ("2x2", "turns2"),
         pytest.param("2x2", "bfloat16", marks=pytest.mark.slow),
         pytest.param("2x2", "int4", marks=pytest.mark.slow),
     ],
 )
 def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing, codec_name):
     topology = Topology(levels=SHARINGS[sharing])
-    momentum = 0.0 if codec_name == "sparse2" else CONFIG.outer.momentum
-    outer = dataclasses.replace(CONFIG.outer, codec=codec_name, momentum=momentum)
+    momentum = 0.0 if codec_name in PARTLY else CONFIG.outer.momentum
+    outer = dataclasses.replace(CONFIG.outer, codec=codec_name, momentum=momentum, turns=2)
     run = begin(dataclasses.replace(CONFIG, topology=topology, outer=outer))
     work_until(run, CONFIG.phases)
 
@@ -60,7 +62,11 @@ def test_every_module_at_every_phase_is_that_of_algorithm_1(begin, sharing, code
     if codec_name == "none":
         phases = algorithm1.train(*everything, **settings)
     else:
-        phases = variants.train(*everything, **settings, codec=codec_of(outer))
+
+        def codec(phase):
+            return codec_of(outer, phase, sends_all=arm.sends_all(phase))
+
+        phases = variants.train(*everything, **settings, codec=codec)
     seen = set()
     for phase, modules in enumerate(phases, start=1):
         for module in topology.modules:

@@ -69,6 +69,7 @@ def with_dice(task):
         {"sharing": "diloco", "codec": "int8", "vocabulary_rows": "holders"},
         {"sharing": "grid_with_private_parts", "codec": "bfloat16", "grace": "adaptive"},
         {"codec": "sparse2", "momentum": 0.0, "vocabulary_rows": "holders"},
+        {"codec": "turns2", "turns": 2, "momentum": 0.0, "vocabulary_rows": "holders"},
         pytest.param({"path_share": 0.5}, marks=pytest.mark.slow),
         {"early": 0.2, "alternations": (1,), "vocabulary_rows": "holders"},
     ],

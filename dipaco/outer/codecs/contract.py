@@ -26,6 +26,7 @@ class Codec(NamedTuple):
     leaf_bits: Callable[[str, tuple[int, ...]], int]  # (name, shape) -> bits of it in a message
     is_lossy: bool = True
     residual_decay: float = 1.0  # share of a residual that is added to the next contribution
+    keeps_own: bool = False  # a residual stays in the parameters that the path trains on
 
     @property
     def bits_per_value(self) -> float:

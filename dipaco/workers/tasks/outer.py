@@ -19,6 +19,7 @@ from dipaco import trees
 from dipaco.control.facts import StoredModule
 from dipaco.control.tasks import Claim, Contribution, Fact, GradientStats, ModuleReady, Task
 from dipaco.model.config import VOCABULARY_AXIS
+from dipaco.outer.codecs.contract import Codec
 from dipaco.outer.compress import codec_of
 from dipaco.outer.correlation import lag_cosine
 from dipaco.outer.errors import BadEncoding, NotFinite
@@ -240,13 +241,18 @@ def _find_culprit(
     like: Mapping[str, Any],
 ) -> None:
     """Raises `ContributionRefused` for the first contribution that is not finite."""
-    codec = codec_of(run.config.outer)
     for contribution, (_, _, sent_V) in zip(contributions, weights, strict=True):
         message = map_tree(run.objects, contribution.message)
-        gradient = codec.decode(message, _sent(like, sent_V))
+        gradient = _codec(run, contribution).decode(message, _sent(like, sent_V))
         for name, leaf in trees.flatten(gradient):
             if not np.isfinite(leaf).all():
                 _refuse(contribution, f"`{name}` holds a NaN or an infinity.")
+
+
+def _codec(run: Run, contribution: Contribution) -> Codec:
+    """Of the phase that it was made in."""
+    sends_all = run.plan.arm(contribution.arm).sends_all(contribution.phase)
+    return codec_of(run.config.outer, contribution.phase, sends_all=sends_all)
 
 
 def _sent(like: Mapping[str, Any], sent_V: np.ndarray | None) -> Mapping[str, Any]:
@@ -269,7 +275,6 @@ def _weighted_mean(
     """The weighted mean of the contributions in the order given, each read once; and the norm of
     each.
     """
-    decode = codec_of(run.config.outer).decode
 
     # A function, so that a contribution is freed before the one after the next is read.
     def add(
@@ -281,7 +286,7 @@ def _weighted_mean(
         sent_V = weights.sent_V
         expected = _sent(like, sent_V)
         try:
-            gradient = decode(message, expected)
+            gradient = _codec(run, contribution).decode(message, expected)
         except BadEncoding as error:
             _refuse(contribution, str(error))
         difference = trees.difference(expected, gradient)
