@@ -128,8 +128,10 @@ async def turn(
     await push_slice(wire, holder.reducer, plan, part, vector, within_seconds=plan.within_seconds)
     if part.reducer == wire.name:
         return
-    mean, _ = await fetch_mean(wire, holder.reducer, plan, part, within_seconds=plan.within_seconds)
-    if len(mean) != 4 * (part.stop - part.start):
+    content = (
+        await fetch_mean(wire, holder.reducer, plan, part, within_seconds=plan.within_seconds)
+    ).content
+    if len(content) != 4 * (part.stop - part.start):
         raise DipacoError
 
 

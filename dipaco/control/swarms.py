@@ -7,7 +7,14 @@ from dipaco.control.database import Database
 from dipaco.control.retry import retried
 
 REFUSALS = "swarm_refusals"  # with serial and session: the value of the run that has the reason
+EVIDENCE = "swarm_evidence"  # likewise, of a session that was found to lie
 MAX_REFUSALS = 3  # of a credential's sessions, before it is locked
+PROVED = "proved"  # how the reason begins where one such session is enough
+
+
+def is_locking(reasons: tuple[str, ...]) -> bool:
+    """Whether a credential is locked whose sessions were refused for that."""
+    return len(reasons) >= MAX_REFUSALS or any(one.startswith(PROVED) for one in reasons)
 
 
 class IssuedCredential(NamedTuple):
@@ -60,15 +67,22 @@ class Swarms:
             return self._database.change("revoke_swarm_credentials", name=name)
 
     @retried
-    def refuse(self, serial: str, session: str, reason: str) -> tuple[str, ...]:
+    def refuse(
+        self, serial: str, session: str, reason: str, evidence: dict[str, Any] | None = None
+    ) -> tuple[str, ...]:
         """A session of a credential was refused for good; it counts once. The `MAX_REFUSALS`th
-        locks the credential. Returns the reasons of all of them.
+        locks the credential, and the first that is `PROVED`, of which `evidence` (JSON values) is
+        kept. Returns the reasons of all of them.
         """
         key = f"{REFUSALS}/{serial}/{session}"
         with self._database.transaction():
             self._database.change("remember_meta", key=key, value=reason)
+            if evidence is not None:
+                kept = json.dumps({"session": session, "serial": serial, **evidence})
+                key = f"{EVIDENCE}/{serial}/{session}"
+                self._database.change("remember_meta", key=key, value=kept)
             reasons = self._refusals(serial)[serial]
-            if len(reasons) >= MAX_REFUSALS:
+            if is_locking(reasons):
                 self._database.change("lock_swarm_credential", serial=serial)
         return reasons
 
@@ -89,8 +103,14 @@ class Swarms:
         return [
             LockedCredential(one.serial, one.name, refusals[one.serial])
             for one in self.credentials()
-            if len(refusals.get(one.serial, ())) >= MAX_REFUSALS
+            if is_locking(refusals.get(one.serial, ()))
         ]
+
+    @retried
+    def evidence(self) -> list[dict[str, Any]]:
+        """What shows that sessions have lied, as it was kept."""
+        rows = self._database.rows("swarm_refusals", keys=f"{EVIDENCE}/%")
+        return [json.loads(value) for _, value in rows]
 
     @retried
     def credentials(self) -> list[IssuedCredential]:

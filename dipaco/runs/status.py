@@ -164,6 +164,7 @@ def _status_of_work(run: Run) -> dict[str, Any]:
         "refusals": [refusal._asdict() for refusal in ledger.redos.refusals()],
         "swarms": ledger.swarms.statuses(),
         "locked_credentials": [each._asdict() for each in ledger.swarms.locked()],
+        "swarm_evidence": ledger.swarms.evidence(),
         "num_refusals": ledger.redos.num_refusals(),
         "rollbacks": [_rollback(each) for each in ledger.rollbacks.list()],
         "bytes": ledger.progress.bytes_by_kind(),

@@ -122,6 +122,7 @@ class Group:
         self.settings, self.hosts = settings, hosts or {}
         self.compute = COMPUTE if settings is SETTINGS else Compute(settings)
         self.said, self.refused, self.states, self.outcomes = [], [], [], []
+        self.evidence = []  # (session, evidence) of those that were found to lie
         self.volunteers = {}
 
     async def __aenter__(self):
@@ -155,13 +156,23 @@ class Group:
         self.wire, self.holder = wire, StateHolder(wire, self.compute)
         refused = lambda sender, reason: self.refused.append((sender, reason))  # noqa: E731
         wire.on_refused = refused
-        self.leader = Leader(wire, self.holder, say=self.said.append, on_refused=refused)
+
+        def banned(certificate, session, reason, evidence):
+            if evidence is not None:
+                self.evidence.append((session, evidence))
+            return ()
+
+        self.leader = Leader(
+            wire, self.holder, say=self.said.append, on_refused=refused, on_banned=banned
+        )
 
     async def join(self, name, *, kind=Volunteer, slow=0.0, listens=True, most=None, **more):
         """One more volunteer, which needs `slow` seconds more for each block."""
         meter, host = LinkMeter(most), self.hosts.get(name)
         wire = await wire_of(issue(name), listens=listens, meter=meter, host=host)
-        holder = StateHolder(wire, Slow(self.compute, slow) if kind is not Auxiliary else None)
+        holder = StateHolder(
+            wire, Slow(self.compute, slow) if not issubclass(kind, Auxiliary) else None
+        )
         volunteer = kind(wire, (self.wire.address,), holder, **more)
         await volunteer.join()
         self.volunteers[name] = volunteer, asyncio.ensure_future(volunteer.run())

@@ -48,7 +48,11 @@ class Round:
                 await asyncio.sleep(within_seconds)
             return self.ends[part.reducer]
 
+        async def proved(rounds, plan, part, content, spot):
+            return SliceMean(content, {})
+
         monkeypatch.setattr(module, "fetch_mean", fetch_mean)
+        monkeypatch.setattr(Rounds, "_proved", proved)
 
     async def _ask(self, address, *request, **more):
         self.asked.append(address)

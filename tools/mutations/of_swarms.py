@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         name="refused-sessions-forgotten",
         file="dipaco/swarm/leading/group.py",
-        old="        if len(reasons) >= MAX_REFUSALS:\n",
+        old="        if is_locking(reasons):\n",
         new="        if False:\n",
         breaks="the third refused session locks a credential",
         tests=("tests/swarm/test_group.py",),

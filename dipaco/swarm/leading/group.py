@@ -11,13 +11,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dipaco.control.swarms import MAX_REFUSALS
+from dipaco.control.swarms import is_locking
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_work
 from dipaco.swarm.leading.member_status import kind_of, locked_sentence, status_of
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest
+from dipaco.swarm.planning.evidence import Evidence
 from dipaco.swarm.planning.leases import BlockLedger
 from dipaco.swarm.planning.progress import Estimate, estimate
 from dipaco.swarm.training.compute import GroupSettings
@@ -26,7 +27,7 @@ CHECK_SECONDS = 0.1  # between two looks at the members
 ADOPTION_SECONDS = 1.5  # after a change of leader, in which peers bring what they have summed
 DEPARTED_SHOWN = 20
 
-OnBanned = Callable[[Certificate, str, str], tuple[str, ...]]
+OnBanned = Callable[[Certificate, str, str, Evidence | None], tuple[str, ...]]
 
 
 class SwarmGroup:
@@ -37,9 +38,10 @@ class SwarmGroup:
       settings: of the group.
       say: called with a sentence about what happens.
       on_refused: called with (peer, reason).
-      on_banned: called with (certificate, session, reason) when a session is refused for good.
-        Returns why sessions of that certificate were refused, this one among them; nothing where
-        that is not known.
+      on_banned: called with (certificate, session, reason, evidence) when a session is refused for
+        good; with evidence where the leader has found a lie, which locks the credential. Returns
+        why sessions of that certificate were refused, this one among them; nothing where that is
+        not known.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class SwarmGroup:
         settings: GroupSettings,
         say: Callable[[str], None],
         on_refused: Callable[[str, str], None],
-        on_banned: OnBanned = lambda certificate, session, reason: (),
+        on_banned: OnBanned = lambda certificate, session, reason, evidence: (),
     ):
         self._name, self._settings = name, settings
         self._say, self._on_refused, self._on_banned = say, on_refused, on_banned
@@ -105,7 +107,7 @@ class SwarmGroup:
     def check_not_locked(self, certificate: Certificate) -> None:
         """Raises `SwarmRefuses`."""
         reasons = self.refusals.get(certificate.serial, ())
-        if len(reasons) >= MAX_REFUSALS:
+        if is_locking(reasons):
             raise SwarmRefuses(reason=locked_sentence(certificate.name, reasons))
 
     def remove(self, name: str, reason: str) -> None:
@@ -127,17 +129,18 @@ class SwarmGroup:
         self._failed.add(name)
         self.remove(name, reason)
 
-    def ban(self, name: str, reason: str) -> None:
+    def ban(self, name: str, reason: str, evidence: Evidence | None = None) -> None:
         """Refuses a session for good, also one that has left in this step. The third session of a
-        credential locks it.
+        credential locks it, or the first that the leader has found to lie.
         """
         is_first = name not in self.banned
         self.banned[name] = reason
         if is_first and (certificate := self._certificates.get(name)) is not None:
             serial = certificate.serial
-            reasons = self._on_banned(certificate, name, reason)
-            self.refusals[serial] = reasons or (*self.refusals.get(serial, ()), reason)
-            if len(self.refusals[serial]) == MAX_REFUSALS:
+            reasons = self._on_banned(certificate, name, reason, evidence)
+            before = self.refusals.get(serial, ())
+            self.refusals[serial] = reasons or (*before, reason)
+            if is_locking(self.refusals[serial]) and not is_locking(before):
                 self._say(f"the credential of {certificate.name} is locked")
         self._on_refused(name, reason)
         self.remove(name, f"refused: {reason}")

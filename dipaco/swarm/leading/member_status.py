@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from dipaco.control.swarms import PROVED
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.network.messages import JoinRequest
 
@@ -23,6 +24,9 @@ def status_of(member: GroupMember, block_rows: int) -> dict[str, Any]:
 
 def locked_sentence(name: str, reasons: tuple[str, ...]) -> str:
     """Why a credential is not let in, for its holder and for `dipaco status`."""
+    for reason in reasons:
+        if reason.startswith(PROVED):
+            return f"the credential of {name} is locked: {reason}"
     return (
         f"the credential of {name} is locked: {len(reasons)} of its sessions were refused, the "
         f"last since {reasons[-1]}. Ask for a new one"

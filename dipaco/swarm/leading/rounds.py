@@ -8,6 +8,7 @@ round has no slice for that reducer, and both stay; see `planning.blame`.
 
 import asyncio
 import contextlib
+import random
 import secrets
 import time
 from typing import Any, NamedTuple
@@ -19,9 +20,11 @@ from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import (
     ArrivedReply,
     ArrivedRequest,
+    ProofRequest,
     RoundPlan,
     Sender,
     Slice,
+    SumProof,
     round_number_of,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
@@ -32,6 +35,7 @@ from dipaco.swarm.planning.shares import Link, cut, shares_of_links
 from dipaco.swarm.training.reducer import SliceMean
 from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_holder import StateHolder
+from dipaco.swarm.training.sum_proof import SpotPart, check_proof, draw_spot, own_parts
 
 # In which a reducer gets no slice: it is out of some sender's reach, or alone in refusing one.
 SET_ASIDE_ROUNDS = 20
@@ -60,6 +64,9 @@ class Rounds:
         self._set_aside: dict[str, int] = {}  # reducers -> until which round
         self._unreached: set[tuple[str, str]] = set()  # in this round: sender, reducer
         self._accusations = Accusations(wire.name)
+        # Of this round: what each sender has sent, at some values of each slice.
+        self.spots: dict[str, list[SpotPart]] = {}
+        self._rng = random.SystemRandom()
         self._slowdowns: dict[str, float] = {}  # how many times slower late members are taken to be
         self._term, self._count = 0, 0
         self._durations = Durations()  # of rounds, over what was expected of each
@@ -98,7 +105,7 @@ class Rounds:
             if part.stop > part.start
         )
         self._count += 1
-        self._unreached = set()
+        self._unreached, self.spots = set(), {}
         # Every link in turn moves at most two vectors for itself, and those of what it adds up.
         slowest = min(min(link.up, link.down) for link in links)
         guess = MIN_WAIT_SECONDS + 4.0 * num_values * (2 + len(links)) / slowest
@@ -155,6 +162,9 @@ class Rounds:
             if task.done() and (error := task.exception()) is not None:
                 self._unreliable_reducers.add(part.reducer)
                 failed.setdefault(part.reducer, f"it does not add up its slice: {error}")
+            elif task.done() and (lie := task.result().lie) is not None:
+                self._group.ban(part.reducer, lie.reason, lie)
+                failed[part.reducer] = f"refused: {lie.reason}"
             elif task.done() and task.result().refused:
                 refused[part.reducer] = task.result().refused
         for sender, reason in self._refuse_senders(plan, refused).items():
@@ -170,7 +180,8 @@ class Rounds:
                 await everything
             return RoundOutcome([], failed)
         self._durations.add((time.monotonic() - started) / self._expected_seconds)
-        return RoundOutcome([gathering[part.reducer].result().content for part in plan.slices], {})
+        contents = [gathering[part.reducer].result().content for part in plan.slices]
+        return RoundOutcome(contents, {})
 
     def _refuse_senders(
         self, plan: RoundPlan, refused: dict[str, dict[str, str]]
@@ -209,7 +220,9 @@ class Rounds:
             if self._missing_connections(plan, gathering):
                 break
             early = [task for task in gathering.values() if task.done()]
-            if any(task.exception() or task.result().refused for task in early):
+            if any(
+                task.exception() or task.result().refused or task.result().lie for task in early
+            ):
                 break
         return gone
 
@@ -223,12 +236,49 @@ class Rounds:
             within_seconds=3 * plan.within_seconds,
         )
         if part.reducer == self._wire.name:
-            return found
+            return self._note_own(plan, part, found)
         known = {one.name for one in plan.senders}
         refused = {name: why for name, why in found.refused.items() if name in known}
-        if not refused:  # raises where it has another length
-            codec_of(plan.codec).decode(found.content, part.stop - part.start)
-        return SliceMean(found.content, refused)
+        if refused:
+            return SliceMean(found.content, refused)
+        # Raises where it has another length.
+        mean = codec_of(plan.codec).decode(found.content, part.stop - part.start)
+        spot = draw_spot(mean, self._rng)
+        return await self._proved(plan, part, found.content, spot)
+
+    async def _proved(
+        self, plan: RoundPlan, part: Slice, content: bytes, spot: tuple[int, int]
+    ) -> SliceMean:
+        """A slice's mean, after its reducer has shown the drawn values of it.
+
+        Raises:
+          PEER_ERRORS: the reducer shows nothing.
+        """
+        first, last = spot
+        proof, _ = await self._wire.ask(
+            part.address,
+            "proof",
+            ProofRequest(
+                round_number=plan.number, start=part.start, stop=part.stop, first=first, last=last
+            ),
+            SumProof,
+            within_seconds=plan.within_seconds,
+            recipient=part.reducer,
+        )
+        shown, lie = check_proof(self._wire, plan, part, content, spot, proof)
+        self._note_spots(shown)
+        return SliceMean(content, {}, lie)
+
+    def _note_own(self, plan: RoundPlan, part: Slice, found: SliceMean) -> SliceMean:
+        total = self._holder.reducer.sum_of(plan.number)
+        if total is not None and not found.refused:
+            mean = codec_of(plan.codec).decode(found.content, part.stop - part.start)
+            self._note_spots(own_parts(total, *draw_spot(mean, self._rng)))
+        return found
+
+    def _note_spots(self, shown: dict[str, SpotPart]) -> None:
+        for name, one in shown.items():
+            self.spots.setdefault(name, []).append(one)
 
     def _missing_connections(
         self, plan: RoundPlan, gathering: dict[str, asyncio.Task[SliceMean]]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from dipaco.outer.quantise import in_blocks, num_blocks
+from dipaco.outer.quantise import BLOCK, in_blocks, num_blocks
 from dipaco.swarm.errors import BadMessage
 
 _SHORT = jnp.float8_e5m2
@@ -34,6 +34,11 @@ class WireCodec(NamedTuple):
     encode: Callable[[np.ndarray], bytes]
     decode: Callable[[bytes, int], np.ndarray]
     num_bytes: Callable[[int], int]  # of n coded values
+    # Of n coded values, where in their bytes those from one to another lie, the first a multiple of
+    # `BLOCK`: the bytes from and to of pieces which together are a message of these values.
+    pieces: Callable[[int, int, int], tuple[tuple[int, int], ...]] = lambda n, start, stop: ()
+    # How far a coded value may be from what was coded: (a message, its n values) -> float64 [n].
+    rounding: Callable[[bytes, int], np.ndarray] = lambda content, n: np.zeros(n)
 
 
 def codec_of(name: str) -> WireCodec:
@@ -48,7 +53,11 @@ def _encode_plain(values: np.ndarray) -> bytes:
 
 
 def _decode_plain(content: bytes, num_values: int) -> np.ndarray:
-    return _array(content, "<f4", num_values).astype(np.float32)
+    return _array(content, "<f4", num_values).astype(np.float32, copy=False)
+
+
+def _plain_pieces(num_values: int, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+    return ((4 * start, 4 * stop),)
 
 
 def _encode_half(values: np.ndarray) -> bytes:
@@ -59,6 +68,15 @@ def _encode_half(values: np.ndarray) -> bytes:
 def _decode_half(content: bytes, num_values: int) -> np.ndarray:
     scale = _array(content[:4], "<f4", 1)[0]
     return _array(content[4:], "<f2", num_values).astype(np.float32) * scale
+
+
+def _half_pieces(num_values: int, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+    return (0, 4), (4 + 2 * start, 4 + 2 * stop)
+
+
+def _half_rounding(content: bytes, num_values: int) -> np.ndarray:
+    scale = float(_array(content[:4], "<f4", 1)[0])
+    return 2.0**-11 * np.abs(_decode_half(content, num_values)) + 2.0**-25 * abs(scale)
 
 
 def _encode_bytes(values: np.ndarray) -> bytes:
@@ -74,6 +92,16 @@ def _decode_bytes(content: bytes, num_values: int) -> np.ndarray:
     steps = _array(content[4 * num_scales :], np.int8, num_values)
     values = in_blocks(steps.astype(np.float32)) * (scale / np.float32(127.0))[:, None]
     return values.reshape(-1)[:num_values].astype(np.float32)
+
+
+def _byte_pieces(num_values: int, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+    steps_at = 4 * num_blocks(num_values)
+    return (4 * (start // BLOCK), 4 * num_blocks(stop)), (steps_at + start, steps_at + stop)
+
+
+def _byte_rounding(content: bytes, num_values: int) -> np.ndarray:
+    scale = _array(content[: 4 * num_blocks(num_values)], "<f4", num_blocks(num_values))
+    return np.repeat(np.abs(scale).astype(np.float64) / 254.0, BLOCK)[:num_values]
 
 
 def _encode_range(values: np.ndarray) -> bytes:
@@ -104,9 +132,18 @@ def _array(content: bytes, dtype: str | type, count: int) -> np.ndarray:
 
 
 CODECS = {
-    "none": WireCodec("none", _encode_plain, _decode_plain, lambda n: 4 * n),
-    "float16": WireCodec("float16", _encode_half, _decode_half, lambda n: 4 + 2 * n),
-    "int8": WireCodec("int8", _encode_bytes, _decode_bytes, lambda n: 4 * num_blocks(n) + n),
+    "none": WireCodec("none", _encode_plain, _decode_plain, lambda n: 4 * n, _plain_pieces),
+    "float16": WireCodec(
+        "float16", _encode_half, _decode_half, lambda n: 4 + 2 * n, _half_pieces, _half_rounding
+    ),
+    "int8": WireCodec(
+        "int8",
+        _encode_bytes,
+        _decode_bytes,
+        lambda n: 4 * num_blocks(n) + n,
+        _byte_pieces,
+        _byte_rounding,
+    ),
 }
 OF_MOMENTS = {  # by the codec of the parameters that they belong to
     "none": CODECS["none"],

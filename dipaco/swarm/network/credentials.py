@@ -185,18 +185,11 @@ class Verifier:
           MessageRefused: the reason is in it.
         """
         now, sender = self._clock(), printable(seal.sender)
-        certificate = self._certificate(seal.signed, sender)
-        if certificate.group != self._group:
-            raise _refused(sender, "its credential is for another run")
+        certificate = self.check_signature(seal, content)
         if now > certificate.not_after + SKEW_SECONDS:
             raise _refused(sender, "its credential has expired")
         if now < certificate.not_before - SKEW_SECONDS:
             raise _refused(sender, "its credential is not valid yet: look at both clocks")
-        name, _, session = seal.sender.partition("/")
-        if name != certificate.name or not _SESSION.fullmatch(session):
-            raise _refused(sender, f"it uses the credential of {certificate.name}")
-        if not _is_signed(_public(certificate.holder), seal.signature, _to_sign(seal, content)):
-            raise _refused(sender, "its signature does not fit the message")
         if not self._is_listed(certificate.serial):
             self.refresh_lists()
             if not self._is_listed(certificate.serial):
@@ -211,6 +204,24 @@ class Verifier:
             minutes = abs(now - seal.at) / 60
             raise _refused(sender, f"the message is {minutes:.0f} minutes off: look at both clocks")
         self._remember(seal.nonce, now, sender)
+        return certificate
+
+    def check_signature(self, seal: Seal, content: bytes) -> Certificate:
+        """The certificate of whom has signed a message for any peer, at any time: a third peer may
+        have passed it on, as evidence.
+
+        Raises:
+          MessageRefused: the reason is in it.
+        """
+        sender = printable(seal.sender)
+        certificate = self._certificate(seal.signed, sender)
+        if certificate.group != self._group:
+            raise _refused(sender, "its credential is for another run")
+        name, _, session = seal.sender.partition("/")
+        if name != certificate.name or not _SESSION.fullmatch(session):
+            raise _refused(sender, f"it uses the credential of {certificate.name}")
+        if not _is_signed(_public(certificate.holder), seal.signature, _to_sign(seal, content)):
+            raise _refused(sender, "its signature does not fit the message")
         return certificate
 
     def _is_listed(self, serial: str) -> bool:

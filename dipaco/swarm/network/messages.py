@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from dipaco.swarm.network.merkle import OpenedLeaf
+
 NOT_LEADING = "this backbone does not lead"  # a refusal: ask the others
 UNKNOWN_PEER = "you are not known here (any more): join first"  # likewise
 
@@ -263,6 +265,29 @@ class ArrivedReply(PeerMessage):
     """Those of these senders."""
 
     senders: tuple[str, ...]
+
+
+class ProofRequest(PeerMessage):
+    """Show the parts of a slice that you have added up, at some values. Reply: `SumProof`."""
+
+    round_number: int
+    start: int  # of the slice
+    stop: int
+    first: int  # values within the slice
+    last: int  # the one after
+
+
+class SignedPart(PeerMessage):
+    """A sender's part of a slice: what the sender has signed, and some leaves of it."""
+
+    header: bytes
+    leaves: tuple[OpenedLeaf, ...]
+
+
+class SumProof(PeerMessage):
+    """The parts of all senders."""
+
+    parts: tuple[SignedPart, ...]
 
 
 class PastMeanRequest(PeerMessage):

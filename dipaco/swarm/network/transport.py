@@ -21,7 +21,7 @@ from dipaco.swarm.errors import BadAddress, SwarmUnreachable
 
 StreamHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 TCP = "tcp://"  # the prefix of an address that is not libp2p's
-PROTOCOL = "dipaco-swarm-3"
+PROTOCOL = "dipaco-swarm-4"
 STREAM_BYTES = 256 << 10  # read ahead
 LAST_PORT = 65535
 # To connect by TCP. What asks for it is sent again after 1, 3, 7, 15 and more seconds: where a link

@@ -5,6 +5,9 @@
     hello     a request whose reply tells the peer's name; every other request names its recipient
     header    msgpack: a seal, and what is sealed: method, body, length and digest of the payload
 
+The digest is the root of a Merkle tree. So who has a request can show to others what its sender has
+signed, and any part of the payload without the rest: `Wire.opened`.
+
 A stranger's payload is never read: it is refused by its header, which is small and must come soon.
 Where many connections have not sent theirs yet, the oldest is closed. A body is a msgspec struct:
 an unknown, missing or wrongly typed field is refused before any handler sees it. Nothing is
@@ -14,7 +17,6 @@ unpickled.
 import asyncio
 import collections
 import contextlib
-import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -32,6 +34,7 @@ from dipaco.swarm.network.credentials import (
     printable,
 )
 from dipaco.swarm.network.link_meter import LinkMeter
+from dipaco.swarm.network.merkle import root_of
 from dipaco.swarm.network.transport import Transport
 
 REQUEST_BYTES = 512 << 10  # of a header, at most (a seal, a method and a body)
@@ -68,6 +71,18 @@ class PeerRequest(NamedTuple):
     sender: str  # name/session
     certificate: Certificate
     payload: bytes
+    header: bytes = b""  # as it was signed: see `Wire.opened`
+
+
+class SignedRequest(NamedTuple):
+    """What a sender has signed; its payload is elsewhere."""
+
+    sender: str  # name/session
+    certificate: Certificate
+    method: str
+    body: bytes
+    payload_bytes: int
+    payload_root: bytes  # of `merkle`
 
 
 PeerReply = tuple[msgspec.Struct, bytes | memoryview]
@@ -182,6 +197,29 @@ class Wire:
                 raise SwarmRefuses(reason=printable(_decode(envelope.body, _Refusal).reason))
             return envelope, await self._receive_payload(reader, envelope)
 
+    def signed(self, method: str, body: msgspec.Struct, payload: bytes, recipient: str) -> bytes:
+        """The header of a request, as it would be sent."""
+        return msgspec.msgpack.encode(self._header(method, body, payload, recipient, b""))
+
+    def opened(self, header: bytes, kind: type[Body]) -> tuple[SignedRequest, Body]:
+        """What is in the header of a request that another peer got, and its body.
+
+        Raises:
+          MessageRefused, BadMessage: it is not authentic, or no such request.
+        """
+        found = _decode(header, _Header)
+        certificate = self.verifier.check_signature(found.seal, found.envelope)
+        envelope = _decode(found.envelope, _Envelope)
+        signed = SignedRequest(
+            found.seal.sender,
+            certificate,
+            envelope.method,
+            envelope.body,
+            envelope.payload_bytes,
+            envelope.payload_digest,
+        )
+        return signed, _decode(envelope.body, kind)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handles one request of a peer. When the peer hangs up, its handler is cancelled."""
         try:
@@ -194,7 +232,8 @@ class Wire:
                 return
         except (OSError, asyncio.IncompleteReadError, BadMessage):
             return
-        request = PeerRequest(header.seal.sender, certificate, content)
+        signed = msgspec.msgpack.encode(header)
+        request = PeerRequest(header.seal.sender, certificate, content, signed)
         handling = asyncio.ensure_future(self._handle(header, envelope, request))
         hanging_up = asyncio.ensure_future(reader.read(1))
         try:
@@ -260,12 +299,8 @@ class Wire:
         recipient: str,
         in_reply_to: bytes = b"",
     ) -> bytes:
-        encoded = msgspec.msgpack.encode(body)
-        envelope = msgspec.msgpack.encode(
-            _Envelope(method, encoded, len(payload), _digest(payload), in_reply_to)
-        )
-        seal = self._signer.seal(envelope, recipient)
-        header = msgspec.msgpack.encode(_Header(seal, envelope))
+        sealed = self._header(method, body, payload, recipient, in_reply_to)
+        header = msgspec.msgpack.encode(sealed)
         started = time.monotonic()
         await self.meter.wait("up", len(header))
         writer.write(len(header).to_bytes(4, "big") + header)
@@ -276,7 +311,16 @@ class Wire:
             await writer.drain()
         await writer.drain()
         self.meter.sent(len(header) + len(payload), time.monotonic() - started)
-        return seal.nonce
+        return sealed.seal.nonce
+
+    def _header(
+        self, method: str, body: msgspec.Struct, payload: Any, recipient: str, in_reply_to: bytes
+    ) -> _Header:
+        encoded = msgspec.msgpack.encode(body)
+        envelope = msgspec.msgpack.encode(
+            _Envelope(method, encoded, len(payload), root_of(payload), in_reply_to)
+        )
+        return _Header(self._signer.seal(envelope, recipient), envelope)
 
     async def _receive_payload(self, reader: asyncio.StreamReader, envelope: _Envelope) -> bytes:
         num_bytes = envelope.payload_bytes
@@ -289,7 +333,7 @@ class Wire:
             await self.meter.wait("down", len(chunk))
             content += chunk
         self.meter.received(num_bytes, time.monotonic() - started)
-        if _digest(content) != envelope.payload_digest:
+        if root_of(content) != envelope.payload_digest:
             raise BadMessage(problem="its payload is not the one that was signed")
         return bytes(content)
 
@@ -322,7 +366,3 @@ def _decode(content: bytes, kind: type[Body]) -> Body:
 
 def _refused(header: _Header, reason: str) -> MessageRefused:
     return MessageRefused(sender=printable(header.seal.sender), reason=reason)
-
-
-def _digest(payload: bytes | bytearray | memoryview) -> bytes:
-    return hashlib.blake2b(payload, digest_size=32).digest()

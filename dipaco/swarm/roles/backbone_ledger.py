@@ -9,6 +9,7 @@ from dipaco.control.swarms import GroupStep
 from dipaco.errors import DipacoError
 from dipaco.swarm.leading.member_status import locked_sentence
 from dipaco.swarm.network.credentials import Certificate, Verifier
+from dipaco.swarm.planning.evidence import Evidence
 from dipaco.swarm.roles.leader import StepOutcome
 
 
@@ -74,10 +75,15 @@ class BackboneLedger:
         manned = self._swarms.backbones(arm, path, is_manned=True)
         return (leader := self.leader()) != worker and leader in manned
 
-    def refuse(self, certificate: Certificate, session: str, reason: str) -> tuple[str, ...]:
-        """A session was refused: its credential may be used again, at any backbone."""
+    def refuse(
+        self, certificate: Certificate, session: str, reason: str, evidence: Evidence | None
+    ) -> tuple[str, ...]:
+        """A session was refused: its credential may be used again, at any backbone. With evidence
+        it may not.
+        """
+        kept = None if evidence is None else {"path": self._place.path, **evidence._asdict()}
         with contextlib.suppress(DipacoError):
-            return self._swarms.refuse(certificate.serial, session, reason)
+            return self._swarms.refuse(certificate.serial, session, reason, kept)
         return ()
 
     def put_status(self, status: dict[str, Any]) -> None:

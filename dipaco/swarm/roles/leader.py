@@ -58,7 +58,7 @@ class Leader:
         refreshing: RefreshSettings | None = None,
         say: Callable[[str], None] = lambda sentence: None,
         on_refused: Callable[[str, str], None] = lambda sender, reason: None,
-        on_banned: OnBanned = lambda certificate, session, reason: (),
+        on_banned: OnBanned = lambda certificate, session, reason, evidence: (),
     ):
         assert holder.compute is not None
         self._wire, self._holder, self._compute = wire, holder, holder.compute

@@ -11,6 +11,7 @@ import asyncio
 import collections
 import math
 import statistics
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import RoundPlan, is_same_term
 from dipaco.swarm.planning.accusations import NOT_FINITE, TOO_LARGE
+from dipaco.swarm.planning.evidence import Evidence
 
 MAX_TIMES = 30.0  # the group's root mean square per target, before a part is refused
 REMEMBERED = 32  # rounds
@@ -31,6 +33,7 @@ class SliceMean(NamedTuple):
 
     content: bytes  # the coded mean; empty where a sender was refused
     refused: dict[str, str]  # sender -> reason
+    lie: Evidence | None = None  # what shows that its reducer has added up something else
 
 
 class SliceSum:
@@ -39,6 +42,7 @@ class SliceSum:
     def __init__(self, plan: RoundPlan, start: int, stop: int):
         self.plan, self.start, self.stop = plan, start, stop
         self.parts: dict[str, np.ndarray] = {}
+        self.signed: dict[str, tuple[bytes, bytes]] = {}  # sender -> header, coded part
         self.refused: dict[str, str] = {}
         self.mean: bytes | None = None
         self.is_settled = asyncio.Event()  # there is a mean, or a sender was refused
@@ -62,6 +66,9 @@ class Reducer:
                 self._sums[plan.number] = SliceSum(plan, part.start, part.stop)
         while len(self._sums) > KEPT_ROUNDS:
             del self._sums[min(self._sums)]
+        for number, one in self._sums.items():
+            if number < plan.number:
+                one.signed.clear()  # what was added up there is not asked for any more
         self._new_round.set()
         self._new_round = asyncio.Event()
 
@@ -83,13 +90,20 @@ class Reducer:
             raise BadMessage(problem=problem)
         return found
 
+    def sum_of(self, round_number: int) -> SliceSum | None:
+        """The slice of a round that this peer knows."""
+        return self._sums.get(round_number)
+
     def arrived(self, round_number: int) -> tuple[str, ...]:
         """Senders whose parts are here."""
         found = self._sums.get(round_number)
         return () if found is None else tuple(sorted(found.parts))
 
-    def push(self, total: SliceSum, sender: str, content: bytes) -> None:
+    def push(self, total: SliceSum, sender: str, content: bytes, header: bytes = b"") -> None:
         """Adds a sender's part.
+
+        Args:
+          header: of the request that brought it; empty for this peer's own.
 
         Raises:
           BadMessage: it does not count, and why; the leader learns of it with the mean. What is
@@ -106,6 +120,7 @@ class Reducer:
             self._refuse(total, sender, str(error.values["problem"]))
             raise
         total.parts[sender] = values
+        total.signed[sender] = header, content
         if len(total.parts) == len(senders):
             self._add_up(total, senders)
 
@@ -130,10 +145,7 @@ class Reducer:
             self._refuse(total, name, problem)
         if oversized:
             return
-        added = np.zeros(total.stop - total.start, np.float64)
-        for name in sorted(total.parts):
-            added += total.parts[name]
-        mean = (added / max(total_targets, 1.0)).astype(np.float32)
+        mean = mean_of(total.parts, total_targets, total.stop - total.start)
         total.mean = codec_of(total.plan.codec).encode(mean)
         total.is_settled.set()
         total.parts = {name: np.zeros(0, np.float32) for name in total.parts}
@@ -150,6 +162,16 @@ class Reducer:
         if total.mean is None:
             return SliceMean(b"", dict(total.refused))
         return SliceMean(total.mean, {})
+
+
+def mean_of(parts: Mapping[str, np.ndarray], targets: float, num_values: int) -> np.ndarray:
+    """The mean per target, float32. Each operation is IEEE 754's, and parts are added in the order
+    of their names: all machines get the same bits.
+    """
+    added = np.zeros(num_values, np.float64)
+    for name in sorted(parts):
+        added += parts[name]
+    return (added / max(targets, 1.0)).astype(np.float32)
 
 
 def overlap_mostly(one: tuple[int, int], other: tuple[int, int]) -> bool:

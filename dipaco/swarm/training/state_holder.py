@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from dipaco.inner.state import PathState
-from dipaco.swarm.errors import BadMessage
+from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.network.messages import (
     Ack,
     ArrivedReply,
@@ -16,6 +16,7 @@ from dipaco.swarm.network.messages import (
     DialBackRequest,
     MeanReply,
     MeanRequest,
+    ProofRequest,
     PushRequest,
     StatePosition,
     digest,
@@ -24,6 +25,7 @@ from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
 from dipaco.swarm.training.compute import Compute
 from dipaco.swarm.training.reducer import Reducer
 from dipaco.swarm.training.state_bytes import StateBytes
+from dipaco.swarm.training.sum_proof import prove
 
 
 class StateHolder:
@@ -35,7 +37,7 @@ class StateHolder:
     """
 
     def __init__(self, wire: Wire, compute: Compute | None = None):
-        self.compute = compute
+        self.compute, self._wire = compute, wire
         self.reducer = Reducer(wire.name)
         self.state: PathState | None = None
         self.origin, self.step, self.lineage = "", -1, ""
@@ -47,6 +49,7 @@ class StateHolder:
         self._packing = asyncio.Lock()
         wire.register("push", PushRequest, self._push)
         wire.register("slice_mean", MeanRequest, self._slice_mean)
+        wire.register("proof", ProofRequest, self._proof)
         wire.register("arrived", ArrivedRequest, self._arrived)
         wire.register("chunk", ChunkRequest, self._chunk)
         wire.register("dial_back", DialBackRequest, self._dial_back)
@@ -104,13 +107,20 @@ class StateHolder:
 
     async def _push(self, body: PushRequest, request: PeerRequest) -> PeerReply:
         total = await self.reducer.slice_sum(body.round_number, body.start, body.stop)
-        self.reducer.push(total, request.sender, request.payload)
+        self.reducer.push(total, request.sender, request.payload, request.header)
         return Ack(), b""
 
     async def _slice_mean(self, body: MeanRequest, _: PeerRequest) -> PeerReply:
         total = await self.reducer.slice_sum(body.round_number, body.start, body.stop)
-        content, refused = await self.reducer.mean(total)
-        return MeanReply(digest=digest(content) if content else b"", refused=refused), content
+        mean = await self.reducer.mean(total)
+        known = digest(mean.content) if mean.content else b""
+        return MeanReply(digest=known, refused=mean.refused), mean.content
+
+    async def _proof(self, body: ProofRequest, request: PeerRequest) -> PeerReply:
+        if request.certificate.role != "backbone":
+            raise SwarmRefuses(reason="only a backbone may ask for it")
+        total = await self.reducer.slice_sum(body.round_number, body.start, body.stop)
+        return await asyncio.to_thread(prove, self._wire, total, body), b""
 
     async def _arrived(self, body: ArrivedRequest, _: PeerRequest) -> PeerReply:
         return ArrivedReply(senders=self.reducer.arrived(body.round_number)), b""

@@ -1,0 +1,188 @@
+"""Reducers that lie about their sums: each is found before the step is taken, and no other peer.
+
+The steps stay those of plain AdamW, to the same bits as without the liar where sums are in order.
+"""
+
+import asyncio
+import dataclasses
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+
+from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.roles.auxiliary import Auxiliary
+from dipaco.swarm.training.sum_proof import _is_coded
+from tests.support.swarm_rig import SETTINGS, Group, assert_replayed
+
+ROUNDS = 20  # within which a liar is found
+
+
+def run(scenario):
+    return asyncio.run(asyncio.wait_for(scenario(), 100))
+
+
+def lying(kind, lie):
+    """A peer of that kind whose reducer gives another mean: `lie(mean, parts)`, in a slice."""
+
+    class Lies(kind):
+        def __init__(self, wire, backbones, holder, **settings):
+            super().__init__(wire, backbones, holder, **settings)
+            add_up = holder.reducer._add_up
+
+            def add_up_and_lie(total, targets):
+                parts = dict(total.parts)
+                add_up(total, targets)
+                if total.mean is not None:
+                    codec = codec_of(total.plan.codec)
+                    mean = codec.decode(total.mean, total.stop - total.start)
+                    total.mean = codec.encode(lie(np.array(mean), parts).astype(np.float32))
+
+            holder.reducer._add_up = add_up_and_lie
+
+    return Lies
+
+
+def of_one_sender_twice(mean, parts):
+    return mean + next(iter(parts.values())) / 100
+
+
+def noisy(mean, parts):
+    return mean + np.random.default_rng(0).normal(size=len(mean)) * np.abs(mean) * 1e-3
+
+
+LIES = {
+    "scaled": (lambda mean, parts: 1.01 * mean, "1.01 times"),
+    "negated": (lambda mean, parts: -mean, "-1 times"),
+    "zero": (lambda mean, parts: 0 * mean, "0 times"),
+    "one sender twice": (of_one_sender_twice, "not that of what the senders had signed|times"),
+    "noisy": (noisy, "times what|not that"),
+}
+
+
+@pytest.mark.parametrize("codec", ["none", "float16", "int8"])
+@pytest.mark.parametrize("lie", LIES)
+def test_a_reducer_that_lies_is_found_before_the_step_is_taken(lie, codec):
+    change, why = LIES[lie]
+
+    async def scenario():
+        settings = dataclasses.replace(SETTINGS, codec=codec)
+        async with Group(settings) as group:
+            await group.join("ana", bytes_per_second=1e8)
+            await group.join("bo", bytes_per_second=1e8)
+            await group.step()
+            eve = await group.join("eve", kind=lying(Auxiliary, change), bytes_per_second=1e9)
+            for _ in range(ROUNDS):
+                await group.step()
+                if group.leader.group.banned:
+                    break
+            banned = group.leader.group.banned
+            assert list(banned) == [eve.wire.name], group.said
+            assert banned[eve.wire.name].startswith("proved at step")
+            with np.errstate(all="ignore"):
+                assert any(text in banned[eve.wire.name] for text in why.split("|")), banned
+            assert "the credential of eve is locked" in group.said
+            ((who, evidence),) = group.evidence
+            assert who == eve.wire.name
+            assert (evidence.kind, evidence.step) == ("sum", group.holder.step - 1)
+            assert evidence.claimed != evidence.found
+            await group.step()
+            if codec == "none":
+                assert_replayed(group)
+
+    run(scenario)
+
+
+def test_a_reducer_cannot_make_up_what_a_sender_has_sent():
+    """It changes a sender's part and adds up right: the part does not have the root that was
+    signed.
+    """
+
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", bytes_per_second=1e8)
+            eve = await group.join("eve", kind=Auxiliary, bytes_per_second=1e9)
+            push = eve.holder.reducer.push
+
+            def alter(total, sender, content, header=b""):
+                push(total, sender, (1.01 * np.frombuffer(content, "<f4")).tobytes(), header)
+
+            eve.holder.reducer.push = alter
+            for _ in range(ROUNDS):
+                await group.step()
+                if group.leader.group.banned:
+                    break
+            assert list(group.leader.group.banned) == [eve.wire.name], group.said
+            assert "was not signed by any sender" in group.leader.group.banned[eve.wire.name]
+            await group.step()
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_a_reducer_that_leaves_a_sender_out_is_found():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", bytes_per_second=1e8, slow=0.01)
+            await group.join("bo", bytes_per_second=1e8, slow=0.01)
+            eve = await group.join("eve", kind=Auxiliary, bytes_per_second=1e9)
+            add_up = eve.holder.reducer._add_up
+
+            def leave_one_out(total, targets):
+                name = min(targets)
+                total.parts[name] = 0 * total.parts[name]
+                add_up(total, targets)
+
+            eve.holder.reducer._add_up = leave_one_out
+            for _ in range(ROUNDS):
+                await group.step()
+                if group.leader.group.banned:
+                    break
+            assert list(group.leader.group.banned) == [eve.wire.name], group.said
+            await group.step()
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_a_reducer_that_shows_nothing_gets_no_slice_again_and_is_not_called_a_liar():
+    """It may have lost what it had; a liar gains nothing by it."""
+
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", bytes_per_second=1e8)
+            eve = await group.join("eve", kind=lying(Auxiliary, LIES["scaled"][0]),
+                                   bytes_per_second=1e9)  # fmt: skip
+            eve.wire._handlers.pop("proof")
+            for _ in range(4):
+                await group.step()
+            assert not group.leader.group.banned
+            assert any(f"{eve.wire.name} is gone" in sentence for sentence in group.said)
+            assert_replayed(group)
+            reducers = {part.reducer for one in group.outcomes for part in one.closed.slices}
+            assert eve.wire.name not in reducers
+
+    run(scenario)
+
+
+def test_reducers_are_not_accused_by_a_machine_that_has_no_subnormal_numbers():
+    """The one thing in which machines may differ: there, less than 2^-126 is zero."""
+    codec = codec_of("none")
+    mean = np.array([1e-39, 2.0**-126, 1.0], np.float32)
+    flushed = codec.encode(np.array([0, 2.0**-126, 1.0], np.float32))
+    assert _is_coded(codec, mean, flushed, flushed, 3)
+    off = codec.encode(np.array([1e-39, 2.0**-126, np.nextafter(np.float32(1), 2)], np.float32))
+    assert not _is_coded(codec, mean, off, off, 3), "the last bit shows"
+
+
+@pytest.mark.parametrize("scale", [np.inf, np.nan, 0.0, -1.0, 2.0, 0.5])
+def test_a_scale_that_is_not_that_of_the_largest_value_is_a_lie(scale):
+    """With a large one a mean would seem to be rounded to zero."""
+    codec = codec_of("float16")
+    mean = np.linspace(-1, 1, 9, dtype=np.float32)
+    honest = codec.encode(mean)
+    assert _is_coded(codec, mean, honest, honest, 9)
+    with np.errstate(all="ignore"):
+        wrong = np.float32(scale).tobytes() + (mean / np.float32(scale)).astype("<f2").tobytes()
+        assert not _is_coded(codec, mean, wrong, wrong, 9)
