@@ -3,6 +3,7 @@
 import pytest
 
 from dipaco.control import clock
+from dipaco.control.swarms import PROVED
 from tests.control.conftest import do_until, facts_of
 
 HERE = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
@@ -100,6 +101,17 @@ def test_the_third_refused_session_of_a_credential_locks_it(ledger):
     assert [(one.serial, one.name) for one in swarms.locked()] == [("s1", "eve")]
     assert {one.serial: one.is_revoked for one in swarms.credentials()} == {"s1": True, "s2": False}
     assert swarms.refusals()["s2"] == ("a NaN",)
+
+
+def test_one_session_that_was_found_to_lie_locks_its_credential_and_what_shows_it_is_kept(ledger):
+    swarms = ledger.swarms
+    swarms.issue("s1", "eve", "volunteer", 2e9)
+    found = {"kind": "sum", "step": 3, "claimed": [1.01], "found": [1.0]}
+    swarms.refuse("s1", "eve/1", f"{PROVED} at step 4: 1.01 times", found)
+    swarms.refuse("s1", "eve/1", f"{PROVED} at step 4: 1.01 times", found | {"step": 9})
+    assert [one.serial for one in swarms.locked()] == ["s1"]
+    assert swarms.evidence() == [{"session": "eve/1", "serial": "s1", **found}]
+    assert [one.is_revoked for one in swarms.credentials()] == [True]
 
 
 def test_a_worker_that_was_preempted_is_not_here(ledger):

@@ -10,6 +10,7 @@ pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 from dipaco.swarm.leading import rounds as module
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.rounds import Rounds
+from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import JoinRequest, RoundPlan, Sender, Slice
 from dipaco.swarm.training.reducer import Reducer, SliceMean
 from tests.support.swarm_rig import SETTINGS, issue
@@ -48,11 +49,12 @@ class Round:
                 await asyncio.sleep(within_seconds)
             return self.ends[part.reducer]
 
-        async def proved(rounds, plan, part, content, spot):
+        async def proved(proofs, plan, part, content):
+            codec_of(plan.codec).decode(content, part.stop - part.start)
             return SliceMean(content, {})
 
         monkeypatch.setattr(module, "fetch_mean", fetch_mean)
-        monkeypatch.setattr(Rounds, "_proved", proved)
+        monkeypatch.setattr(module.SumProofs, "proved", proved)
 
     async def _ask(self, address, *request, **more):
         self.asked.append(address)

@@ -8,7 +8,6 @@ round has no slice for that reducer, and both stay; see `planning.blame`.
 
 import asyncio
 import contextlib
-import random
 import secrets
 import time
 from typing import Any, NamedTuple
@@ -16,15 +15,13 @@ from typing import Any, NamedTuple
 from dipaco.swarm.leading.group import CHECK_SECONDS, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
 from dipaco.swarm.leading.members import ASSUMED_BYTES_PER_SECOND
-from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.leading.sum_proofs import SumProofs
 from dipaco.swarm.network.messages import (
     ArrivedReply,
     ArrivedRequest,
-    ProofRequest,
     RoundPlan,
     Sender,
     Slice,
-    SumProof,
     round_number_of,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
@@ -35,7 +32,7 @@ from dipaco.swarm.planning.shares import Link, cut, shares_of_links
 from dipaco.swarm.training.reducer import SliceMean
 from dipaco.swarm.training.slices import fetch_mean, push_slice
 from dipaco.swarm.training.state_holder import StateHolder
-from dipaco.swarm.training.sum_proof import SpotPart, check_proof, draw_spot, own_parts
+from dipaco.swarm.training.sum_proof import SpotPart
 
 # In which a reducer gets no slice: it is out of some sender's reach, or alone in refusing one.
 SET_ASIDE_ROUNDS = 20
@@ -64,9 +61,7 @@ class Rounds:
         self._set_aside: dict[str, int] = {}  # reducers -> until which round
         self._unreached: set[tuple[str, str]] = set()  # in this round: sender, reducer
         self._accusations = Accusations(wire.name)
-        # Of this round: what each sender has sent, at some values of each slice.
-        self.spots: dict[str, list[SpotPart]] = {}
-        self._rng = random.SystemRandom()
+        self._proofs = SumProofs(wire, holder.reducer)
         self._slowdowns: dict[str, float] = {}  # how many times slower late members are taken to be
         self._term, self._count = 0, 0
         self._durations = Durations()  # of rounds, over what was expected of each
@@ -83,6 +78,11 @@ class Rounds:
         """A sender says that it has no connection to a reducer of a round."""
         if self._term and round_number == round_number_of(self._term, self._count):
             self._unreached.add((sender, reducer))
+
+    @property
+    def spots(self) -> dict[str, list[SpotPart]]:
+        """What each sender of the round has sent, at some values of each slice."""
+        return self._proofs.spots
 
     # --- planning ------------------------------------------------------------------------------
 
@@ -105,7 +105,8 @@ class Rounds:
             if part.stop > part.start
         )
         self._count += 1
-        self._unreached, self.spots = set(), {}
+        self._unreached = set()
+        self._proofs.begin_round()
         # Every link in turn moves at most two vectors for itself, and those of what it adds up.
         slowest = min(min(link.up, link.down) for link in links)
         guess = MIN_WAIT_SECONDS + 4.0 * num_values * (2 + len(links)) / slowest
@@ -236,49 +237,13 @@ class Rounds:
             within_seconds=3 * plan.within_seconds,
         )
         if part.reducer == self._wire.name:
-            return self._note_own(plan, part, found)
+            self._proofs.note_own(plan, part, found)
+            return found
         known = {one.name for one in plan.senders}
         refused = {name: why for name, why in found.refused.items() if name in known}
         if refused:
             return SliceMean(found.content, refused)
-        # Raises where it has another length.
-        mean = codec_of(plan.codec).decode(found.content, part.stop - part.start)
-        spot = draw_spot(mean, self._rng)
-        return await self._proved(plan, part, found.content, spot)
-
-    async def _proved(
-        self, plan: RoundPlan, part: Slice, content: bytes, spot: tuple[int, int]
-    ) -> SliceMean:
-        """A slice's mean, after its reducer has shown the drawn values of it.
-
-        Raises:
-          PEER_ERRORS: the reducer shows nothing.
-        """
-        first, last = spot
-        proof, _ = await self._wire.ask(
-            part.address,
-            "proof",
-            ProofRequest(
-                round_number=plan.number, start=part.start, stop=part.stop, first=first, last=last
-            ),
-            SumProof,
-            within_seconds=plan.within_seconds,
-            recipient=part.reducer,
-        )
-        shown, lie = check_proof(self._wire, plan, part, content, spot, proof)
-        self._note_spots(shown)
-        return SliceMean(content, {}, lie)
-
-    def _note_own(self, plan: RoundPlan, part: Slice, found: SliceMean) -> SliceMean:
-        total = self._holder.reducer.sum_of(plan.number)
-        if total is not None and not found.refused:
-            mean = codec_of(plan.codec).decode(found.content, part.stop - part.start)
-            self._note_spots(own_parts(total, *draw_spot(mean, self._rng)))
-        return found
-
-    def _note_spots(self, shown: dict[str, SpotPart]) -> None:
-        for name, one in shown.items():
-            self.spots.setdefault(name, []).append(one)
+        return await self._proofs.proved(plan, part, found.content)
 
     def _missing_connections(
         self, plan: RoundPlan, gathering: dict[str, asyncio.Task[SliceMean]]

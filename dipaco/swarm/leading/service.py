@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,6 +27,8 @@ from dipaco.swarm.network.messages import (
     ManifestRequest,
     PastMeanRequest,
     PollRequest,
+    RoundPlan,
+    Sender,
     SettingsRequest,
     StateManifest,
     UnreachedReport,
@@ -37,6 +40,8 @@ from dipaco.swarm.training.compute import pack_rows
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
 from dipaco.swarm.training.state_holder import StateHolder
 
+# (member, plan with its blocks, its sum, parameters, batch) -> whether the sum may count
+AcceptsDeparted = Callable[[GroupMember, RoundPlan, np.ndarray, Any, Any], Awaitable[bool]]
 DIAL_BACK_SECONDS = 3.0  # for a newcomer to answer at its address
 WAITING_SECONDS = 5.0  # a volunteer that waits for a leader asks more often than that
 
@@ -65,6 +70,7 @@ class LeaderService:
         self._group, self._published, self._past_means = group, published, past_means
         self._on_refused = on_refused
         self.on_unreached: Callable[[int, str, str], None] = lambda number, sender, reducer: None
+        self.accepts_departed: AcceptsDeparted | None = None  # None: without a check
         self.is_leading = False
         self.backbones: tuple[str, ...] = ()  # addresses
         self.batch: Mapping[str, np.ndarray] = {}  # of the current step
@@ -147,13 +153,32 @@ class LeaderService:
         )
 
     async def _leave(self, body: LeaveRequest, request: PeerRequest) -> PeerReply:
-        member, here = self._member(request), self._holder
-        is_ours = (body.step, body.lineage) == (here.step, here.lineage)
-        if request.payload and is_ours and self._published.value.plan is None:
+        member = self._member(request)
+        if request.payload and self._is_at(body.step, body.lineage):
             summed = codec_of("none").decode(request.payload, self._compute.num_values)
-            self._group.transfer(member.name, body.blocks, summed)
+            is_accepted = await self._accepts(member, body, summed)
+            # A round may have begun meanwhile, or the step be over.
+            if is_accepted and self._is_at(body.step, body.lineage):
+                self._group.transfer(member.name, body.blocks, summed)
         self._group.remove(member.name, "it has left")
         return Ack(), b""
+
+    def _is_at(self, step: int, lineage: str) -> bool:
+        here = self._holder
+        is_here = (step, lineage) == (here.step, here.lineage)
+        return is_here and self._published.value.plan is None
+
+    async def _accepts(self, member: GroupMember, body: LeaveRequest, summed: np.ndarray) -> bool:
+        """Whether a sum that is left behind may count."""
+        done, state = set(self._group.ledger.done_by(member.name)), self._holder.state
+        is_known = set(body.blocks) <= done and np.isfinite(summed).all()
+        if self.accepts_departed is None or not body.blocks or not is_known or state is None:
+            return True  # what is not known is not taken over
+        sender = Sender(name=member.name, blocks=body.blocks, targets=0.0)
+        plan = RoundPlan(
+            number=0, step=body.step, senders=(sender,), slices=(), codec="none", within_seconds=0.0
+        )
+        return await self.accepts_departed(member, plan, summed, state.parts, self.batch)
 
     def _member(self, request: PeerRequest) -> GroupMember:
         """Raises `SwarmRefuses`: it is no member, or this backbone does not lead."""

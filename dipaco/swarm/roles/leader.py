@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
 from dipaco.swarm.leading.past_means import PastMeans
 from dipaco.swarm.leading.published_state import PublishedState, wait_until_set
@@ -65,12 +66,14 @@ class Leader:
         settings = holder.compute.settings
         self.group = SwarmGroup(wire.name, settings, say, on_refused, on_banned)
         self._rounds = Rounds(wire, holder, self.group)
+        self._checks = GradientChecks(holder.compute, self.group)
         self._past_means = PastMeans(holder.compute.num_values)
         self._published = PublishedState(wire.name, self.group, refreshing or RefreshSettings())
         self._service = LeaderService(
             wire, holder, self.group, self._published, self._past_means, on_refused
         )
         self._service.on_unreached = self._rounds.note_unreached
+        self._service.accepts_departed = self._checks.accepts
         self._takes_over = False
 
     @property
@@ -136,6 +139,7 @@ class Leader:
     ) -> StepOutcome | None:
         """One step of the group; None where `should_stop` before it was closed."""
         here, started = self._holder, time.monotonic()
+        assert here.state is not None
         self._service.batch = batch
         targets = self._compute.targets_of_blocks(batch)
         self.group.begin_step(here.step, targets, takes_over=self._takes_over)
@@ -148,8 +152,10 @@ class Leader:
             losses = list(self.group.losses.values())  # a member that goes takes its own along
             here.reducer.begin(plan)
             self._published.publish(plan=plan)
+            self._checks.begin(plan, here.state.parts, batch)
             contents, failed = await self._rounds.hold(plan)
-            if contents:
+            failed |= await self._checks.settle(plan, self._rounds.spots) if contents else {}
+            if not failed and contents:
                 break
             for name, reason in failed.items():
                 self.group.remove_failed(name, reason)

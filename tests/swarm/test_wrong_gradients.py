@@ -1,0 +1,204 @@
+"""Peers that send other gradients than those of their rows are found within twenty steps, and no
+honest peer is.
+"""
+
+import asyncio
+import random
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+
+from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.planning.check_schedule import CheckSchedule
+from dipaco.swarm.planning.gradient_verdict import TOLERANCES, Compared, judge
+from dipaco.swarm.roles.volunteer import Volunteer
+from tests.support.swarm_rig import COMPUTE, SETTINGS, Group, assert_replayed, batch_of, first_state
+
+STEPS = 20  # within which a liar is found
+FLOAT32 = TOLERANCES["float32"]
+
+
+def run(scenario):
+    return asyncio.run(asyncio.wait_for(scenario(), 100))
+
+
+class Lies(Volunteer):
+    """Sends another gradient from a step on."""
+
+    first_step = 0
+    last: np.ndarray | None = None
+
+    def gradient_sum(self, plan):
+        vector = super().gradient_sum(plan)
+        if vector is None or plan.step < self.first_step:
+            self.last = vector if self.last is None else self.last
+            return vector
+        return self.lie(np.array(vector))
+
+
+def lying(change, first_step=0):
+    return type("Lying", (Lies,), {"lie": change, "first_step": first_step})
+
+
+def another_one(self, vector):
+    """That of another step, for as long as it has one."""
+    if self.last is None:
+        self.last, vector = vector, np.roll(vector, 7)
+        return vector
+    return self.last
+
+
+CHANGES = {
+    "scaled": lambda self, vector: np.float32(1.01) * vector,
+    "negated": lambda self, vector: -vector,
+    "another one": another_one,
+    "nothing": lambda self, vector: 0 * vector,
+}
+
+
+@pytest.mark.parametrize("first_step", [0, 6], ids=["from the first step", "later"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_peer_that_sends_another_gradient_is_found(change, first_step):
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.01)
+            eve = await group.join("eve", kind=lying(CHANGES[change], first_step), slow=0.01)
+            lies = 0
+            while not group.evidence:
+                outcome = await group.step()
+                lies += (
+                    outcome.closed.step >= first_step and eve.wire.name in outcome.blocks_by_peer
+                )
+                assert lies <= STEPS, group.said
+                await asyncio.sleep(0.02)  # for checks beside the steps
+            ((who, evidence),) = group.evidence
+            assert who == eve.wire.name
+            assert evidence.kind == "gradient"
+            assert evidence.problem.startswith("its gradient ")
+            assert evidence.claimed != evidence.found
+            assert list(group.leader.group.banned) == [who], "and no other"
+            assert "the credential of eve is locked" in group.said
+            if first_step == 0:
+                assert lies == 0, "it never counted"
+                await group.step()
+                assert_replayed(group)
+
+    run(scenario)
+
+
+def test_a_sum_that_is_left_behind_is_checked_as_well():
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.05)
+            eve = await group.join("eve", slow=0.0)
+            step = asyncio.ensure_future(group.step())
+            while not group.leader.group.ledger.done_by(eve.wire.name):
+                await asyncio.sleep(0.005)
+            blocks = group.leader.group.ledger.done_by(eve.wire.name)
+            await eve.send_leave(blocks, np.ones(group.compute.num_values, "<f4").tobytes())
+            await step
+            assert eve.wire.name in group.leader.group.banned
+            assert_replayed(group)
+
+    run(scenario)
+
+
+# --- the verdict -----------------------------------------------------------------------------
+
+
+def compared(given, expected, rounding=None):
+    rounding = np.zeros(len(given)) if rounding is None else rounding
+    return Compared(given.astype(np.float32), expected.astype(np.float32), rounding)
+
+
+@pytest.fixture(scope="module")
+def gradients():
+    """Of each block of a step, as one machine computes them."""
+    parts = jax.device_put(first_state()).parts
+    return [
+        np.asarray(COMPUTE.gradient(parts, COMPUTE.rows_of(batch_of(0), block))[0])
+        for block in range(SETTINGS.num_blocks)
+    ]
+
+
+def other_machines(gradients):
+    """The sum, as machines that differ have it."""
+    total = sum(gradients[1:], gradients[0])
+    size = np.abs(total)
+    rng = np.random.default_rng(0)
+    yield sum(reversed(gradients[:-1]), gradients[-1])
+    yield sum(gradient.astype(np.float64) for gradient in gradients)
+    for bits in (23, 16, 10):  # of products: float32, split bfloat16, TF32
+        yield total + 2.0**-bits * size * rng.normal(size=len(total))
+
+
+@pytest.mark.parametrize("num_values", [64, 1024, None])
+def test_machines_that_differ_are_never_accused(gradients, num_values):
+    total = sum(gradients[1:], gradients[0])
+    for other in other_machines(gradients):
+        starts = range(0, len(total), num_values or len(total))
+        spots = [
+            compared(other[at : at + (num_values or len(total))],
+                     total[at : at + (num_values or len(total))])
+            for at in starts
+        ]  # fmt: skip
+        assert not judge(spots, FLOAT32).problem
+        for one in spots:
+            assert not judge([one], FLOAT32).problem
+
+
+@pytest.mark.parametrize("codec", ["none", "float16", "int8"])
+def test_what_a_codec_loses_is_no_lie_and_a_lie_shows_through_every_codec(gradients, codec):
+    total, coded = sum(gradients[1:], gradients[0]), codec_of(codec)
+    lost = total - coded.decode(coded.encode(total), len(total))
+
+    def verdict(vector):
+        content = coded.encode((vector + lost).astype(np.float32))
+        rounding = 2.0 * coded.rounding(content, len(vector))
+        given = coded.decode(content, len(vector))
+        return judge([compared(given, total, rounding)], FLOAT32)
+
+    assert not verdict(total).problem
+    assert "is 1.0" in verdict(1.01 * total).problem
+    assert "is 0.99" in verdict(0.99 * total).problem
+    for lie in (-total, gradients[0] * 8, np.roll(total, 1), 2 * total, 0 * total):
+        assert verdict(lie).is_clear
+
+
+def test_a_lie_in_one_slice_of_small_values_is_seen():
+    rng = np.random.default_rng(0)
+    large, small = rng.normal(size=1024), 1e-3 * rng.normal(size=1024)
+    found = judge([compared(large, large), compared(-small, small)], FLOAT32)
+    assert found.problem
+    assert found.spot == 1
+    assert not judge([compared(large, large), compared(small, small)], FLOAT32).problem
+    nan = np.full(1024, np.nan)
+    assert judge([compared(nan, large)], FLOAT32).is_clear
+
+
+# --- the schedule ----------------------------------------------------------------------------
+
+
+def test_any_nineteen_steps_have_a_check_and_about_one_in_eighteen_is_checked():
+    schedule = CheckSchedule(random.Random(0))
+    checked = [step for step in range(5000) if schedule.is_due("s1", step)]
+    gaps = np.diff(checked)
+    assert checked[0] == 0
+    assert gaps.max() == 19
+    assert 0.05 < len(checked) / 5000 < 0.056
+    assert len(set(np.array(checked) % 19)) > 10, "no peer is checked in the same rhythm"
+
+
+def test_a_step_that_is_asked_for_again_has_the_same_answer_and_a_doubt_is_followed_up():
+    schedule = CheckSchedule(random.Random(0))
+    assert [schedule.is_due("s1", 0), schedule.is_due("s1", 0), schedule.is_due("s1", 1)] == [
+        True,
+        True,
+        False,
+    ]
+    schedule.check_next("s1")
+    assert schedule.is_due("s1", 2)
+    assert not schedule.is_due("s1", 3)
