@@ -51,7 +51,7 @@ def beat(ledger: Ledger) -> None:
 
 
 def look_for_silent_workers(ledger: Ledger) -> None:
-    ledger.queue.reap("worker 7")
+    ledger.reaper.reap("worker 7")
 
 
 def look_for_late_tasks(ledger: Ledger) -> None:
@@ -173,8 +173,8 @@ def idle_worker(place: Any, begun: Any, over: Any, claimed: dict[str, float], nu
                 next_beat = now + HEARTBEAT_SECONDS
                 ledger.members.heartbeat(name, str(number))
                 ledger.meta.command()
-                ledger.queue.reap(name)
-                ledger.queue.reap(name)
+                ledger.reaper.reap(name)
+                ledger.reaper.reap(name)
             if now > next_late:
                 next_late = now + LEASE_SECONDS
                 ledger.queue.claim_backup(name)

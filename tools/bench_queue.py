@@ -212,7 +212,7 @@ def beat(ledger: Ledger) -> None:
 
 
 def look_for_silent_workers(ledger: Ledger) -> None:
-    ledger.queue.reap("worker 7")
+    ledger.reaper.reap("worker 7")
 
 
 def look_for_late_tasks(ledger: Ledger) -> None:
@@ -227,7 +227,7 @@ def poll(ledger: Ledger) -> None:
 
 
 def monitor(ledger: Ledger) -> None:
-    ledger.queue.reap()
+    ledger.reaper.reap()
     ledger.queue.unfinished()
     ledger.members.list()
 

@@ -280,7 +280,7 @@ class Simulation:
 
     def _reap(self) -> None:
         """As idle workers do all the time."""
-        self.counts["lost"] += len(self._asked(self._ledger.queue.reap))
+        self.counts["lost"] += len(self._asked(self._ledger.reaper.reap))
         self._hand_out()
 
     def _go_away(self, worker: str) -> None:

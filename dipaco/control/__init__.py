@@ -11,7 +11,8 @@ they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section
     ledger.py      the parts below, on one database
     commit.py      finishing a task: its facts, and the tasks that follow (recording.py: the rows)
     facts.py       what is recorded, read; the scheduler's frontier
-    queue.py       which worker holds which task: leases, fencing tokens, backups
+    queue.py       which worker holds which task: leases, fencing tokens, backups; reaping.py ends
+                   those of silent workers
     quorums.py     outer steps that need not wait for every path
     grace.py       how long they wait for the rest
     phase_steps.py how many inner steps a path takes in a phase

@@ -22,6 +22,7 @@ from dipaco.control.phase_steps import PhaseSteps
 from dipaco.control.progress import RunProgress
 from dipaco.control.queue import Queue, add_tasks
 from dipaco.control.quorums import Quorums
+from dipaco.control.reaping import Reaper
 from dipaco.control.redos import Redos
 from dipaco.control.retention import Retention
 from dipaco.control.rollback import Rollbacks
@@ -45,6 +46,7 @@ class Ledger:
         self._database = database
         self.meta = Meta(self._database)
         self.queue = Queue(self._database)
+        self.reaper = Reaper(self._database)
         self.glances = Glances(self._database)
         self.failures = Failures(self._database)
         self.facts = Facts(self._database)
@@ -54,7 +56,7 @@ class Ledger:
         self.progress = RunProgress(self._database)
         self.retention = Retention(self._database)
         self.redos = Redos(self._database)
-        self.rollbacks = Rollbacks(self._database, self.queue)
+        self.rollbacks = Rollbacks(self._database, self.reaper)
         self.cleanings = Cleanings(self._database)
         self.members = Members(self._database)
         self.history = History(self._database)

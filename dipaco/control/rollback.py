@@ -12,7 +12,8 @@ from typing import NamedTuple
 from dipaco.control.cleaning import lock_whole_run, refuse_cleaned
 from dipaco.control.database import Database
 from dipaco.control.history import note_event
-from dipaco.control.queue import Queue, add_tasks
+from dipaco.control.queue import add_tasks
+from dipaco.control.reaping import Reaper
 from dipaco.control.retry import retried
 from dipaco.control.tasks import Task
 from dipaco.errors import WorkersActive
@@ -35,8 +36,8 @@ class Rollback(NamedTuple):
 class Rollbacks:
     """Rollbacks of one run."""
 
-    def __init__(self, database: Database, queue: Queue):
-        self._database, self._queue = database, queue
+    def __init__(self, database: Database, reaper: Reaper):
+        self._database, self._reaper = database, reaper
 
     @retried
     def go_back(self, arm: str, phase: int, due: Iterable[Task]) -> dict[str, int]:
@@ -51,7 +52,7 @@ class Rollbacks:
           WorkersActive: a worker holds a lease. Nothing was changed.
           RunCleaned: `dipaco clean` has removed what training would go on from. As above.
         """
-        self._queue.reap()
+        self._reaper.reap()
         database, of = self._database, {"arm": arm, "phase": phase}
         with database.transaction():
             lock_whole_run(database)

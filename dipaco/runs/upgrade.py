@@ -76,7 +76,7 @@ def _active_workers(ledger: Ledger) -> str:
     """A phrase; empty if none is. A worker that is silent for a lease does not count: it is refused
     when it comes back.
     """
-    ledger.queue.reap()
+    ledger.reaper.reap()
     names = {held.worker for held in ledger.queue.held()}
     names |= {member.name for member in ledger.members.here()}
     some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")

@@ -109,7 +109,7 @@ class Claimer:
 
     def _reap(self) -> bool:
         """Whether a silent worker has lost its tasks; looked for once a heartbeat."""
-        return self._silent_workers.is_due() and bool(self._run.ledger.queue.reap(self._name))
+        return self._silent_workers.is_due() and bool(self._run.ledger.reaper.reap(self._name))
 
     @property
     def _is_patient(self) -> bool:

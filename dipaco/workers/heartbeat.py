@@ -92,7 +92,7 @@ class LeaseRenewer:
         self._renew_claims(ledger)
         self._look_for_volunteers(ledger)
         self._is_replaced = not ledger.members.heartbeat(self._worker, str(Life.here()))
-        ledger.queue.reap(self._worker)
+        ledger.reaper.reap(self._worker)
         self.receive(ledger.meta.command())
 
     def renew_if_silent(self, ledger: Ledger) -> None:

@@ -28,7 +28,7 @@ class Monitor:
         """The events since the last look."""
         events = [
             Event("lease_ended", {"worker": worker}, "warning")
-            for worker in self._ledger.queue.reap()
+            for worker in self._ledger.reaper.reap()
         ]
         here = {
             member.name: Counter(member.heartbeats, self._silent_seconds)

@@ -38,7 +38,7 @@ def wait_for_silent_workers(ledger: Ledger, say: Callable[[str], None]) -> None:
     before: dict[tuple, int] = {}
     began = time.monotonic()
     while True:
-        ledger.queue.reap()
+        ledger.reaper.reap()
         held = ledger.queue.held()
         renewals = {(claim.task, claim.attempt): claim.renewals for claim in held}
         is_alive = any(count > before.get(key, count) for key, count in renewals.items())

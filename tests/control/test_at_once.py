@@ -173,7 +173,7 @@ def test_a_task_that_is_given_up_while_it_gets_a_backup_is_the_backups(ledger, p
     ledger.commit.finish(plan, quick, facts_of(plan, quick.task))  # says what is usual
     give_up = {
         "given back": lambda at: at.queue.give_back(slow),
-        "silent": lambda at: at.queue.reap(),
+        "silent": lambda at: at.reaper.reap(),
         "failed": lambda at: at.failures.fail(slow, "why"),
     }[how]
     backup, _ = at_once(

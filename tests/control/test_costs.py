@@ -124,7 +124,7 @@ def rows_touched(plan):
 QUESTIONS = {
     "a claim where nothing is ready": lambda ledger: ledger.queue.claim("idle"),
     "a stack of claims": lambda ledger: ledger.queue.claim_stack("idle", limit=4),
-    "expired leases": lambda ledger: ledger.queue.reap(),
+    "expired leases": lambda ledger: ledger.reaper.reap(),
     "a late task": lambda ledger: ledger.queue.claim_backup("idle"),
     "unfinished tasks": lambda ledger: ledger.queue.unfinished(),
     "number of tasks": lambda ledger: ledger.queue.task_counts(),
@@ -202,7 +202,7 @@ def test_what_a_worker_asks_of_the_others_does_not_grow_with_their_number(two_to
         )  # fmt: skip
         if ledger._database.is_remote:
             ledger._database._connection.execute(f'ANALYZE "{ledger._database._schema}".workers')
-        costs.append(counted(ledger, lambda at: at.queue.reap("m50"))[0])
+        costs.append(counted(ledger, lambda at: at.reaper.reap("m50"))[0])
     assert costs[1] <= 1.5 * costs[0] + 20, costs
 
 

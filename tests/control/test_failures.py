@@ -35,7 +35,7 @@ def lose(ledger, worker="w"):
     """A claim whose lease ends."""
     claim = ledger.queue.claim(worker, lease_seconds=LEASE_SECONDS)
     while claim is not None and ledger.queue.is_held(claim):
-        ledger.queue.reap()
+        ledger.reaper.reap()
     return claim
 
 

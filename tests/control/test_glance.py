@@ -2,7 +2,7 @@
 watch those that follow them in a ring, so that each is watched and none watches thousands.
 """
 
-from dipaco.control import clock, queue
+from dipaco.control import clock, reaping
 from dipaco.control.queue import ALL_KINDS
 from tests.control.test_queue import do_one, do_until
 
@@ -42,10 +42,10 @@ def joined(ledger, names):
 
 
 def test_a_worker_watches_those_that_follow_it_and_the_first_follow_the_last(ledger, monkeypatch):
-    monkeypatch.setattr(queue, "WATCHED", 2)
+    monkeypatch.setattr(reaping, "WATCHED", 2)
     joined(ledger, "abcde")
     watched = lambda name: {  # noqa: E731
-        row[0] for row in ledger._database.rows("heard_after", name=name, limit=queue.WATCHED)
+        row[0] for row in ledger._database.rows("heard_after", name=name, limit=reaping.WATCHED)
     }
     assert watched("b") == {"c", "d", "a", "b"}
     assert watched("e") == {"a", "b"}
@@ -53,7 +53,7 @@ def test_a_worker_watches_those_that_follow_it_and_the_first_follow_the_last(led
 
 
 def test_one_worker_alone_finds_out_that_all_others_are_dead(ledger, monkeypatch):
-    monkeypatch.setattr(queue, "WATCHED", 2)
+    monkeypatch.setattr(reaping, "WATCHED", 2)
     now = 1000.0
     monkeypatch.setattr(clock, "now_seconds", lambda: now)
     joined(ledger, "abcdefgh")
@@ -61,8 +61,8 @@ def test_one_worker_alone_finds_out_that_all_others_are_dead(ledger, monkeypatch
     seen = []
     for _ in range(5 * 8):
         ledger.members.heartbeat("d", "d")
-        ledger.queue.reap("d")
+        ledger.reaper.reap("d")
         seen.append(len(heard()))
-        now += queue.LEASE_SECONDS / 4
+        now += reaping.LEASE_SECONDS / 4
     assert heard() == {"d"}
     assert seen[:4] == [8] * 4, "it must have looked for a lease"

@@ -108,10 +108,10 @@ def test_a_worker_that_dies_or_falls_silent_is_told_with_its_tasks(ledger, told,
         ("prepare", 1, "w", "crash", "killed by signal 9"),
     ]
 
-    for silence in (ledger.queue._claims_seen, ledger.queue._workers_seen):
+    for silence in (ledger.reaper._claims_seen, ledger.reaper._workers_seen):
         monkeypatch.setattr(silence, "over", lambda counters: list(counters))
     ledger.queue.claim("v")
-    ledger.queue.reap()
+    ledger.reaper.reap()
     assert told(4) == [
         (None, None, "v", "silent"),
         ("prepare", 2, "v", "lost", "its worker fell silent"),

@@ -120,7 +120,7 @@ def test_a_task_that_its_home_lost_goes_on_elsewhere_before_that_counts_as_silen
     ledger.homes.settle("modular", 0, "ana")
     held = ledger.queue.claim("ana", ["train"], lease_seconds=0.001)
     while ledger.queue.is_held(held):
-        ledger.queue.reap("ben")
+        ledger.reaper.reap("ben")
     assert paths("ben") == [0, 1, 2, 3]
     assert paths("ben", is_patient=True) == [1, 2, 3]
 

@@ -41,7 +41,7 @@ def look(ledger, time, seconds, live=()):
     for _ in range(round(seconds / LOOK_SECONDS)):
         time.now += LOOK_SECONDS
         assert all(ledger.queue.renew(claim, LEASE) for claim in live)
-        lost += ledger.queue.reap()
+        lost += ledger.reaper.reap()
     return lost
 
 
@@ -58,7 +58,7 @@ def test_a_clock_that_jumps_ends_no_live_lease_and_keeps_no_dead_one(ledger, pla
     dead, live = two_claims(ledger, plan)
     assert look(ledger, time, LEASE / 2, live=[dead, live]) == []
     time.jump(hours)
-    assert ledger.queue.reap() == []
+    assert ledger.reaper.reap() == []
     assert look(ledger, time, 2 * LEASE, live=[live]) == ["dead"]
     assert not ledger.queue.is_held(dead)
     assert ledger.queue.is_held(live)
@@ -75,7 +75,7 @@ def test_a_process_that_has_just_come_ends_a_lease_after_looking_for_as_long(
     _dead, live = two_claims(ledger, plan)
     time.jump(hours)
     with open_ledger(*place) as fresh:
-        assert fresh.queue.reap() == []
+        assert fresh.reaper.reap() == []
         assert look(fresh, time, LEASE - LOOK_SECONDS, live=[live]) == []
         assert look(fresh, time, LOOK_SECONDS, live=[live]) == ["dead"]
 
@@ -83,9 +83,9 @@ def test_a_process_that_has_just_come_ends_a_lease_after_looking_for_as_long(
 def test_a_lease_does_not_end_in_the_time_in_which_nobody_could_look(ledger, plan, time):
     """The database was away, or the machine slept: the holder had no more time than we."""
     _dead, live = two_claims(ledger, plan)
-    assert ledger.queue.reap() == []
+    assert ledger.reaper.reap() == []
     time.now += 3600
-    assert ledger.queue.reap() == []
+    assert ledger.reaper.reap() == []
     assert look(ledger, time, LEASE, live=[live]) == ["dead"]
 
 
@@ -94,7 +94,7 @@ def test_of_two_processes_that_end_a_lease_one_is_told(ledger, plan, place, time
     with open_ledger(*place) as other:
         lost = []
         for _ in range(5):
-            lost += ledger.queue.reap() + other.queue.reap()
+            lost += ledger.reaper.reap() + other.reaper.reap()
             time.now += LOOK_SECONDS
     assert lost == ["dead", "live"]
 
@@ -111,7 +111,7 @@ def test_a_claim_that_is_renewed_just_before_its_end_is_kept(ledger, plan, place
                 renewed.append(other.queue.renew(live, LEASE))
         return found
 
-    assert ledger.queue.reap() == []
+    assert ledger.reaper.reap() == []
     ledger._database.rows = renews_after_the_look
     assert look(ledger, time, LEASE) == ["dead"]
     assert renewed == [True]
@@ -124,13 +124,13 @@ def test_a_backbone_lives_as_long_as_its_heartbeats_are_seen(ledger, plan, time,
     for number, name in enumerate(("dead", "live")):
         ledger.members.join(name, life=name, **here)
         ledger.swarms.put_backbone(name, "modular", 0, f"tcp://here:{number}")
-    assert ledger.queue.reap() == []
+    assert ledger.reaper.reap() == []
     time.jump(hours)
     for _ in range(4):
         assert len(ledger.swarms.backbones("modular", 0)) == 2
         time.now += LOOK_SECONDS
         ledger.members.heartbeat("live", "live")
-        ledger.queue.reap()
+        ledger.reaper.reap()
     assert ledger.swarms.backbones("modular", 0) == {"live": "tcp://here:1"}
     ledger.members.heartbeat("dead", "dead")  # it was only stopped
     assert len(ledger.swarms.backbones("modular", 0)) == 2

@@ -13,10 +13,10 @@ from tests.control.conftest import do_until, facts_of
 
 def test_a_lease_that_ran_out_ends_and_its_task_goes_to_another(ledger):
     silent = ledger.queue.claim("silent", lease_seconds=60.0)
-    assert ledger.queue.reap() == []
+    assert ledger.reaper.reap() == []
     assert ledger.queue.claim("other") is None
     assert ledger.queue.renew(silent, lease_seconds=-1.0)
-    assert ledger.queue.reap() == ["silent"]
+    assert ledger.reaper.reap() == ["silent"]
     again = ledger.queue.claim("other")
     assert (again.task, again.attempt) == (silent.task, silent.attempt + 1)
     assert not ledger.queue.is_held(silent)

@@ -134,10 +134,10 @@ def until(is_so, seconds=30.0):
 
 def take_over(worker, task):
     """The claim of a task whose holder's lease has ended."""
-    queue = worker.ledger.queue
+    queue, reaper = worker.ledger.queue, worker.ledger.reaper
 
     def take():
-        queue.reap()
+        reaper.reap()
         claim = queue.claim("bo")
         if claim is not None and claim.task != task:
             queue.give_back(claim)
@@ -273,13 +273,13 @@ def test_a_run_over_a_link_that_comes_and_goes_does_every_task_once(workers, pla
     answer was lost costs a lease.
     """
     ana, bo = workers
-    done, queue = [], ana.ledger.queue
+    done, queue, reaper = [], ana.ledger.queue, ana.ledger.reaper
 
     def work():
         while queue.unfinished():
             claim = queue.claim("ana", lease_seconds=LEASE_SECONDS)
             if claim is None:
-                queue.reap()
+                reaper.reap()
                 continue
             try:
                 ana.ledger.commit.finish(plan, claim, facts_of(plan, claim.task))

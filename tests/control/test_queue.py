@@ -99,7 +99,7 @@ def test_a_look_that_finds_nothing_takes_no_lock(ledger, plan, monkeypatch):
         assert ledger.queue.claim("idle") is None
         assert ledger.queue.claim_stack("idle", limit=4) == []
         assert ledger.queue.claim_backup("idle", factor=0.0) is None  # nothing is usual yet
-        assert ledger.queue.reap() == []
+        assert ledger.reaper.reap() == []
         assert not ledger.queue.is_finished()
         assert ledger.queue.unfinished_kinds() == {"train"}
         ledger.failures.end_delays()

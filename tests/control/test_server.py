@@ -106,7 +106,7 @@ def test_a_server_whose_wall_clock_jumps_ends_no_live_lease_and_keeps_no_dead_on
             deadline, looks = time.monotonic() + 30, 0
             while ledger.queue.is_held(dead) or looks < 8:
                 assert time.monotonic() < deadline
-                assert "live" not in ledger.queue.reap()
+                assert "live" not in ledger.reaper.reap()
                 assert ledger.queue.renew(live, **lease)
                 looks += 1
                 time.sleep(0.1)

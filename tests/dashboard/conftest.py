@@ -54,9 +54,9 @@ def faulty(half, copy_of):
             snapshot = PartialSnapshot(Receipt("o", "d", 1), 4, "rows", (2.0,), 1.0)
             ledger.commit.release_with_snapshot(claim, snapshot)
         claim = ledger.queue.claim("three", ("train", "outer"))
-        for silence in (ledger.queue._claims_seen, ledger.queue._workers_seen):
+        for silence in (ledger.reaper._claims_seen, ledger.reaper._workers_seen):
             silence.over = list
-        ledger.queue.reap()
+        ledger.reaper.reap()
         claim = ledger.queue.claim("one", ("outer",))
         sent = ledger.facts.contributions(claim.task.arm, claim.task.module, claim.task.phase)
         ledger.redos.refuse(claim, sent[0], "its norm is too large")

@@ -155,7 +155,7 @@ def test_a_worker_waits_for_its_modules_while_there_is_nothing_else_to_do(
                 worker_of(run, "third")._finish(step, execute(run, step, NullCallbacks(), never))
 
     monkeypatch.setattr(late_modules.time, "sleep", meanwhile)
-    monkeypatch.setattr(run.ledger.queue, "reap", watchers.append)
+    monkeypatch.setattr(run.ledger.reaper, "reap", watchers.append)
     worker = worker_of(run, "waits")
     assert worker.run_once()
     assert len(looks) == 3

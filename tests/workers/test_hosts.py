@@ -301,7 +301,7 @@ def kill_while_training(pair, folder, victim, log_folder):
     with reading(folder) as run:  # one process that watches: it sees for how long a lease is silent
 
         def held():
-            run.ledger.queue.reap()
+            run.ledger.reaper.reap()
             return [h for h in run.ledger.queue.held() if h.task.kind == "train"]
 
         pair.start(Pair(str(folder)), "pair")

@@ -31,7 +31,7 @@ def test_a_worker_whose_disk_is_slower_than_its_lease_keeps_its_task(begin, monk
     def look():
         ledger = run.open_ledger()
         while not is_over.wait(0.05):
-            reaped.append(ledger.queue.reap())
+            reaped.append(ledger.reaper.reap())
         ledger.close()
 
     other = threading.Thread(target=look)

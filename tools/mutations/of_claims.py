@@ -37,7 +37,7 @@ MUTANTS = (
     ),
     Mutant(
         name="leases-never-end",
-        file="dipaco/control/queue.py",
+        file="dipaco/control/reaping.py",
         old="        over = self._claims_seen.over(claims)\n",
         new="        over: list[tuple[int, int]] = []\n",
         breaks="a worker that is silent for a lease loses its tasks: else they wait for ever",
@@ -214,7 +214,7 @@ MUTANTS = (
     Mutant(
         name="busy-workers-end-no-leases",
         file="dipaco/workers/heartbeat.py",
-        old="        ledger.queue.reap(self._worker)\n",
+        old="        ledger.reaper.reap(self._worker)\n",
         new="",
         breaks="workers that compute look for leases that ran out at every heartbeat",
         tests=(HEARTBEAT,),

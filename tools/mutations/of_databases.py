@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     Mutant(
         name="silent-backbones-count",
-        file="dipaco/control/queue.py",
+        file="dipaco/control/reaping.py",
         old="        silent = self._workers_seen.over(workers)\n",
         new="        silent: list[str] = []\n",
         breaks="a path whose backbone is dead is left to the others",

@@ -165,7 +165,7 @@ def _stop_past_lease(fleet: Fleet, rng: random.Random, run: Run) -> bool:
     until = time.monotonic() + 2 * fleet.options.lease_seconds
     while time.monotonic() < until:
         time.sleep(0.2)
-        run.ledger.queue.reap()
+        run.ledger.reaper.reap()
     process.send_signal(signal.SIGCONT)
     still = {(h.worker, h.attempt, h.task) for h in run.ledger.queue.held()}
     return (stopped.worker, stopped.attempt, stopped.task) not in still
@@ -189,7 +189,7 @@ def _jump(fleet: Fleet, rng: random.Random, hours: Iterator[int], run: Run) -> b
     until = time.monotonic() + 1.5 * fleet.options.lease_seconds
     while time.monotonic() < until:
         time.sleep(0.1)
-        run.ledger.queue.reap()
+        run.ledger.reaper.reap()
     if process.poll() not in (None, 0):
         return False
     if _lost_tasks(run, one.worker) > lost:

@@ -89,7 +89,7 @@ class HostFleet:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.keep_workers(run)
-            run.ledger.queue.reap()
+            run.ledger.reaper.reap()
             time.sleep(LOOK_SECONDS)
 
     def work(self, faults: Iterator[StormFault]) -> float:

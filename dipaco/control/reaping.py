@@ -1,0 +1,68 @@
+"""Ends the claims of workers that have fallen silent, so that others may take up their tasks."""
+
+from dipaco.control.database import Database
+from dipaco.control.failures import SILENT, count_loss
+from dipaco.control.history import note_attempts, note_event
+from dipaco.control.queue import LEASE_SECONDS, reopen
+from dipaco.control.retry import retried
+from dipaco.control.silence import Counter, Silence
+
+WATCHED = 32  # workers that each of them watches
+
+
+class Reaper:
+    """What one process has seen of the claims and workers of a run."""
+
+    def __init__(self, database: Database):
+        self._database = database
+        self._claims_seen, self._workers_seen = Silence(), Silence()
+
+    @retried
+    def reap(self, watcher: str | None = None) -> list[str]:
+        """Looks once at all claims, and ends those that have stood still for their lease; returns
+        the names of the workers that held them. Likewise, workers without a heartbeat for a lease
+        count as silent. Takes no lock if there is nothing to end.
+
+        To be called often: this process must itself have seen that a claim stands still, at least
+        at three looks.
+
+        Args:
+          watcher: a worker, which looks at the `WATCHED` workers that follow it by name, and no
+            more: if thousands looked at thousands, a server would do nothing else. Where all of
+            these are dead, they are marked, and those behind them come next. None = at all.
+        """
+        self._mark_silent_workers(watcher)
+        claims = {
+            (task_id, attempt): Counter(renewals, lease_seconds)
+            for task_id, attempt, renewals, lease_seconds in self._database.rows("live_claims")
+        }
+        over = self._claims_seen.over(claims)
+        if not over:
+            return []
+        with self._database.transaction():
+            expired: list[tuple] = []
+            for task_id, attempt in over:
+                renewals, lease_seconds = claims[task_id, attempt]
+                of = {"task_id": task_id, "attempt": attempt, "renewals": renewals}
+                dropped = self._database.rows("drop_silent_claim", **of)
+                note_attempts(self._database, dropped, "lost", SILENT)
+                expired += [(task_id, worker, lease_seconds) for _, _, worker, _ in dropped]
+            for task_id, worker, lease_seconds in expired:
+                count_loss(self._database, task_id, worker, lease_seconds)
+                self._database.change("debit_worker", name=worker)
+            reopen(self._database)
+        return sorted({worker for _, worker, _ in expired})
+
+    def _mark_silent_workers(self, watcher: str | None) -> None:
+        if watcher is None:
+            rows = self._database.rows("heard_workers")
+        else:
+            rows = self._database.rows("heard_after", name=watcher, limit=WATCHED)
+        workers = {name: Counter(heartbeats, LEASE_SECONDS) for name, heartbeats in rows}
+        silent = self._workers_seen.over(workers)
+        if silent:
+            with self._database.transaction(is_durable=False):
+                for name in silent:
+                    of = {"name": name, "heartbeats": workers[name].count}
+                    if self._database.change("mark_silent", **of):
+                        note_event(self._database, "silent", name)
