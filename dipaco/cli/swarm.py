@@ -5,6 +5,7 @@
   dipaco swarm revoke ANA --run RUN                   revokes all credentials of that name
   dipaco swarm join ADDRESS --token FILE              lend this machine; Ctrl-C leaves cleanly
   dipaco swarm aux ADDRESS --token FILE               lend bandwidth: adds up, computes nothing
+  dipaco swarm watch ADDRESS --token FILE             how the run is, and who did how much
 
   dipaco swarm join ADDRESS --token FILE --threads 2 --between 22:00-07:00
 
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dipaco.cli import swarm_join
+from dipaco.cli import swarm_join, swarm_watch
 from dipaco.cli.errors import NoSuchCredential, PathNeeded, TransportMismatch
 from dipaco.cli.options import (
     DAY_SECONDS,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 say = functools.partial(print, flush=True)
 
-HELP = "train a path by volunteers' machines: start, token, revoke, join, aux"
+HELP = "train a path by volunteers' machines: start, token, revoke, join, aux, watch"
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 BACKBONE_DAYS = 3650.0
 OWN_PREFIX = "backbone-"  # with the path: the names on the credentials of backbones
@@ -106,6 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     swarm_join.add_arguments(
         verb("join", "lend this machine to a swarm; Ctrl-C leaves cleanly"), computes=True
     )
+    swarm_watch.add_arguments(verb("watch", "show how the run is, and what each volunteer did"))
     swarm_join.add_arguments(
         verb("aux", "lend this machine's bandwidth: it adds up gradients and computes none"),
         computes=False,
@@ -119,6 +121,7 @@ def run(options: argparse.Namespace) -> int:
         "revoke": _revoke,
         "join": swarm_join.run,
         "aux": swarm_join.run,
+        "watch": swarm_watch.run,
     }
     if importlib.util.find_spec("cryptography") is None:
         raise ExtraMissing(feature="`dipaco swarm`", package="cryptography", extra="swarm")
@@ -182,6 +185,7 @@ def _start(options: argparse.Namespace) -> int:
                 identity=opened.layout.swarm_identity(name),
                 say=say,
                 save_seconds=options.save_seconds,
+                num_steps=opened.plan.arm(MODULAR).total_steps,
             )
             backbone.start()
             is_finished = False

@@ -18,6 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser, *, computes: bool) -> None:
     """Those of `join`, which computes, or of `aux`, which only adds up."""
     parser.add_argument("address", metavar="ADDRESS", help="as `swarm start` printed it")
     parser.add_argument("--token", type=Path, required=True, metavar="FILE")
+    if computes:
+        parser.add_argument(
+            "--path", type=int, metavar="I", help="serve this one (default: as it is needed)"
+        )
     parser.add_argument("--megabits", type=float, metavar="N", help="at most, in each direction")
     parser.add_argument(
         "--threads", type=int, metavar="N", help="processors that it may use (default: all)"
@@ -69,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
         computes=computes,
         listens=not getattr(options, "client", False),
         bytes_per_second=options.megabits * 125_000.0 if options.megabits else None,
+        path=getattr(options, "path", None),
     )
 
     def session(stop: asyncio.Event) -> Awaitable[None]:

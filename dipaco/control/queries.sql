@@ -958,6 +958,10 @@ ORDER BY w.heartbeat DESC;
 SELECT b.address FROM swarm_backbones b JOIN workers w ON w.name = b.worker
 WHERE w.state = 'here' AND w.is_silent = 0 ORDER BY b.worker;
 
+-- swarm_places: of the live backbones of an arm's paths
+SELECT b.subject, b.address FROM swarm_backbones b JOIN workers w ON w.name = b.worker
+WHERE b.arm = :arm AND w.state = 'here' AND w.is_silent = 0 ORDER BY w.heartbeat DESC;
+
 -- swarm_wants: whether a plain worker is to hand a path back to its backbones
 SELECT 1 FROM swarm_backbones b JOIN workers w ON w.name = b.worker
 WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' AND w.is_silent = 0

@@ -8,6 +8,7 @@ from dipaco.control.retry import retried
 
 REFUSALS = "swarm_refusals"  # with serial and session: the value of the run that has the reason
 EVIDENCE = "swarm_evidence"  # likewise, of a session that was found to lie
+UNMANNED = "unmanned "
 MAX_REFUSALS = 3  # of a credential's sessions, before it is locked
 PROVED = "proved"  # how the reason begins where one such session is enough
 
@@ -153,6 +154,14 @@ class Swarms:
         return [address for (address,) in self._database.rows("swarm_addresses")]
 
     @retried
+    def places(self, arm: str) -> dict[int, list[str]]:
+        """Path -> the addresses of its live backbones, with volunteers or without."""
+        found: dict[int, list[str]] = {}
+        for subject, address in self._database.rows("swarm_places", arm=arm):
+            found.setdefault(int(subject.removeprefix(UNMANNED)), []).append(address)
+        return found
+
+    @retried
     def wants(self, arm: str, path: int, worker: str) -> bool:
         """Whether a live backbone has volunteers for a path that `worker` trains without them."""
         values = {"arm": arm, "subject": str(path), "worker": worker}
@@ -187,4 +196,4 @@ class Swarms:
 
 def _unmanned(path: int) -> str:
     """The subject of a backbone without volunteers: that of no task."""
-    return f"unmanned {path}"
+    return f"{UNMANNED}{path}"

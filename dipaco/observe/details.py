@@ -29,6 +29,7 @@ def details(status: Mapping[str, Any]) -> Iterator[str]:
     yield from _work(status)
     for swarm in status["swarms"]:
         yield from _swarm(swarm)
+    yield from _volunteers(status["volunteers"])
     for locked in status["locked_credentials"]:
         yield (
             f"  locked: the credential of {locked['name']} ({locked['serial']}): "
@@ -141,6 +142,20 @@ def _grace(at: Mapping[str, Any]) -> str:
         median, deviation = at["median_seconds"], at["deviation_seconds"]
         why = f"contributions took {median:,.0f} s, give or take {deviation:,.0f} s"
     return f"  {at['module']} phase {at['phase']}: a grace of {at['seconds']:,.0f} s ({why})"
+
+
+def _volunteers(volunteers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if volunteers:
+        yield "\nvolunteers, by samples in all sessions:"
+    for one in volunteers[:MOST_ROWS]:
+        here = ", here" if one["is_here"] else ""
+        paths = ", ".join(map(str, one["paths"]))
+        yield (
+            f"  {one['place']}  {one['name']}  {one['samples']:,} samples ({one['share']:.1%}) in "
+            f"{one['steps']:,} steps of path {paths}{here}"
+        )
+    if len(volunteers) > MOST_ROWS:
+        yield f"  {len(volunteers)} in all: `--json` has them"
 
 
 def _swarm(swarm: Mapping[str, Any]) -> Iterator[str]:

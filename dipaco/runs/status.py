@@ -3,6 +3,7 @@
 from typing import Any
 
 from dipaco.config import MODULAR
+from dipaco.control.leaderboard import leaderboard
 from dipaco.control.ledger import Ledger
 from dipaco.control.presence import members_of
 from dipaco.control.rollback import Rollback
@@ -163,6 +164,9 @@ def _status_of_work(run: Run) -> dict[str, Any]:
         "steps_by_speed": [each._asdict() for each in ledger.phase_steps.newest(MODULAR)],
         "refusals": [refusal._asdict() for refusal in ledger.redos.refusals()],
         "swarms": ledger.swarms.statuses(),
+        "volunteers": [
+            each._asdict() for each in leaderboard(ledger.swarms, run.config.inner.batch_size)
+        ],
         "locked_credentials": [each._asdict() for each in ledger.swarms.locked()],
         "swarm_evidence": ledger.swarms.evidence(),
         "num_refusals": ledger.redos.num_refusals(),

@@ -25,3 +25,7 @@ class SwarmUnreachable(DipacoError):
 
 class SwarmRefuses(DipacoError):
     """The swarm does not let this machine take part: {reason}"""
+
+
+class NoSuchSwarm(DipacoError):
+    """No backbone of path {path} is live; there are backbones of these paths: {known}."""

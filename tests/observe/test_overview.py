@@ -143,7 +143,7 @@ def detailed():
     """What `details` asks for beside an overview."""
     return (
         status_of()
-        | {"stages_done": [], "stages": {}, "outside_bounds": "", "swarms": []}
+        | {"stages_done": [], "stages": {}, "outside_bounds": "", "swarms": [], "volunteers": []}
         | {"locked_credentials": [], "command": "run", "bytes": {}, "stored": None}
         | {
             "quorum": None,

@@ -109,7 +109,7 @@ function drawFigures(status) {
   const table = at("worker-table"), head = ["worker", "state", "machine", "doing", "participation", "tasks", "lost", "last words"];
   table.replaceChildren(make("tr", {}, ...head.map(name => make("th", {textContent: name, scope: "col"}))), ...Object.entries(status.workers).slice(0, 500).map(([name, is]) => make("tr", {}, ...[
     name, is.state, `${is.host}, ${is.machine}`, is.task ?? "", percent(is.participation), is.committed_tasks, is.lost_tasks, is.last_words].map(value => make("td", {className: "long", textContent: value})))));
-  drawVolunteers(status.swarms ?? []);
+  drawVolunteers(status.volunteers ?? []);
 }
 
 function drawFaults() {
@@ -126,13 +126,10 @@ function drawFaults() {
   }));
 }
 
-function drawVolunteers(swarms) {
-  at("volunteers").replaceChildren(...swarms.flatMap(swarm => {
-    const peers = Object.entries(swarm.peers ?? {}), most = Math.max(...peers.map(([, peer]) => peer.samples), 1);
-    const list = make("ul", {className: "bars"});
-    for (const [name, peer] of peers.sort((a, b) => b[1].samples - a[1].samples)) list.append(make("li", {}, make("span", {textContent: name, title: peer.kind}), make("i", {style: `width:${100 * peer.samples / most}%`}), make("span", {textContent: peer.samples.toLocaleString("en")})));
-    return [make("h3", {textContent: `Volunteers of ${swarm.arm} path ${swarm.path}: samples each, step ${swarm.step}`}), list];
-  }));
+function drawVolunteers(volunteers) {
+  const most = Math.max(...volunteers.map(one => one.samples), 1), list = make("ol", {className: "bars"});
+  for (const one of volunteers.slice(0, 500)) list.append(make("li", {data: {volunteer: one.name}}, make("span", {textContent: `${one.place}. ${one.name}`, title: `${percent(one.share)}, ${one.steps.toLocaleString("en")} steps of path ${one.paths.join(", ")}${one.is_here ? ", here" : ""}`}), make("i", {style: `width:${100 * one.samples / most}%`}), make("span", {textContent: `${one.samples.toLocaleString("en")}`})));
+  at("volunteers").replaceChildren(...(volunteers.length ? [make("h3", {textContent: "Volunteers, by samples in all sessions"}), list] : []));
 }
 
 function workersTip(event) {

@@ -14,6 +14,7 @@ def status_of(member: GroupMember, block_rows: int) -> dict[str, Any]:
     is_parked = member.parked_since is not None
     return {
         "kind": f"{kind}, parked: too slow for these steps" if is_parked else kind,
+        "computes": member.join_request.computes,
         "samples_per_second": member.blocks_per_second.per_second * block_rows,
         "samples": member.counted * block_rows,
         "bytes_up": member.last_poll.bytes_up if member.last_poll else 0,

@@ -28,6 +28,8 @@ from dipaco.swarm.network.messages import (
     PastMeanRequest,
     PollRequest,
     RoundPlan,
+    RunOverview,
+    RunRequest,
     Sender,
     SettingsRequest,
     StateManifest,
@@ -73,12 +75,14 @@ class LeaderService:
         self.accepts_departed: AcceptsDeparted | None = None  # None: without a check
         self.is_leading = False
         self.backbones: tuple[str, ...] = ()  # addresses
+        self.overview: Callable[[], RunOverview] = RunOverview
         self.batch: Mapping[str, np.ndarray] = {}  # of the current step
         self._offered: StateManifest | None = None
         self._waiting: dict[
             str, float
         ] = {}  # volunteers that asked while this did not lead -> when
         wire.register("settings", SettingsRequest, self._settings)
+        wire.register("run", RunRequest, self._run)
         wire.register("join", JoinRequest, self._join)
         wire.register("poll", PollRequest, self._poll)
         wire.register("work", WorkRequest, self._work)
@@ -130,6 +134,11 @@ class LeaderService:
     async def _settings(self, body: SettingsRequest, request: PeerRequest) -> PeerReply:
         self._note_waiting(request.sender, body.computes)
         return self._group_info(), b""
+
+    async def _run(self, body: RunRequest, request: PeerRequest) -> PeerReply:
+        """Answered by every backbone, whether it leads or not."""
+        self._group.check_not_locked(request.certificate)
+        return self.overview(), b""
 
     def _note_waiting(self, sender: str, computes: bool) -> None:
         if computes and not self.is_leading:

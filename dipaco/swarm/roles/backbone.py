@@ -23,7 +23,12 @@ from dipaco.errors import DipacoError
 from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier
-from dipaco.swarm.network.messages import HeldStateRequest, StateManifest, StatePosition
+from dipaco.swarm.network.messages import (
+    HeldStateRequest,
+    RunOverview,
+    StateManifest,
+    StatePosition,
+)
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.hands import Hands
@@ -36,6 +41,7 @@ from dipaco.swarm.training.state_holder import StateHolder
 
 SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
 STATUS_SECONDS = 1.0
+OVERVIEW_SECONDS = 5.0  # for which what was read of the whole run is said again
 HELD_SECONDS = 3.0  # for another backbone to reply with the state that it holds
 REFUSALS_SHOWN = 20
 
@@ -60,6 +66,7 @@ class Backbone:
       identity: the file of its libp2p key.
       say: called with a sentence about what happens, in the group's thread.
       save_seconds: between two saves of a phase that goes on.
+      num_steps: of a path, in all phases; told to volunteers.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Backbone:
         identity: Path | None = None,
         say: Callable[[str], None] = lambda sentence: None,
         save_seconds: float = SAVE_SECONDS,
+        num_steps: int = 0,
     ):
         self._open_ledger, self._place = open_ledger, place
         self._settings, self._credential = settings, credential
@@ -81,6 +89,9 @@ class Backbone:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
         self._is_busy = False  # leads a phase
+        self._ends = 0  # the step that the phase ends at
+        self._num_steps, self._overview = num_steps, RunOverview()
+        self._overview_until = 0.0  # of the monotonic clock
         self._hands, self._is_manned = Hands(), False
         self._refusals: list[dict[str, str]] = []
         self.address = ""
@@ -165,6 +176,7 @@ class Backbone:
             on_refused=self._refused,
             on_banned=self._ledger.refuse,
         )
+        self._leader.answer_with(self._overview_of_now)
         self._ledger.put_backbone(is_manned=False)
         self._read_ledger()
         self._tasks = [
@@ -202,6 +214,16 @@ class Backbone:
         with contextlib.suppress(DipacoError):
             self._read_ledger()
 
+    def _overview_of_now(self) -> RunOverview:
+        """Some seconds old, whoever asks."""
+        now = time.monotonic()
+        if now > self._overview_until:
+            self._overview_until = now + OVERVIEW_SECONDS
+            with contextlib.suppress(DipacoError):
+                inner = self._settings.inner
+                self._overview = self._ledger.overview(self._num_steps, inner)
+        return self._overview
+
     async def _watch_ledger_forever(self) -> None:
         while True:
             await asyncio.sleep(STATUS_SECONDS)
@@ -236,7 +258,9 @@ class Backbone:
                 self._put_status()
 
     def _put_status(self) -> None:
-        status = self._leader.status() | {"refused": self._refusals, "is_manned": self._is_manned}
+        left = max(0, self._ends - self._holder.step) if self._is_busy else 0
+        more = {"refused": self._refusals, "is_manned": self._is_manned, "steps_left": left}
+        status = self._leader.status() | more
         self._ledger.put_status(status)
 
     async def _follow_forever(self) -> None:
@@ -274,7 +298,7 @@ class Backbone:
         self._leader.start_leading()  # `_follow_forever` stops its peer
         await asyncio.sleep(0.1)
         begins = work.first_step - len(work.losses)  # the phase
-        ends = work.first_step + len(work.rates)
+        ends = self._ends = work.first_step + len(work.rates)
         if not holder.origin:
             await self._fetch_held_state(work.origin, work.first_step, ends)
         goes_on = holder.origin == work.origin and work.first_step <= holder.step <= ends

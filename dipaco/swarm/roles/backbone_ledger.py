@@ -4,13 +4,18 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dipaco.control.leaderboard import leaderboard
 from dipaco.control.ledger import Ledger
 from dipaco.control.swarms import GroupStep
 from dipaco.errors import DipacoError
+from dipaco.inner.config import InnerSettings
 from dipaco.swarm.leading.member_status import locked_sentence
 from dipaco.swarm.network.credentials import Certificate, Verifier
+from dipaco.swarm.network.messages import Helper, PathNeed, RunOverview
 from dipaco.swarm.planning.evidence import Evidence
 from dipaco.swarm.roles.leader import StepOutcome
+
+MOST_HELPERS = 1000  # that an overview names
 
 
 class BackbonePlace(NamedTuple):
@@ -88,6 +93,47 @@ class BackboneLedger:
 
     def put_status(self, status: dict[str, Any]) -> None:
         self._swarms.put_status(self._place.arm, self._place.path, self._place.worker, status)
+
+    def overview(self, steps: int, inner: InnerSettings) -> RunOverview:
+        """How the run is, for people who lend a machine.
+
+        Args:
+          steps: of a path, in all phases.
+          inner: of the run.
+        """
+        arm, batch_size = self._place.arm, inner.batch_size
+        left = {  # of paths whose phase is due and in no hands
+            task.task.path: inner.steps
+            for task in self._ledger.queue.unfinished()
+            if (task.task.kind, task.task.arm, task.state) == ("train", arm, "ready")
+        }
+        swarms = {one["path"]: one for one in self._swarms.statuses() if one["arm"] == arm}
+        paths = []
+        for path, addresses in sorted(self._swarms.places(arm).items()):
+            swarm = swarms.get(path, {})
+            peers = swarm.get("peers", {}).values()
+            paths.append(
+                PathNeed(
+                    path=path,
+                    addresses=tuple(addresses),
+                    step=swarm.get("step", 0),
+                    samples_left=(swarm.get("steps_left") or left.get(path, 0)) * batch_size,
+                    samples_per_second=sum(peer["samples_per_second"] for peer in peers),
+                    volunteers=sum(peer["computes"] for peer in peers),
+                    loss=swarm.get("loss"),
+                )
+            )
+        helpers = tuple(
+            Helper(
+                place=one.place,
+                name=one.name,
+                samples=one.samples,
+                share=one.share,
+                is_here=one.is_here,
+            )
+            for one in leaderboard(self._swarms, batch_size)[:MOST_HELPERS]
+        )
+        return RunOverview(steps=steps, paths=tuple(paths), helpers=helpers)
 
     def put_step(self, outcome: StepOutcome) -> None:
         closed = outcome.closed

@@ -22,6 +22,7 @@ from dipaco.swarm.network.messages import (
     ClosedStep,
     GroupState,
     RoundPlan,
+    RunOverview,
     digest,
     lineage_after,
 )
@@ -75,6 +76,10 @@ class Leader:
         self._service.on_unreached = self._rounds.note_unreached
         self._service.accepts_departed = self._checks.accepts
         self._takes_over = False
+
+    def answer_with(self, overview: Callable[[], RunOverview]) -> None:
+        """What is said to who asks how the run is."""
+        self._service.overview = overview
 
     @property
     def is_leading(self) -> bool:

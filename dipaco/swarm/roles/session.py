@@ -1,87 +1,262 @@
-"""One session of a volunteer or an auxiliary: from its credential until it leaves."""
+"""A volunteer or an auxiliary, from its credential until it leaves: which path it serves, and when
+it moves to another.
+"""
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dipaco.swarm.errors import BadMessage
+from dipaco.swarm.errors import BadMessage, NoSuchSwarm
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.link_meter import LinkMeter
-from dipaco.swarm.network.messages import GroupInfo, SettingsRequest
+from dipaco.swarm.network.messages import (
+    GroupInfo,
+    RunOverview,
+    RunRequest,
+    SettingsRequest,
+)
 from dipaco.swarm.network.transport import start_transport
-from dipaco.swarm.network.wire import Wire
+from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.planning.paths import Need, path_to_join, path_to_move_to
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
 
+ASK_SECONDS = 10.0  # for a backbone to say how the run is
+LOOK_SECONDS = 20.0  # about, between two looks for a path that needs it more
+
 
 class SessionConfig(NamedTuple):
     """What a machine does for a swarm."""
 
-    address: str  # of a backbone
+    address: str  # of a backbone of any path
     computes: bool  # False: it only adds up
     listens: bool  # False: it only dials out
     bytes_per_second: float | None  # at most, in each direction; None = what the link gives
+    path: int | None = None  # that it serves; None = the one that needs it most
 
 
 async def run_session(
     config: SessionConfig, credential: Credential, stop: asyncio.Event, say: Callable[[str], None]
 ) -> None:
-    """Takes part in a group until the run is over, or `stop` is set.
+    """Takes part until the run is over, or `stop` is set. A volunteer serves the path that needs it
+    most, and moves in order when that is another.
 
     Raises:
-      BadAddress, ExtraMissing, SwarmRefuses, SwarmUnreachable.
+      BadAddress, ExtraMissing, NoSuchSwarm, SwarmRefuses, SwarmUnreachable.
+    """
+    compute: Compute | None = None  # its programs serve every path of the run
+    meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
+    until, may_choose, has_joined = _date(credential.certificate.not_after), config.computes, False
+    while True:
+        wire = await wire_to(address, credential, listens=config.listens, meter=meter)
+        try:
+            visit = _Visit(wire, config._replace(address=address), compute, until, say)
+            await visit.run(stop, may_choose=may_choose)
+        finally:
+            assert wire.transport is not None
+            await wire.transport.close()
+        compute, samples = visit.compute, samples + visit.samples
+        # Once: two backbones may not agree yet on which path needs it most.
+        may_choose, has_joined = False, has_joined or visit.has_joined
+        if visit.moves_to is None:
+            break
+        address = visit.moves_to
+    if has_joined:
+        up, down = meter.bytes_up / 1e6, meter.bytes_down / 1e6
+        say(f"{samples:,} samples, {up:.1f} MB sent, {down:.1f} MB received. Thank you")
+
+
+async def wire_to(
+    address: str,
+    credential: Credential,
+    *,
+    listens: bool = False,
+    meter: LinkMeter | None = None,
+) -> Wire:
+    """A wire under a name of its own, to be closed by its transport.
+
+    Args:
+      address: of a backbone.
+      credential: of the machine.
+      listens: whether others may dial in.
+      meter: of what passes.
     """
     signer = Signer(credential, time.time)
     certificate = credential.certificate
     verifier = Verifier(credential.authority, certificate.group, signer.name, time.time)
-    wire = Wire(signer, verifier, 0, LinkMeter(config.bytes_per_second))  # no payload is taken yet
+    wire = Wire(signer, verifier, 0, meter)  # no payload is taken yet
     wire.transport = await start_transport(
-        config.address, wire.serve if config.listens else None, bootstrap=(config.address,)
+        address, wire.serve if listens else None, bootstrap=(address,)
     )
-    try:
-        joining = asyncio.ensure_future(_join(config, wire, say))
+    return wire
+
+
+async def ask_about_run(wire: Wire, address: str) -> RunOverview:
+    """How the run is, from one of its backbones. Raises one of `PEER_ERRORS`."""
+    overview, _ = await wire.ask(
+        address,
+        "run",
+        RunRequest(),
+        RunOverview,
+        within_seconds=ASK_SECONDS,
+        from_backbone=True,
+    )
+    return overview
+
+
+class _Visit:
+    """One path, served until the run is over, `stop` is set, or another path needs it more.
+
+    Args:
+      wire: with a transport.
+      config: with the address of a backbone.
+      compute: of another path of the run; None = made as the group says.
+      until: the day on which its credential ends.
+      say: called with sentences.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        config: SessionConfig,
+        compute: Compute | None,
+        until: str,
+        say: Callable[[str], None],
+    ):
+        self._wire, self._config, self._until, self._say = wire, config, until, say
+        self.compute = compute
+        self._peer: Volunteer | Auxiliary | None = None
+        self.has_joined = False
+        self.moves_to: str | None = None
+
+    @property
+    def samples(self) -> int:
+        return 0 if self._peer is None else self._peer.samples
+
+    async def run(self, stop: asyncio.Event, *, may_choose: bool) -> None:
+        """Sets `moves_to` to the address of another path where that is to be served next.
+
+        Args:
+          stop: leaves when it is set.
+          may_choose: whether another path may be served from the beginning.
+        """
         stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait([joining, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not joining.done():
-            joining.cancel()  # the group does not know of it yet
-            return
-        peer = joining.result()
-        say(f"{signer.name} is in, until {_date(certificate.not_after)} at most; Ctrl-C leaves")
-        running = asyncio.ensure_future(peer.run())
-        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not running.done():
-            peer.leave()
-        await running
-        up, down = wire.meter.bytes_up / 1e6, wire.meter.bytes_down / 1e6
-        say(f"{peer.samples:,} samples, {up:.1f} MB sent, {down:.1f} MB received. Thank you")
-    finally:
-        await wire.transport.close()
+        try:
+            joining = asyncio.ensure_future(self._join(may_choose=may_choose))
+            await asyncio.wait([joining, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not joining.done():
+                joining.cancel()  # the group does not know of it yet
+                await asyncio.gather(joining, return_exceptions=True)
+                return
+            self._peer = joining.result()
+            if self._peer is None:
+                return  # at another path
+            self.has_joined = True
+            running = asyncio.ensure_future(self._peer.run())
+            moving = asyncio.ensure_future(self._look_elsewhere(self._peer))
+            await asyncio.wait([running, stopping, moving], return_when=asyncio.FIRST_COMPLETED)
+            moving.cancel()
+            if not running.done():
+                self._peer.leave()
+            await running
+            if stop.is_set():
+                self.moves_to = None
+        finally:
+            stopping.cancel()
 
-
-async def _join(
-    config: SessionConfig, wire: Wire, say: Callable[[str], None]
-) -> Volunteer | Auxiliary:
-    """Asks for the group's settings, then joins with programs that fit them."""
-    speed = config.bytes_per_second or 0.0
-    connection = LeaderConnection(wire, (config.address,), say)
-    settings = _settings_of(
-        await connection.find("settings", SettingsRequest(computes=config.computes))
-    )
-    wire.max_payload_bytes = settings.max_payload_bytes
-    if config.computes:
-        holder = StateHolder(wire, Compute(settings))
-        peer = Volunteer(wire, (config.address,), holder, bytes_per_second=speed, say=say)
-    else:
-        peer = Auxiliary(
-            wire, (config.address,), StateHolder(wire), bytes_per_second=speed, say=say
+    async def _join(self, *, may_choose: bool) -> Volunteer | Auxiliary | None:
+        """Asks for the group's settings, then joins with programs that fit them. None where another
+        path is to be served, at `moves_to`.
+        """
+        config, wire, say = self._config, self._wire, self._say
+        if may_choose:
+            self.moves_to = await self._first_address()
+        if self.moves_to is not None:
+            return None
+        speed = config.bytes_per_second or 0.0
+        connection = LeaderConnection(wire, (config.address,), say)
+        settings = _settings_of(
+            await connection.find("settings", SettingsRequest(computes=config.computes))
         )
-    await peer.join()
-    return peer
+        wire.max_payload_bytes = settings.max_payload_bytes
+        peer: Volunteer | Auxiliary
+        if config.computes:
+            if self.compute is None or self.compute.settings.digest != settings.digest:
+                self.compute = Compute(settings)
+            holder = StateHolder(wire, self.compute)
+            peer = Volunteer(wire, (config.address,), holder, bytes_per_second=speed, say=say)
+        else:
+            peer = Auxiliary(
+                wire, (config.address,), StateHolder(wire), bytes_per_second=speed, say=say
+            )
+        await peer.join()
+        say(f"{wire.name} is in, until {self._until} at most; Ctrl-C leaves")
+        return peer
+
+    async def _first_address(self) -> str | None:
+        """Of a backbone of the path to serve, where it is not the one that was asked.
+
+        Raises:
+          NoSuchSwarm: of the path that was wished.
+        """
+        config, overview = self._config, await self._overview(self._config.address)
+        if overview is None:
+            return None
+        if config.path is None:
+            path = path_to_join(_needs(overview))
+        elif config.path in {one.path for one in overview.paths}:
+            path = config.path
+        else:
+            known = ", ".join(str(one.path) for one in overview.paths) or "none"
+            raise NoSuchSwarm(path=config.path, known=known)
+        addresses = next((one.addresses for one in overview.paths if one.path == path), ())
+        if not addresses or config.address in addresses:
+            return None
+        why = "needs hands most, and is led" if config.path is None else "is led"
+        self._say(f"path {path} {why} at {addresses[0]}")
+        return addresses[0]
+
+    async def _look_elsewhere(self, peer: Volunteer | Auxiliary) -> None:
+        """Ends, with `moves_to` set, when another path needs this machine clearly more."""
+        began = time.monotonic()
+        seen: int | None = None  # where it was needed at the last look
+        while True:
+            # A time of its own: peers that all look at once would all move at once.
+            await asyncio.sleep(LOOK_SECONDS * random.uniform(0.5, 1.5))
+            if self._config.path is not None or not self._config.computes:
+                continue
+            overview = await self._overview(peer.leader.address or self._config.address)
+            if overview is None:
+                continue
+            here = next(
+                (one.path for one in overview.paths if peer.leader.address in one.addresses), None
+            )
+            if here is None:
+                continue
+            speed = peer.samples / (time.monotonic() - began)
+            target = path_to_move_to(_needs(overview), here, speed)
+            if target is not None and target == seen:
+                address = next(one.addresses[0] for one in overview.paths if one.path == target)
+                self._say(f"path {target} needs hands more than path {here}: moves to {address}")
+                self.moves_to = address
+                return
+            seen = target
+
+    async def _overview(self, address: str) -> RunOverview | None:
+        """None where there is no answer: it goes on as it is."""
+        try:
+            return await ask_about_run(self._wire, address)
+        except PEER_ERRORS:
+            return None
+
+
+def _needs(overview: RunOverview) -> list[Need]:
+    return [Need(one.path, one.samples_left, one.samples_per_second) for one in overview.paths]
 
 
 def _settings_of(info: GroupInfo) -> GroupSettings:

@@ -1,0 +1,62 @@
+"""What each volunteer has done for a run, over all paths and sessions."""
+
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+from dipaco.control.swarms import Swarms
+
+
+class VolunteerRecord(NamedTuple):
+    """One name, and what was counted of its sessions."""
+
+    place: int  # 1 = most samples; equal ones share a place
+    name: str
+    samples: int
+    share: float  # of the samples of all volunteers
+    steps: int  # of a group, that it had a part in
+    paths: tuple[int, ...]
+    is_here: bool
+
+
+def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
+    """The volunteers whose samples went into a step, the most samples first.
+
+    Args:
+      swarms: of the run.
+      batch_size: samples of a step.
+    """
+    known = {one.name for one in swarms.credentials() if one.role == "volunteer"}
+    samples: Counter[str] = Counter()
+    steps: Counter[str] = Counter()
+    paths: dict[str, set[int]] = defaultdict(set)
+    here = set()
+    for swarm in swarms.statuses():
+        here |= {_holder(session) for session in swarm["peers"]}
+        for step in swarms.steps(swarm["arm"], swarm["path"]):
+            num_blocks = sum(map(len, step.blocks.values()))
+            of_step: Counter[str] = Counter()
+            for session, blocks in step.blocks.items():
+                of_step[_holder(session)] += len(blocks)
+            for name, count in of_step.items():
+                if name in known and count:
+                    samples[name] += round(batch_size * count / num_blocks)
+                    steps[name] += 1
+                    paths[name].add(swarm["path"])
+    total, ranked = samples.total(), sorted(samples, key=lambda name: (-samples[name], name))
+    return [
+        VolunteerRecord(
+            place=1 + sum(samples[other] > samples[name] for other in ranked),
+            name=name,
+            samples=samples[name],
+            share=samples[name] / total,
+            steps=steps[name],
+            paths=tuple(sorted(paths[name])),
+            is_here=name in here,
+        )
+        for name in ranked
+    ]
+
+
+def _holder(session: str) -> str:
+    """Of the credential of a session, whose name is `HOLDER/…`."""
+    return session.rpartition("/")[0]

@@ -1,0 +1,59 @@
+"""Which path of a run a volunteer serves, where several can be joined.
+
+Modules step when all of their paths have ended a phase, so what counts is the path that ends its
+phase last. A volunteer goes where it brings that moment nearest, and moves only where the slower of
+the two paths that it changes would end clearly sooner. All of them follow the same figures, which
+are some seconds old; so that they do not all do the same at once, each waits a time of its own
+(`roles/session.py`) and looks again before it moves.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+GAIN = 0.9  # of the seconds that the slower of two paths needs: a move must bring it below this
+MOVE_SECONDS = 20.0  # about what a move costs: leaving, fetching the other path's state
+
+
+class Need(NamedTuple):
+    """What a path's phase still takes, and who is at it."""
+
+    path: int
+    samples_left: float
+    samples_per_second: float  # of all that are there
+
+
+def path_to_join(needs: Iterable[Need]) -> int | None:
+    """The path that needs a newcomer most: the one that would end last without it;
+    of those that nobody serves, the one with most left. None where there is no path.
+    """
+    ordered = sorted(needs, key=lambda need: (-_seconds(need), -need.samples_left, need.path))
+    return ordered[0].path if ordered else None
+
+
+def path_to_move_to(needs: Iterable[Need], here: int, samples_per_second: float) -> int | None:
+    """Where a volunteer is needed clearly more than at the path that it serves; None = it stays.
+
+    Args:
+      needs: of all paths that can be joined, this one among them.
+      here: the path that it serves.
+      samples_per_second: its own, which is in those of `here`.
+    """
+    by_path = {need.path: need for need in needs}
+    own = by_path.pop(here, None)
+    target = path_to_join(by_path.values())
+    if own is None or target is None:
+        return target
+    other = by_path[target]
+    left = own._replace(samples_per_second=max(0.0, own.samples_per_second - samples_per_second))
+    helped = other._replace(samples_per_second=other.samples_per_second + samples_per_second)
+    before = max(_seconds(own), _seconds(other))
+    after = max(_seconds(left), _seconds(helped) + MOVE_SECONDS)
+    return target if after < GAIN * before else None
+
+
+def _seconds(need: Need) -> float:
+    """Until its phase ends."""
+    if need.samples_left <= 0:
+        return 0.0
+    return need.samples_left / need.samples_per_second if need.samples_per_second else math.inf

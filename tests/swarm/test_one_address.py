@@ -1,0 +1,187 @@
+"""One address for the whole run: a volunteer serves the path that needs it most, and moves."""
+
+import asyncio
+import threading
+import time
+
+import jax
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+
+from dipaco.cli.swarm_watch import lines_of
+from dipaco.config import MODULAR
+from dipaco.control.queue import add_tasks
+from dipaco.control.tasks import Task
+from dipaco.inner.phase_runner import PhaseWork
+from dipaco.runs.opening import create_or_open
+from dipaco.swarm.errors import NoSuchSwarm
+from dipaco.swarm.network.credentials import DAY_SECONDS
+from dipaco.swarm.roles import backbone as backbones
+from dipaco.swarm.roles import session as sessions
+from dipaco.swarm.roles.session import SessionConfig, ask_about_run, run_session, wire_to
+from tests.support.swarm_rig import (
+    AUTHORITY,
+    RATES,
+    SETTINGS,
+    batch_of,
+    first_state,
+    largest_difference,
+    plain_states,
+)
+from tests.support.tiny_run import TOY
+
+STEPS = 4
+
+
+@pytest.fixture
+def run(tmp_path):
+    opened, _ = create_or_open(tmp_path / "run", TOY)
+    yield opened
+    opened.ledger.close()
+
+
+@pytest.fixture
+def credentials(run):
+    """Name -> credential: of the backbones of paths 0 and 1, and of a volunteer."""
+    made, now = {}, time.time()
+    for name, role in (
+        ("backbone-0", "backbone"),
+        ("backbone-1", "backbone"),
+        ("ana", "volunteer"),
+    ):
+        made[name] = AUTHORITY.issue(name, role, now, 1.0)
+        run.ledger.swarms.issue(made[name].certificate.serial, name, role, now + DAY_SECONDS)
+    return made
+
+
+@pytest.fixture
+def both(run, credentials, monkeypatch):
+    """The backbones of paths 0 and 1."""
+    monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
+    monkeypatch.setattr(backbones, "OVERVIEW_SECONDS", 0.05)
+    monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.1)
+    made = []
+    for path in range(2):
+        name = f"backbone-{path}"
+        run.ledger.members.join(name, host="here", pid=1, life=name, machine="m", version="0")
+        made.append(
+            backbones.Backbone(
+                run.open_ledger,
+                backbones.BackbonePlace(MODULAR, path, name),
+                SETTINGS,
+                credentials[name],
+                listen="tcp://127.0.0.1:0",
+                num_steps=20,
+            )
+        )
+        made[-1].start()
+    yield made
+    for backbone in made:
+        backbone.close(is_finished=True)
+
+
+def until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def phase_of(backbone):
+    """A phase of its path, by whoever serves it."""
+    return backbone.run_phase(
+        PhaseWork(
+            origin=backbone.address,
+            state=first_state(),
+            first_step=0,
+            losses=(),
+            rates=RATES[:STEPS],
+            batch_at=batch_of,
+            on_step=lambda number, loss: None,
+            should_stop=lambda: False,
+            save=lambda state, losses: None,
+        )
+    )
+
+
+def is_due(run, path):
+    with run.ledger._database.transaction():
+        add_tasks(run.ledger._database, [Task("train", MODULAR, str(path), 0)])
+
+
+def is_done(run, path):
+    statement = "UPDATE tasks SET state = 'done' WHERE kind = 'train' AND subject = ?"
+    with run.ledger._database.transaction():
+        run.ledger._database._connection.execute(statement, (str(path),))
+
+
+def asked(credential, address):
+    async def ask():
+        wire = await wire_to(address, credential)
+        try:
+            return await ask_about_run(wire, address)
+        finally:
+            await wire.transport.close()
+
+    return asyncio.run(ask())
+
+
+def test_a_volunteer_is_sent_to_the_path_that_is_due_and_moves_to_the_next(run, both, credentials):
+    swarms, said, ana = run.ledger.swarms, [], credentials["ana"]
+    is_due(run, 1)
+    until(lambda: [one.samples_left > 0 for one in asked(ana, both[0].address).paths][1:] == [True])
+    leaving, loop = asyncio.Event(), asyncio.new_event_loop()
+    config = SessionConfig(both[0].address, True, True, None)
+    lends = threading.Thread(
+        target=lambda: loop.run_until_complete(run_session(config, ana, leaving, said.append)),
+        daemon=True,
+    )
+    lends.start()
+    manned = lambda path: swarms.backbones(MODULAR, path, is_manned=True)  # noqa: E731
+    until(lambda: manned(1))
+    assert said[0].startswith("path 1 needs hands most")
+    first = phase_of(both[1])
+    is_done(run, 1)
+    is_due(run, 0)
+    until(lambda: manned(0))
+    assert any("needs hands more than path 1" in sentence for sentence in said), said
+    second = phase_of(both[0])
+    loop.call_soon_threadsafe(leaving.set)
+    lends.join(60)
+    loop.close()
+    assert "Thank you" in said[-1]
+    for done in (first, second):
+        assert len(done.losses) == STEPS
+        assert largest_difference(jax.device_get(done.state), plain_states(STEPS)[-1]) < 1e-5
+    until(lambda: asked(ana, both[1].address).helpers)
+    overview = asked(ana, both[1].address)
+    (helper,) = overview.helpers
+    assert (helper.name, helper.place, helper.share) == ("ana", 1, 1.0)
+    samples = 2 * STEPS * SETTINGS.inner.batch_size
+    assert helper.samples <= samples
+    text = "\n".join(lines_of(overview, "ana"))
+    assert "path 0: step 4 of 20" in text
+    assert f"{helper.samples:,}" in text
+    assert "you" in text
+
+
+def test_a_path_can_be_chosen_and_one_without_a_backbone_is_named(run, both, credentials):
+    is_due(run, 0)
+    ana, said, stop = credentials["ana"], [], asyncio.Event()
+
+    async def lends(path):
+        config = SessionConfig(both[0].address, True, True, None, path)
+        lending = asyncio.ensure_future(run_session(config, ana, stop, said.append))
+        while not run.ledger.swarms.backbones(MODULAR, path, is_manned=True):
+            await asyncio.wait([lending], timeout=0.05)
+            if lending.done():
+                break
+        stop.set()
+        await lending
+
+    with pytest.raises(NoSuchSwarm, match=r"path 3 .*these paths: 0, 1"):
+        asyncio.run(lends(3))
+    stop = asyncio.Event()
+    asyncio.run(lends(1))
+    assert said[0] == f"path 1 is led at {both[1].address}"

@@ -1,0 +1,119 @@
+"""Which path volunteers serve: on a virtual clock, with the rule that they follow."""
+
+import itertools
+import random
+
+import pytest
+
+from dipaco.swarm.planning.paths import Need, path_to_join, path_to_move_to
+
+
+def test_a_newcomer_goes_to_the_path_that_would_end_last():
+    needs = [Need(0, 100, 10.0), Need(1, 100, 2.0), Need(2, 10, 1.0), Need(3, 0, 0.0)]
+    assert path_to_join(needs) == 1
+    assert path_to_join([*needs, Need(4, 5, 0.0), Need(5, 7, 0.0)]) == 5, "that nobody serves"
+    assert path_to_join([]) is None
+
+
+def test_one_stays_where_a_move_brings_little_and_where_its_own_path_would_be_deserted():
+    slow = Need(1, 1000, 2.0)
+    assert path_to_move_to([Need(0, 1000, 9.0), slow], 0, 4.0) == 1
+    assert path_to_move_to([Need(0, 1000, 9.0), slow], 0, 8.0) is None, "then 0 would end last"
+    assert path_to_move_to([Need(0, 1000, 4.0), slow], 0, 4.0) is None, "alone"
+    assert path_to_move_to([Need(0, 30, 6.0), Need(1, 30, 3.0)], 0, 3.0) is None, "it costs more"
+    assert path_to_move_to([Need(0, 0, 4.0), Need(1, 1000, 0.0)], 0, 4.0) == 1, "0 has ended"
+    assert path_to_move_to([Need(0, 1000, 9.0), Need(1, 1000, 0.0)], 0, 4.0) == 1
+    assert path_to_move_to([slow], 1, 1.0) is None
+
+
+def best_split(speeds, paths, samples):
+    """Seconds of a phase with the best split that stays as it is."""
+    return min(
+        max(
+            samples / sum(speed for speed, at in zip(speeds, split, strict=True) if at == path)
+            for path in range(paths)
+        )
+        for split in itertools.product(range(paths), repeat=len(speeds))
+        if len(set(split)) == paths
+    )
+
+
+class Evening:
+    """Volunteers who serve the paths of a run; modules step when all paths have ended a phase."""
+
+    SAMPLES, LOOK, STALE, MOVE = 20_000.0, 20.0, 6.0, 15.0  # seconds, but for the samples
+
+    def __init__(self, speeds, paths, seed):
+        self.speeds, self.paths, self.random = dict(enumerate(speeds)), paths, random.Random(seed)
+        self.left = [self.SAMPLES] * paths
+        self.at, self.busy_from, self.looks_at, self.seen = {}, {}, {}, {}
+        self.now, self.idle, self.there = 0.0, 0.0, 0.0
+        self.said_at, self.said = -1e9, []
+        self.phases, self.began = [], 0.0
+        self.refused = {}
+
+    def needs(self):
+        """As a backbone says them: some seconds old."""
+        if self.now - self.said_at >= self.STALE:
+            self.said_at = self.now
+            self.said = [
+                Need(path, self.left[path], sum(self.speeds[n] for n in self.serving(path)))
+                for path in range(self.paths)
+            ]
+        return self.said
+
+    def serving(self, path):
+        return [n for n, at in self.at.items() if at == path and self.busy_from[n] <= self.now]
+
+    def come(self, number, path=None):
+        self.at[number] = path_to_join(self.needs()) if path is None else path
+        self.busy_from[number] = self.now + self.MOVE
+        self.looks_at[number] = self.now + self.LOOK * self.random.uniform(0.5, 1.5)
+
+    def tick(self, seconds=1.0):
+        assert self.now < 40_000, "a path that nobody serves"
+        for number in list(self.at):
+            if self.now >= self.looks_at[number]:
+                target = path_to_move_to(self.needs(), self.at[number], self.speeds[number])
+                if target is not None and target == self.seen.get(number):
+                    self.come(number, target)
+                    target = None
+                self.seen[number] = target
+                self.looks_at[number] = self.now + self.LOOK * self.random.uniform(0.5, 1.5)
+        for number, path in self.at.items():
+            self.there += seconds * self.speeds[number]
+            if self.left[path] <= 0 or self.busy_from[number] > self.now:
+                self.idle += seconds * self.speeds[number]
+        for path in range(self.paths):
+            self.left[path] -= seconds * sum(self.speeds[n] for n in self.serving(path))
+        self.now += seconds
+        if max(self.left) <= 0:
+            self.phases.append(self.now - self.began)
+            self.left, self.began = [self.SAMPLES] * self.paths, self.now
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_six_volunteers_share_four_paths_of_which_one_is_deserted_half_way(seed):
+    speeds = [10.0, 7.0, 5.0, 4.0, 3.0, 3.0]
+    evening = Evening(speeds, 4, seed)
+    for number in range(6):
+        evening.come(number)
+        for _ in range(10):
+            evening.tick()
+    while len(evening.phases) < 3:
+        evening.tick()
+    deserted = evening.at[0]
+    for number in [n for n, path in evening.at.items() if path == deserted]:
+        del evening.at[number]  # the fastest, and who is with it, go home
+    left = [evening.speeds[number] for number in evening.at]
+    while len(evening.phases) < 4:  # the phase in which they went
+        evening.tick()
+    first, best = evening.phases[1:3], best_split(speeds, 4, evening.SAMPLES)
+    assert max(first) <= 1.2 * best, (first, best)
+    while len(evening.phases) < 7:
+        evening.tick()
+    after = evening.phases[4:]
+    if len(left) >= 4:
+        best = best_split(left, 4, evening.SAMPLES)
+        assert max(after) <= 1.2 * best, (after, best)
+    assert evening.idle / evening.there < 0.1
