@@ -7,6 +7,7 @@ from typing import Any
 from dipaco.config import MODULAR, RunConfig
 from dipaco.model.config import num_parameters
 from dipaco.outer.config import CODECS
+from dipaco.runs.base_cost import base_bytes, run_seconds
 from dipaco.runs.phase_cost import (
     Circumstances,
     PhaseCost,
@@ -16,7 +17,6 @@ from dipaco.runs.phase_cost import (
     module_parameters,
     most_paths,
     phase_cost,
-    run_seconds,
     token_bytes,
 )
 from dipaco.runs.worker_memory import step_memory, worker_memory
@@ -99,7 +99,8 @@ def _of_phases(config: RunConfig, given: Circumstances, *, is_timed: bool) -> di
         },
         "bytes_down": round(cost.bytes_per_machine.down),
         "bytes_up": round(cost.bytes_per_machine.up),
-        "run_bytes": round(config.phases * sum(cost.bytes_per_machine)),
+        "base_bytes": base_bytes(config, given),
+        "run_bytes": base_bytes(config, given) + round(config.phases * sum(cost.bytes_per_machine)),
         "transfer_seconds": cost.transfer_seconds,
         "computing_seconds": cost.computing_seconds if is_timed else None,
         "phase_seconds": cost.seconds if is_timed else None,

@@ -196,19 +196,6 @@ def lock_step_cost(
     )
 
 
-def run_seconds(config: RunConfig, given: Circumstances, cost: PhaseCost) -> float:
-    """Base model, by one machine or one for each of its paths, and all phases of the modular model;
-    without preparing the text, routing, baselines and evaluation.
-    """
-    base = config.plan.base
-    saved = (1 + ADAMW_VALUES) * VALUE_BYTES * num_parameters(config.model) * base.phases
-    most = math.ceil(base.topology.num_paths / given.workers)  # paths of it, one after another
-    saved, base_seconds = most * saved, most * base.total_steps * given.step_seconds
-    if base.total_steps:
-        base_seconds = seconds_over_link(base_seconds, saved, given.megabits)
-    return base_seconds + config.phases * cost.seconds
-
-
 def token_bytes(config: RunConfig) -> int:
     """Of the text that one path trains on, at most: a shard that is read again is fetched once."""
     arm = config.plan.arm(MODULAR)

@@ -13,9 +13,11 @@ from dipaco.runs.small_models import flops_of_fit
 class BaseCosts(NamedTuple):
     """What the training of a base model took."""
 
-    steps: int
-    tokens: int
+    steps: int  # of one path
+    tokens: int  # of all paths, as are the rest
     seconds: float
+    bytes_sent: int = 0
+    machines: int = 1  # that shared it: paths
 
 
 def base_costs(run: Run) -> BaseCosts:
@@ -28,6 +30,8 @@ def base_costs(run: Run) -> BaseCosts:
         given.steps + base.total_steps,
         given.tokens + totals.tokens,
         given.seconds + totals.seconds,
+        given.bytes_sent + totals.bytes_sent * base.is_averaged,
+        base.topology.num_paths if there is None else given.machines,
     )
 
 

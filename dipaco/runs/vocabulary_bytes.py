@@ -3,8 +3,8 @@
 import numpy as np
 
 from dipaco.control.plan import Arm
-from dipaco.outer.compress import codec_of
 from dipaco.outer.vocabulary import sent_rows
+from dipaco.runs.phase_cost import codec_for
 from dipaco.runs.run import Run
 from dipaco.topology import ModuleId
 
@@ -13,7 +13,7 @@ def bytes_left_out(run: Run, arm: Arm) -> int:
     """Bytes of the rows that the contributions of a finished arm do not hold, by the bits that the
     codec takes for a value. 0 where rows are averaged by documents.
     """
-    leaf_bits = codec_of(run.config.outer).leaf_bits
+    leaf_bits = codec_for(run.config).leaf_bits
     known: dict[tuple[ModuleId, int, tuple[int, ...]], int] = {}  # rows, of all paths of a phase
 
     def rows_left_out(module: ModuleId, phase: int) -> int:

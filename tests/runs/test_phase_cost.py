@@ -10,6 +10,7 @@ from dipaco.model.config import num_parameters
 from dipaco.outer.compress import codec_named
 from dipaco.overrides import load_config
 from dipaco.runs import step_time
+from dipaco.runs.base_cost import base_cost, run_seconds
 from dipaco.runs.forecast import forecast
 from dipaco.runs.phase_cost import (
     Circumstances,
@@ -17,7 +18,6 @@ from dipaco.runs.phase_cost import (
     lock_step_cost,
     module_parameters,
     phase_cost,
-    run_seconds,
 )
 from dipaco.runs.worker_memory import activation_bytes, step_memory, worker_memory
 from dipaco.shipped import shipped_files
@@ -262,3 +262,32 @@ def test_a_step_that_is_too_large_for_this_machine_is_not_tried():
     assert step_time.why_not_tried(paper, "gpu", None) is None
     assert step_time.why_not_tried(TOY, "cpu", 10**9) is None
     assert "are free here" in (step_time.why_not_tried(TOY, "cpu", 10**6) or "")
+
+
+def test_a_base_model_of_several_paths_is_exchanged_as_a_model_that_all_of_them_share():
+    """By hand: four machines, one of which has stepped the model. A phase brings it to three of
+    them, and takes a contribution and a snapshot of each; the step fetches those of the others.
+    """
+    outer = dataclasses.replace(TOY.outer, fetch="whole", delay=2)
+    base = dataclasses.replace(TOY.base, steps=40, paths=4, steps_per_phase=5)
+    shared = dataclasses.replace(TOY, base=base, outer=outer)
+    assert base_cost(TOY, ON_20) is None
+    cost = base_cost(shared, ON_20)
+    assert cost.traffic == {
+        "modules": Traffic(0.75 * SIZE, SIZE / 4),
+        "contributions": Traffic(0.75 * SIZE, SIZE),
+        "snapshots": Traffic(0.0, pytest.approx(SNAPSHOT)),
+        "outer states": Traffic(0.75 * SIZE / 4, SIZE / 4),
+    }
+    phases, found = shared.plan.base.phases, forecast(shared, workers=4, megabits=20.0)
+    assert found["base_bytes"] == round(phases * sum(cost.bytes_per_machine))
+    alone = forecast(dataclasses.replace(TOY, outer=outer), workers=4, megabits=20.0)
+    assert found["run_bytes"] == found["base_bytes"] + alone["run_bytes"]
+    computing = shared.plan.base.total_steps * 2.0
+    seconds = run_seconds(shared, ON_20, phase_cost(shared, ON_20))
+    seconds -= run_seconds(TOY, ON_20, phase_cost(shared, ON_20)) - run_seconds_of_base(TOY)
+    assert seconds == pytest.approx(computing + phases * cost.seconds)
+
+
+def run_seconds_of_base(config):
+    return seconds_over_link(config.base.steps * 2.0, 2 * 3 * SIZE, 20.0)

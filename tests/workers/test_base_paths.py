@@ -1,13 +1,14 @@
 """A base model that several workers train equals Algorithm 1 on as many paths, bit for bit."""
 
 import dataclasses
+import json
 
 import jax
 import pytest
 
 from dipaco import trees
 from dipaco.algorithm import algorithm1, variants
-from dipaco.config import BaseSettings
+from dipaco.config import MODULAR, BaseSettings
 from dipaco.control.tasks import FIRST_KINDS
 from dipaco.inner.optimizer import learning_rates
 from dipaco.outer.compress import codec_of
@@ -93,6 +94,13 @@ def test_the_run_goes_on_to_its_report(begin):
     (base,) = [each for each in run.ledger.facts.evaluations() if each.arm == "base"]
     assert base.phase == PHASES
     assert base.documents == len(run.corpus.documents("valid"))
+    totals = run.ledger.progress.training_totals
+    of_base, of_modules = totals("base"), totals(MODULAR)
+    (row, *_) = json.loads(run.layout.report("json").read_text())["rows"]
+    assert of_base.bytes_sent > 0
+    assert row["bytes_sent"] == of_base.bytes_sent + of_modules.bytes_sent
+    shared = of_base.bytes_sent / PATHS + of_modules.bytes_sent / run.config.num_paths
+    assert row["bytes_per_machine"] == round(shared)
 
 
 @pytest.mark.parametrize("lost", ["message", "module"])
