@@ -79,6 +79,7 @@ def finish(run, claim):
             marks=pytest.mark.slow,
         ),
         pytest.param({"alternations": (1,), "rewarm": 2}, marks=pytest.mark.slow),
+        pytest.param({"path_share": 0.75, "vocabulary_rows": "holders"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -88,8 +89,11 @@ def test_a_run_is_algorithm_1_with_the_steps_that_each_path_took(begin, settings
     decided = run.ledger.phase_steps.all(MODULAR)
     arm = run.plan.arm(MODULAR)
     assert set(decided) == {(path, p) for p in range(PHASES) for path in arm.paths_in(p)}
-    assert {steps for (_, phase), steps in decided.items() if phase == 0} == {STEPS}
-    assert {steps for (_, phase), steps in decided.items() if phase} == {4, STEPS}
+    if arm.sampling == 1:
+        assert {steps for (_, phase), steps in decided.items() if phase == 0} == {STEPS}
+        assert {steps for (_, phase), steps in decided.items() if phase} == {4, STEPS}
+    else:  # a worker that has trained one of an odd number of paths may take fewer at once
+        assert set(decided.values()) == {4, STEPS}
     losses = run.ledger.progress.losses(MODULAR)
     for path in losses:
         assert len(losses[path]) == sum(n for (of, _), n in decided.items() if of == path)
