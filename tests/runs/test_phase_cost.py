@@ -15,6 +15,7 @@ from dipaco.runs.forecast import forecast
 from dipaco.runs.phase_cost import (
     Circumstances,
     Traffic,
+    codec_for,
     lock_step_cost,
     module_parameters,
     phase_cost,
@@ -291,3 +292,12 @@ def test_a_base_model_of_several_paths_is_exchanged_as_a_model_that_all_of_them_
 
 def run_seconds_of_base(config):
     return seconds_over_link(config.base.steps * 2.0, 2 * 3 * SIZE, 20.0)
+
+
+def test_bits_of_values_that_have_their_turn_are_those_of_the_mean_phase():
+    """Nine phases send a ninth each, and the last of ten all, in two bits and magnitudes."""
+    outer = dataclasses.replace(TOY.outer, codec="turns2", momentum=0.0)
+    config = dataclasses.replace(TOY, phases=10, outer=outer)
+    bits = codec_for(config).bits_per_value
+    assert bits == pytest.approx(2.03 * (0.9 / 9 + 0.1), rel=1e-2)
+    assert codec_for(config, "int8").bits_per_value == pytest.approx(8.125)
