@@ -20,6 +20,7 @@ ROOMS_APART = (
     *("cli", "configs", "dashboard", "launch", "library", "observe"),
     *("serving", "serving_cluster", "sweeps"),
 )
+NUMBER_FILE = "__init__.py"  # of the package: its number, and the names of the library
 GIT_SECONDS = 5.0
 
 
@@ -34,7 +35,7 @@ def sources_digest(home: Path) -> str:
     digest = hashlib.sha256()
     files = [file for file in home.rglob("*") if file.suffix in (".py", ".sql")]
     for name in sorted(file.relative_to(home).as_posix() for file in files):
-        if name.partition("/")[0] not in ROOMS_APART:
+        if name != NUMBER_FILE and name.partition("/")[0] not in ROOMS_APART:
             content = (home / name).read_bytes()
             digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:10]
@@ -61,13 +62,21 @@ def commit_of(home: Path) -> str:
     return ""
 
 
+def is_this_program(found: str) -> bool:
+    """Whether `found` has the sources of this one that make bits and facts: its number does not
+    count, so that machines may change over one after the other where nothing else differs.
+    """
+    return found.partition(" ")[0].partition("+")[2] == sources_digest(HOME)
+
+
 def check_version(folder: object, found: str) -> None:
     """For programs that read a run: its tables and objects are those of its version.
 
     Raises:
       RunOfOtherVersion: `found`, which it is pinned to, is another.
     """
-    if found.split()[0].partition("+")[0] != dipaco.__version__:
+    is_of_number = found.split()[0].partition("+")[0] == dipaco.__version__
+    if not (is_of_number or is_this_program(found)):
         raise RunOfOtherVersion(folder=folder, found=found, here=described_version())
 
 
@@ -77,5 +86,5 @@ def check_program(folder: object, found: str) -> None:
     Raises:
       RunOfOtherVersion: the run is pinned to a program with other sources.
     """
-    if found.split()[0] != program_version():
+    if not is_this_program(found):
         raise RunOfOtherVersion(folder=folder, found=found, here=described_version())

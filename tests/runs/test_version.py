@@ -94,6 +94,35 @@ def test_a_worker_of_another_commit_is_refused_until_the_run_is_upgraded(
     run.ledger.close()
 
 
+def test_a_worker_of_the_next_number_works_beside_the_others_if_nothing_that_counts_differs(
+    tmp_path, other_home, monkeypatch
+):
+    run, _ = create_or_open(tmp_path / "run", CONFIG)
+    pinned = RunCommand("run", program_version())
+    next_home = tmp_path / "next" / "dipaco"
+    shutil.copytree(Path(dipaco.__file__).parent, next_home)
+    numbered = next_home / version.NUMBER_FILE
+    numbered.write_text(numbered.read_text().replace(dipaco.__version__, "0.5.0"))
+    (next_home / "observe" / "metrics.py").write_text("# another metric\n")
+    monkeypatch.setattr(dipaco, "__version__", "0.5.0")
+    renewer = LeaseRenewer(run.open_ledger, "next", 60.0)
+    for home, is_same in ((next_home, True), (other_home, False)):
+        monkeypatch.setattr(version, "HOME", home)
+        version.described_version.cache_clear()
+        assert program_version().startswith("0.5.0+")
+        for check in (lambda: renewer.receive(pinned), lambda: open_run(tmp_path / "run")):
+            if is_same:
+                opened = check()
+            else:
+                with pytest.raises(RunOfOtherVersion, match=r"this is 0\.5\.0"):
+                    check()
+        if is_same:
+            opened.ledger.close()
+    monkeypatch.undo()
+    version.described_version.cache_clear()
+    run.ledger.close()
+
+
 @pytest.mark.parametrize("found", ["0.3.0+28b06a0aaa (commit 28b06a0)", "0.2.11"])
 def test_a_run_from_before_the_tables_had_this_layout_is_refused_as_it_is(tmp_path, found):
     run, _ = create_or_open(tmp_path / "run", CONFIG)

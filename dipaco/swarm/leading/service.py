@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dipaco.runs.version import program_version
+from dipaco.runs.version import is_this_program, program_version
 from dipaco.swarm.errors import BadAddress, BadMessage, SwarmRefuses
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.leasing import WorkLease
@@ -101,7 +101,7 @@ class LeaderService:
         self._group.check_not_banned(request.sender)
         self._group.check_not_locked(request.certificate)
         reason = ""
-        if body.version != program_version():
+        if not is_this_program(body.version):
             reason = f"it runs dipaco {body.version}; this group runs {program_version()}"
         elif body.config and body.config != self._compute.settings.digest:
             reason = "it trains another config than this group"
