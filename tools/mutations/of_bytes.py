@@ -78,9 +78,9 @@ MUTANTS = (
     Mutant(
         name="deleted-before-recorded",
         file="dipaco/workers/loop.py",
-        old="        try:\n            self._run.ledger.commit.finish(",
-        new="        try:\n            collect_after(self._run, claim, partial_snapshots)\n"
-        "            self._run.ledger.commit.finish(",
+        old="            run.ledger.commit.finish(run.plan, claim, facts, settles=settles)\n",
+        new="            collect_after(run, claim, partial_snapshots)\n"
+        "            run.ledger.commit.finish(run.plan, claim, facts, settles=settles)\n",
         breaks="what a task supersedes is deleted after its facts are recorded, never before",
         tests=("tests/workers/test_loop.py",),
     ),
@@ -183,8 +183,8 @@ MUTANTS = (
     Mutant(
         name="shared-module-deleted",
         file="dipaco/control/queries.sql",
-        old="  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.name = old.name\n",
-        new="  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.name = ''\n",
+        old="  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.name = old.name AND NOT\n",
+        new="  AND NOT EXISTS (SELECT 1 FROM modules o WHERE o.name = '' AND NOT\n",
         breaks="an object that another module has as well is not deleted",
         tests=(RETENTION,),
     ),
