@@ -19,8 +19,8 @@ def late_tasks(
     usual = {arm: usual_seconds(database, [arm]) for arm in {arm for _, _, arm, *_ in held}}
     late = []
     for task_id, kind, arm, subject, phase, seconds in held:
-        seconds_of_phase = usual[arm]
-        is_late = seconds_of_phase is not None and seconds >= factor * seconds_of_phase
+        of_phase = usual[arm]
+        is_late = of_phase is not None and seconds >= factor * of_phase
         task = Task(kind, arm, subject, phase)
         if is_late and not is_waiting(task) and not _is_being_prepared(database, task):
             late.append(task_id)

@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         name="no-backups",
         file="dipaco/control/late_tasks.py",
-        old="        is_late = seconds_of_phase is not None and seconds >= factor * seconds_of_phase\n",
+        old="        is_late = of_phase is not None and seconds >= factor * of_phase\n",
         new="        is_late = False\n",
         breaks="a task that takes far longer than usual is given to a second worker",
         tests=(f"{LEASES}::test_a_late_task_gets_one_backup_and_the_first_to_commit_counts",),
