@@ -360,7 +360,7 @@ async def _read_header(reader: asyncio.StreamReader, max_bytes: int) -> _Header:
 def _decode(content: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.msgpack.decode(content, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(problem=str(error)) from error
 
 

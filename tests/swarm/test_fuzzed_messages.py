@@ -1,0 +1,185 @@
+"""Every message of the wire, damaged some hundreds of times: each is refused with a sentence or
+means something, none raises an error that a leader does not expect, and the group goes on.
+"""
+
+import asyncio
+import math
+import random
+import warnings
+
+import msgspec
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+
+from dipaco.runs.version import program_version
+from dipaco.swarm.network import messages, wire
+from dipaco.swarm.network.merkle import root_of
+from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
+
+TIMES = 200  # each
+VALUES = (
+    *(0, -1, 1, 7, 1 << 31, (1 << 63) - 1, (1 << 64) - 1, -(1 << 63)),
+    *(0.0, -1.0, 1e308, math.nan, math.inf),
+    *("", "root", "../..", "\x00\x1b[2J", "tcp://127.0.0.1:1", "none", "int8", "x" * 5000),
+    *(b"", bytes(33), None, True, [], [0, 1], [1 << 40] * 3, {}, {"": 1}),
+)
+ROUND = {"round_number": 1, "start": 0, "stop": 5}
+BODIES = {
+    "settings": messages.SettingsRequest(),
+    "join": messages.JoinRequest(
+        version=program_version(), address=None, computes=True, holds_state=True
+    ),
+    "poll": messages.PollRequest(
+        origin="test",
+        step=0,
+        lineage="root",
+        known=-1,
+        leader="",
+        steps_taken=0,
+        is_exact=True,
+        bytes_up=1,
+        bytes_down=1,
+        up_bytes_per_second=1e6,
+        down_bytes_per_second=1e6,
+    ),
+    "work": messages.WorkRequest(
+        step=0,
+        lineage="root",
+        wants_more=True,
+        done=(messages.BlockResult(block=0, loss=1.0, targets=46.0, seconds=0.1),),
+    ),
+    "manifest": messages.ManifestRequest(codec="none"),
+    "held": messages.HeldStateRequest(origin="test"),
+    "past_mean": messages.PastMeanRequest(step=0, before="root", start=0, stop=5),
+    "leave": messages.LeaveRequest(step=0, lineage="root", blocks=(0,)),
+    "unreached": messages.UnreachedReport(round_number=1, reducer="ana/00000000"),
+    "push": messages.PushRequest(step=0, **ROUND),
+    "slice_mean": messages.MeanRequest(step=0, **ROUND),
+    "proof": messages.ProofRequest(first=0, last=5, **ROUND),
+    "arrived": messages.ArrivedRequest(round_number=1),
+    "chunk": messages.ChunkRequest(step=0, lineage="root", codec="none", number=0),
+    "dial_back": messages.DialBackRequest(),
+    "hello": wire._Hello(),
+}
+
+
+def damaged_fields(body, rng):
+    """A body of the same shape with other values, now and then one field more or less."""
+    fields = msgspec.to_builtins(body, builtin_types=(bytes,))
+    for _ in range(rng.randint(1, 2)):
+        at = fields
+        if fields.get("done") and rng.random() < 0.6:
+            at = fields["done"][0]
+        keys = list(at) or [""]
+        name = rng.choice(keys)
+        what = rng.random()
+        if what < 0.8:
+            at[name] = rng.choice(VALUES)
+        elif what < 0.9:
+            at.pop(name, None)
+        else:
+            at[f"{name}x"] = rng.choice(VALUES)
+    return fields
+
+
+def damaged_bytes(content, rng):
+    """Some bytes are others, or missing, or there twice."""
+    content = bytearray(content)
+    for _ in range(rng.randint(1, 4)):
+        at, what = rng.randrange(len(content) + 1), rng.random()
+        if what < 0.6 and at < len(content):
+            content[at] = rng.randrange(256)
+        elif what < 0.8:
+            del content[at : at + rng.randint(1, 8)]
+        else:
+            content[at:at] = rng.randbytes(rng.randint(1, 8))
+    return bytes(content)
+
+
+def encoded(fields):
+    try:
+        return msgspec.msgpack.encode(fields)
+    except (msgspec.MsgspecError, OverflowError):
+        return b"\xc1"
+
+
+class Written:
+    """Takes what a leader replies."""
+
+    def __init__(self):
+        self.content = b""
+
+    def write(self, content):
+        self.content += content
+
+    async def drain(self):
+        pass
+
+
+async def served(group, content):
+    """What the leader replies to these bytes; what it raises is raised."""
+    reader, writer = asyncio.StreamReader(), Written()
+    reader.feed_data(content)
+    handling = asyncio.ensure_future(group.wire.serve(reader, writer))
+    await asyncio.wait([handling], timeout=0.01)
+    if not handling.done():
+        reader.feed_eof()  # it waits for a change or a round: the peer hangs up
+    await asyncio.wait_for(handling, 5)
+    return writer.content
+
+
+def test_every_kind_of_request_is_fuzzed():
+    async def scenario():
+        async with Group() as group:
+            assert set(BODIES) == set(group.wire._handlers)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("method", BODIES)
+def test_no_damaged_message_crashes_a_leader(method):
+    rng = random.Random(method)
+
+    async def scenario():
+        async with Group() as group:
+            unexpected = []
+            asyncio.get_running_loop().set_exception_handler(
+                lambda loop, context: unexpected.append(context)
+            )
+            eve = await wire_of(issue("eve"), listens=False)
+            certificate = eve._signer._credential.certificate
+            members = group.leader.group
+            step = asyncio.ensure_future(group.step())
+            await asyncio.sleep(0)
+            whole = BODIES[method]
+            for number in range(TIMES):
+                members.banned.clear(), members.refusals.clear()
+                if eve.name not in members.members:
+                    members.add_member(eve.name, certificate, BODIES["join"])
+                if number % 3:  # signed by a member, and not what it should be
+                    body = (
+                        encoded(damaged_fields(whole, rng))
+                        if number % 3 == 1
+                        else damaged_bytes(msgspec.msgpack.encode(whole), rng)
+                    )
+                    payload = rng.choice([b"", bytes(20), rng.randbytes(rng.randrange(200))])
+                    envelope = msgspec.msgpack.encode(
+                        wire._Envelope(method, body, len(payload), root_of(payload), b"")
+                    )
+                    seal = eve._signer.seal(envelope, group.wire.name)
+                    header = msgspec.msgpack.encode(wire._Header(seal, envelope))
+                else:
+                    payload = b""
+                    header = damaged_bytes(eve.signed(method, whole, b"", group.wire.name), rng)
+                with warnings.catch_warnings(action="error"):
+                    await served(group, len(header).to_bytes(4, "big") + header + payload)
+            assert not unexpected
+            members.remove(eve.name, "it has left")
+            await group.join("ana")
+            await step
+            await group.step()
+            assert_replayed(group)
+            await eve.transport.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 100))
