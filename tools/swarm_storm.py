@@ -7,14 +7,16 @@ result must be that of one machine that was never disturbed.
 Two backbones, volunteers of different speeds (some of them clients), one auxiliary. Events come in
 turn, as many joins as departures: a volunteer joins, leaves by Ctrl-C, is killed by SIGKILL at
 random, while it computes, or in the middle of an averaging, is stopped and goes on later (SIGSTOP);
-the leading backbone is killed, and started again. Then plain AdamW in this process replays the rows
-in the ledger, one large batch after the other. Compared are the parameters at the end of every
-phase and the loss of every step.
+the leading backbone is killed, and started again; a liar joins (`--liars`: what it adds up is 1.01
+times what it should be, or its own gradient is negated, 1.01 times or an old one). Then plain AdamW
+in this process replays the rows in the ledger, one large batch after the other. Compared are the
+parameters at the end of every phase and the loss of every step.
 
 Each volunteer waits after every block (`--seconds-per-block`), so that several speeds fit on this
 machine. `efficiency` is the rows that counted, over those that all volunteers could have computed
 alone: the sum of their own speeds times the time from their first block to their last. The last
-line is one JSON object.
+line is one JSON object. There `cost_seconds` is, for each kind of event, how much longer than the
+median the two steps from it on took, on average, and `liars` has what was found of each.
 """
 
 import argparse
@@ -39,6 +41,8 @@ from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
 
 SLOW = Path(__file__).with_name("swarm_slow.py")
+LIAR = Path(__file__).with_name("swarm_liar.py")
+LIES = ("sum-scaled", "gradient-negated", "gradient-scaled", "gradient-again")
 CONFIG = '''"""One path on the toy corpus, for a swarm."""
 
 from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
@@ -101,6 +105,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--auxiliaries", type=int, default=1)
     parser.add_argument("--backbones", type=int, default=2)
     parser.add_argument("--events", type=int, default=40, help="joins, leaves and deaths")
+    parser.add_argument("--liars", type=int, default=4, help="of them, one of each kind in turn")
     parser.add_argument("--seconds-per-block", type=float, default=0.4, help="of the fastest")
     parser.add_argument("--steps", type=int, help="of a phase; else as fits the minutes")
     parser.add_argument("--phases", type=int, default=2)
@@ -147,6 +152,8 @@ class Storm:
         self.volunteers: dict[str, VolunteerProcess] = {}
         self.gone: list[VolunteerProcess] = []
         self.others: list[subprocess.Popen] = []
+        self.liars: dict[str, str] = {}  # name -> lie
+        self.happened: list[tuple[str, int]] = []  # an event, and at which step
         self.ports = {f"back-{n}": _free_port() for n in range(options.backbones)}
         self.number = 0
         self.seconds = 0.0
@@ -162,11 +169,7 @@ class Storm:
         for name in others:
             self.start_backbone(name)
         self.pass_file = self.folder / "ana.pass"
-        subprocess.run(
-            [*_dipaco(), "swarm", "token", "--run", str(self.run_folder), "--name", "ANA",
-             "--out", str(self.pass_file)],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        self.issue("ANA", self.pass_file)
         for _ in range(self.options.auxiliaries):
             self.start_auxiliary()
         for number in range(self.options.volunteers):
@@ -174,8 +177,11 @@ class Storm:
         run = open_run(self.run_folder)
         self.wait_for(lambda: bool(run.ledger.swarms.steps("modular", 0)), 900)
         began = time.monotonic()
-        total = self.options.phases * self.options.steps
+        options, total = self.options, self.options.phases * self.options.steps
         kinds = list(self._events())
+        liars = [(f"joined to lie: {lie}", lambda lie=lie: self.join_liar(lie)) for lie in LIES]
+        for number in range(options.liars):
+            kinds.insert(4 + 2 * number, liars[number % len(liars)])
         try:
             while run.ledger.queue.unfinished():
                 self.check_processes()
@@ -185,6 +191,7 @@ class Storm:
                     name, cause = kinds[self.events % len(kinds)]
                     if cause():
                         self.faults[name] += 1
+                        self.happened.append((name, steps))
                         seconds = time.monotonic() - began
                         print(f"  {seconds:6.1f} s  step {steps:4}  {name}", flush=True)
                     self.events += 1
@@ -238,6 +245,20 @@ class Storm:
         volunteer.is_client = is_client
         self.volunteers[name] = volunteer
         return volunteer
+
+    def join_liar(self, lie: str) -> bool:
+        """A volunteer with a credential of its own, which it should lose."""
+        name = f"liar-{len(self.liars) + 1}"
+        self.liars[name] = lie
+        its_pass = self.folder / f"{name}.pass"
+        self.issue(name, its_pass)
+        words = [sys.executable, str(LIAR), lie, "swarm", "join", self.address()]
+        self.others.append(self.start([*words, "--token", str(its_pass)], name))
+        return True
+
+    def issue(self, name: str, out: Path) -> None:
+        words = ["swarm", "token", "--run", str(self.run_folder), "--name", name, "--out", str(out)]
+        subprocess.run([*_dipaco(), *words], check=True, stdout=subprocess.DEVNULL)
 
     def start(self, words: list[str], name: str) -> subprocess.Popen:
         environment = {**os.environ, "DIPACO_CACHE": str(self.cache)}
@@ -424,6 +445,31 @@ def rows_possible_alone(storm: Storm, run: Run) -> float:
     return rows
 
 
+def cost_seconds(storm: Storm, run: Run) -> dict[str, float]:
+    """Of each kind of event: how much longer than the median the two steps from it on took."""
+    seconds = [one.seconds for one in run.ledger.swarms.steps("modular", 0)]
+    usual, of_kind = float(np.median(seconds)), {}
+    for name, step in storm.happened:
+        took = seconds[step : step + 2]
+        of_kind.setdefault(name, []).append(sum(took) - usual * len(took))
+    return {name: round(float(np.mean(each)), 2) for name, each in sorted(of_kind.items())}
+
+
+def liars_found(storm: Storm, run: Run) -> dict[str, Any]:
+    """Of each liar: its lie, in how many steps its rows counted, and what was found; and which
+    others were accused, which must be none.
+    """
+    steps = run.ledger.swarms.steps("modular", 0)
+    evidence = {one["session"].partition("/")[0]: one for one in run.ledger.swarms.evidence()}
+    found: dict[str, Any] = {}
+    for name, lie in storm.liars.items():
+        counted = sum(any(who.startswith(f"{name}/") for who in one.blocks) for one in steps)
+        problem = evidence[name]["problem"] if name in evidence else None
+        found[name] = {"lie": lie, "steps_counted": counted, "found": problem}
+    found["honest_accused"] = sorted(set(evidence) - set(storm.liars))
+    return found
+
+
 def report(storm: Storm) -> str:
     """The text to print; the last line is JSON."""
     run = open_run(storm.run_folder)
@@ -433,6 +479,7 @@ def report(storm: Storm) -> str:
         possible = rows_possible_alone(storm, run)
         counted = steps * storm.options.batch
         (status,) = run.ledger.swarms.statuses()
+        costs, liars = cost_seconds(storm, run), liars_found(storm, run)
     if storm.options.plot is not None:
         plot(ours, plain, storm.options.plot)
     answer = {
@@ -444,6 +491,8 @@ def report(storm: Storm) -> str:
         "efficiency": round(counted / possible, 3) if possible else None,
         "faults": dict(storm.faults),
         "events": storm.faults.total(),
+        "cost_seconds": costs,
+        "liars": liars,
         "volunteers": storm.number,
         "seconds": round(storm.seconds, 1),
         "refused": status["refused"],

@@ -89,6 +89,21 @@ def test_a_peer_that_sends_another_gradient_is_found(change, first_step):
     run(scenario)
 
 
+def test_a_liar_that_is_faster_than_all_others_keeps_no_step_from_its_end():
+    """Its sum is in doubt, it comes back, and computes the same rows again."""
+
+    async def scenario():
+        async with Group() as group:
+            await group.join("ana", slow=0.15)
+            eve = await group.join("eve", kind=lying(CHANGES["scaled"]))
+            while not group.leader.group.banned:
+                await asyncio.wait_for(group.step(), 15)
+            assert list(group.leader.group.banned) == [eve.wire.name]
+            assert_replayed(group)
+
+    run(scenario)
+
+
 def test_a_sum_that_is_left_behind_is_checked_as_well():
     async def scenario():
         async with Group() as group:

@@ -8,6 +8,7 @@ is a lie; of one that is a little off, two are. Where the leader cannot keep up,
 
 import asyncio
 import random
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,9 +23,9 @@ from dipaco.swarm.planning.gradient_verdict import TOLERANCES, Compared, Verdict
 from dipaco.swarm.training.compute import Compute
 from dipaco.swarm.training.sum_proof import SpotPart
 
-WAIT_SECONDS = 5.0  # for a check before a step is taken
+WAIT_SECONDS = 10.0  # for the checks before a step is taken
 MAX_OPEN = 4  # checks at a time
-DOUBTS = 2  # steps in which a credential's sum was a little off, before they are a lie
+DOUBTS = 2  # sums of a credential that were a little off, before they are a lie
 AGAIN = "its gradient differed from the leader's; the next is checked again"
 
 
@@ -52,7 +53,7 @@ class GradientChecks:
         self._step = -1
         self._judging: set[asyncio.Task[Any]] = set()  # of steps that were taken
         self._trusted: set[str] = set()  # serials whose last check was passed
-        self._doubted: dict[str, set[int]] = {}  # serial -> steps
+        self._doubted: dict[str, set[Any]] = {}  # serial -> sums, as they were computed again
         self._one_at_a_time = asyncio.Lock()
         self.num_blocks = 0  # that were computed again
 
@@ -88,8 +89,9 @@ class GradientChecks:
           spots: of the round's senders.
         """
         failed: dict[str, str] = {}
+        deadline = time.monotonic() + WAIT_SECONDS
         blocks_of = {one.name: one.blocks for one in plan.senders}
-        for name, check in self._checks.items():
+        for name, check in list(self._checks.items()):
             member = self._group.members.get(name)
             if member is None or blocks_of.get(name) != check.blocks:
                 continue
@@ -99,7 +101,7 @@ class GradientChecks:
             self._judging.add(judging)
             judging.add_done_callback(self._judging.discard)
             if check.is_waited_for:
-                await asyncio.wait([judging], timeout=WAIT_SECONDS)
+                await asyncio.wait([judging], timeout=max(deadline - time.monotonic(), 0.01))
                 if judging.done() and (why := judging.result()):
                     failed[name] = why
         if not failed:
@@ -162,9 +164,10 @@ class GradientChecks:
             self._trusted.add(serial)
             return ""
         self._trusted.discard(serial)
-        self._doubted.setdefault(serial, set()).add(plan.step)
+        self._doubted.setdefault(serial, set()).add(computing)
         if not verdict.is_clear and len(self._doubted[serial]) < DOUBTS:
             self._schedule.check_next(serial)
+            self._checks.pop(member.name, None)  # the next may be of the same rows
             return AGAIN
         evidence = _evidence(plan, verdict, spots[verdict.spot], compared[verdict.spot])
         self._group.ban(member.name, evidence.reason, evidence)

@@ -179,6 +179,8 @@ class Backbone:
         self._leader.answer_with(self._overview_of_now)
         self._ledger.put_backbone(is_manned=False)
         self._read_ledger()
+        # To check gradients it needs the program that peers compute them by.
+        self._warming = asyncio.ensure_future(asyncio.to_thread(compute.warm_up))
         self._tasks = [
             asyncio.ensure_future(self._watch_ledger_forever()),
             asyncio.ensure_future(self._follow_forever()),
