@@ -66,6 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="memory for all paths, as 500M or 8G (what the rows leave free)",
     )
+    how.add_argument(
+        "--devices",
+        type=int,
+        metavar="N",
+        help="of this machine, over which paths are spread; each has `--rows` and `--path-bytes` "
+        "of its own (1)",
+    )
     how.add_argument("--rows", type=int, default=64, help="requests decoded at once (64)")
     how.add_argument(
         "--rows-per-path", type=int, metavar="N", help="of one path at once (all; at most 64)"
@@ -122,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
 
     from dipaco.serving.http.connection_limit import max_connections, raise_file_limit
 
-    counts = ("rows", "rows_per_path", "rows_per_client", "waiting", "connections")
+    counts = ("rows", "rows_per_path", "rows_per_client", "waiting", "connections", "devices")
     _at_least_one(options, *counts, "reroute_every", "cpus_per_replica")
     check_between("--port", options.port, 0, LAST_PORT)
     check_between("--drain-seconds", options.drain_seconds, 0, DAY_SECONDS)
@@ -202,7 +209,18 @@ def _engine(options: argparse.Namespace) -> "Callable[[EngineSpec], ServingEngin
 
     if options.engine == "local":
         _only_on_ray(options, "address", "replicas", "cpus_per_replica", "memory_fraction")
-        return InProcessEngine
+        if options.devices is None:
+            return InProcessEngine
+
+        from dipaco.serving.several_devices import SeveralDevices
+
+        return functools.partial(SeveralDevices, num_devices=options.devices)
+    if options.devices is not None:
+        raise BadSetting(
+            name="--devices",
+            value=options.devices,
+            expected="`--engine local`; with Ray each replica has a device of its own",
+        )
     replicas = _replica_range(options.replicas or "1..8")
     check_memory_fraction(options.memory_fraction)
 

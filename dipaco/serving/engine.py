@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import jax
+
 from dipaco import trees
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import prepare
@@ -128,11 +130,18 @@ class ServingEngine(Protocol):
 
 
 class InProcessEngine:
-    """A path cache and a loop in this process."""
+    """A path cache and a loop in this process, on one device.
 
-    def __init__(self, spec: EngineSpec):
-        self._spec = spec
-        plan = plan_memory(spec.model, spec.limits, spec.path_bytes, free_bytes())
+    Args:
+      spec: what it serves.
+      device: None = the default device.
+      num_devices: those of the process that serve; on CPU they share its memory.
+    """
+
+    def __init__(self, spec: EngineSpec, device: jax.Device | None = None, num_devices: int = 1):
+        self._spec, self._device = spec, device
+        free = free_bytes(device, num_devices)
+        plan = plan_memory(spec.model, spec.limits, spec.path_bytes, free)
         self.cache = PathCache(
             self._load, plan.paths, spec.on_cold, trees.num_bytes, reading_bytes=plan.reading
         )
@@ -157,7 +166,7 @@ class InProcessEngine:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path of it can be served.
         """
         if served is None:
-            self.loop.warm_up(zero_path(self._spec.model), warm_up)
+            self.loop.warm_up(self._on_device(zero_path(self._spec.model)), warm_up)
         else:
             self._warm_up(served, warm_up)
         self.loop.run()
@@ -180,9 +189,14 @@ class InProcessEngine:
     def _load(self, receipt: Receipt) -> Parts:
         health = self._spec.health
         try:
-            parts = prepare(self._spec.model, load_tree(self._spec.objects, receipt))
+            with jax.default_device(self._device):
+                parts = prepare(self._spec.model, load_tree(self._spec.objects, receipt))
         except (ObjectMissing, ObjectDamaged) as error:
             health.mark_broken(receipt.digest, str(error))
             raise
         health.mark_whole(receipt.digest)
-        return parts
+        return self._on_device(parts)
+
+    def _on_device(self, parts: Parts) -> Parts:
+        """Committed to the device, if one is named: the loop computes where its parameters are."""
+        return parts if self._device is None else jax.device_put(parts, self._device)

@@ -80,12 +80,14 @@ def zero_path(model: ModelConfig) -> Parts:
     return prepare(model, zeros)
 
 
-def free_bytes() -> int:
-    """Free bytes of the device; on CPU, of the machine, or of the container if it has fewer."""
-    stats = jax.devices()[0].memory_stats() or {}
+def free_bytes(device: jax.Device | None = None, num_devices: int = 1) -> int:
+    """Free bytes of a device, None = the first; on CPU an equal share for each of `num_devices` of
+    those of the machine, or of the container if it has fewer.
+    """
+    stats = (device or jax.devices()[0]).memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-    return min(_free_of_machine(), _free_of_container(CGROUP))
+    return min(_free_of_machine(), _free_of_container(CGROUP)) // num_devices
 
 
 def _free_of_machine() -> int:

@@ -274,5 +274,6 @@ class CachePool:
         if self._cache is None:
             # Committed to the device of the parameters: an uncommitted array is another kind of
             # argument to `jit`, and would compile every program twice.
-            device = jax.tree.leaves(prepared)[0].sharding
-            self._cache = jax.device_put(make_pool(self.config, self.limits.rows), device)
+            device = next(iter(jax.tree.leaves(prepared)[0].devices()))
+            with jax.default_device(device):
+                self._cache = jax.device_put(make_pool(self.config, self.limits.rows), device)

@@ -1,0 +1,174 @@
+"""An engine over several devices of one process: paths are spread over them.
+
+A path has one device, on which all rows of it are decoded. Each device has a loop with rows and
+programs of its own, and memory for the paths that it has been given; nothing passes between
+devices. A module that paths of two devices share is held on both.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+
+from dipaco.errors import BadSetting
+from dipaco.serving.decoding.loop import Loop
+from dipaco.serving.decoding.meter import LoopStats
+from dipaco.serving.decoding.stream import GenerationRequest, OnToken, Stream
+from dipaco.serving.engine import EngineSpec, InProcessEngine
+from dipaco.serving.path_cache import CacheStats, Modules, PathCache, PathPin
+from dipaco.serving.releases import ServedRelease
+from dipaco.serving.warm_up import WarmUp
+from dipaco.topology import ModuleId
+
+
+class Placement:
+    """Gives each path a device when it is first asked for: one of those with the fewest paths, and
+    of them the one that has most of its modules. It stays there, also in newer releases. Any thread
+    may call it.
+    """
+
+    def __init__(self, num_devices: int):
+        self._lock = threading.Lock()
+        self._device_of: dict[tuple[ModuleId, ...], int] = {}
+        self._num_paths = [0] * num_devices
+        self._modules: list[Counter[ModuleId]] = [Counter() for _ in range(num_devices)]
+
+    def device_of(self, modules: Modules) -> int:
+        """The number of the device that a path has."""
+        key = tuple(modules)
+        with self._lock:
+            if key not in self._device_of:
+                device = min(
+                    range(len(self._num_paths)),
+                    key=lambda each: (
+                        self._num_paths[each],
+                        -sum(module in self._modules[each] for module in key),
+                    ),
+                )
+                self._device_of[key] = device
+                self._num_paths[device] += 1
+                self._modules[device].update(key)
+            return self._device_of[key]
+
+
+class PathsOfDevices:
+    """The caches of the devices, as one."""
+
+    def __init__(self, caches: Sequence[PathCache], placement: Placement):
+        self._caches, self._placement = caches, placement
+
+    @property
+    def max_bytes(self) -> int:
+        """Of all devices together."""
+        return sum(cache.max_bytes for cache in self._caches)
+
+    @property
+    def holds_parts(self) -> bool:
+        return True
+
+    def pin(self, modules: Modules) -> AbstractContextManager[Any]:
+        return self._of(modules).pin(modules)
+
+    def contains(self, modules: Modules) -> bool:
+        return self._of(modules).contains(modules)
+
+    def has_room(self, modules: Modules) -> bool:
+        return self._of(modules).has_room(modules)
+
+    def reserve(self, modules: Modules) -> PathPin:
+        return self._of(modules).reserve(modules)
+
+    def stats(self) -> CacheStats:
+        """Sums; a module that two devices hold counts twice."""
+        return CacheStats(*map(sum, zip(*(cache.stats() for cache in self._caches), strict=True)))
+
+    def _of(self, modules: Modules) -> PathCache:
+        return self._caches[self._placement.device_of(modules)]
+
+
+class LoopsOfDevices:
+    """The loops of the devices, as one: a request goes to its path's device."""
+
+    def __init__(self, loops: Sequence[Loop], spec: EngineSpec, placement: Placement):
+        self._loops, self._modules_of, self._placement = loops, spec.modules_of, placement
+
+    @property
+    def capacity(self) -> int:
+        """Requests for one path that are taken at once, active and waiting."""
+        return self._loops[0].capacity
+
+    @property
+    def is_alive(self) -> bool:
+        return all(loop.is_alive for loop in self._loops)
+
+    def submit(
+        self,
+        request: GenerationRequest,
+        on_token: OnToken | None = None,
+        *,
+        is_admitted: bool = False,
+    ) -> Stream:
+        """As `Loop.submit`."""
+        device = self._placement.device_of(self._modules_of(request.release, request.path))
+        return self._loops[device].submit(request, on_token, is_admitted=is_admitted)
+
+    def stats(self) -> LoopStats:
+        """Sums; the time to the first token is the mean over the devices that have one."""
+        own = [loop.stats() for loop in self._loops]
+        firsts = [each.first_token_seconds for each in own if each.first_token_seconds]
+        return LoopStats(
+            num_waiting=sum(each.num_waiting for each in own),
+            rows_per_path={key: rows for each in own for key, rows in each.rows_per_path.items()},
+            num_requests=dict(sum((Counter(each.num_requests) for each in own), Counter())),
+            num_tokens=sum(each.num_tokens for each in own),
+            num_prompt_tokens=sum(each.num_prompt_tokens for each in own),
+            num_prompts_reused=sum(each.num_prompts_reused for each in own),
+            tokens_per_second=sum(each.tokens_per_second for each in own),
+            prefill_seconds=sum(each.prefill_seconds for each in own),
+            decode_seconds=sum(each.decode_seconds for each in own),
+            first_token_seconds=sum(firsts) / max(1, len(firsts)),
+            num_paused=sum(each.num_paused for each in own),
+            num_replicas=len(own),
+        )
+
+    def stop(self, drain_seconds: float) -> None:
+        """As `Loop.stop`, all at once."""
+        with ThreadPoolExecutor(len(self._loops)) as threads:
+            list(threads.map(lambda loop: loop.stop(drain_seconds), self._loops))
+
+
+class SeveralDevices:
+    """An `InProcessEngine` for each of the first devices.
+
+    Args:
+      spec: limits and `path_bytes` are of each device.
+      num_devices: of this process.
+
+    Raises:
+      BadSetting: there are fewer devices, or the rows do not fit.
+    """
+
+    def __init__(self, spec: EngineSpec, num_devices: int):
+        devices = jax.local_devices()
+        if not 1 <= num_devices <= len(devices):
+            expected = f"1 to {len(devices)}, which this process sees"
+            raise BadSetting(name="--devices", value=num_devices, expected=expected)
+        placement = Placement(num_devices)
+        self.engines = [
+            InProcessEngine(spec, device, num_devices) for device in devices[:num_devices]
+        ]
+        self.cache = PathsOfDevices([each.cache for each in self.engines], placement)
+        self.loop = LoopsOfDevices([each.loop for each in self.engines], spec, placement)
+
+    @property
+    def num_programs(self) -> int:
+        return sum(each.num_programs for each in self.engines)
+
+    def start(self, served: ServedRelease | None = None, warm_up: WarmUp | None = None) -> None:
+        """As `InProcessEngine.start`, device by device."""
+        for each in self.engines:
+            each.start(served, warm_up)

@@ -1,0 +1,97 @@
+"""Paths spread over the devices of one process: placed evenly, and the texts are the same."""
+
+import jax
+import numpy as np
+import pytest
+
+from dipaco.errors import BadSetting
+from dipaco.model.config import part_names
+from dipaco.model.spec import describe
+from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.decoding.stream import Finish
+from dipaco.serving.engine import EngineSpec, InProcessEngine
+from dipaco.serving.releases import ReleaseHealth
+from dipaco.serving.several_devices import Placement, SeveralDevices
+from dipaco.store.address import Address
+from dipaco.store.tensors import save_tree
+from dipaco.topology import ModuleId, grid
+from tests.support.serving_rig import CONFIG, request
+
+NUM_DEVICES, NEW_TOKENS = 8, 12
+LIMITS = LoopLimits(rows=2, rows_per_path=1)
+PATHS = 1, 2  # that are asked for
+WARM = SamplingSettings(temperature=1.0)
+
+
+def modules_of(early, late):
+    return {ModuleId("early", early): None, ModuleId("late", late): None}
+
+
+def made_by(loop, path):
+    """The tokens that follow a prompt of one token."""
+    stream, tokens = loop.submit(request([5], path, NEW_TOKENS, sampling=WARM)), []
+    while not isinstance(item := stream.get(timeout_seconds=None), Finish):
+        tokens.append(item.id)
+    assert item.error is None
+    return tokens
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """Of a 2x2 of random modules."""
+    topology, address = grid(part_names(CONFIG), (2, 2)), Address.of(tmp_path)
+    objects, specs, rng = address.objects(), describe(CONFIG), np.random.default_rng(0)
+    draw = lambda spec: rng.normal(0, 0.3, spec.shape).astype(np.float32)  # noqa: E731
+    stored = {
+        module: save_tree(
+            objects,
+            "module",
+            {part: jax.tree.map(draw, specs[part]) for part in topology.parts_of(module)},
+        )
+        for module in topology.modules
+    }
+    paths = [{m: stored[m] for m in topology.modules_of(path)} for path in range(4)]
+    return EngineSpec(
+        address=address,
+        objects=objects,
+        model=CONFIG,
+        limits=LIMITS,
+        path_bytes=None,
+        modules_of=lambda _, path: paths[path],
+        health=ReleaseHealth(),
+    )
+
+
+def test_each_device_gets_as_many_paths_and_those_that_share_modules_where_it_can():
+    placement = Placement(4)
+    paths = [modules_of(early, late) for early in range(4) for late in range(4)]
+    devices = [placement.device_of(modules) for modules in paths]
+    assert [devices.count(device) for device in range(4)] == [4] * 4
+    assert [placement.device_of(modules) for modules in reversed(paths)] == devices[::-1]
+    assert devices[4:8] == devices[:4]  # each goes where its `late` is
+
+
+@pytest.mark.slow
+def test_paths_on_eight_devices_make_the_texts_of_one_device(spec):
+    alone, spread = InProcessEngine(spec), SeveralDevices(spec, NUM_DEVICES)
+    for number, device in enumerate(jax.local_devices()[:4]):
+        with spread.cache.pin(spec.modules_of("", number)) as parts:
+            assert all(leaf.devices() == {device} for leaf in jax.tree.leaves(parts))
+    assert spread.cache.stats().paths == 4
+    for engine in (alone, *spread.engines):  # without compiling what is not asked for
+        engine.loop.run()
+    assert spread.loop.is_alive
+    texts = [made_by(alone.loop, path) for path in PATHS]
+    assert texts[0] != texts[1]
+    assert [made_by(spread.loop, path) for path in PATHS] == texts
+    for engine in (alone, spread):
+        engine.loop.stop(0)
+    assert not spread.loop.is_alive
+    assert spread.loop.stats().num_tokens == len(PATHS) * NEW_TOKENS
+    assert [each.loop.stats().num_tokens > 0 for each in spread.engines[:4]] == [0, 1, 1, 0]
+
+
+def test_more_devices_than_there_are_is_refused(spec):
+    with pytest.raises(BadSetting, match="--devices"):
+        SeveralDevices(spec, 1000)
