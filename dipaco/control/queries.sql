@@ -311,7 +311,7 @@ SELECT id, kind, arm, subject, phase, attempt FROM claimed
 WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
 -- single_claims: tasks of paths that one other worker holds, with how long it had at its last
--- renewal, the longest first; only those that may be late: none has been held for as many times as
+-- renewal, the longest first. Only those that may be late: none has been held for as many times as
 -- long as the quickest of the newest phases took. Hundreds are held, and few are joined here
 SELECT t.id, t.kind, t.arm, t.subject, t.phase, c.held_seconds
 FROM claims c CROSS JOIN tasks t
@@ -389,16 +389,14 @@ RETURNING task_id, attempt, worker, begun;
 -- heard_workers: those that count as alive, with the counter that each raises
 SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 ORDER BY name;
 
--- heard_after: the same, of the first that follow a name in a ring of all names
+-- heard_after: the same, of those that follow a name in a ring of all names
 SELECT name, heartbeats FROM (
-  SELECT * FROM (
-    SELECT name, heartbeats, 0 AS turn FROM workers
-    WHERE state = 'here' AND is_silent = 0 AND name > :name ORDER BY name LIMIT :limit) AS later
-  UNION ALL
-  SELECT * FROM (
-    SELECT name, heartbeats, 1 AS turn FROM workers
-    WHERE state = 'here' AND is_silent = 0 AND name <= :name ORDER BY name LIMIT :limit) AS earlier
-) AS ring ORDER BY turn, name LIMIT :limit;
+  SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 AND name > :name
+  ORDER BY name LIMIT :limit) AS later
+UNION ALL
+SELECT name, heartbeats FROM (
+  SELECT name, heartbeats FROM workers WHERE state = 'here' AND is_silent = 0 AND name <= :name
+  ORDER BY name LIMIT :limit) AS earlier;
 
 -- mark_silent: a worker that was silent for a whole lease; until its next heartbeat
 UPDATE workers SET is_silent = 1

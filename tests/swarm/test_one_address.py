@@ -17,8 +17,8 @@ from dipaco.inner.phase_runner import PhaseWork
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.errors import NoSuchSwarm
 from dipaco.swarm.network.credentials import DAY_SECONDS
+from dipaco.swarm.planning import paths
 from dipaco.swarm.roles import backbone as backbones
-from dipaco.swarm.roles import session as sessions
 from dipaco.swarm.roles.session import SessionConfig, ask_about_run, run_session, wire_to
 from tests.support.swarm_rig import (
     AUTHORITY,
@@ -60,7 +60,7 @@ def both(run, credentials, monkeypatch):
     """The backbones of paths 0 and 1."""
     monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
     monkeypatch.setattr(backbones, "OVERVIEW_SECONDS", 0.05)
-    monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(paths, "LOOK_SECONDS", 0.1)
     made = []
     for path in range(2):
         name = f"backbone-{path}"

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from dipaco.swarm.planning.paths import Need, path_to_join, path_to_move_to
+from dipaco.swarm.planning.paths import Need, look_again_seconds, path_to_join, path_to_move_to
 
 
 def test_a_newcomer_goes_to_the_path_that_would_end_last():
@@ -79,7 +79,8 @@ class Evening:
                     self.come(number, target)
                     target = None
                 self.seen[number] = target
-                self.looks_at[number] = self.now + self.LOOK * self.random.uniform(0.5, 1.5)
+                again = look_again_seconds(self.needs(), self.at[number])
+                self.looks_at[number] = self.now + again * self.random.uniform(0.5, 1.5)
         for number, path in self.at.items():
             self.there += seconds * self.speeds[number]
             if self.left[path] <= 0 or self.busy_from[number] > self.now:

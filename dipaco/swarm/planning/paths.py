@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 GAIN = 0.9  # of the seconds that the slower of two paths needs: a move must bring it below this
 MOVE_SECONDS = 20.0  # about what a move costs: leaving, fetching the other path's state
+LOOK_SECONDS = 20.0  # between two looks at the whole run, at most
+LOOKS = 10  # in what is left of a phase, at least
 
 
 class Need(NamedTuple):
@@ -50,6 +52,12 @@ def path_to_move_to(needs: Iterable[Need], here: int, samples_per_second: float)
     before = max(_seconds(own), _seconds(other))
     after = max(_seconds(left), _seconds(helped) + MOVE_SECONDS)
     return target if after < GAIN * before else None
+
+
+def look_again_seconds(needs: Iterable[Need], here: int) -> float:
+    """After how long a volunteer looks again: a short phase is over soon."""
+    left = next((_seconds(need) for need in needs if need.path == here), 0.0)
+    return min(LOOK_SECONDS, max(1.0, left / LOOKS)) if left else LOOK_SECONDS / LOOKS
 
 
 def _seconds(need: Need) -> float:

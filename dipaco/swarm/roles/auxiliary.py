@@ -9,6 +9,7 @@ class Auxiliary(Peer):
     """A peer that only adds up."""
 
     samples = 0
+    samples_per_second = 0.0
 
     async def run(self) -> None:
         """Takes part until the run is over, or `leave` is called.

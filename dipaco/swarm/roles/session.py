@@ -20,14 +20,14 @@ from dipaco.swarm.network.messages import (
 )
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
-from dipaco.swarm.planning.paths import Need, path_to_join, path_to_move_to
+from dipaco.swarm.planning import paths
+from dipaco.swarm.planning.paths import Need
 from dipaco.swarm.roles.auxiliary import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
 
 ASK_SECONDS = 10.0  # for a backbone to say how the run is
-LOOK_SECONDS = 20.0  # about, between two looks for a path that needs it more
 
 
 class SessionConfig(NamedTuple):
@@ -164,6 +164,8 @@ class _Visit:
             if not running.done():
                 self._peer.leave()
             await running
+            if moving.done() and not moving.cancelled():
+                moving.result()  # raises what went wrong in it
             if stop.is_set():
                 self.moves_to = None
         finally:
@@ -208,7 +210,7 @@ class _Visit:
         if overview is None:
             return None
         if config.path is None:
-            path = path_to_join(_needs(overview))
+            path = paths.path_to_join(_needs(overview))
         elif config.path in {one.path for one in overview.paths}:
             path = config.path
         else:
@@ -223,12 +225,13 @@ class _Visit:
 
     async def _look_elsewhere(self, peer: Volunteer | Auxiliary) -> None:
         """Ends, with `moves_to` set, when another path needs this machine clearly more."""
-        began = time.monotonic()
         seen: int | None = None  # where it was needed at the last look
+        wait_seconds = paths.LOOK_SECONDS
         while True:
             # A time of its own: peers that all look at once would all move at once.
-            await asyncio.sleep(LOOK_SECONDS * random.uniform(0.5, 1.5))
-            if self._config.path is not None or not self._config.computes:
+            await asyncio.sleep(wait_seconds * random.uniform(0.5, 1.5))
+            speed = peer.samples_per_second
+            if self._config.path is not None or not speed:
                 continue
             overview = await self._overview(peer.leader.address or self._config.address)
             if overview is None:
@@ -238,8 +241,9 @@ class _Visit:
             )
             if here is None:
                 continue
-            speed = peer.samples / (time.monotonic() - began)
-            target = path_to_move_to(_needs(overview), here, speed)
+            needs = _needs(overview)
+            wait_seconds = paths.look_again_seconds(needs, here)
+            target = paths.path_to_move_to(needs, here, speed)
             if target is not None and target == seen:
                 address = next(one.addresses[0] for one in overview.paths if one.path == target)
                 self._say(f"path {target} needs hands more than path {here}: moves to {address}")

@@ -27,6 +27,8 @@ from dipaco.swarm.training.compute import Compute, unpack_rows
 from dipaco.swarm.training.slices import rounding
 from dipaco.swarm.training.state_holder import StateHolder
 
+SPEED_SHARE = 0.3  # of the newest block, in what a volunteer takes for its speed
+
 
 class _KeptSum(NamedTuple):
     """What was summed for a leader that was lost."""
@@ -73,6 +75,7 @@ class Volunteer(Peer):
         self._rounded: tuple[ClosedStep, np.ndarray] | None = None
         self._residual: np.ndarray | None = None
         self.samples = 0  # that were computed and accepted
+        self.samples_per_second = 0.0  # while it computes; 0: it has not computed a block yet
 
     async def run(self) -> None:
         """Takes part until the run is over, or `leave` is called.
@@ -248,6 +251,9 @@ class Volunteer(Peer):
                 self.compute.gradient, parts, of_block
             )
             seconds = time.monotonic() - started
+            speed = self.compute.settings.block_rows / max(seconds, 1e-6)
+            known = self.samples_per_second
+            self.samples_per_second = known + SPEED_SHARE * (speed - known) if known else speed
             if (self.holder.position, self._leaders_lost) != (position, leaders):
                 self._late_seconds = seconds
                 return
