@@ -26,6 +26,7 @@ VALUES = (
 )
 ROUND = {"round_number": 1, "start": 0, "stop": 5}
 BODIES = {
+    "run": messages.RunRequest(),
     "settings": messages.SettingsRequest(),
     "join": messages.JoinRequest(
         version=program_version(), address=None, computes=True, holds_state=True
