@@ -52,7 +52,8 @@ def step(earlier, before, state, messages, fan_in):
     config = types.SimpleNamespace(outer=OuterSettings())
     paths = lambda module, phase: range(fan_in)
     arm = types.SimpleNamespace(
-        paths_through=paths, has_quorum=False, is_routed=True, has_fewer_steps=False
+        paths_through=paths, has_quorum=False, is_routed=True, has_fewer_steps=False,
+        sends_all=lambda phase: False,
     )
     run = types.SimpleNamespace(
         objects=objects,

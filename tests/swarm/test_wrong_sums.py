@@ -54,7 +54,7 @@ def noisy(mean, parts):
 
 LIES = {
     "scaled": (lambda mean, parts: 1.01 * mean, "1.01 times"),
-    "negated": (lambda mean, parts: -mean, "-1 times"),
+    "negated": (lambda mean, parts: -mean, "-1 times|-0.99|-1.00"),
     "zero": (lambda mean, parts: 0 * mean, "0 times"),
     "one sender twice": (of_one_sender_twice, "not that of what the senders had signed|times"),
     "noisy": (noisy, "times what|not that"),
