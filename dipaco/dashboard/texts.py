@@ -4,6 +4,7 @@ Read from the shards and scores that routing and evaluation saved, when it is as
 """
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,15 +110,18 @@ class Texts:
         }
 
     def find(self, words: str) -> dict[str, Any]:
-        """Documents that hold some words, the first ones; looks for `SEARCH_SECONDS` at most."""
+        """Documents that hold some words, in capitals or not: the first ones that are found within
+        `SEARCH_SECONDS`.
+        """
         until, found, looked = time.monotonic() + SEARCH_SECONDS, [], 0
+        sought = re.compile(re.escape(words), re.IGNORECASE)
         everything = np.arange(len(self._corpus.lengths))
         for start in range(0, len(everything), SEARCH_BATCH):
             batch = everything[start : start + SEARCH_BATCH]
             for number, text in zip(batch, self._texts(batch, False), strict=True):
-                at = text.find(words)
-                if at >= 0:
-                    piece = text[max(0, at - 30) : at + BEGINNING_CHARACTERS]
+                if (at := sought.search(text)) is not None:
+                    before = max(0, at.start() - 30)
+                    piece = text[before : at.start() + BEGINNING_CHARACTERS]
                     found.append({"document": int(number), "text": piece})
             looked = start + len(batch)
             if len(found) >= MOST_FOUND or time.monotonic() > until:

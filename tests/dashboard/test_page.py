@@ -56,8 +56,11 @@ def cells(page, name):
 
 def until(page, expression):
     """Waits; Playwright's own wait evaluates text inside the page, which the page forbids."""
-    while not page.evaluate(expression):
+    for _ in range(3000):
+        if page.evaluate(expression):
+            return
         page.wait_for_timeout(20)
+    raise AssertionError(f"the page never came to `{expression}`")
 
 
 def go_to(page, time):
@@ -100,7 +103,7 @@ def test_a_file_from_disk_has_grid_curves_and_the_fate_of_a_document(
     page.locator(".document[data-document='7']").wait_for()
     text = page.locator(".document blockquote").text_content()
     assert "domain" in page.locator(".document").text_content()
-    page.fill("#words", text[:12])
+    page.fill("#words", text[:12].upper())
     page.locator("#seek button").click()
     page.locator(".hits button", has_text="7:").first.click()
     page.locator(".document[data-document='7']").wait_for()
@@ -233,6 +236,10 @@ def test_a_domain_that_is_called_like_a_script_is_a_name(opened, tiny, tmp_path)
     assert page.locator(".alarm span").text_content() == name
     (shown,) = page.locator("#completion-list .completion").all_text_contents()
     assert shown == f"phase 1, path 0: {name}{name}"
+    direction = "e => getComputedStyle(e.querySelector('bdi')).direction"
+    assert page.locator(".completion").first.evaluate(direction) == "ltr"
+    page.locator(".completion bdi").first.evaluate("e => e.textContent = 'תני רבן'")
+    assert page.locator(".completion").first.evaluate(direction) == "rtl"
     page.fill("#words", "0")
     page.locator("#seek button").click()
     page.locator(".document blockquote", has_text="<img").wait_for()

@@ -86,3 +86,9 @@ def test_words_find_the_documents_that_hold_them(run, texts):
     assert texts.find("no document says this")["found"] == []
     assert texts.fate(-1) is None
     assert texts.fate(10**9) is None
+
+
+def test_capitals_make_no_difference(texts):
+    begins = texts.fate(0)["text"][:12]
+    hits = {hit["document"] for hit in texts.find(begins.swapcase())["found"]}
+    assert 0 in hits

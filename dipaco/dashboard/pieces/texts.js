@@ -38,7 +38,7 @@ function drawMoves() {
 function drawCompletions() { // facts of the task `sample`, where there are some
   const all = (run.document.completions ?? []).filter(({seconds}) => (seconds ?? 0) <= run.time);
   at("completions").hidden = !all.length;
-  at("completion-list").replaceChildren(...all.slice(-60).reverse().map(({phase, path, prompt, text}) => make("div", {className: "completion", dir: "auto"}, make("span", {className: "soft", textContent: `phase ${phase}, path ${path}: ${prompt}`}), text)));
+  at("completion-list").replaceChildren(...all.slice(-60).reverse().map(({phase, path, prompt, text}) => make("div", {className: "completion"}, make("span", {className: "soft", textContent: `phase ${phase}, path ${path}: `}), make("bdi", {}, make("span", {className: "soft", textContent: prompt}), text))));
 }
 
 function textsVersion() { // changes when more has been routed or evaluated
@@ -120,7 +120,7 @@ async function seek(event) {
       [hits, note] = [found, `Looked through ${looked.toLocaleString("en")} of ${documents.toLocaleString("en")} documents.`];
     } else {
       const of = run.texts?.beginnings;
-      hits = (of?.texts ?? []).flatMap((text, i) => text.includes(words) ? [{document: of.documents[i], text}] : []);
+      hits = (of?.texts ?? []).flatMap((text, i) => text.toLowerCase().includes(words.toLowerCase()) ? [{document: of.documents[i], text}] : []);
       note = `Looked at how ${(of?.texts.length ?? 0).toLocaleString("en")} of ${(run.texts?.tokens.length ?? 0).toLocaleString("en")} documents begin.`;
     }
   } catch (error) { at("found").textContent = error.message; return; }
