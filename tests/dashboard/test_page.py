@@ -223,6 +223,8 @@ def test_a_domain_that_is_called_like_a_script_is_a_name(opened, tiny, tmp_path)
         of[name] = of.pop(next(iter(of)))
     texts["domains"] = [name] * len(texts["domains"])
     texts["beginnings"]["texts"] = [name] * len(texts["beginnings"]["texts"])
+    volunteer = {"place": 1, "name": name, "samples": 5, "share": 1.0, "steps": 2}
+    recording["status"]["volunteers"] = [volunteer | {"paths": [0], "is_here": True}]
     recording["alarms"] = [{"level": "error", "sentence": name}]
     recording["completions"] = [
         {"phase": 1, "path": 0, "prompt": name, "text": text, "seconds": seconds}
@@ -234,6 +236,7 @@ def test_a_domain_that_is_called_like_a_script_is_a_name(opened, tiny, tmp_path)
     page.locator(".cell").first.wait_for()
     assert page.locator("#domains th", has_text=name).count() == 1
     assert page.locator(".alarm span").text_content() == name
+    assert page.locator("#volunteers li").text_content() == f"1. {name}5"
     (shown,) = page.locator("#completion-list .completion").all_text_contents()
     assert shown == f"phase 1, path 0: {name}{name}"
     direction = "e => getComputedStyle(e.querySelector('bdi')).direction"
