@@ -1,14 +1,18 @@
 """A worker that breaks rules on order, as storms have them: an order is carried out."""
 
 from types import SimpleNamespace
+from unittest import mock
 
 import misbehave
 import pytest
 
+import dipaco
 from dipaco.control.commit import Commit
+from dipaco.control.queue import Queue
 from dipaco.control.tasks import Claim, Contribution, Task
-from dipaco.errors import ClaimLost
+from dipaco.errors import ClaimLost, RunOfOtherVersion
 from dipaco.receipt import Receipt
+from dipaco.runs import version
 from dipaco.topology import ModuleId
 from dipaco.workers.tasks import train
 
@@ -27,7 +31,8 @@ def test_a_corruption_whose_claim_is_lost_is_made_again_with_the_next(monkeypatc
     """Others have the task by then, and record a true contribution."""
     lost = iter([True, False, False])
 
-    def record(*_):
+    def record(*_, settles):
+        assert settles
         if next(lost):
             raise ClaimLost(task=CLAIM.task)
         return []
@@ -43,7 +48,7 @@ def test_a_corruption_whose_claim_is_lost_is_made_again_with_the_next(monkeypatc
 
     def work():
         sent.append(train._finish(None, begun))
-        commit.finish(None, CLAIM, sent[-1])
+        commit.finish(None, CLAIM, sent[-1], settles=True)
 
     with pytest.raises(ClaimLost):
         work()
@@ -54,3 +59,25 @@ def test_a_corruption_whose_claim_is_lost_is_made_again_with_the_next(monkeypatc
     assert sent == [["NaN"], ["NaN"], [TRUE]]
     assert done.read_text() == "NaN\n"
     assert not order.exists()
+
+
+def test_a_worker_of_a_certain_speed_records_what_it_is_told_to(monkeypatch, tmp_path):
+    record = mock.Mock(return_value=[])
+    monkeypatch.setattr(Commit, "finish", record)
+    monkeypatch.setattr(train, "run_phase", train.run_phase)
+    for name in ("claim_stack", "claim_backup"):
+        monkeypatch.setattr(Queue, name, getattr(Queue, name))
+    misbehave.Pace(0.0, tmp_path / "hurry").install()
+    Commit.finish(None, None, CLAIM, [TRUE], settles=True)
+    record.assert_called_once_with(None, None, CLAIM, [TRUE], settles=True)
+
+
+def test_another_program_is_refused_though_a_run_is_of_the_same_sources(monkeypatch):
+    found = version.program_version()
+    version.check_program("run", found)
+    monkeypatch.setattr(version, "sources_digest", version.sources_digest)
+    monkeypatch.setattr(dipaco, "__version__", dipaco.__version__)
+    misbehave.be_another_program("0.0.0")
+    for check in (version.check_program, version.check_version):
+        with pytest.raises(RunOfOtherVersion):
+            check("run", found)
