@@ -13,7 +13,7 @@ from dipaco.config import MODULAR
 from dipaco.errors import BadSetting
 from dipaco.runs.status import status_of
 from dipaco.store.retention import RetentionSettings
-from dipaco.workers import loop
+from dipaco.workers import claiming
 from tests.workers.conftest import CONFIG, worker_of
 
 PHASES = 5
@@ -111,7 +111,7 @@ def workers(machines, monkeypatch):
         of_name[name] = worker_of(run, name)
     work_until(on, of_name["ana"], 2)
     assert [on.run.ledger.homes.home_of(MODULAR, path) for path in range(4)] == ["ana"] * 4
-    monkeypatch.setattr(loop.Worker, "_late_factor", lambda worker, limit: 0.0)
+    monkeypatch.setattr(claiming.Claimer, "_late_factor", lambda claimer, limit: 0.0)
     return on, of_name["ben"]
 
 
@@ -150,6 +150,6 @@ def test_a_machine_of_another_kind_makes_no_backup_for_which_phases_must_be_trai
 ):
     on, ben = workers
     on.run.ledger.queue.claim("ana", ["train"])
-    monkeypatch.setattr(loop, "machine", lambda: "another")
+    monkeypatch.setattr(claiming, "machine", lambda: "another")
     assert not ben.run_once()
     assert on.run.ledger.redos.refusals() == []
