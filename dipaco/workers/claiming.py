@@ -47,7 +47,7 @@ class Claimer:
         self._late_tasks = _Regularly(lease_seconds)
         # A worker that computes looks for them as well (heartbeat.py).
         self._silent_workers = _Regularly(heartbeat_seconds(lease_seconds))
-        self._finished_at = time.monotonic()  # its last task
+        self._idle_since = time.monotonic()
 
     def claim(self, glance: Glance | None) -> list[Claim]:
         """One task, or training tasks to be done together; nothing where none is due.
@@ -86,9 +86,9 @@ class Claimer:
                 self._late_tasks.make_due()
         return claims
 
-    def has_finished(self) -> None:
-        """The worker has finished a task."""
-        self._finished_at = time.monotonic()
+    def begin_idling(self) -> None:
+        """From here on the worker has no task; nor had it one while it was paused."""
+        self._idle_since = time.monotonic()
 
     def has_others(self) -> bool:
         """Whether a worker that waits with a task in hand has something else to see to."""
@@ -137,7 +137,7 @@ class Claimer:
         """
         if self._is_of_another_kind:
             return False
-        idle_seconds = time.monotonic() - self._finished_at
+        idle_seconds = time.monotonic() - self._idle_since
         usual = self._run.ledger.queue.usual_seconds(arm.name for arm in self._run.plan.arms)
         return usual is not None and idle_seconds >= self._late_factor(limit) * usual
 

@@ -115,6 +115,8 @@ class Worker:
             was_paused, is_paused = is_paused, self._renewer.command == "pause"
             if is_paused and not was_paused:
                 self._callbacks.paused()
+            if is_paused:
+                self._claimer.begin_idling()
             if not is_paused and self.run_once(glance):
                 wait_seconds = MIN_WAIT_SECONDS
                 continue
@@ -208,7 +210,7 @@ class Worker:
             self._fail(claim, error)
             return
         self._failures.succeed()
-        self._claimer.has_finished()
+        self._claimer.begin_idling()
         self._settle(facts)
         self._callbacks.task_finished(claim, facts)
         collect_after(self._run, claim, partial_snapshots)
