@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--devices",
         type=int,
         metavar="N",
-        help="of this machine, over which paths are spread; each has `--rows`, `--waiting`, "
+        help="of this machine, over which paths are spread; each has `--rows`, "
         "`--rows-per-client` and `--path-bytes` of its own (1)",
     )
     how.add_argument("--rows", type=int, default=64, help="requests decoded at once (64)")

@@ -95,11 +95,14 @@ class LoopsOfDevices:
 
     def __init__(self, loops: Sequence[Loop], spec: EngineSpec, placement: Placement):
         self._loops, self._modules_of, self._placement = loops, spec.modules_of, placement
+        self._limits = spec.limits
 
     @property
     def capacity(self) -> int:
-        """Requests for one path that are taken at once, active and waiting."""
-        return self._loops[0].capacity
+        """Requests that are taken at once: active ones on every device, and as many waiting as on
+        one.
+        """
+        return len(self._loops) * self._limits.rows + self._limits.waiting
 
     @property
     def is_alive(self) -> bool:

@@ -95,3 +95,9 @@ def test_paths_on_eight_devices_make_the_texts_of_one_device(spec):
 def test_more_devices_than_there_are_is_refused(spec):
     with pytest.raises(BadSetting, match="--devices"):
         SeveralDevices(spec, 1000)
+
+
+def test_the_rows_of_all_devices_can_be_taken(spec):
+    alone, spread = InProcessEngine(spec), SeveralDevices(spec, NUM_DEVICES)
+    others = NUM_DEVICES - 1
+    assert spread.loop.capacity == alone.loop.capacity + others * LIMITS.rows
