@@ -41,10 +41,12 @@ async def _watch(address: str, token: Path, every_seconds: float | None) -> int:
         while True:
             try:
                 overview = await ask_about_run(wire, address)
+                say("\n".join(lines_of(overview, credential.certificate.name)))
             except (OSError, TimeoutError) as error:
                 problem = printable(str(error)) or type(error).__name__
-                raise SwarmUnreachable(addresses=address, problem=problem) from error
-            say("\n".join(lines_of(overview, credential.certificate.name)))
+                if every_seconds is None:
+                    raise SwarmUnreachable(addresses=address, problem=problem) from error
+                say(f"no answer from {address} ({problem})")
             if every_seconds is None:
                 return 0
             await asyncio.sleep(every_seconds)

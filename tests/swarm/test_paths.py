@@ -12,6 +12,7 @@ def test_a_newcomer_goes_to_the_path_that_would_end_last():
     needs = [Need(0, 100, 10.0), Need(1, 100, 2.0), Need(2, 10, 1.0), Need(3, 0, 0.0)]
     assert path_to_join(needs) == 1
     assert path_to_join([*needs, Need(4, 5, 0.0), Need(5, 7, 0.0)]) == 5, "that nobody serves"
+    assert path_to_join([Need(0, 0, 4.0), Need(1, 0, 1.0)]) == 1, "between two phases"
     assert path_to_join([]) is None
 
 

@@ -27,10 +27,15 @@ class Need(NamedTuple):
 
 def path_to_join(needs: Iterable[Need]) -> int | None:
     """The path that needs a newcomer most: the one that would end last without it;
-    of those that nobody serves, the one with most left. None where there is no path.
+    of those that nobody serves, the one with most left; of those with nothing left, the one with
+    least speed. None where there is no path.
     """
-    ordered = sorted(needs, key=lambda need: (-_seconds(need), -need.samples_left, need.path))
-    return ordered[0].path if ordered else None
+
+    def order(need: Need) -> tuple[float, float, float, int]:
+        return -_seconds(need), -need.samples_left, need.samples_per_second, need.path
+
+    first = min(needs, key=order, default=None)
+    return None if first is None else first.path
 
 
 def path_to_move_to(needs: Iterable[Need], here: int, samples_per_second: float) -> int | None:

@@ -41,6 +41,7 @@ from dipaco.swarm.training.state_holder import StateHolder
 
 SAVE_SECONDS = 60.0  # between two saves of a phase that goes on
 STATUS_SECONDS = 1.0
+OVERVIEW_SHARE = 0.02  # of the time, at most, for reading it
 OVERVIEW_SECONDS = 5.0  # for which what was read of the whole run is said again
 HELD_SECONDS = 3.0  # for another backbone to reply with the state that it holds
 REFUSALS_SHOWN = 20
@@ -220,10 +221,12 @@ class Backbone:
         """Some seconds old, whoever asks."""
         now = time.monotonic()
         if now > self._overview_until:
-            self._overview_until = now + OVERVIEW_SECONDS
             with contextlib.suppress(DipacoError):
                 inner = self._settings.inner
                 self._overview = self._ledger.overview(self._num_steps, inner)
+            # A run of many steps takes longer to read, and the group waits meanwhile.
+            took = time.monotonic() - now
+            self._overview_until = now + max(OVERVIEW_SECONDS, took / OVERVIEW_SHARE)
         return self._overview
 
     async def _watch_ledger_forever(self) -> None:

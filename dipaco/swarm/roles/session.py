@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dipaco.swarm.errors import BadMessage, NoSuchSwarm
-from dipaco.swarm.network.credentials import Credential, Signer, Verifier
+from dipaco.swarm.network.credentials import Credential, Signer, Verifier, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.messages import (
@@ -146,6 +146,7 @@ class _Visit:
           may_choose: whether another path may be served from the beginning.
         """
         stopping = asyncio.ensure_future(stop.wait())
+        tasks: list[asyncio.Future] = [stopping]
         try:
             joining = asyncio.ensure_future(self._join(may_choose=may_choose))
             await asyncio.wait([joining, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -159,6 +160,7 @@ class _Visit:
             self.has_joined = True
             running = asyncio.ensure_future(self._peer.run())
             moving = asyncio.ensure_future(self._look_elsewhere(self._peer))
+            tasks += [running, moving]
             await asyncio.wait([running, stopping, moving], return_when=asyncio.FIRST_COMPLETED)
             moving.cancel()
             if not running.done():
@@ -169,7 +171,8 @@ class _Visit:
             if stop.is_set():
                 self.moves_to = None
         finally:
-            stopping.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def _join(self, *, may_choose: bool) -> Volunteer | Auxiliary | None:
         """Asks for the group's settings, then joins with programs that fit them. None where another
@@ -220,7 +223,7 @@ class _Visit:
         if not addresses or config.address in addresses:
             return None
         why = "needs hands most, and is led" if config.path is None else "is led"
-        self._say(f"path {path} {why} at {addresses[0]}")
+        self._say(f"path {path} {why} at {printable(addresses[0])}")
         return addresses[0]
 
     async def _look_elsewhere(self, peer: Volunteer | Auxiliary) -> None:
@@ -246,7 +249,10 @@ class _Visit:
             target = paths.path_to_move_to(needs, here, speed)
             if target is not None and target == seen:
                 address = next(one.addresses[0] for one in overview.paths if one.path == target)
-                self._say(f"path {target} needs hands more than path {here}: moves to {address}")
+                self._say(
+                    f"path {target} needs hands more than path {here}: "
+                    f"moves to {printable(address)}"
+                )
                 self.moves_to = address
                 return
             seen = target
