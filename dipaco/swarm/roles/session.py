@@ -12,12 +12,7 @@ from dipaco.swarm.errors import BadMessage, NoSuchSwarm
 from dipaco.swarm.network.credentials import Credential, Signer, Verifier, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.link_meter import LinkMeter
-from dipaco.swarm.network.messages import (
-    GroupInfo,
-    RunOverview,
-    RunRequest,
-    SettingsRequest,
-)
+from dipaco.swarm.network.messages import GroupInfo, RunOverview, RunRequest, SettingsRequest
 from dipaco.swarm.network.transport import start_transport
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning import paths
@@ -163,12 +158,13 @@ class _Visit:
             tasks += [running, moving]
             await asyncio.wait([running, stopping, moving], return_when=asyncio.FIRST_COMPLETED)
             moving.cancel()
-            if not running.done():
+            is_over = running.done()
+            if not is_over:
                 self._peer.leave()
             await running
             if moving.done() and not moving.cancelled():
                 moving.result()  # raises what went wrong in it
-            if stop.is_set():
+            if is_over or stop.is_set():
                 self.moves_to = None
         finally:
             for task in tasks:
