@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 
 import jax
@@ -148,3 +149,12 @@ def test_the_rows_of_sharing_differ_in_what_is_shared_and_in_nothing_else():
     for name in ("2x2 private", "flat", "diloco"):
         changed = {key for key, value in settings(rows[name]).items() if grid[key] != value}
         assert changed - {"name", "outer.rescale_by_fan_in"} == {"topology.levels"}
+
+
+def test_the_diagram_of_the_front_page_is_the_quickstarts_grid():
+    page = (FOLDER.parent / "README.md").read_text()
+    shown = re.findall(r"path (\d)  ═+▶ +(early/\d+)  ─+  (late/\d+)", page)
+    topology = load_config(FOLDER / "quickstart.py").topology
+    assert [tuple(row) for row in shown] == [
+        (str(path), *map(str, topology.modules_of(path))) for path in range(topology.num_paths)
+    ]
