@@ -5,6 +5,7 @@ The steps stay those of plain AdamW, to the same bits as without the liar where 
 
 import asyncio
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -53,8 +54,8 @@ def noisy(mean, parts):
 
 
 LIES = {
-    "scaled": (lambda mean, parts: 1.01 * mean, "1.01 times"),
-    "negated": (lambda mean, parts: -mean, "-1 times|-0.99|-1.00"),
+    "scaled": (lambda mean, parts: 1.01 * mean, r"1\.0(09|1)\d* times"),
+    "negated": (lambda mean, parts: -mean, r"-(1|0\.99\d*|1\.0\d*) times"),
     "zero": (lambda mean, parts: 0 * mean, "0 times"),
     "one sender twice": (of_one_sender_twice, "not that of what the senders had signed|times"),
     "noisy": (noisy, "times what|not that"),
@@ -81,7 +82,7 @@ def test_a_reducer_that_lies_is_found_before_the_step_is_taken(lie, codec):
             assert list(banned) == [eve.wire.name], group.said
             assert banned[eve.wire.name].startswith("proved at step")
             with np.errstate(all="ignore"):
-                assert any(text in banned[eve.wire.name] for text in why.split("|")), banned
+                assert re.search(why, banned[eve.wire.name]), banned
             assert "the credential of eve is locked" in group.said
             ((who, evidence),) = group.evidence
             assert who == eve.wire.name
