@@ -45,6 +45,7 @@ def beating():
         queue.problems.extend(problems)
         ledger = SimpleNamespace(
             queue=queue,
+            reaper=queue,
             members=SimpleNamespace(heartbeat=lambda name, life: True),
             meta=SimpleNamespace(command=lambda: RunCommand("run", None)),
             swarms=SimpleNamespace(wants=lambda arm, path, worker: False),
