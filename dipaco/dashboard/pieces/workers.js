@@ -102,7 +102,7 @@ function drawFigures(status) {
   ];
   if (run.isNewest) figures.push(figure(percent(status.goodput.participation), "participation"), figure(short(status.goodput.tokens_per_worker_second), "tokens per worker second"));
   let wasted = 0, count = 0;
-  for (const i of run.faults) if (run.events.ended[i] <= run.time) { count++; wasted += run.events.ended[i] - run.events.begun[i]; }
+  for (const i of run.faults) if (run.isNewest || run.events.ended[i] <= run.time) { count++; wasted += run.events.ended[i] - run.events.begun[i]; }
   figures.push(figure(String(count), "things went wrong"), figure(duration(wasted), "lost by them"));
   at("work-figures").replaceChildren(...figures);
   at("workers-when").textContent = status.why.state === "working" && run.isNewest ? status.why.sentence : "";
@@ -113,7 +113,7 @@ function drawFigures(status) {
 }
 
 function drawFaults() {
-  const shown = run.faults.filter(i => run.events.ended[i] <= run.time).reverse();
+  const shown = run.faults.filter(i => run.isNewest || run.events.ended[i] <= run.time).reverse(); // clocks may be ahead
   at("faults-of").hidden = !shown.length;
   at("faults-title").textContent = `What went wrong: ${shown.length.toLocaleString("en")}`;
   at("faults-of").open ||= shown.length > 0 && at("faults-of").dataset.was === undefined;
