@@ -18,7 +18,6 @@ clock, from an address to the grid, and to show another moment (the median of ni
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from support.chromium import chromium
+from support.cpu_seconds import cpu_seconds_of
 from support.made_up_run import make_run
 from support.scratch import scratch
 
@@ -99,11 +99,11 @@ def live(config: Path, folder: Path, seconds: float) -> dict[str, Any]:
             if training.poll() is not None:
                 raise SystemExit((folder.parent / "log").read_text()[-2000:])
             time.sleep(0.2)
-        before = _processor_seconds(training.pid)
+        before = cpu_seconds_of(training.pid)
         answer = cost(Address.of(folder), seconds)
         if training.poll() is not None:
             raise SystemExit("The run ended before it was measured: give fewer --seconds.")
-        run = (_processor_seconds(training.pid) - before) / answer["seconds"]
+        run = (cpu_seconds_of(training.pid) - before) / answer["seconds"]
     finally:
         training.terminate()
         training.wait()
@@ -119,12 +119,6 @@ def _has_trained(folder: Path) -> bool:
             return bool(run.ledger.facts.trained(MODULAR, 0))
     except NoSuchRun:  # just being made
         return False
-
-
-def _processor_seconds(pid: int) -> float:
-    """Of a process that runs."""
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def count_questions() -> list[int]:

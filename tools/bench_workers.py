@@ -11,7 +11,6 @@ every module at every phase, which must be equal. The last line is one JSON obje
 """
 
 import argparse
-import contextlib
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from support.cpu_seconds import cpu_seconds_of
 from support.paired_ratio import median_and_interval
 
 from dipaco.config import MODULAR
@@ -157,21 +157,6 @@ def ends_of_phases(events: Path) -> dict[int, list[float]]:
         if event["event"] == "path_trained" and event["arm"] == MODULAR:
             ends.setdefault(event["phase"], []).append(event["time"])
     return ends
-
-
-def cpu_seconds_of(process: int) -> float:
-    """That a process and its children have used so far."""
-    total, parents = 0.0, {process}
-    rows = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            rows.append((int(stat.parent.name), int(fields[1]), int(fields[11]) + int(fields[12])))
-    for pid, parent, ticks in sorted(rows):
-        if pid == process or parent in parents:
-            parents.add(pid)
-            total += ticks / os.sysconf("SC_CLK_TCK")
-    return total
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -36,13 +36,13 @@ from typing import Any
 import numpy as np
 from support.isolated_cache import isolated_cache
 from support.scratch import scratch
+from swarm_liar import LIES
 
 from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
 
 SLOW = Path(__file__).with_name("swarm_slow.py")
 LIAR = Path(__file__).with_name("swarm_liar.py")
-LIES = ("sum-scaled", "gradient-negated", "gradient-scaled", "gradient-again")
 CONFIG = '''"""One path on the toy corpus, for a swarm."""
 
 from dipaco.config import BaseSettings, EvaluationSettings, RunConfig
