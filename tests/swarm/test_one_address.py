@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import jax
 import pytest
@@ -13,22 +12,13 @@ from dipaco.cli.swarm_watch import lines_of
 from dipaco.config import MODULAR
 from dipaco.control.queue import add_tasks
 from dipaco.control.tasks import Task
-from dipaco.inner.phase_runner import PhaseWork
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.errors import NoSuchSwarm
-from dipaco.swarm.network.credentials import DAY_SECONDS
 from dipaco.swarm.planning import paths
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles.session import SessionConfig, ask_about_run, run_session, wire_to
-from tests.support.swarm_rig import (
-    AUTHORITY,
-    RATES,
-    SETTINGS,
-    batch_of,
-    first_state,
-    largest_difference,
-    plain_states,
-)
+from tests.support.backbone_rig import backbone_of, issued, phase_of, until
+from tests.support.swarm_rig import SETTINGS, largest_difference, plain_states
 from tests.support.tiny_run import TOY
 
 STEPS = 4
@@ -44,15 +34,8 @@ def run(tmp_path):
 @pytest.fixture
 def credentials(run):
     """Name -> credential: of the backbones of paths 0 and 1, and of a volunteer."""
-    made, now = {}, time.time()
-    for name, role in (
-        ("backbone-0", "backbone"),
-        ("backbone-1", "backbone"),
-        ("ana", "volunteer"),
-    ):
-        made[name] = AUTHORITY.issue(name, role, now, 1.0)
-        run.ledger.swarms.issue(made[name].certificate.serial, name, role, now + DAY_SECONDS)
-    return made
+    roles = {"backbone-0": "backbone", "backbone-1": "backbone", "ana": "volunteer"}
+    return issued(run, roles)
 
 
 @pytest.fixture
@@ -61,48 +44,13 @@ def both(run, credentials, monkeypatch):
     monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
     monkeypatch.setattr(backbones, "OVERVIEW_SECONDS", 0.05)
     monkeypatch.setattr(paths, "LOOK_SECONDS", 0.1)
-    made = []
-    for path in range(2):
-        name = f"backbone-{path}"
-        run.ledger.members.join(name, host="here", pid=1, life=name, machine="m", version="0")
-        made.append(
-            backbones.Backbone(
-                run.open_ledger,
-                backbones.BackbonePlace(MODULAR, path, name),
-                SETTINGS,
-                credentials[name],
-                listen="tcp://127.0.0.1:0",
-                num_steps=20,
-            )
-        )
-        made[-1].start()
+    made = [
+        backbone_of(run, path, name, credentials[name], num_steps=20)
+        for path, name in enumerate(("backbone-0", "backbone-1"))
+    ]
     yield made
     for backbone in made:
         backbone.close(is_finished=True)
-
-
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def phase_of(backbone):
-    """A phase of its path, by whoever serves it."""
-    return backbone.run_phase(
-        PhaseWork(
-            origin=backbone.address,
-            state=first_state(),
-            first_step=0,
-            losses=(),
-            rates=RATES[:STEPS],
-            batch_at=batch_of,
-            on_step=lambda number, loss: None,
-            should_stop=lambda: False,
-            save=lambda state, losses: None,
-        )
-    )
 
 
 def is_due(run, path):
@@ -141,12 +89,12 @@ def test_a_volunteer_is_sent_to_the_path_that_is_due_and_moves_to_the_next(run, 
     manned = lambda path: swarms.backbones(MODULAR, path, is_manned=True)  # noqa: E731
     until(lambda: manned(1))
     assert said[0].startswith("path 1 needs hands most")
-    first = phase_of(both[1])
+    first = phase_of(both[1], STEPS)
     is_done(run, 1)
     is_due(run, 0)
     until(lambda: manned(0))
     assert any("needs hands more than path 1" in sentence for sentence in said), said
-    second = phase_of(both[0])
+    second = phase_of(both[0], STEPS)
     loop.call_soon_threadsafe(leaving.set)
     lends.join(60)
     loop.close()

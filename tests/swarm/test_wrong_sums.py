@@ -53,6 +53,14 @@ def noisy(mean, parts):
     return mean + np.random.default_rng(0).normal(size=len(mean)) * np.abs(mean) * 1e-3
 
 
+async def step_until_banned(group):
+    """Steps, until a peer is banned; `ROUNDS` at most."""
+    for _ in range(ROUNDS):
+        await group.step()
+        if group.leader.group.banned:
+            break
+
+
 LIES = {
     "scaled": (lambda mean, parts: 1.01 * mean, r"1\.0(09|1)\d* times"),
     "negated": (lambda mean, parts: -mean, r"-(1|0\.99\d*|1\.0\d*) times"),
@@ -74,10 +82,7 @@ def test_a_reducer_that_lies_is_found_before_the_step_is_taken(lie, codec):
             await group.join("bo", bytes_per_second=1e8)
             await group.step()
             eve = await group.join("eve", kind=lying(Auxiliary, change), bytes_per_second=1e9)
-            for _ in range(ROUNDS):
-                await group.step()
-                if group.leader.group.banned:
-                    break
+            await step_until_banned(group)
             banned = group.leader.group.banned
             assert list(banned) == [eve.wire.name], group.said
             assert banned[eve.wire.name].startswith("proved at step")
@@ -110,10 +115,7 @@ def test_a_reducer_cannot_make_up_what_a_sender_has_sent():
                 push(total, sender, (1.01 * np.frombuffer(content, "<f4")).tobytes(), header)
 
             eve.holder.reducer.push = alter
-            for _ in range(ROUNDS):
-                await group.step()
-                if group.leader.group.banned:
-                    break
+            await step_until_banned(group)
             assert list(group.leader.group.banned) == [eve.wire.name], group.said
             assert "was not signed by any sender" in group.leader.group.banned[eve.wire.name]
             await group.step()
@@ -136,10 +138,7 @@ def test_a_reducer_that_leaves_a_sender_out_is_found():
                 add_up(total, targets)
 
             eve.holder.reducer._add_up = leave_one_out
-            for _ in range(ROUNDS):
-                await group.step()
-                if group.leader.group.banned:
-                    break
+            await step_until_banned(group)
             assert list(group.leader.group.banned) == [eve.wire.name], group.said
             await group.step()
             assert_replayed(group)

@@ -1,0 +1,59 @@
+"""Backbones of a run in this process, and phases that they lead."""
+
+import time
+
+from dipaco.config import MODULAR
+from dipaco.inner.phase_runner import PhaseWork
+from dipaco.swarm.network.credentials import DAY_SECONDS
+from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
+from tests.support.swarm_rig import AUTHORITY, RATES, SETTINGS, batch_of, first_state
+
+
+def until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def issued(run, roles):
+    """Name -> a credential in that role, which the run accepts."""
+    made, now = {}, time.time()
+    for name, role in roles.items():
+        made[name] = AUTHORITY.issue(name, role, now, 1.0)
+        run.ledger.swarms.issue(made[name].certificate.serial, name, role, now + DAY_SECONDS)
+    return made
+
+
+def backbone_of(run, path, name, credential, **more):
+    """The backbone of a path, started."""
+    run.ledger.members.join(name, host="here", pid=1, life=name, machine="m", version="0")
+    backbone = Backbone(
+        run.open_ledger,
+        BackbonePlace(MODULAR, path, name),
+        SETTINGS,
+        credential,
+        listen="tcp://127.0.0.1:0",
+        **more,
+    )
+    backbone.start()
+    return backbone
+
+
+def phase_of(backbone, steps, state=None, losses=(), on_step=lambda number, loss: None):
+    """A phase of its path, to step `steps`, by the volunteers that serve it; it goes on from where
+    `losses` end.
+    """
+    return backbone.run_phase(
+        PhaseWork(
+            origin=f"a phase of {backbone.address}",
+            state=first_state() if state is None else state,
+            first_step=len(losses),
+            losses=tuple(losses),
+            rates=RATES[len(losses) : steps],
+            batch_at=batch_of,
+            on_step=on_step,
+            should_stop=lambda: False,
+            save=lambda state, losses: None,
+        )
+    )
