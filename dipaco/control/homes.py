@@ -13,7 +13,6 @@ from collections.abc import Iterable
 
 from dipaco.control.database import Database
 from dipaco.control.plan import Plan
-from dipaco.control.retry import retried
 from dipaco.control.tasks import Fact, PathTrained
 
 
@@ -23,27 +22,28 @@ class Homes:
     def __init__(self, database: Database):
         self._database = database
 
-    @retried
-    def settle(self, arm: str, path: int, worker: str) -> None:
-        """A worker has what the next phase of a path begins from."""
-        with self._database.transaction(is_durable=False):
-            self._database.change("change_meta", key=_key(arm, path), value=worker)
-
     def home_of(self, arm: str, path: int) -> str | None:
         """The worker that trained the newest phase of a path; None: it was not settled."""
         row = self._database.one("get_meta", key=_key(arm, path))
         return None if row is None else row[0]
 
 
-def homes_of(plan: Plan, facts: Iterable[Fact], worker: str) -> dict[str, str]:
-    """Key -> worker, as they are kept: of the paths that a worker has trained by itself. They are
-    recorded with the facts: if the worker is killed after that, no path is left to an older home.
+def trained_alone(plan: Plan, facts: Iterable[Fact]) -> list[tuple[str, int]]:
+    """(arm, path) of the paths that the worker of these facts has trained by itself: it has what
+    their next phase begins from.
     """
-    return {
-        _key(fact.arm, fact.path): worker
+    return [
+        (fact.arm, fact.path)
         for fact in facts
         if isinstance(fact, PathTrained) and not plan.arm(fact.arm).is_synchronous
-    }
+    ]
+
+
+def homes_of(plan: Plan, facts: Iterable[Fact], worker: str) -> dict[str, str]:
+    """Key -> worker, as they are kept. They are recorded with the facts: if the worker is killed
+    after that, no path is left to an older home.
+    """
+    return {_key(arm, path): worker for arm, path in trained_alone(plan, facts)}
 
 
 def _key(arm: str, path: int) -> str:

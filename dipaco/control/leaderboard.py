@@ -43,9 +43,12 @@ def leaderboard(swarms: Swarms, batch_size: int) -> list[VolunteerRecord]:
                     steps[name] += 1
                     paths[name].add(swarm["path"])
     total, ranked = samples.total(), sorted(samples, key=lambda name: (-samples[name], name))
+    place_of: dict[int, int] = {}  # by samples
+    for place, name in enumerate(ranked, start=1):
+        place_of.setdefault(samples[name], place)
     return [
         VolunteerRecord(
-            place=1 + sum(samples[other] > samples[name] for other in ranked),
+            place=place_of[samples[name]],
             name=name,
             samples=samples[name],
             share=samples[name] / total,

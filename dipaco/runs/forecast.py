@@ -83,6 +83,7 @@ def _of_phases(config: RunConfig, given: Circumstances, *, is_timed: bool) -> di
     cost, lock_step = phase_cost(config, given), lock_step_cost(config, given)
     is_synchronous = config.plan.arm(MODULAR).is_synchronous
     steps_of_one = config.inner.steps * most_paths(config, given.workers)
+    of_base = base_bytes(config, given)
 
     def shares(cost: PhaseCost, longer: int = 1) -> dict[str, float | None]:
         """Hours are of the same inner steps in all."""
@@ -99,8 +100,8 @@ def _of_phases(config: RunConfig, given: Circumstances, *, is_timed: bool) -> di
         },
         "bytes_down": round(cost.bytes_per_machine.down),
         "bytes_up": round(cost.bytes_per_machine.up),
-        "base_bytes": base_bytes(config, given),
-        "run_bytes": base_bytes(config, given) + round(config.phases * sum(cost.bytes_per_machine)),
+        "base_bytes": of_base,
+        "run_bytes": of_base + round(config.phases * sum(cost.bytes_per_machine)),
         "transfer_seconds": cost.transfer_seconds,
         "computing_seconds": cost.computing_seconds if is_timed else None,
         "phase_seconds": cost.seconds if is_timed else None,

@@ -16,6 +16,8 @@ from dipaco.control.plan import Plan
 from dipaco.control.release import Release
 from dipaco.control.tasks import StageDone
 from dipaco.errors import CorpusMissing
+from dipaco.outer.codecs.contract import Codec
+from dipaco.outer.compress import codec_of
 from dipaco.receipt import Receipt
 from dipaco.routing.own_router import RouterFunctions
 from dipaco.routing.router import Router
@@ -197,6 +199,11 @@ class Run:
         index = json.loads(self.objects.read_bytes(routing.artifacts["shards"]))
         plans = [Receipt(*receipt) for receipt in index["plans"]]
         return ShardIndex(plans, index["documents"])
+
+    def codec_in(self, arm: str, phase: int) -> Codec:
+        """The codec of the contributions that paths make in a phase."""
+        sends_all = self.plan.arm(arm).sends_all(phase)
+        return codec_of(self.config.outer, phase, sends_all=sends_all)
 
     def counts_through(self, arm: str, module: ModuleId, phase: int) -> np.ndarray | None:
         """int64 [P, V]: how often each token occurs in the shard of each path through a module

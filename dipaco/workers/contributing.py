@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from dipaco.control.tasks import Contribution, Fact
-from dipaco.outer.compress import EncodedContribution, codec_of, encode_rows
+from dipaco.outer.compress import EncodedContribution, encode_rows
 from dipaco.outer.gradient import outer_gradient
 from dipaco.outer.vocabulary import sent_rows
 from dipaco.receipt import Receipt
@@ -77,5 +77,5 @@ def _encoded(
     sent_V = None
     if counts_PV is not None:
         sent_V = sent_rows(counts_PV, start.arm.paths_through(module, phase).index(path))
-    codec = codec_of(run.config.outer, phase, sends_all=start.arm.sends_all(phase))
+    codec = run.codec_in(start.arm.name, phase)
     return encode_rows(codec, outer_gradient(before, after), of_module, sent_V)

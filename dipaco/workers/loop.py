@@ -15,8 +15,9 @@ from queue import Empty, SimpleQueue
 from dipaco.control.errors import DatabaseUnreachable, NotReproduced
 from dipaco.control.facts import PartialSnapshot
 from dipaco.control.glance import Glance
+from dipaco.control.homes import trained_alone
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
-from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind, PathTrained
+from dipaco.control.tasks import FIRST_KINDS, Claim, Fact, Kind
 from dipaco.errors import ClaimLost, DipacoError, MachineFault
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.run import Run
@@ -200,8 +201,8 @@ class Worker:
 
     def _finish(self, claim: Claim, facts: list[Fact]) -> None:
         partial_snapshots = superseded_partial_snapshots(self._run, claim)
+        run, settles = self._run, self._run.objects.remote is not None
         try:
-            run, settles = self._run, self._run.objects.remote is not None
             run.ledger.commit.finish(run.plan, claim, facts, settles=settles)
         except ClaimLost:
             self._callbacks.claim_lost(claim)
@@ -211,16 +212,10 @@ class Worker:
             return
         self._failures.succeed()
         self._claimer.begin_idling()
-        self._settle(facts)
+        if settles:  # machines share nothing but a bucket: what it has trained is at home here
+            self._claimer.own.update(trained_alone(run.plan, facts))
         self._callbacks.task_finished(claim, facts)
         collect_after(self._run, claim, partial_snapshots)
-
-    def _settle(self, facts: list[Fact]) -> None:
-        """Paths that it has trained are at home here, if machines share nothing but a bucket."""
-        run = self._run
-        for fact in facts if run.objects.remote is not None else ():
-            if isinstance(fact, PathTrained) and not run.plan.arm(fact.arm).is_synchronous:
-                self._claimer.own.add((fact.arm, fact.path))
 
     def _lose(self, claims: list[Claim]) -> None:
         """At least one claim is lost; gives back the others."""

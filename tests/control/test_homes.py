@@ -7,6 +7,13 @@ from dipaco.control.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_until, facts_of
 
+
+def settle(ledger, arm, path, worker):
+    """The worker has what the next phase of a path begins from; a commit records it."""
+    with ledger._database.transaction():
+        ledger._database.change("change_meta", key=f"home {arm}/{path}", value=worker)
+
+
 HERE = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
 
 
@@ -38,7 +45,7 @@ def paths(ledger, plan):
 def test_a_path_is_left_to_its_home_while_that_is_there_and_trains_nothing_else(ledger, paths):
     assert paths("ben") == [0, 1, 2, 3]
     for path in (0, 1):
-        ledger.homes.settle("modular", path, "ana")
+        settle(ledger, "modular", path, "ana")
     assert ledger.homes.home_of("modular", 1) == "ana"
     assert paths("ben") == [2, 3]
     assert paths("ana") == [0, 1, 2, 3]
@@ -52,7 +59,7 @@ def test_a_path_is_left_to_its_home_while_that_is_there_and_trains_nothing_else(
 
 
 def test_paths_at_home_with_a_worker_come_before_others_and_after_more_urgent_tasks(ledger, paths):
-    ledger.homes.settle("modular", 2, "ben")
+    settle(ledger, "modular", 2, "ben")
     (first,) = ledger.queue.claim_stack("ben", limit=1, own=[("modular", 2)])
     assert first.task.path == 2
     ledger.queue.give_back(first)
@@ -60,7 +67,7 @@ def test_paths_at_home_with_a_worker_come_before_others_and_after_more_urgent_ta
 
 
 def test_a_worker_that_may_not_train_a_path_is_no_home_of_it(ledger, paths):
-    ledger.homes.settle("modular", 0, "ana")
+    settle(ledger, "modular", 0, "ana")
     ledger.members.leave("ana", "ana")
     ledger.members.join("ana", **HERE, life="later", kinds=("outer", "score"))
     assert paths("ben", is_patient=True) == [0, 1, 2, 3], "it came back to do other tasks"
@@ -73,16 +80,16 @@ def test_a_worker_that_may_not_train_a_path_is_no_home_of_it(ledger, paths):
 
 
 def test_a_path_of_volunteers_is_not_left_to_the_home_that_it_had_before(ledger, paths):
-    ledger.homes.settle("modular", 0, "ana")
+    settle(ledger, "modular", 0, "ana")
     ledger.swarms.put_backbone("ben", "modular", 0, "there:1")
     assert paths("ana") == [1, 2, 3], "it is left to its backbone"
     assert paths("ben", is_patient=True) == [0]
 
 
 def test_a_stack_takes_no_path_that_is_left_to_its_home(ledger, paths):
-    ledger.homes.settle("modular", 0, "ben")
+    settle(ledger, "modular", 0, "ben")
     for path in (1, 3):
-        ledger.homes.settle("modular", path, "ana")
+        settle(ledger, "modular", path, "ana")
     stacked = ledger.queue.claim_stack("ben", limit=4, own=[("modular", 0)], is_patient=True)
     assert [claim.task.path for claim in stacked] == [0, 2]
     at_home = ledger.queue.claim_stack("ana", limit=4, own=[("modular", 1)], is_patient=True)
@@ -93,7 +100,7 @@ def test_a_worker_that_waits_with_a_path_does_not_leave_it_for_one_that_is_left_
     ledger, paths
 ):
     for path in range(4):
-        ledger.homes.settle("modular", path, "ana")
+        settle(ledger, "modular", path, "ana")
     held = ledger.queue.claim("ana", ["train"])
 
     def has_others(worker, **settings):
@@ -108,7 +115,7 @@ def test_a_worker_that_waits_with_a_path_does_not_leave_it_for_one_that_is_left_
 
 def test_a_task_that_went_wrong_at_its_home_may_be_tried_by_others(ledger, paths, monkeypatch):
     monkeypatch.setattr(failures, "wait_seconds", lambda errors, deaths: 0.0)
-    ledger.homes.settle("modular", 0, "ana")
+    settle(ledger, "modular", 0, "ana")
     for patient_too in (False, True):
         assert not ledger.failures.fail(ledger.queue.claim("ana", ["train"]), "a disk of ana's")
         assert paths("ben") == [0, 1, 2, 3]
@@ -117,7 +124,7 @@ def test_a_task_that_went_wrong_at_its_home_may_be_tried_by_others(ledger, paths
 
 
 def test_a_task_that_its_home_lost_goes_on_elsewhere_before_that_counts_as_silent(ledger, paths):
-    ledger.homes.settle("modular", 0, "ana")
+    settle(ledger, "modular", 0, "ana")
     held = ledger.queue.claim("ana", ["train"], lease_seconds=0.001)
     while ledger.queue.is_held(held):
         ledger.reaper.reap("ben")

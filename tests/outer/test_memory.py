@@ -27,6 +27,7 @@ MEASURE = """
 import json, pathlib, sys, types
 from dipaco.control.facts import StoredModule
 from dipaco.control.tasks import Contribution, Claim, Task
+from dipaco.outer.compress import codec_of
 from dipaco.outer.config import OuterSettings
 from dipaco.receipt import Receipt
 from dipaco.runs.run import ShardIndex
@@ -52,8 +53,7 @@ def step(earlier, before, state, messages, fan_in):
     config = types.SimpleNamespace(outer=OuterSettings())
     paths = lambda module, phase: range(fan_in)
     arm = types.SimpleNamespace(
-        paths_through=paths, has_quorum=False, is_routed=True, has_fewer_steps=False,
-        sends_all=lambda phase: False,
+        paths_through=paths, has_quorum=False, is_routed=True, has_fewer_steps=False
     )
     run = types.SimpleNamespace(
         objects=objects,
@@ -63,6 +63,7 @@ def step(earlier, before, state, messages, fan_in):
         routing_of=lambda arm, phase: None,
         shards_of=lambda routing: shards,
         counts_through=lambda arm, module, phase: None,
+        codec_in=lambda arm, phase: codec_of(config.outer),
         rule=lambda kind: None,
     )
     step_module(run, Claim(Task("outer", "modular", "all/0000", 1), 1, 1, "test"))

@@ -78,9 +78,7 @@ class SignedRequest(NamedTuple):
     """What a sender has signed; its payload is elsewhere."""
 
     sender: str  # name/session
-    certificate: Certificate
     method: str
-    body: bytes
     payload_bytes: int
     payload_root: bytes  # of `merkle`
 
@@ -208,15 +206,10 @@ class Wire:
           MessageRefused, BadMessage: it is not authentic, or no such request.
         """
         found = _decode(header, _Header)
-        certificate = self.verifier.check_signature(found.seal, found.envelope)
+        self.verifier.check_signature(found.seal, found.envelope)
         envelope = _decode(found.envelope, _Envelope)
         signed = SignedRequest(
-            found.seal.sender,
-            certificate,
-            envelope.method,
-            envelope.body,
-            envelope.payload_bytes,
-            envelope.payload_digest,
+            found.seal.sender, envelope.method, envelope.payload_bytes, envelope.payload_digest
         )
         return signed, _decode(envelope.body, kind)
 

@@ -218,7 +218,7 @@ class Backbone:
             self._read_ledger()
 
     def _overview_of_now(self) -> RunOverview:
-        """Some seconds old, whoever asks."""
+        """Some seconds old at most, however often peers ask."""
         now = time.monotonic()
         if now > self._overview_until:
             with contextlib.suppress(DipacoError):

@@ -22,6 +22,7 @@ from dipaco.swarm.network.messages import (
     WorkRequest,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.planning.progress import Rate
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.compute import Compute, unpack_rows
 from dipaco.swarm.training.slices import rounding
@@ -75,7 +76,12 @@ class Volunteer(Peer):
         self._rounded: tuple[ClosedStep, np.ndarray] | None = None
         self._residual: np.ndarray | None = None
         self.samples = 0  # that were computed and accepted
-        self.samples_per_second = 0.0  # while it computes; 0: it has not computed a block yet
+        self._speed = Rate()  # in samples, while it computes
+
+    @property
+    def samples_per_second(self) -> float:
+        """While it computes; 0: it has not computed a block yet."""
+        return self._speed.per_second
 
     async def run(self) -> None:
         """Takes part until the run is over, or `leave` is called.
@@ -251,9 +257,8 @@ class Volunteer(Peer):
                 self.compute.gradient, parts, of_block
             )
             seconds = time.monotonic() - started
-            speed = self.compute.settings.block_rows / max(seconds, 1e-6)
-            known = self.samples_per_second
-            self.samples_per_second = known + SPEED_SHARE * (speed - known) if known else speed
+            block_rows = self.compute.settings.block_rows
+            self._speed = self._speed.after(block_rows, max(seconds, 1e-6), SPEED_SHARE)
             if (self.holder.position, self._leaders_lost) != (position, leaders):
                 self._late_seconds = seconds
                 return

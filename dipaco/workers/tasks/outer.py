@@ -19,21 +19,12 @@ from dipaco import trees
 from dipaco.control.facts import StoredModule
 from dipaco.control.tasks import Claim, Contribution, Fact, GradientStats, ModuleReady, Task
 from dipaco.model.config import VOCABULARY_AXIS
-from dipaco.outer.codecs.contract import Codec
-from dipaco.outer.compress import codec_of
 from dipaco.outer.correlation import lag_cosine
 from dipaco.outer.errors import BadEncoding, NotFinite
-from dipaco.outer.gradient import (
-    ContributionNorm,
-    WeightedMean,
-    mean_cosine,
-)
+from dipaco.outer.gradient import ContributionNorm, WeightedMean, mean_cosine
 from dipaco.outer.spectrum import flatten_spectrum
 from dipaco.outer.step import Module, fresh, outer_step
-from dipaco.outer.vocabulary import (
-    put_rows,
-    take_rows,
-)
+from dipaco.outer.vocabulary import put_rows, take_rows
 from dipaco.runs.run import Run
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.tensors import load_state, map_tree, read_pieces, save_state, save_tree
@@ -243,16 +234,11 @@ def _find_culprit(
     """Raises `ContributionRefused` for the first contribution that is not finite."""
     for contribution, (_, _, sent_V) in zip(contributions, weights, strict=True):
         message = map_tree(run.objects, contribution.message)
-        gradient = _codec(run, contribution).decode(message, _sent(like, sent_V))
+        codec = run.codec_in(contribution.arm, contribution.phase)
+        gradient = codec.decode(message, _sent(like, sent_V))
         for name, leaf in trees.flatten(gradient):
             if not np.isfinite(leaf).all():
                 _refuse(contribution, f"`{name}` holds a NaN or an infinity.")
-
-
-def _codec(run: Run, contribution: Contribution) -> Codec:
-    """Of the phase that it was made in."""
-    sends_all = run.plan.arm(contribution.arm).sends_all(contribution.phase)
-    return codec_of(run.config.outer, contribution.phase, sends_all=sends_all)
 
 
 def _sent(like: Mapping[str, Any], sent_V: np.ndarray | None) -> Mapping[str, Any]:
@@ -285,8 +271,9 @@ def _weighted_mean(
     ) -> ContributionNorm:
         sent_V = weights.sent_V
         expected = _sent(like, sent_V)
+        codec = run.codec_in(contribution.arm, contribution.phase)
         try:
-            gradient = _codec(run, contribution).decode(message, expected)
+            gradient = codec.decode(message, expected)
         except BadEncoding as error:
             _refuse(contribution, str(error))
         difference = trees.difference(expected, gradient)
