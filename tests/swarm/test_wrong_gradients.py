@@ -3,6 +3,7 @@ honest peer is.
 """
 
 import asyncio
+import dataclasses
 import random
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
 
 from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.planning import check_schedule
 from dipaco.swarm.planning.check_schedule import CheckSchedule
 from dipaco.swarm.planning.gradient_verdict import TOLERANCES, Compared, judge
 from dipaco.swarm.roles.volunteer import Volunteer
@@ -117,6 +119,38 @@ def test_a_sum_that_is_left_behind_is_checked_as_well():
             await step
             assert eve.wire.name in group.leader.group.banned
             assert_replayed(group)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("codec", ["float16", "int8"])
+def test_who_has_fetched_a_state_in_fewer_bytes_is_not_called_a_liar(codec, monkeypatch):
+    """Its gradients are those at a state that is a rounding off; every one is checked."""
+    monkeypatch.setattr(check_schedule, "MAX_GAP", 1)
+
+    async def scenario():
+        async with Group(dataclasses.replace(SETTINGS, state_codec=codec)) as group:
+            for name in ("ana", "bo", "cy"):
+                await group.join(name)
+                for _ in range(3):
+                    await asyncio.wait_for(group.step(), 15)
+            for _ in range(8):
+                await asyncio.wait_for(group.step(), 15)
+            await asyncio.sleep(0.2)  # for checks beside the steps
+            assert group.leader.group.banned == {}
+            assert not [sentence for sentence in group.said if "differed" in sentence]
+
+    run(scenario)
+
+
+def test_with_a_state_in_fewer_bytes_another_gradient_is_found_all_the_same():
+    async def scenario():
+        async with Group(dataclasses.replace(SETTINGS, state_codec="int8")) as group:
+            await group.join("ana", slow=0.01)
+            eve = await group.join("eve", kind=lying(CHANGES["negated"]), slow=0.01)
+            while not group.evidence:
+                await asyncio.wait_for(group.step(), 15)
+            assert list(group.leader.group.banned) == [eve.wire.name], group.said
 
     run(scenario)
 

@@ -19,7 +19,7 @@ from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.network.messages import RoundPlan
 from dipaco.swarm.planning.check_schedule import CheckSchedule
 from dipaco.swarm.planning.evidence import SHOWN, Evidence
-from dipaco.swarm.planning.gradient_verdict import TOLERANCES, Compared, Verdict, judge
+from dipaco.swarm.planning.gradient_verdict import Compared, Verdict, judge, tolerance_of
 from dipaco.swarm.training.compute import Compute
 from dipaco.swarm.training.sum_proof import SpotPart
 
@@ -47,7 +47,8 @@ class GradientChecks:
 
     def __init__(self, compute: Compute, group: SwarmGroup):
         self._compute, self._group = compute, group
-        self._tolerance = TOLERANCES[compute.settings.model.compute_dtype]
+        settings = compute.settings
+        self._tolerance = tolerance_of(settings.model.compute_dtype, settings.state_codec)
         self._schedule = CheckSchedule(random.SystemRandom())
         self._checks: dict[str, _Check] = {}  # session -> of this step
         self._step = -1
