@@ -208,3 +208,18 @@ def test_a_group_is_explained_and_so_is_everything(capsys):
 def test_a_name_that_no_setting_has_is_answered_with_one(capsys):
     assert main(["config", "show", "toy", "--explain", "inner.step"]) == 2
     assert "`inner.step` is not a setting. Did you mean `inner.steps`?" in capsys.readouterr().err
+
+
+def test_settings_are_explained_without_a_config_too(capsys):
+    assert main(["config", "show", "--explain", "inner.steps"]) == 0
+    assert " ".join(capsys.readouterr().out.split()) == (
+        f"inner.steps a whole number; default 150 {ALL['inner.steps'].sentence}"
+    )
+    assert main(["config", "show", "--explain", "topology"]) == 0
+    assert "level early" not in capsys.readouterr().out.partition("\n\n")[0]
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--explain", "inner", "--set", "seed=1"]])
+def test_what_shows_values_wants_a_config(capsys, more):
+    assert main(["config", "show", *more]) == 2
+    assert "CONFIG is missing" in capsys.readouterr().err

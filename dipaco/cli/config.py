@@ -5,6 +5,7 @@ setting is; copy a config that is shipped.
   dipaco config copy quickstart my.py            a file of one's own, to be edited
   dipaco config show my.py --set inner.steps=50
   dipaco config show my.py --explain inner       what the settings of `inner` are; no name: all
+  dipaco config show --explain inner.steps       the same without values
 """
 
 import argparse
@@ -13,7 +14,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.cli.errors import ConfigExists
+from dipaco.cli.errors import ConfigExists, ConfigMissing
 from dipaco.cli.options import CONFIG_HELP, add_set
 from dipaco.shipped import names_like, shipped_files
 
@@ -28,7 +29,7 @@ INDENT = "    "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="print every setting and the sizes that follow")
-    show.add_argument("config", type=Path, metavar="CONFIG", help=CONFIG_HELP)
+    show.add_argument("config", type=Path, nargs="?", metavar="CONFIG", help=CONFIG_HELP)
     how = show.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="the settings as JSON")
     how.add_argument(
@@ -89,6 +90,11 @@ def _show(options: argparse.Namespace) -> int:
     from dipaco.model.config import num_parameters, part_parameters
     from dipaco.overrides import load_config, settings
 
+    if options.config is None:
+        if options.explain is None or options.overrides:
+            raise ConfigMissing
+        _explain(None, options.explain)
+        return 0
     config = load_config(options.config, options.overrides)
     if options.json:
         print(config.to_json())
@@ -124,14 +130,14 @@ def _in_words(level: "Level") -> str:
     return f"level {level.name}: {experts}, owns {', '.join(level.parts) or 'no part'}"
 
 
-def _explain(config: "RunConfig", name: str) -> None:
-    """Prints what `name` is, a setting or a group, and its value in the config."""
+def _explain(config: "RunConfig | None", name: str) -> None:
+    """Prints what `name` is, a setting or a group, and its value in the config if there is one."""
     from dipaco.config import RunConfig
     from dipaco.observe.terminal import terminal_width
     from dipaco.overrides import settings
     from dipaco.settings import describe_kind, find, value_in_words
 
-    values, width = settings(config), terminal_width()
+    values, width = {} if config is None else settings(config), terminal_width()
 
     def say(text: str, indent: str) -> None:
         print(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent))
@@ -145,7 +151,7 @@ def _explain(config: "RunConfig", name: str) -> None:
             has_value = setting.name in values and setting.name != "topology.levels"
             value = f" = {value_in_words(values[setting.name])}" if has_value else ""
             print(f"{setting.name}{value}")
-            if setting.name == "topology":
+            if config is not None and setting.name == "topology":
                 for level in config.topology.levels:
                     say(_in_words(level), INDENT)
             say(describe_kind(setting), INDENT)

@@ -11,6 +11,10 @@ class ConfigExists(DipacoError):
     """{file} is there already; a copy never overwrites. Give another name, or remove it."""
 
 
+class ConfigMissing(DipacoError):
+    """CONFIG is missing: a file with a function `run()`, or the name of a shipped config, as in `dipaco config show quickstart`. Without one, `--explain NAME` alone says what a setting is."""
+
+
 class OptionMissing(DipacoError):
     """`{option}` is left out. Expected {expected}."""
 
