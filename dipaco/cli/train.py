@@ -95,6 +95,7 @@ def run(options: argparse.Namespace) -> int:
         options.database,
         init_from=options.init_from,
         start_from=options.start_from,
+        reads_text=True,
     ) as (opened, is_new):
         do = _alone if is_alone else _with_workers
         with beside(str(options.run), options.dashboard):

@@ -28,6 +28,7 @@ from dipaco.data.edge_tokens import EdgeTokens, edge_tokens
 from dipaco.data.encode import encode_chunks
 from dipaco.data.errors import CorpusOfOtherSettings, EmptySplit
 from dipaco.data.left_out import advice_for_empty_split, notes_of_left_out
+from dipaco.data.source_url import SUFFIXES, files_of, parse_url
 from dipaco.data.staging import SPLITS, Staged, stage_documents, staging_name
 from dipaco.data.token_files import TokenFile, TokenWriter
 from dipaco.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
@@ -127,6 +128,17 @@ def write_corpus(
     _finish(config, folder, staged, tokenizer, edges, files, lengths)
     shutil.rmtree(folder / "staging", ignore_errors=True)
     return Corpus.open(folder)
+
+
+def check_files(config: DataConfig) -> None:
+    """Raises `BadSource` or `BadTokenizer`: files that the settings name are not here, or the
+    tokenizer is none. Reads no text and fetches nothing.
+    """
+    for source in map(parse_url, config.sources):
+        if source.kind in SUFFIXES:
+            files_of(source)
+    if config.tokenizer is not None:
+        load_tokenizer(Path(config.tokenizer), max_vocab_size=config.vocab_size)
 
 
 def tokenizer_for(

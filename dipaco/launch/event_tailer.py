@@ -11,6 +11,7 @@ from dipaco.observe.events import Event
 from dipaco.observe.follow import EventFileReader
 from dipaco.observe.progress import Progress
 from dipaco.runs.progress import progress_of
+from dipaco.runs.reasons import terminal_line
 from dipaco.runs.run import Run
 from dipaco.runs.trackers import trackers_of
 
@@ -62,4 +63,4 @@ class EventTailer:
                 self._done = done
 
     def show(self, event: Event) -> None:
-        self._bar.say(event.line)
+        self._bar.say(terminal_line(event, self._run.ledger))

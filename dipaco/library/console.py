@@ -15,6 +15,7 @@ from dipaco.observe.progress import Progress
 from dipaco.observe.terminal import bullets, terminal_width
 from dipaco.observe.writers import JsonLines, Several
 from dipaco.runs.progress import progress_of
+from dipaco.runs.reasons import terminal_line
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
 from dipaco.runs.trackers import trackers_of
@@ -118,7 +119,7 @@ class ConsoleReporter:
 
     def _write(self, event: Event) -> None:
         self._log.write(event)
-        self._bar.say(event.line)
+        self._bar.say(terminal_line(event, self._run.ledger))
         if self._listener is not None:
             self._listener(event)
 

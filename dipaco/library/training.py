@@ -70,6 +70,7 @@ def run(
             init_from=checkpoint,
             start_from=start_from,
             rules=rules,
+            reads_text=True,
         ) as (opened, is_new),
         ConsoleReporter(opened, trackers=trackers, stream=stream, listener=listener) as console,
     ):

@@ -18,6 +18,7 @@ from dipaco.control.errors import DatabaseUnreachable
 from dipaco.control.life import Life
 from dipaco.control.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.tasks import Kind
+from dipaco.data.prepare import check_files
 from dipaco.errors import DipacoError
 from dipaco.inner.phase_runner import PhaseRunner
 from dipaco.runs.folder_lock import folder_lock
@@ -54,6 +55,7 @@ def begun_run(
     init_from: Path | None = None,
     start_from: str | None = None,
     rules: Rules | None = None,
+    reads_text: bool = False,
 ) -> Generator[tuple[Run, bool]]:
     """Begins a run or opens the one that is there, and holds its folder's lock meanwhile. Tasks
     that failed are tried again: the command means that their cause was put right.
@@ -65,15 +67,21 @@ def begun_run(
       init_from: a Hugging Face checkpoint that a new run starts from.
       start_from: `DIR@PHASE` of another run that a new run starts from.
       rules: its own rules; None = those that the run has, or none.
+      reads_text: this machine will prepare a new run's text: of one with all in its folder, files
+        that are not there are said before the folder is made.
 
     Yields:
       (the run, whether it was begun just now).
 
     Raises:
+      BadSource, BadTokenizer: no file of that name is here (`reads_text`).
       RuleUnnamed: a rule that no worker could import.
       RunBusy, OptionTooLate, CannotStartFrom, and what `create_or_open` and `joined_run` raise.
     """
     recorded = None if rules is None else record_of(rules)
+    is_here = address.remote is None and database is None and start_from is None
+    if reads_text and is_here and not address.folder.exists():
+        check_files(config.data)
     with folder_lock(address) as lock:
         given = None
         # A run that has begun holds what it started from; the origin may be gone.

@@ -51,8 +51,6 @@ NEW = [
         "there are 4 paths; None compares them all",
     ),
     ("kind of source", ["data.sources=gopher:x"], "BadSetting", "begin with packages:, text:"),
-    ("no such file", ["data.sources=text:nowhere/*.txt"], "BadSource", "Check the path"),
-    ("tokenizer", ["data.tokenizer=nowhere.json"], "BadTokenizer", "tokenizer.json"),
     ("mesh", ["mesh.data=16"], "BadMesh", "divides the number of devices"),
 ]
 
@@ -177,11 +175,31 @@ def test_text_that_cannot_be_trained_on(
 
 
 def test_a_run_that_could_not_read_its_text_takes_a_corrected_config(dipaco, config_file, tmp_path):
+    binary = tmp_path / "binary.txt"
+    binary.write_bytes(b"text \xff")
     command = ("train", config_file, "--run", tmp_path / "run")
-    wrong = dipaco(*command, "--set", "data.sources=text:nowhere/*.txt")
-    refused(wrong, "BadSource", "Check the path")
+    wrong = dipaco(*command, "--set", f"data.sources=text:{binary}")
+    refused(wrong, "BinaryText", "Convert or remove the file")
+    assert "error: prepare has failed, and the run cannot go on" in wrong.out + wrong.err
+    assert (wrong.out + wrong.err).count("0xff") == 1  # the reason is said once
+    assert "0xff" in (tmp_path / "run" / "events.jsonl").read_text()
     begun = dipaco(*command, fault=Fault("after record", "prepare"))
     assert begun.fired, begun.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "advice"),
+    [
+        ("data.sources=text:nowhere/*.txt", "BadSource", "Check the path"),
+        ("data.tokenizer=nowhere.json", "BadTokenizer", "tokenizer.json"),
+    ],
+)
+def test_files_that_are_not_there_are_said_before_a_folder_is_made(
+    dipaco, config_file, tmp_path, setting, error, advice
+):
+    command = ("train", config_file, "--run", tmp_path / "run", "--set", setting)
+    refused(dipaco(*command), error, advice)
+    assert not (tmp_path / "run").exists()
 
 
 def other_version(folder: Path) -> None:
