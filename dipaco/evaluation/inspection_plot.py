@@ -195,7 +195,7 @@ def _draw_moves(axes: "Axes", modules: Mapping[str, Any], what: str) -> "list[La
     if what != "norm":
         axes.axhline(0, color=INK, linewidth=0.8)
     axes.set_xlabel("phase")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     looks = dict(_looks(modules))
     if is_dense:
         return label_ends(axes, list(_level_ends(lasts, looks)))

@@ -190,7 +190,8 @@ class OpenedRun:
 
         if max_tokens < 1:
             raise BadSetting(name="max_tokens", value=max_tokens, expected="1 or more")
-        _check_names(sampling, [field.name for field in dataclasses.fields(SamplingSettings)])
+        others = [field.name for field in dataclasses.fields(SamplingSettings)]
+        _check_names(sampling, others, ["max_tokens", "path", "rule", "seed"])
         settings = SamplingSettings(temperature=temperature, **sampling)  # ty: ignore[invalid-argument-type]
         self._keep_programs()
         release = self.release
@@ -303,10 +304,13 @@ def _listed(texts: str | Iterable[str]) -> list[str]:
     return listed
 
 
-def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
-    """Raises `UnknownSetting`: a name that is not known."""
+def _check_names(given: Iterable[str], known: Sequence[str], others: Sequence[str] = ()) -> None:
+    """Raises `UnknownSetting`: a name that is not known. One of `others`, which were taken before,
+    may be meant.
+    """
     for name in given:
         if name not in known:
+            known = (*known, *others)
             near = difflib.get_close_matches(name, known, n=1)
             meant = f"Did you mean `{near[0]}`?" if near else f"There are {', '.join(known)}."
             raise UnknownSetting(name=name, hint=f" {meant}")

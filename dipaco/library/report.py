@@ -1,14 +1,16 @@
 """The report of a run: its table as records, as text, and as a data frame where pandas is."""
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dipaco.evaluation.tables import Report, render_markdown, render_text
 from dipaco.library.errors import PandasMissing
 
 
-class RunReport:
-    """The results of a finished run. `repr` and a notebook show its table.
+class RunReport(Mapping[str, dict[str, Any]]):
+    """The results of a finished run: a record for each trained model, by its name in the table.
+    `repr` and a notebook show the table.
 
     Attributes:
       content: everything, as `report.json` has it.
@@ -48,6 +50,12 @@ class RunReport:
         except ImportError as error:
             raise PandasMissing() from error
         return pd.json_normalize(self.rows).set_index("name")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.content.rows)
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         """The record of a model, by its name in the table. Raises `KeyError`."""

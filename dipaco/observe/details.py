@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dipaco.observe.terminal import head, tail
+from dipaco.plural import counted
 
 MOST_ROWS = 64  # of an arm's modules or paths; more are for `--json`
 MOST_SAMPLES = MOST_EVALUATIONS = 8
@@ -49,7 +50,7 @@ def sizes(num_bytes: Mapping[str, int]) -> str:
 
 
 def _arm(name: str, arm: Mapping[str, Any]) -> Iterator[str]:
-    yield f"\n{name}: {arm['phases']} phases, {arm['steps']} steps a path"
+    yield f"\n{name}: {counted(arm['phases'], 'phase')}, {counted(arm['steps'], 'step')} a path"
     if len(arm["modules"]) > MOST_ROWS or len(arm["paths"]) > MOST_ROWS:
         yield f"  {len(arm['modules'])} modules, {len(arm['paths'])} paths: each with `--json`"
     else:

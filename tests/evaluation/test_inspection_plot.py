@@ -179,6 +179,15 @@ def test_many_modules_are_the_median_of_each_level_and_where_four_in_five_are(la
         assert heights.max() == pytest.approx(np.quantile(norms, 0.9, axis=0).max())
 
 
+def test_phases_are_whole_numbers_where_there_is_a_single_one():
+    given = inspection(grid(2))
+    for module in given["modules"].values():
+        module["steps"] = module["steps"][:2]  # the first has no phase before it
+    ticks = panel(inspection_figure(given), "Lag").get_xticks()
+    assert len(ticks)
+    assert all(tick == round(tick) for tick in ticks)
+
+
 def test_modules_of_one_path_have_no_cosine_and_the_picture_says_so(tmp_path):
     given = inspection(grid(2, has_own=False))
     texts = [t.get_text() for t in panel(inspection_figure(given), "Cosine").texts]

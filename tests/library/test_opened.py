@@ -66,6 +66,12 @@ def test_the_report_is_that_of_the_file(opened, tiny):
     )
     assert "| modular |" in report._repr_markdown_()
     assert json.dumps(report.rows)
+    # It is a mapping of names to records.
+    assert list(report) == report.names
+    assert len(report) == len(report.rows)
+    assert "modular" in report
+    assert "nope" not in report
+    assert list(dict(report).values()) == report.rows
 
 
 def test_the_report_is_a_data_frame_where_pandas_is(opened):
@@ -163,6 +169,8 @@ def test_the_plot_is_a_picture_for_a_notebook_and_a_file(opened, tmp_path):
 def test_slips_are_answered_with_what_was_meant(opened, tmp_path):
     with pytest.raises(UnknownSetting, match="Did you mean `temperature`"):
         opened.generate("x", tempreature=1)
+    with pytest.raises(UnknownSetting, match="Did you mean `max_tokens`"):
+        opened.generate("x", tokens=5)
     with pytest.raises(KeyError, match=r"no row `nope`; there are .*modular"):
         _ = opened.report["nope"]
     with pytest.raises(PictureUnwritable, match=r"x\.xyz.* \.png, \.svg, \.pdf"):

@@ -167,6 +167,12 @@ def test_details_show_the_newest_of_many_evaluations():
     ]
 
 
+def test_a_single_phase_is_no_plural():
+    status = detailed() | {"samples": []}
+    status["arms"]["modular"] |= {"phases": 1, "steps": 1}
+    assert "\nmodular: 1 phase, 1 step a path" in list(details(status))
+
+
 def test_details_show_texts_on_one_line_each_and_only_where_there_are_some():
     status = detailed()
     text = {"domain": "law", "path": 3, "prompt": "In the", "text": "begin\nning\x1b[2J"}
