@@ -6,35 +6,48 @@ scheduler.
 
 The paper's 16x16 with private parts: 256 paths, 289 modules. Nothing is trained: a path's phase
 takes 120 s of the virtual clock, 5 % more or less, an outer step 2 s. 512 workers claim, renew and
-finish tasks in a ledger on SQLite, and are preempted: each is asked to leave once in
-`--preempt-every` seconds on average, hands its phase on part-way, and is back after a minute; the
-worker that takes the phase over needs `--resume-seconds` to load it. `--killed-share` of them are
-killed without warning: their leases must end first, and their phases are done again from the
-beginning.
+finish tasks in a ledger on SQLite (with `--database` on PostgreSQL), and are preempted: each is
+asked to leave once in `--preempt-every` seconds on average, hands its phase on part-way, and is
+back after a minute; the worker that takes the phase over needs `--resume-seconds` to load it.
+`--killed-share` of them are killed without warning: their leases must end first, and their phases
+are done again from the beginning.
 
 `overhead` is how much longer the phases took than in the ideal schedule: the longest chain of the
 same phases and outer steps, with no preemption and no time between them. One module is shared by
 all paths, so every phase waits for its last path. `scheduler CPU` is this process's time in claim,
-renew and finish, by task. The last line is one JSON object.
+renew and finish, by task.
+
+All else that is asked of a ledger is asked as well, as often: glances and looks for late tasks of
+idle workers, heartbeats of all, with their looks for silent workers, polls of `--launchers`
+launchers, looks of the monitor, scrapes of metrics. `milliseconds_per_call` has each of them, and
+`core_share` how much of one core each keeps busy in a second of the run (in this process; where
+the database is a server, this is the client's time and its wait: `wall_share`). With thousands of
+workers `--sample 0.01` asks one in a hundred of the idle ones' questions, and counts it for all.
+The last line is one JSON object.
 """
 
 import argparse
+import collections
+import contextlib
 import heapq
 import itertools
 import json
 import random
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from support.scratch import scratch
+from support.servers import server_at
 
 from dipaco.control import clock
 from dipaco.control.facts import PartialSnapshot
 from dipaco.control.ledger import open_ledger
 from dipaco.control.plan import BASE, Arm, Plan, one_path
+from dipaco.control.queue import ALL_KINDS
 from dipaco.control.tasks import (
     Claim,
     Contribution,
@@ -44,8 +57,10 @@ from dipaco.control.tasks import (
     StageDone,
     Task,
 )
+from dipaco.errors import ClaimLost
 from dipaco.receipt import Receipt
 from dipaco.topology import PER_PATH, Level, ModuleId, Topology
+from dipaco.workers.loop import LEAST_SHARE, MAX_WAIT_SECONDS, MIN_WAIT_SECONDS, WAIT_GROWTH
 
 MODULAR = "modular"
 KINDS = ("prepare", "pretrain", "route", "train", "outer")  # nothing is evaluated
@@ -53,14 +68,22 @@ OUTER_SECONDS = 2.0
 SPREAD = 0.05  # of how long phases take
 AWAY_SECONDS = 60.0  # until a worker that was preempted is back
 BEATS_PER_LEASE = 4
+LAUNCHER_SECONDS, MONITOR_SECONDS, SCRAPE_SECONDS = 2.0, 1.0, 15.0
+OF_TASKS = ("claim", "renew", "finish", "snapshot")
 
 
 def main() -> None:
     options = parse()
-    with scratch(options.folder, "schedule-") as folder:
-        answer = Simulation(options, folder).run()
+    with server_at(options.database) as url, scratch(options.folder, "schedule-") as folder:
+        place = (url, f"bench_{uuid.uuid4().hex[:12]}") if url else (folder / "ledger.sqlite", "")
+        answer = Simulation(options, place).run()
     for name, value in answer.items():
-        print(f"{name.replace('_', ' '):28} {value:,}")
+        if not isinstance(value, dict):
+            print(f"{name.replace('_', ' '):28} {value:,}")
+    print(f"\n{'call':16} {'times':>10} {'ms':>8} {'of a core':>10}")
+    for name, times in answer["calls"].items():
+        of_core = answer["core_share"][name]
+        print(f"{name:16} {times:10,} {answer['milliseconds_per_call'][name]:8.3f} {of_core:10.2%}")
     print(json.dumps(answer))
 
 
@@ -77,7 +100,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--resume-seconds", type=float, default=5.0, help="virtual")
     parser.add_argument("--lease-seconds", type=float, default=60.0, help="virtual")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", help="of the ledger")
+    parser.add_argument("--launchers", type=int, default=16)
+    parser.add_argument("--sample", type=float, default=1.0, help="of idle workers' questions")
+    parser.add_argument("--database", help="postgresql = one started here; postgresql://...")
+    parser.add_argument("--folder", help="of SQLite's ledger")
     return parser.parse_args()
 
 
@@ -105,8 +131,8 @@ def make_plan(grid: int, phases: int) -> Plan:
 class Simulation:
     """Events on a virtual clock, in order; the ledger believes that clock."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path):
-        self._options, self._file = options, folder / "ledger.sqlite"
+    def __init__(self, options: argparse.Namespace, place: tuple[Path | str, str]):
+        self._options, self._place = options, place
         self.plan = make_plan(options.grid, options.phases)
         self._topology = self.plan.arm(MODULAR).topology
         self._rng = random.Random(options.seed)
@@ -115,23 +141,30 @@ class Simulation:
         self._numbers = itertools.count()
         self._idle = [f"worker {n}" for n in range(options.workers)]
         self._running: set[Claim] = set()
-        self._cpu_seconds = 0.0
-        self._began_seconds = self._ended_seconds = 0.0
+        self._cpu_seconds: dict[str, float] = collections.defaultdict(float)
+        self._wall_seconds: dict[str, float] = collections.defaultdict(float)
+        self._calls: dict[str, float] = collections.defaultdict(float)
+        self._away: set[str] = set()
+        self._idle_since: dict[str, int] = {}  # worker -> the number of its spell of idleness
+        self._began_seconds: float | None = None  # the first phase
+        self._ended_seconds = 0.0
         self.counts = dict.fromkeys(("finished", "preempted", "killed", "renewed", "lost"), 0)
 
     def run(self) -> dict[str, Any]:
         began = time.monotonic()
         with (
             mock.patch.object(clock, "now_seconds", self._now_seconds),
-            open_ledger(self._file) as self._ledger,
+            open_ledger(*self._place) as self._ledger,
         ):
             self._ledger.start({"config": "{}"})
+            self._arrive()
             self._hand_out()
             while self._events and not self._is_over():
                 self._now, _, happen = heapq.heappop(self._events)
                 happen()
             assert self._is_over(), "it stands still"
             self._check()
+        assert self._began_seconds is not None
         virtual = self._ended_seconds - self._began_seconds
         ideal = self.ideal_seconds()
         tasks = self.counts["finished"]
@@ -145,9 +178,22 @@ class Simulation:
             "virtual_seconds": round(virtual, 1),
             "ideal_seconds": round(ideal, 1),
             "overhead": round(virtual / ideal - 1, 4),
-            "scheduler_cpu_ms_per_task": round(1e3 * self._cpu_seconds / tasks, 3),
+            "scheduler_cpu_ms_per_task": round(
+                1e3 * sum(self._cpu_seconds[name] for name in OF_TASKS) / tasks, 3
+            ),
             "wall_seconds": round(time.monotonic() - began, 1),
+            "calls": {name: round(times) for name, times in self._calls.items()},
+            "milliseconds_per_call": {
+                name: round(1e3 * self._cpu_seconds[name] / times, 3)
+                for name, times in self._calls.items()
+            },
+            "core_share": self._shares(self._cpu_seconds, virtual),
+            "wall_share": self._shares(self._wall_seconds, virtual),
         }
+
+    def _shares(self, seconds: dict[str, float], virtual: float) -> dict[str, float]:
+        of_each = {name: round(of / virtual, 5) for name, of in seconds.items()}
+        return of_each | {"all": round(sum(seconds.values()) / virtual, 5)}
 
     def _now_seconds(self) -> float:
         return self._now
@@ -188,13 +234,105 @@ class Simulation:
     def _at(self, seconds: float, happen: Callable[[], None]) -> None:
         heapq.heappush(self._events, (seconds, next(self._numbers), happen))
 
-    def _asked(self, ask: Callable[[], Any]) -> Any:
-        """Something of the ledger; its time counts."""
-        began = time.process_time()
+    def _asked(self, what: str, ask: Callable[[], Any], times: float = 1.0) -> Any:
+        """Something of the ledger; its time counts, `times` over."""
+        began, wall = time.process_time(), time.monotonic()
         try:
             return ask()
         finally:
-            self._cpu_seconds += time.process_time() - began
+            self._cpu_seconds[what] += times * (time.process_time() - began)
+            self._wall_seconds[what] += times * (time.monotonic() - wall)
+            self._calls[what] += times
+
+    # --- what is asked all the time -----------------------------------------------------------
+
+    def _arrive(self) -> None:
+        """Everybody registers, and begins to ask."""
+        for worker in self._idle:
+            self._join(worker)
+            self._at(self._rng.uniform(0, self._beat_seconds), lambda w=worker: self._look_out(w))
+            self._begin_idling(worker)
+        for number in range(self._options.launchers):
+            self._often(LAUNCHER_SECONDS, "launcher", lambda n=number: self._poll(f"launcher {n}"))
+        self._often(MONITOR_SECONDS, "monitor", self._monitor)
+        self._often(SCRAPE_SECONDS, "metrics", self._scrape)
+
+    def _join(self, worker: str) -> None:
+        self._ledger.members.join(
+            worker, host="host", pid=1, life=worker, machine="virtual", version="0"
+        )
+
+    @property
+    def _beat_seconds(self) -> float:
+        return self._options.lease_seconds / BEATS_PER_LEASE
+
+    def _often(self, seconds: float, what: str, ask: Callable[[], Any]) -> None:
+        def again() -> None:
+            self._asked(what, ask)
+            self._at(self._now + seconds, again)
+
+        self._at(self._now + self._rng.uniform(0, seconds), again)
+
+    def _poll(self, launcher: str) -> None:
+        self._ledger.queue.is_finished()
+        self._ledger.failures.stuck()
+        self._ledger.meta.command()
+        self._ledger.meta.desired_workers(launcher)
+
+    def _monitor(self) -> None:
+        self.counts["lost"] += len(self._ledger.reaper.reap())
+        self._ledger.queue.unfinished()
+        self._ledger.members.list()
+
+    def _scrape(self) -> None:
+        with self._ledger.at_one_moment():
+            self._ledger.queue.task_counts()
+            self._ledger.progress.tokens_by_arm()
+            self._ledger.progress.bytes_by_kind()
+            self._ledger.progress.newest_modules()
+            self._ledger.progress.training_totals(MODULAR)
+
+    def _look_out(self, worker: str) -> None:
+        """A heartbeat, of a worker that is idle or busy; with it, the look for silent workers."""
+
+        def beat() -> None:
+            self._ledger.members.heartbeat(worker, worker)
+            self._ledger.meta.command()
+
+        if worker not in self._away:
+            self._asked("heartbeat", beat)
+            lost = self._asked("silent workers", lambda: self._ledger.reaper.reap(worker))
+            self.counts["lost"] += len(lost)
+            if lost:
+                self._hand_out()
+        self._at(self._now + self._beat_seconds, lambda: self._look_out(worker))
+
+    def _begin_idling(self, worker: str) -> None:
+        """It looks at once, and then after a fifth of the time that it has been idle."""
+        spell = self._idle_since[worker] = next(self._numbers)
+        if self._rng.random() < self._options.sample:
+            self._glance(worker, spell, MIN_WAIT_SECONDS, self._now)
+
+    def _glance(self, worker: str, spell: int, wait: float, looked_for_late: float) -> None:
+        if self._idle_since.get(worker) != spell:
+            return  # it has a task, or is away
+        times = 1 / self._options.sample
+        self._asked("glance", lambda: self._ledger.glances.look(ALL_KINDS), times)
+        if self._now - looked_for_late >= self._options.lease_seconds:
+            looked_for_late = self._now
+            late = self._asked("late tasks", lambda: self._ledger.queue.claim_backup(worker), times)
+            if late is not None:
+                self._take(worker, late)
+                return
+        share = self._rng.uniform(LEAST_SHARE, 1)
+        self._at(
+            self._now + wait * share,
+            lambda: self._glance(
+                worker, spell, min(wait * WAIT_GROWTH, MAX_WAIT_SECONDS), looked_for_late
+            ),
+        )
+
+    # --- tasks --------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
         """Idle workers look for tasks. So many look so often that one comes at once."""
@@ -202,12 +340,16 @@ class Simulation:
         while self._idle:
             worker = self._idle[-1]
             claim = self._asked(
-                lambda w=worker: self._ledger.queue.claim(w, KINDS, lease_seconds=lease)
+                "claim", lambda w=worker: self._ledger.queue.claim(w, KINDS, lease_seconds=lease)
             )
             if claim is None:
                 return
-            self._idle.pop()
-            self._begin(claim)
+            self._take(worker, claim)
+
+    def _take(self, worker: str, claim: Claim) -> None:
+        self._idle.remove(worker)
+        del self._idle_since[worker]
+        self._begin(claim)
 
     def _begin(self, claim: Claim) -> None:
         self._running.add(claim)
@@ -228,10 +370,11 @@ class Simulation:
             return OUTER_SECONDS
         if task.kind != "train":
             return 0.0
-        if task.phase == 0 and not self._began_seconds:
+        if self._began_seconds is None and task.arm == MODULAR:
             self._began_seconds = self._now
         partial_snapshot = self._asked(
-            lambda: self._ledger.facts.partial_snapshot(MODULAR, task.path, task.phase)
+            "snapshot",
+            lambda: self._ledger.facts.partial_snapshot(MODULAR, task.path, task.phase),
         )
         seconds = self._phase_seconds(task.path, task.phase)
         if partial_snapshot is None:
@@ -239,26 +382,33 @@ class Simulation:
         return seconds * (1 - partial_snapshot.seconds) + self._options.resume_seconds
 
     def _beat_later(self, claim: Claim) -> None:
-        self._at(
-            self._now + self._options.lease_seconds / BEATS_PER_LEASE, lambda: self._beat(claim)
-        )
+        self._at(self._now + self._beat_seconds, lambda: self._beat(claim))
 
     def _beat(self, claim: Claim) -> None:
         if claim in self._running:
             lease = self._options.lease_seconds
-            assert self._asked(lambda: self._ledger.queue.renew(claim, lease))
-            self.counts["renewed"] += 1
-            self._beat_later(claim)
+            if self._asked("renew", lambda: self._ledger.queue.renew(claim, lease)):
+                self.counts["renewed"] += 1
+                self._beat_later(claim)
 
     def _finish(self, claim: Claim) -> None:
         self._running.discard(claim)
-        facts = facts_of(self.plan, claim.task)
-        self._asked(lambda: self._ledger.commit.finish(self.plan, claim, facts))
+        facts = facts_of(self.plan, claim.task, self._options.phase_seconds)
+        try:
+            self._asked("finish", lambda: self._ledger.commit.finish(self.plan, claim, facts))
+        except ClaimLost:  # another has done it
+            self._come_free(claim.worker)
+            return
         self.counts["finished"] += 1
         if claim.task.kind == "outer" and claim.task.phase == self._options.phases - 1:
             self.counts["last_modules"] = self.counts.get("last_modules", 0) + 1
             self._ended_seconds = self._now
-        self._idle.append(claim.worker)
+        self._come_free(claim.worker)
+
+    def _come_free(self, worker: str) -> None:
+        self._away.discard(worker)
+        self._idle.append(worker)
+        self._begin_idling(worker)
         self._hand_out()
 
     def _preempt(self, claim: Claim, done: float) -> None:
@@ -267,32 +417,23 @@ class Simulation:
         before = self._ledger.facts.partial_snapshot(MODULAR, claim.task.path, claim.task.phase)
         share = done if before is None else before.seconds + (1 - before.seconds) * done
         at = PartialSnapshot(Receipt("partway", "digest", 1), 0, "rows", (), share)
-        self._asked(lambda: self._ledger.commit.release_with_snapshot(claim, at))
+        with contextlib.suppress(ClaimLost):  # another has done it
+            self._asked("finish", lambda: self._ledger.commit.release_with_snapshot(claim, at))
         self.counts["preempted"] += 1
         self._go_away(claim.worker)
 
     def _kill(self, claim: Claim, done: float) -> None:
         self._running.discard(claim)
         self.counts["killed"] += 1
-        for look in range(2 * BEATS_PER_LEASE):
-            self._at(self._now + look * self._options.lease_seconds / BEATS_PER_LEASE, self._reap)
-        self._go_away(claim.worker)
-
-    def _reap(self) -> None:
-        """As idle workers do all the time."""
-        self.counts["lost"] += len(self._asked(self._ledger.reaper.reap))
-        self._hand_out()
+        self._go_away(claim.worker)  # its lease ends, and one that looks for silent workers sees it
 
     def _go_away(self, worker: str) -> None:
-        def back() -> None:
-            self._idle.append(worker)
-            self._hand_out()
-
-        self._at(self._now + AWAY_SECONDS, back)
+        self._away.add(worker)
+        self._at(self._now + AWAY_SECONDS, lambda: self._come_free(worker))
         self._hand_out()
 
 
-def facts_of(plan: Plan, task: Task) -> list[Fact]:
+def facts_of(plan: Plan, task: Task, seconds: float) -> list[Fact]:
     """What a worker records for the task, with bytes that are never read."""
     if task.kind in ("prepare", "route"):
         done = StageDone(stage=task.kind, artifacts={}, summary={}, seconds=0.0)
@@ -303,7 +444,7 @@ def facts_of(plan: Plan, task: Task) -> list[Fact]:
     path, arm = task.path, plan.arm(task.arm)
     trained = PathTrained(
         arm=arm.name, path=path, phase=task.phase, snapshot=receipt("snapshot", task), step=0,
-        position=0, batches="rows", losses=(1.0, 0.9), tokens=1, seconds=1.0, bytes_down=1,
+        position=0, batches="rows", losses=(1.0, 0.9), tokens=1, seconds=seconds, bytes_down=1,
         bytes_up=1, machine="virtual",
     )  # fmt: skip
     if not arm.is_averaged:

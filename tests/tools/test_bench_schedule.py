@@ -35,7 +35,9 @@ def test_every_path_goes_through_every_phase_once_and_loses_no_more_than_it_must
     assert 0 <= answer["overhead"] <= most
     happened = answer["preempted"] + answer["killed"]
     assert bool(happened) == (most > 0)
-    assert answer["killed"] == answer["lost"]
+    # A lease that ends, or a late task that another worker had finished before that.
+    assert bool(answer["killed"]) == bool(answer["lost"])
+    assert answer["lost"] <= answer["killed"]
 
 
 def test_the_paper_s_256_paths_under_preemption_stay_near_the_ideal_schedule():
@@ -43,3 +45,16 @@ def test_the_paper_s_256_paths_under_preemption_stay_near_the_ideal_schedule():
     assert (answer["paths"], answer["modules"], answer["workers"]) == (256, 289, 512)
     assert answer["preempted"] > 5
     assert answer["overhead"] < 0.10
+    asked = {
+        "glance",
+        "heartbeat",
+        "silent workers",
+        "late tasks",
+        "launcher",
+        "monitor",
+        "metrics",
+    }
+    assert asked <= answer["calls"].keys()
+    # 512 workers, of which half are idle: a heartbeat in 15 s, a glance in 1.9 s at most.
+    assert answer["calls"]["heartbeat"] >= 0.9 * 512 * answer["virtual_seconds"] / 15
+    assert answer["calls"]["glance"] >= 0.9 * 250 * answer["virtual_seconds"] / 1.9

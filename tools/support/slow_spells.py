@@ -204,7 +204,9 @@ class QuorumSimulation:
         if task.kind == "outer":
             self._ledger.quorums.take(claim)
             self._stepped.setdefault(task.subject, []).append(self._now)
-        self._ledger.commit.finish(self._plan, claim, facts_of(self._plan, task))
+        self._ledger.commit.finish(
+            self._plan, claim, facts_of(self._plan, task, self._world.phase_seconds)
+        )
 
 
 def simulate(
