@@ -3,6 +3,7 @@
     python tools/bench_structured.py --run runs/quickstart
     python tools/bench_structured.py --run runs/quickstart --draws 50 --rows 1,8 --pairs 2
     python tools/bench_structured.py --run runs/quickstart --width 256      # 8.4 M parameters
+    python tools/bench_structured.py --run runs/quickstart --schema note    # a long string in it
 
 A path of the run, or one of fresh parameters (`--width`) with the run's tokenizer, makes texts that
 obey a schema, drawn at temperature 1, and then as many free texts of the same lengths; `--rows` at
@@ -19,6 +20,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -46,17 +48,41 @@ SCHEMA = {
     "required": ["name", "age", "kind", "tags"],
     "additionalProperties": False,
 }
+NOTE = {
+    "type": "object",
+    "properties": {
+        "subject": {"enum": ["work", "home", "other"]},
+        "text": {"type": "string", "minLength": 60, "maxLength": 90},
+        "is_urgent": {"type": "boolean"},
+    },
+    "required": ["subject", "text", "is_urgent"],
+    "additionalProperties": False,
+}
+SCHEMAS = {"record": SCHEMA, "note": NOTE}
 
 
-def is_valid(text: str) -> bool:
-    """Whether a text obeys SCHEMA."""
+def is_valid(text: str, schema: str) -> bool:
+    """Whether a text obeys the schema of that name."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError:
         return False
+    return isinstance(found, dict) and (is_note if schema == "note" else is_record)(found)
+
+
+def is_note(found: dict[str, Any]) -> bool:
     return (
-        isinstance(found, dict)
-        and list(found) == ["name", "age", "kind", "tags"]
+        list(found) == ["subject", "text", "is_urgent"]
+        and found["subject"] in ("work", "home", "other")
+        and isinstance(found["text"], str)
+        and 60 <= len(found["text"]) <= 90
+        and type(found["is_urgent"]) is bool
+    )
+
+
+def is_record(found: dict[str, Any]) -> bool:
+    return (
+        list(found) == ["name", "age", "kind", "tags"]
         and re.fullmatch("[a-z]{3,12}", found["name"]) is not None
         and type(found["age"]) is int
         and 0 <= found["age"] <= 120
@@ -89,6 +115,10 @@ def made_by(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument(
+        "--schema", choices=SCHEMAS, default="record",
+        help="record: four short fields, most tokens are forced; note: most are drawn, in a string",
+    )  # fmt: skip
     parser.add_argument("--rows", default="1,8,32", help="at once (1,8,32)")
     parser.add_argument("--pairs", type=int, default=5, help="of each number of rows (5)")
     parser.add_argument("--draws", type=int, default=500, help="texts that are checked (500)")
@@ -118,7 +148,7 @@ def main() -> None:
     prepared = prepare(config, parts)
     vocabulary = GrammarVocabulary(tokenizer.library.to_str(), config.vocab_size, end)
     grammars, rng = Grammars(vocabulary), np.random.default_rng(0)
-    schema = json.dumps(SCHEMA)
+    schema = json.dumps(SCHEMAS[options.schema])
     stop_ids = frozenset() if end is None else frozenset({end})
     ratios, checked, valid, seed = {}, 0, 0, 0
     for rows in map(int, options.rows.split(",")):
@@ -143,7 +173,7 @@ def main() -> None:
             texts, seconds = made_by(loop, structured, clock)
             for tokens in texts:
                 text = tokenizer.decode([token for token in tokens if token != end])
-                checked, valid = checked + 1, valid + is_valid(text)
+                checked, valid = checked + 1, valid + is_valid(text, options.schema)
             lengths = [len(tokens) for tokens in texts]
             free = [
                 request(seed + n, max_new_tokens=length, min_new_tokens=length)

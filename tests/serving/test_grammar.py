@@ -82,18 +82,24 @@ def test_a_text_may_be_taken_up_within_its_forced_tokens(grammars):
 
 
 class Stub:
-    def __init__(self, num_forced, *, is_over=False):
-        self.forced, self.is_over = range(num_forced), is_over
+    def __init__(self, num_forced, *, is_over=False, is_steady=False):
+        self.forced, self.is_over, self.is_steady = range(num_forced), is_over, is_steady
 
 
 def test_a_block_has_as_many_steps_as_give_the_most_tokens_for_the_time():
     alone = plan_block([Stub(3)], 2, 8)
     assert alone.num_steps == 4
-    assert alone.given_nB[:, 0].tolist() == [0, 1, 2, DRAWN, *[RESTS] * 4]
+    assert alone.given_nB[:, 0].tolist() == [0, 1, 2, *[DRAWN] * 5]
     assert (alone.given_nB[:, 1] == DRAWN).all()
-    assert plan_block([Stub(2, is_over=True)], 1, 8).num_tokens == [2]
+    over = plan_block([Stub(2, is_over=True)], 1, 8)
+    assert over.num_tokens == [2]
+    assert over.given_nB[:, 0].tolist() == [0, 1, *[RESTS] * 6]
     assert plan_block([Stub(20)], 1, 8).num_tokens == [8]
     assert plan_block([None, None], 4, 8)[1:] == (8, [8, 8])
+    # For a row whose mask stays as it is there are steps to draw ahead.
+    assert plan_block([Stub(0, is_steady=True)], 1, 8)[1:] == (8, [8])
+    assert plan_block([Stub(0)], 1, 8)[1:] == (1, [1])
+    assert plan_block([Stub(2, is_steady=True)], 1, 8)[1:] == (3, [3])
     # For one long run, seven others would rest.
     many = plan_block([Stub(6), *[Stub(0)] * 15], 16, 8)
     assert (many.num_steps, many.num_tokens) == (1, [1] * 16)
@@ -137,3 +143,43 @@ def test_texts_are_the_same_in_steps_of_one_token_and_take_fewer_blocks(grammars
     for seed in (0, 2, 3):
         assert json.loads(grammars.text(texts[8][seed]))["on"] == 17
     assert blocks[8] < blocks[1] / 1.5
+
+
+STRING = json.dumps(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string", "pattern": "^[a-d]{16,32}$"}, "on": {"const": 1}},
+        "required": ["name", "on"],
+        "additionalProperties": False,
+    }
+)
+
+
+def test_a_long_string_is_drawn_ahead_and_what_the_grammar_does_not_know_is_drawn_again(grammars):
+    warm = SamplingSettings(temperature=1.0)
+    texts, logprobs, blocks, later = {}, {}, {}, {}
+    for steps in (1, 8):
+        loop = make_loop(grammars, steps)
+        streams = [
+            loop.submit(
+                request(max_new_tokens=56, schema=STRING, seed=seed, sampling=warm, num_logprobs=1)
+            )
+            for seed in range(3)
+        ]
+        blocks[steps] = 0
+        while loop.run_once():
+            blocks[steps] += 1
+        made = [read(stream)[0] for stream in streams]
+        texts[steps] = [[token.id for token in tokens] for tokens in made]
+        logprobs[steps] = [token.logprob for tokens in made for token in tokens]
+        turn = loop.submit(request((5, 9, 2, *texts[steps][2], 7), max_new_tokens=8))
+        run_until_idle(loop)
+        later[steps] = ids(turn)
+    assert texts[1] == texts[8]
+    assert later[1] == later[8]
+    np.testing.assert_allclose(logprobs[1], logprobs[8], atol=1e-5)
+    for tokens in texts[8]:
+        found = json.loads(grammars.text(tokens))
+        assert 16 <= len(found["name"]) <= 32
+        assert found["on"] == 1
+    assert blocks[8] < blocks[1] / 2.5

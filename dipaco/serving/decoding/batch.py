@@ -27,6 +27,13 @@ class BatchRow:
     max_tokens: int  # both together, at most; then it ends
     uniforms: np.ndarray  # float32 [more than max_tokens]; for its draws, by position
     grammar: GrammarState | None = None  # of what it makes
+    mask_number: int = 0  # of the mask with which its block draws
+
+    def takes(self, token: Token) -> bool:
+        """Whether a token of its block is as it is drawn one by one: else its grammar's mask has
+        changed since the block began, and it is drawn again.
+        """
+        return self.grammar is None or self.grammar.knows(token.id, self.mask_number)
 
     def add(self, token: Token) -> Finish | None:
         """Puts one token into the stream; returns the end where this was the last."""
@@ -64,6 +71,13 @@ class GatheredRows:
         another step, with other rows.
         """
         return self._held == (*shape, [(row, len(row.tokens)) for row in rows])
+
+    def take_back(self, row: BatchRow) -> None:
+        """Says that a row did not take all of its block's tokens: those are made again."""
+        if self._held is not None:
+            num_rows, slots, held = self._held
+            rows = [(own, len(own.tokens) if own is row else length) for own, length in held]
+            self._held = num_rows, slots, rows
 
     def drop(self) -> None:
         """Frees it; the pool has it all."""
@@ -106,6 +120,7 @@ def block_inputs(
     for index, row in enumerate(rows):
         if row.grammar is not None:
             allowed_BW[index] = row.grammar.allowed_W
+            row.mask_number = row.grammar.mask_number
     num_spare = num_rows - len(rows)
     history_BS = np.zeros((num_rows, slots), np.int32)
     uniforms_nB = np.zeros((num_steps, num_rows), np.float32)

@@ -3,7 +3,12 @@
 A row without a grammar draws one token in each step. With a grammar each token that is drawn must
 be known before the next one's mask is, but most tokens are not drawn: the grammar allows one only
 (71 % of those of a JSON object of four fields, vocabulary 2048). Such tokens pass the steps as they
-are, then one is drawn, and the row rests until the next block.
+are, and one is drawn.
+
+Then the row draws ahead, from the same mask, for as many steps as the block has. On the host its
+grammar takes those tokens for which the mask was right, and the next block draws the others again,
+with the same random numbers: the text does not depend on it. Within a string most tokens leave the
+mask as it was; where the last one did, the block has the steps for more.
 """
 
 import itertools
@@ -25,7 +30,7 @@ class BlockPlan(NamedTuple):
 
     given_nB: np.ndarray  # int32, for `decode_block`, padding included
     num_steps: int  # that the block has, 1 to n
-    num_tokens: list[int]  # that each row makes, padding left out
+    num_tokens: list[int]  # that each row makes, taken or not; padding left out
 
 
 def plan_block(
@@ -39,18 +44,22 @@ def plan_block(
       most_steps: n.
     """
     given_nB = np.full((most_steps, num_rows), DRAWN, np.int32)
+    expected = [most_steps] * len(grammars)  # tokens that are likely taken
     num_tokens = [most_steps] * len(grammars)
     for row, grammar in enumerate(grammars):
         if grammar is not None:
             forced = list(itertools.islice(grammar.forced, most_steps))
-            num_tokens[row] = min(len(forced) + (not grammar.is_over), most_steps)
             given_nB[: len(forced), row] = forced
-            given_nB[num_tokens[row] :, row] = RESTS
-    with_grammar = [most for most, one in zip(num_tokens, grammars, strict=True) if one is not None]
+            if grammar.is_over:
+                given_nB[len(forced) :, row] = RESTS
+                expected[row] = num_tokens[row] = len(forced)
+            elif forced or not grammar.is_steady:
+                expected[row] = min(len(forced) + 1, most_steps)
+    with_grammar = [most for most, one in zip(expected, grammars, strict=True) if one is not None]
     num_steps = max(with_grammar, default=most_steps)
     if with_grammar:
         num_steps = max(
-            range(1, num_steps + 1), key=lambda steps: _tokens_for_time(num_tokens, steps)
+            range(1, num_steps + 1), key=lambda steps: _tokens_for_time(expected, steps)
         )
     return BlockPlan(given_nB, num_steps, [min(most, num_steps) for most in num_tokens])
 

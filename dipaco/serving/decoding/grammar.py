@@ -112,6 +112,9 @@ class GrammarState:
     Attributes:
       forced: the next tokens: in the place of each, no other is allowed.
       allowed_W: uint32 [words], as of `all_allowed`: what may come after those.
+      mask_number: of `allowed_W`: another one has another number.
+      is_steady: the last token that was drawn left `allowed_W` as it was. So the next one may, too:
+        within a string, most do.
       is_over: nothing may come after those.
     """
 
@@ -123,7 +126,8 @@ class GrammarState:
         self._allowed_1W = all_allowed(1, grammars.tokenizer.vocab_size)
         self.allowed_W = self._allowed_1W[0, : -(-grammars.vocabulary.size // WORD_BITS)]
         self.forced: collections.deque[int] = collections.deque()
-        self.is_over = False
+        self.mask_number = 0
+        self.is_steady = self.is_over = False
         self._look()
 
     @property
@@ -144,6 +148,14 @@ class GrammarState:
             self._matcher.consume_token(token)
             self._look()
 
+    def knows(self, token: int, mask_number: int) -> bool:
+        """Whether a token that was drawn from the mask of that number may be added: it is the one
+        that is forced, or the mask is still that one.
+        """
+        if self.forced:
+            return token == self.forced[0]
+        return mask_number == self.mask_number
+
     @property
     def must_stop(self) -> bool:
         """Whether only tokens that end the text may come after the forced ones."""
@@ -153,6 +165,7 @@ class GrammarState:
     def _look(self) -> None:
         from llguidance.numpy import fill_next_token_bitmask
 
+        before_W = self.allowed_W.copy()
         for token in self._matcher.compute_ff_tokens():
             if token in self._all_ends or not self._matcher.consume_token(token):
                 break
@@ -162,6 +175,8 @@ class GrammarState:
             for end in self._ends:
                 self._allowed_1W[0, end // WORD_BITS] &= ~np.uint32(1 << end % WORD_BITS)
             self.is_over = not self.allowed_W.any()
+            self.is_steady = np.array_equal(before_W, self.allowed_W)
+            self.mask_number += not self.is_steady
         elif self._matcher.is_error():
             raise GrammarFailed(problem=self._matcher.get_error().partition("\n")[0])
         else:

@@ -286,6 +286,9 @@ class Loop:
         for index, (batch, row) in enumerate(rows):
             is_first = len(row.tokens) == len(row.stream.request.prompt_ids)
             for token in tokens_of(block, index, row.stream.request.num_logprobs):
+                if not row.takes(token):
+                    batch.gathered.take_back(row)  # rows with a grammar share no step with others'
+                    break
                 num_tokens += 1
                 if finish := row.add(token):
                     self._remove_row(batch, row, finish)

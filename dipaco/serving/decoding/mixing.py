@@ -71,7 +71,7 @@ class Mixer:
         steps: list[list[Batch]] = []
         for (release, _), batch in batches.items():
             if any(row.grammar is not None for row in batch.rows):
-                steps.append([batch])  # its block has one step, which others need not wait for
+                steps.append([batch])  # its block has fewer steps, which others need not wait for
             elif batch.rows:
                 by_release.setdefault(release, []).append(batch)
         for together in by_release.values():
