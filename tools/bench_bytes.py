@@ -15,6 +15,7 @@ rows of a codec must have the same digests. The last line is one JSON object.
 import argparse
 import dataclasses
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from support.scratch import scratch
 
 from dipaco.config import MODULAR, RunConfig
 from dipaco.model.config import num_parameters
-from dipaco.outer.config import CODECS, FETCHES
+from dipaco.outer.config import CODECS, FETCHES, PARTLY
 from dipaco.overrides import load_config
 from dipaco.runs.opening import create_or_open
 from dipaco.runs.programs import Programs
@@ -60,6 +61,7 @@ def main() -> None:
             for fetch in FETCHES[::-1]:
                 config = config_of(options, name, fetch)
                 rows.append(measure(config, programs, folder / f"{name}-{fetch}"))
+                print(f"{name}, {fetch}: measured", file=sys.stderr)
     names = ["codec", "fetch", *COLUMNS, "recorded down", "executor down", "executor up"]
     print(f"| {' | '.join(names)} |\n| :-- | :-- |{' --: |' * (len(names) - 2)}")
     for row in rows:
@@ -98,13 +100,14 @@ def config_of(options: argparse.Namespace, name: str, fetch: str) -> RunConfig:
     toy = load_config(TOY)
     levels = [dataclasses.replace(level, experts=options.experts) for level in toy.topology.levels]
     width = options.width
+    step = {"learning_rate": 1.0, "momentum": 0.0} if name in PARTLY else {}  # all that they take
     return dataclasses.replace(
         toy,
         model=dataclasses.replace(toy.model, d_model=width, d_ff=3 * width // 2),
         topology=Topology(levels=tuple(levels)),
         phases=options.phases + 1,  # the last snapshot is sent in any case
         inner=dataclasses.replace(toy.inner, steps=2),
-        outer=dataclasses.replace(toy.outer, codec=name, fetch=fetch),
+        outer=dataclasses.replace(toy.outer, codec=name, fetch=fetch, **step),
         evaluation=dataclasses.replace(toy.evaluation, every_phases=options.phases + 1),
         retention=dataclasses.replace(
             toy.retention, contributions=2, send_snapshots_every=options.send_snapshots_every

@@ -1,0 +1,17 @@
+"""Every codec can be measured: those that send few values are for the plain outer step."""
+
+import argparse
+
+import bench_bytes
+import pytest
+
+from dipaco.outer.config import CODECS, FETCHES, PARTLY
+
+
+@pytest.mark.parametrize("fetch", FETCHES)
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_has_a_run(codec, fetch):
+    dials = argparse.Namespace(experts=2, phases=4, send_snapshots_every=1, width=64)
+    outer = bench_bytes.config_of(dials, codec, fetch).outer
+    assert (outer.codec, outer.fetch) == (codec, fetch)
+    assert (outer.momentum == 0) == (codec in PARTLY)
