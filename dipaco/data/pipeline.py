@@ -101,7 +101,8 @@ class Batches:
         import grain
 
         rows = grain.MapDataset.source(source).seed(self._seed % 2**32).shuffle().repeat()
-        batches = rows.batch(self.batch_size)
+        # Endless: of batches of one row Grain would count one too many for an index.
+        batches = rows.batch(self.batch_size, drop_remainder=True)
         return batches[self._turn[0] :: self._turn[1]] if self._turn != (0, 1) else batches
 
     def iterate(self, start_step: int, num_steps: int) -> Iterator[Batch]:
