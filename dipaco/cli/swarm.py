@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 say = functools.partial(print, flush=True)
 
 HELP = "train a path by volunteers' machines: start, token, revoke, join, aux, watch"
-LISTEN = "/ip4/0.0.0.0/tcp/0"
+LISTEN = "tls://0.0.0.0:0"
 BACKBONE_DAYS = 3650.0
 OWN_PREFIX = "backbone-"  # with the path: the names on the credentials of backbones
 
@@ -64,8 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--listen",
         default=LISTEN,
         metavar="ADDRESS",
-        help="where peers reach this machine: /ip4/HOST/tcp/PORT (default: any free port), or "
-        "tcp://HOST:PORT, not encrypted, for machines of one network",
+        help="where peers reach this machine: tls://HOST:PORT (default: any free port); "
+        "/ip4/HOST/tcp/PORT, by libp2p (extra `swarm`); or tcp://HOST:PORT, not encrypted, for "
+        "machines of one network",
+    )
+    start.add_argument(
+        "--announce",
+        metavar="HOST",
+        help="name or address that peers are told, with tls:// (default: this machine's own)",
     )
     start.add_argument("--name", help="of this worker (default: one is made up)")
     start.add_argument(
@@ -180,8 +186,9 @@ def _start(options: argparse.Namespace) -> int:
                 opened.open_ledger,
                 BackbonePlace(MODULAR, path, name),
                 _settings(opened, options),
-                _backbone_credential(opened, path),
+                _backbone_credential(opened, path, name),
                 listen=options.listen,
+                announce=options.announce,
                 identity=opened.layout.swarm_identity(name),
                 say=say,
                 save_seconds=options.save_seconds,
@@ -212,9 +219,10 @@ def _start(options: argparse.Namespace) -> int:
     return 0
 
 
-def _backbone_credential(opened: "Run", path: int) -> "Credential":
+def _backbone_credential(opened: "Run", path: int, worker: str) -> "Credential":
+    """With the key that this worker had before: it is in its address."""
     credential = _authority(opened).issue(
-        f"{OWN_PREFIX}{path}", "backbone", time.time(), BACKBONE_DAYS
+        f"{OWN_PREFIX}{path}", "backbone", time.time(), BACKBONE_DAYS, holder=worker
     )
     _allow(opened, credential)
     return credential
@@ -232,10 +240,10 @@ def _path_of(given: int | None, num_paths: int) -> int:
 
 def _check_transport(others: dict[str, str], listen: str) -> None:
     """Raises `TransportMismatch`: other backbones (worker -> address) use another one."""
-    from dipaco.swarm.network.transport import TCP
+    from dipaco.swarm.network.addresses import kind_of
 
     for worker, address in others.items():
-        if address.startswith(TCP) != listen.startswith(TCP):
+        if kind_of(address) != kind_of(listen):
             raise TransportMismatch(theirs=address, ours=listen, worker=worker)
 
 

@@ -16,7 +16,11 @@ class BadMessage(DipacoError):
 
 
 class BadAddress(DipacoError):
-    """`{given}` is not an address of a swarm. To join, give the line that `dipaco swarm start` printed: tcp://HOST:PORT, or /ip4/…/p2p/… To listen: tcp://HOST:PORT, or /ip4/HOST/tcp/PORT, ports to 65535."""
+    """`{given}` is not an address of a swarm. To join, give the line that `dipaco swarm start` printed: tls://HOST:PORT/FINGERPRINT, tcp://HOST:PORT or /ip4/…/p2p/… To listen: tls://HOST:PORT, tcp://HOST:PORT or /ip4/HOST/tcp/PORT, ports to 65535."""
+
+
+class TlsRefused(DipacoError, ConnectionError):
+    """No connection to {address}: {problem}. Nothing was sent there. Check the address and the credential; both come from the person who runs the swarm."""
 
 
 class SwarmUnreachable(DipacoError):

@@ -1,6 +1,7 @@
 """Wrong values of `dipaco swarm`: a sentence and exit code 2, before anything is begun."""
 
 import socket
+import time
 
 import own_path_loss
 import pytest
@@ -79,12 +80,15 @@ def test_a_credential_that_cannot_be_written_is_an_error_and_on_no_list(tiny, tm
         assert not opened.ledger.swarms.credentials()
 
 
-@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:{}", "/ip4/127.0.0.1/tcp/{}"])
+@pytest.mark.parametrize(
+    "listen", ["tls://127.0.0.1:{}", "tcp://127.0.0.1:{}", "/ip4/127.0.0.1/tcp/{}"]
+)
 def test_a_port_in_use_and_a_wrong_one_are_errors(listen):
     import asyncio
 
     from dipaco.errors import CannotListen
     from dipaco.swarm.errors import BadAddress
+    from dipaco.swarm.network.credentials import Authority
     from dipaco.swarm.network.transport import start_transport
 
     if listen.startswith("/"):
@@ -92,9 +96,10 @@ def test_a_port_in_use_and_a_wrong_one_are_errors(listen):
 
     async def serve(reader, writer): ...
 
+    credential = Authority(Authority.new_key(), "run").issue("ana", "volunteer", time.time(), 1.0)
     with socket.create_server(("127.0.0.1", 0)) as used:
         where = listen.format(used.getsockname()[1])
         with pytest.raises(CannotListen, match="another `--listen`"):
-            asyncio.run(start_transport(where, serve))
+            asyncio.run(start_transport(where, serve, credential=credential))
     with pytest.raises(BadAddress, match="99999"):
-        asyncio.run(start_transport(listen.format(99999), serve))
+        asyncio.run(start_transport(listen.format(99999), serve, credential=credential))

@@ -1,4 +1,4 @@
-"""One contract for both transports: requests get replies, and a peer that hangs up is noticed.
+"""One contract for all transports: requests get replies, and a peer that hangs up is noticed.
 libp2p is hivemind's daemon, run for real.
 """
 
@@ -24,7 +24,14 @@ from tests.support.swarm_rig import issue
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 
 
-@pytest.fixture(params=["tcp://127.0.0.1:0", "/ip4/127.0.0.1/tcp/0"], ids=["tcp", "libp2p"])
+LIKES = {
+    "tls": "tls://127.0.0.1:0",
+    "tcp": "tcp://127.0.0.1:0",
+    "libp2p": "/ip4/127.0.0.1/tcp/0",
+}
+
+
+@pytest.fixture(params=LIKES.values(), ids=LIKES)
 def like(request):
     if request.param.startswith("/"):
         pytest.importorskip("hivemind", reason="the extra `swarm` is not installed")
@@ -34,7 +41,9 @@ def like(request):
 def wire_for(name, role="volunteer", meter=None):
     given = issue(name, role)
     signer = Signer(given, time.time)
-    return Wire(signer, Verifier(given.authority, "run", signer.name, time.time), 1 << 24, meter)
+    wire = Wire(signer, Verifier(given.authority, "run", signer.name, time.time), 1 << 24, meter)
+    wire.credential = given
+    return wire
 
 
 def run(scenario):
@@ -57,8 +66,10 @@ async def pair(like):
 
     back.register("slice_mean", MeanRequest, echo)
     back.register("arrived", ArrivedRequest, never)
-    back.transport = await start_transport(like, back.serve)
-    ana.transport = await start_transport(back.address, None, bootstrap=(back.address,))
+    back.transport = await start_transport(like, back.serve, credential=back.credential)
+    ana.transport = await start_transport(
+        back.address, None, bootstrap=(back.address,), credential=ana.credential
+    )
     return back, ana, hung_up
 
 
@@ -131,7 +142,10 @@ def test_transfers_keep_to_the_rate_limit():
     run(scenario())
 
 
-@pytest.mark.parametrize("given", ["somewhere", "tcp://host", "/ip4/1.2.3.4/tcp/5"])
+@pytest.mark.parametrize(
+    "given",
+    ["somewhere", "tcp://host", "tls://1.2.3.4:5", "tls://1.2.3.4:5/short", "/ip4/1.2.3.4/tcp/5"],
+)
 def test_a_wrong_address_is_refused_with_a_sentence(given):
     if given.startswith("/"):
         pytest.importorskip("hivemind", reason="the extra `swarm` is not installed")
@@ -140,7 +154,7 @@ def test_a_wrong_address_is_refused_with_a_sentence(given):
 
 
 async def _open(given):
-    transport = await start_transport(given, None, bootstrap=(given,))
+    transport = await start_transport(given, None, bootstrap=(given,), credential=issue("ana"))
     await transport.open(given)
 
 

@@ -160,6 +160,7 @@ def test_the_name_of_a_backbone_is_neither_given_to_a_volunteer_nor_revoked(
     [
         ("/ip4/127.0.0.1/tcp/1/p2p/Qm", "tcp://127.0.0.1:0"),
         ("tcp://127.0.0.1:1", "/ip4/127.0.0.1/tcp/0"),
+        ("tls://127.0.0.1:1/0123456789abcdef0123456789abcdef", "tcp://127.0.0.1:0"),
     ],
 )
 def test_a_second_backbone_on_another_transport_is_refused(dipaco, tiny, copy_of, there, listen):

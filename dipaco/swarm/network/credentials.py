@@ -20,6 +20,7 @@ import msgspec
 
 from dipaco.control.names import check_name
 from dipaco.swarm.errors import BadCredential, MessageRefused
+from dipaco.swarm.network import x509
 
 SKEW_SECONDS = 120.0
 DAY_SECONDS = 86400.0
@@ -57,6 +58,7 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signed: SignedCertificate
     private_key: bytes
     authority: bytes  # public key: the holder checks replies with it
+    tls_certificate: bytes = b""  # of the same key, for TLS: X.509
 
     @property
     def certificate(self) -> Certificate:
@@ -93,8 +95,17 @@ class Authority:
     def public_key(self) -> bytes:
         return self._key.public_key().public_bytes_raw()
 
-    def issue(self, name: str, role: PeerRole, now: float, days: float) -> Credential:
+    def issue(
+        self, name: str, role: PeerRole, now: float, days: float, *, holder: str = ""
+    ) -> Credential:
         """A credential for one name, with a key of its own.
+
+        Args:
+          name, role: of whom it is for.
+          now: seconds, as time.time().
+          days: of validity.
+          holder: one that has the same key whenever it gets a credential, and so keeps its
+            address; empty = a key that was never there.
 
         Raises:
           BadName: the name is not valid.
@@ -104,20 +115,30 @@ class Authority:
         if not 0 < days <= MAX_DAYS:
             remedy = f"Take at most {MAX_DAYS:,.0f}."
             raise BadCredential(problem=f"it would be valid for {days} days", remedy=remedy)
-        private = secrets.token_bytes(32)
+        private = secrets.token_bytes(32) if not holder else self._key_of(holder)
+        public = _private(private).public_key().public_bytes_raw()
+        serial = secrets.token_hex(8)
         certificate = msgspec.msgpack.encode(
             Certificate(
-                serial=secrets.token_hex(8),
+                serial=serial,
                 name=name,
                 role=role,
                 group=self.group,
-                holder=_private(private).public_key().public_bytes_raw(),
+                holder=public,
                 not_before=now,
                 not_after=now + days * DAY_SECONDS,
             )
         )
         signed = SignedCertificate(certificate, self._key.sign(certificate))
-        return Credential(1, signed, private, self.public_key)
+        x509_serial = int(serial, 16) or 1
+        valid = now - SKEW_SECONDS, now + days * DAY_SECONDS + SKEW_SECONDS
+        of_tls = x509.issue(self._key, x509_serial, public, *valid)
+        return Credential(1, signed, private, self.public_key, of_tls)
+
+    def _key_of(self, holder: str) -> bytes:
+        """A private key that only the authority can derive."""
+        own = self._key.private_bytes_raw()
+        return hashlib.blake2b(holder.encode(), digest_size=32, key=own, person=b"holder").digest()
 
 
 def save_credential(credential: Credential, file: Path) -> None:

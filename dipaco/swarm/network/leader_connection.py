@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable
 
-from dipaco.swarm.errors import BadMessage, SwarmUnreachable
+from dipaco.swarm.errors import BadMessage, SwarmUnreachable, TlsRefused
 from dipaco.swarm.network.credentials import printable
 from dipaco.swarm.network.messages import GroupInfo, JoinRequest, SettingsRequest
 from dipaco.swarm.network.wire import Wire
@@ -26,6 +26,7 @@ class LeaderConnection:
     def __init__(self, wire: Wire, backbones: tuple[str, ...], say: Callable[[str], None]):
         self._wire, self._say = wire, say
         self._backbones = list(backbones)
+        self._is_known = False  # one has replied
         self.address = ""
 
     async def find(self, method: str, body: JoinRequest | SettingsRequest) -> GroupInfo:
@@ -35,6 +36,8 @@ class LeaderConnection:
 
         Raises:
           SwarmRefuses: for good.
+          TlsRefused: the only backbone that is known is not the one that its address names, and was
+            never reached.
           SwarmUnreachable: no backbone has replied for `GIVE_UP_SECONDS`.
         """
         started = replied = time.monotonic()
@@ -56,9 +59,13 @@ class LeaderConnection:
                         address, method, body, GroupInfo, within_seconds=20.0, from_backbone=True
                     )
                 except (OSError, TimeoutError, BadMessage) as error:
+                    is_only = len(self._backbones) == 1 and not self._is_known
+                    if is_only and isinstance(error, TlsRefused):
+                        raise  # trying it again would meet the same machine
                     problem = printable(str(error)) or type(error).__name__
                     continue
                 replied = time.monotonic()
+                self._is_known = True
                 self.add_backbones(info.backbones)
                 if info.leader:
                     self.address = address

@@ -25,6 +25,7 @@ import msgspec
 
 from dipaco.errors import DipacoError
 from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses
+from dipaco.swarm.network.addresses import hang_up_hint
 from dipaco.swarm.network.credentials import (
     OTHER_RECIPIENT,
     Certificate,
@@ -35,7 +36,7 @@ from dipaco.swarm.network.credentials import (
 )
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.merkle import root_of
-from dipaco.swarm.network.transport import Transport
+from dipaco.swarm.network.streams import Transport
 
 REQUEST_BYTES = 512 << 10  # of a header, at most (a seal, a method and a body)
 REPLY_BYTES = 4 << 20  # likewise
@@ -72,6 +73,7 @@ class PeerRequest(NamedTuple):
     certificate: Certificate
     payload: bytes
     header: bytes = b""  # as it was signed: see `Wire.opened`
+    source: str = ""  # the host that it dials from; empty = unknown
 
 
 class SignedRequest(NamedTuple):
@@ -155,20 +157,24 @@ class Wire:
                 to = recipient or self._names.get(address) or await self._greeted(address)
                 sent = method, body, payload, from_backbone
                 try:
-                    envelope, content = await self._exchange(address, to, *sent)
+                    _, envelope, content = await self._exchange(address, to, *sent)
                 except SwarmRefuses as error:
                     if recipient or error.values["reason"] != OTHER_RECIPIENT:
                         raise
                     # Another session answers there now: nothing was done.
                     to = await self._greeted(address)
-                    envelope, content = await self._exchange(address, to, *sent)
+                    _, envelope, content = await self._exchange(address, to, *sent)
             except asyncio.IncompleteReadError as error:
-                raise ConnectionResetError("the peer hung up") from error
+                hint = "" if error.partial else hang_up_hint(address)
+                raise ConnectionResetError(f"the peer hung up{hint}") from error
         return _decode(envelope.body, reply), content
 
     async def _greeted(self, address: str) -> str:
         """The session that answers at an address."""
-        await self._exchange(address, "", HELLO, _Hello(), b"", False)
+        certificate, envelope, _ = await self._exchange(address, "", HELLO, _Hello(), b"", False)
+        seen = _decode(envelope.body, _Greeting).seen_from
+        if seen and certificate.role == "backbone" and self.transport is not None:
+            self.transport.now_seen_at(seen)
         return self._names[address]
 
     async def _exchange(
@@ -179,7 +185,7 @@ class Wire:
         body: msgspec.Struct,
         payload: bytes | memoryview,
         from_backbone: bool,
-    ) -> tuple[_Envelope, bytes]:
+    ) -> tuple[Certificate, _Envelope, bytes]:
         assert self.transport is not None
         reader, writer = await self.transport.open(address)
         with contextlib.closing(writer):
@@ -193,7 +199,7 @@ class Wire:
             self._names[address] = header.seal.sender
             if envelope.method == "refusal":
                 raise SwarmRefuses(reason=printable(_decode(envelope.body, _Refusal).reason))
-            return envelope, await self._receive_payload(reader, envelope)
+            return certificate, envelope, await self._receive_payload(reader, envelope)
 
     def signed(self, method: str, body: msgspec.Struct, payload: bytes, recipient: str) -> bytes:
         """The header of a request, as it would be sent."""
@@ -226,7 +232,8 @@ class Wire:
         except (OSError, asyncio.IncompleteReadError, BadMessage):
             return
         signed = msgspec.msgpack.encode(header)
-        request = PeerRequest(header.seal.sender, certificate, content, signed)
+        source = "" if self.transport is None else self.transport.seen_from(writer)
+        request = PeerRequest(header.seal.sender, certificate, content, signed, source)
         handling = asyncio.ensure_future(self._handle(header, envelope, request))
         hanging_up = asyncio.ensure_future(reader.read(1))
         try:
@@ -339,8 +346,12 @@ class _Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who are you? The reply's seal says it."""
 
 
-async def _greet(body: _Hello, _: PeerRequest) -> PeerReply:
-    return body, b""
+class _Greeting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    seen_from: str = ""  # the host that the asking peer dials from
+
+
+async def _greet(_: _Hello, request: PeerRequest) -> PeerReply:
+    return _Greeting(request.source), b""
 
 
 async def _read_header(reader: asyncio.StreamReader, max_bytes: int) -> _Header:

@@ -64,6 +64,7 @@ class Backbone:
       settings: of the group.
       credential: its own.
       listen: the address to listen on.
+      announce: the host that peers are told, with TLS; None = that of `listen`, or this machine's.
       identity: the file of its libp2p key.
       say: called with a sentence about what happens, in the group's thread.
       save_seconds: between two saves of a phase that goes on.
@@ -78,6 +79,7 @@ class Backbone:
         credential: Credential,
         *,
         listen: str,
+        announce: str | None = None,
         identity: Path | None = None,
         say: Callable[[str], None] = lambda sentence: None,
         save_seconds: float = SAVE_SECONDS,
@@ -85,7 +87,8 @@ class Backbone:
     ):
         self._open_ledger, self._place = open_ledger, place
         self._settings, self._credential = settings, credential
-        self._listen, self._identity, self._say = listen, identity, say
+        self._listen, self._announce = listen, announce
+        self._identity, self._say = identity, say
         self._save_seconds = save_seconds
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
@@ -165,7 +168,11 @@ class Backbone:
         self._wire = Wire(signer, verifier, self._settings.max_payload_bytes)
         self._wire.on_refused = self._refused
         self._wire.transport = await start_transport(
-            self._listen, self._wire.serve, identity=self._identity
+            self._listen,
+            self._wire.serve,
+            identity=self._identity,
+            credential=self._credential,
+            announce=self._announce,
         )
         self.address = self._wire.address or ""
         self._ledger = BackboneLedger(self._open_ledger(), self._place, self.address)

@@ -42,7 +42,8 @@ async def run_session(
     most, and moves in order when that is another.
 
     Raises:
-      BadAddress, ExtraMissing, NoSuchSwarm, SwarmRefuses, SwarmUnreachable.
+      BadAddress, BadCredential, ExtraMissing, NoSuchSwarm, SwarmRefuses, SwarmUnreachable,
+      TlsRefused.
     """
     compute: Compute | None = None  # its programs serve every path of the run
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
@@ -86,7 +87,7 @@ async def wire_to(
     verifier = Verifier(credential.authority, certificate.group, signer.name, time.time)
     wire = Wire(signer, verifier, 0, meter)  # no payload is taken yet
     wire.transport = await start_transport(
-        address, wire.serve if listens else None, bootstrap=(address,)
+        address, wire.serve if listens else None, bootstrap=(address,), credential=credential
     )
     return wire
 

@@ -1,0 +1,69 @@
+"""Addresses of TCP and of TLS over it: `tcp://HOST:PORT`, `tls://HOST:PORT/FINGERPRINT`.
+
+A fingerprint is of the key of the peer that listens there. To listen, it is left out. A host of
+version 6 stands in brackets, as in a URL.
+"""
+
+import contextlib
+import re
+import socket
+from typing import NamedTuple
+
+from dipaco.errors import CannotListen
+from dipaco.swarm.errors import BadAddress
+
+TCP = "tcp://"
+TLS = "tls://"
+LAST_PORT = 65535
+ANYWHERE = ("0.0.0.0", "::")  # to listen on all of a machine's addresses
+
+_ADDRESS = re.compile(r"(tcp|tls)://(\[[^\[\]/]*\]|[^:/\[\]]*):([0-9]{1,5})(?:/([0-9a-f]{32}))?")
+
+
+class SocketAddress(NamedTuple):
+    """Where a peer listens."""
+
+    kind: str  # `TCP` or `TLS`
+    host: str  # without brackets
+    port: int
+    fingerprint: str = ""  # with TLS: of the peer's key; empty where it is to listen
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.kind}{host}:{self.port}{'/' if self.fingerprint else ''}{self.fingerprint}"
+
+
+def parse(address: str) -> SocketAddress:
+    """Raises `BadAddress`."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found[3]) > LAST_PORT or (found[1] == "tcp" and found[4]):
+        raise BadAddress(given=address)
+    return SocketAddress(f"{found[1]}://", found[2].strip("[]"), int(found[3]), found[4] or "")
+
+
+def kind_of(address: str) -> str:
+    """`TCP`, `TLS` or empty: libp2p, or none."""
+    return next((kind for kind in (TCP, TLS) if address.startswith(kind)), "")
+
+
+def hang_up_hint(address: str) -> str:
+    """What it may mean that a peer hangs up without a reply."""
+    hints = {TCP: ": does it speak TLS (tls://)?", TLS: ": is this credential valid by its clock?"}
+    return hints.get(kind_of(address), "")
+
+
+def own_host(towards: str = "192.0.2.1") -> str:
+    """The address of the interface by which this machine would reach a host. Nothing is sent.
+
+    Args:
+      towards: an address of version 4 or 6; the default is an address of no machine.
+    """
+    family = socket.AF_INET6 if ":" in towards else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as tried:
+        tried.connect((towards, 9))
+        return tried.getsockname()[0]
+    return "127.0.0.1"
+
+
+def cannot_listen(where: object, problem: str | None) -> CannotListen:
+    return CannotListen(where=where, problem=problem, option="--listen")

@@ -1,0 +1,267 @@
+"""TLS over TCP, by Python's own `ssl`: both ends prove that they hold a credential of the run.
+
+Each end shows the certificate that the run's authority made for its credential's key, and accepts
+no other: where that fails, the handshake ends, and nothing that the other end sends is read. Who
+dials also compares the key with the fingerprint in the address, so a credential alone does not let
+a machine stand in for another. TLS 1.3. What a peer may do is checked on its signed messages.
+"""
+
+import asyncio
+import collections
+import contextlib
+import secrets
+import socket
+import ssl
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from dipaco.swarm.errors import BadAddress, BadCredential, TlsRefused
+from dipaco.swarm.network import addresses, x509
+from dipaco.swarm.network.addresses import TLS, SocketAddress
+from dipaco.swarm.network.credentials import SKEW_SECONDS, Credential
+from dipaco.swarm.network.streams import CONNECT_SECONDS, STREAM_BYTES, StreamHandler
+
+HANDSHAKE_SECONDS = 10.0
+MAX_HANDSHAKES = 256  # at a time; of more, the oldest is given up
+BACKLOG = 128  # connections that wait to be accepted
+NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"})
+# Of OpenSSL, why a certificate is not valid.
+_NOT_YET_VALID, _EXPIRED = 9, 10
+
+
+class Tls:
+    """Streams of TLS."""
+
+    def __init__(self, credential: Credential):
+        self._credential = credential
+        self._dialling = _context(credential, ssl.PROTOCOL_TLS_CLIENT)
+        self._answering = _context(credential, ssl.PROTOCOL_TLS_SERVER)
+        self.address: str | None = None
+        self._is_announced = False  # the address was given, and stays
+        self._listener: socket.socket | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handshakes: collections.deque[asyncio.Timeout] = collections.deque()
+
+    @classmethod
+    async def start(
+        cls,
+        handler: StreamHandler | None,
+        credential: Credential,
+        *,
+        listen: str | None = None,
+        announce: str | None = None,
+        towards: str | None = None,
+    ) -> "Tls":
+        """Listens where there is a handler.
+
+        Args:
+          handler: serves streams; None = a client, which does not listen.
+          credential: of this machine.
+          listen: `tls://HOST:PORT`; None = any port of all interfaces.
+          announce: the host of the address that others are told; None = that of `listen`, or, where
+            that means all interfaces, what a backbone says (`now_seen_at`).
+          towards: the address that is dialled first: the interface to it is announced until then.
+
+        Raises:
+          BadAddress, BadCredential, CannotListen.
+        """
+        _check(credential)
+        self = cls(credential)
+        if handler is None:
+            return self
+        where = SocketAddress(TLS, "", 0) if listen is None else addresses.parse(listen)
+        if where.fingerprint:
+            raise BadAddress(given=listen)
+        listener = self._listener = _listening(where)
+        host = announce or where.host
+        self._is_announced = host not in ("", *addresses.ANYWHERE)
+        if not self._is_announced:
+            loop = asyncio.get_running_loop()
+            host = await loop.run_in_executor(None, _interface_to, towards)
+        self._announce(host)
+        self._spawn(self._accept_forever(listener, handler))
+        return self
+
+    async def open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raises `TlsRefused` where the machine there is not the one that the address names."""
+        where = addresses.parse(address)
+        if where.kind != TLS or not where.fingerprint:
+            raise BadAddress(given=address)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS + HANDSHAKE_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    where.host,
+                    where.port,
+                    limit=STREAM_BYTES,
+                    ssl=self._dialling,
+                    server_hostname="",
+                    ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                )
+        except ssl.SSLError as error:
+            raise TlsRefused(address=address, problem=_reason(error)) from error
+        except ConnectionResetError as error:
+            problem = "it hung up in the handshake of TLS: is it plain TCP (tcp://)?"
+            raise ConnectionResetError(str(error) or problem) from error
+        found = x509.fingerprint(_key_of(writer))
+        if found != where.fingerprint:
+            writer.transport.abort()
+            problem = f"its key has the fingerprint {found}, which is not the one of the address"
+            raise TlsRefused(address=address, problem=problem)
+        return reader, writer
+
+    def seen_from(self, writer: asyncio.StreamWriter) -> str:
+        """The host that a peer dials from."""
+        return str(writer.get_extra_info("peername")[0]).removeprefix("::ffff:").partition("%")[0]
+
+    def now_seen_at(self, host: str) -> None:
+        """A backbone has seen this machine come from `host`: others may reach it there."""
+        if self.address is not None and not self._is_announced:
+            with contextlib.suppress(BadAddress):
+                self._announce(host)
+
+    def _announce(self, host: str) -> None:
+        assert self._listener is not None
+        key = x509.fingerprint(self._credential.certificate.holder)
+        port = self._listener.getsockname()[1]
+        self.address = str(addresses.parse(str(SocketAddress(TLS, host, port, key))))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    # --- answering -----------------------------------------------------------------------------
+
+    def _spawn(self, turn: Any) -> None:
+        task = asyncio.ensure_future(turn)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept_forever(self, listener: socket.socket, handler: StreamHandler) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError:  # as where too many files are open
+                await asyncio.sleep(0.1)
+                continue
+            self._spawn(self._answer(connection, handler))
+
+    async def _answer(self, connection: socket.socket, handler: StreamHandler) -> None:
+        try:
+            reader, writer = await self._shake_hands(connection)
+        except (OSError, TimeoutError):  # a stranger; nothing of it was read
+            connection.close()
+            return
+        self._writers.add(writer)
+        try:
+            await handler(reader, writer)
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _shake_hands(
+        self, connection: socket.socket
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raises `OSError` where the peer does not prove that it holds a credential."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=STREAM_BYTES, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        async with asyncio.timeout(HANDSHAKE_SECONDS) as limit:
+            self._handshakes.append(limit)
+            if len(self._handshakes) > MAX_HANDSHAKES:
+                first = self._handshakes.popleft()
+                if not first.expired():
+                    first.reschedule(0)  # times out now
+            try:
+                transport, _ = await loop.connect_accepted_socket(
+                    lambda: protocol,
+                    connection,
+                    ssl=self._answering,
+                    ssl_handshake_timeout=2 * HANDSHAKE_SECONDS,  # `limit` is sooner
+                )
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._handshakes.remove(limit)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+def _check(credential: Credential) -> None:
+    """Raises `BadCredential` where no peer would accept it: the handshake would not say why."""
+    problem, until = "", credential.certificate.not_after
+    if not credential.tls_certificate:
+        problem = "it has no certificate for TLS, as an older version made it"
+    elif time.time() > until + SKEW_SECONDS:
+        problem = time.strftime("it has expired, on %Y-%m-%d at %H:%M", time.localtime(until))
+    if problem:
+        raise BadCredential(problem=problem, remedy="Ask for a new one (`dipaco swarm token`).")
+
+
+def _context(credential: Credential, kind: Any) -> ssl.SSLContext:
+    """Shows the credential's certificate, and accepts those of the same authority."""
+    context = ssl.SSLContext(kind)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # the fingerprint says whom is meant
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cadata=x509.trusted_authority(credential.authority))
+    password = secrets.token_hex(16)
+    with tempfile.TemporaryDirectory() as folder:  # `ssl` takes files only
+        file = Path(folder) / "key_and_chain.pem"
+        file.touch(mode=0o600)
+        file.write_bytes(
+            x509.key_and_chain(
+                credential.private_key, credential.tls_certificate, password.encode()
+            )
+        )
+        context.load_cert_chain(file, password=password)
+    return context
+
+
+def _listening(where: SocketAddress) -> socket.socket:
+    """Raises `CannotListen`."""
+    everywhere = where.host == ""
+    dual = everywhere and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual or ":" in where.host else socket.AF_INET
+    try:
+        if family == socket.AF_INET and not everywhere:
+            found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+            family = found[0][0]
+        listener = socket.create_server(
+            (where.host, where.port), family=family, backlog=BACKLOG, dualstack_ipv6=dual
+        )
+    except OSError as error:
+        raise addresses.cannot_listen(where, error.strerror) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _interface_to(address: str | None) -> str:
+    if address is None:
+        return addresses.own_host()
+    with contextlib.suppress(OSError):
+        host = addresses.parse(address).host
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+        return addresses.own_host(str(found[4][0]))
+    return addresses.own_host()
+
+
+def _key_of(writer: asyncio.StreamWriter) -> bytes:
+    certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    return x509.public_key_of(certificate)
+
+
+def _reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in (_EXPIRED, _NOT_YET_VALID):
+            return "its credential is not valid now: look at both clocks"
+        return "it is not of the run that your credential is for"
+    if error.reason in NO_TLS:
+        return "what answers there does not speak TLS: is it plain TCP (tcp://)?"
+    return str(error.reason or error)
