@@ -14,9 +14,16 @@ parameters at the end of every phase and the loss of every step.
 
 Each volunteer waits after every block (`--seconds-per-block`), so that several speeds fit on this
 machine. `efficiency` is the rows that counted, over those that all volunteers could have computed
-alone: the sum of their own speeds times the time from their first block to their last. The last
-line is one JSON object. There `cost_seconds` is, for each kind of event, how much longer than the
-median the two steps from it on took, on average, and `liars` has what was found of each.
+alone: the sum of their own speeds times the time from their first block to their last. `computing`
+is the share of that time in which they computed. `--megabits` paces their links, and `--d-model
+224` makes the path one of a million parameters. `--delayed-updates` on: rows of the next step are
+computed while gradients are averaged, and the replay has gradients that are as late as the ledger
+says; both: one storm after the other, with the ratio of their losses (means of the last tenth).
+
+    python tools/swarm_storm.py --minutes 1 --events 0 --delayed-updates both --megabits 10
+
+The last line is one JSON object. There `cost_seconds` is, for each kind of event, how much longer
+than the median the two steps from it on took, on average, and `liars` has what was found of each.
 """
 
 import argparse
@@ -54,7 +61,7 @@ from dipaco.routing.config import RoutingConfig
 from dipaco.topology import Level, Topology
 
 MODEL = ModelConfig(
-    vocab_size=300, d_model=32, num_layers=2, num_heads=2, d_ff=48, max_length=64
+    vocab_size=300, d_model={d_model}, num_layers=2, num_heads=2, d_ff={d_ff}, max_length=64
 )
 
 
@@ -84,13 +91,26 @@ def run() -> RunConfig:
 
 def main() -> None:
     options = parse()
+    if options.delayed_updates != "both":
+        print(json.dumps(storm_with(options)))
+        return
+    off, on = (
+        storm_with(argparse.Namespace(**vars(options) | {"delayed_updates": each}))
+        for each in ("off", "on")
+    )
+    ratio = on["loss"] / off["loss"] if off["loss"] else None
+    print(json.dumps({"off": off, "on": on, "loss_ratio": ratio}))
+
+
+def storm_with(options: argparse.Namespace) -> dict[str, Any]:
+    """One storm: its JSON object."""
     with scratch(options.folder, "swarm-storm-") as folder:
         storm = Storm(folder, options)
         try:
             storm.run_to_the_end()
         finally:
             storm.end()
-        print(report(storm))
+        return report(storm)
 
 
 def parse() -> argparse.Namespace:
@@ -111,6 +131,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--phases", type=int, default=2)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--block-rows", type=int, default=2)
+    parser.add_argument("--delayed-updates", choices=("off", "on", "both"), default="off")
+    parser.add_argument("--megabits", type=float, help="of each volunteer's link")
+    parser.add_argument(
+        "--d-model", type=int, default=32, help="of the path; 224: a million values"
+    )
     parser.add_argument("--lease-seconds", type=float, default=5.0)
     parser.add_argument("--transport", choices=("tcp", "libp2p"), default="tcp")
     parser.add_argument("--seed", type=int, default=0)
@@ -144,7 +169,13 @@ class Storm:
         self.cache = isolated_cache(folder / "cache")
         self.config_file = folder / "config.py"
         self.config_file.write_text(
-            CONFIG.format(phases=options.phases, steps=options.steps, batch=options.batch)
+            CONFIG.format(
+                phases=options.phases,
+                steps=options.steps,
+                batch=options.batch,
+                d_model=options.d_model,
+                d_ff=3 * options.d_model // 2,
+            )
         )
         self.rng = random.Random(options.seed)
         self.faults: Counter[str] = Counter()
@@ -226,6 +257,7 @@ class Storm:
         words = ["swarm", "start", str(self.config_file), "--run", str(self.run_folder)]
         words += ["--listen", listen, "--name", name, "--block-rows", str(options.block_rows)]
         words += ["--lease-seconds", str(options.lease_seconds), "--save-seconds", "5"]
+        words += ["--delayed-updates"] if options.delayed_updates == "on" else []
         self.backbones[name] = self.start([*_dipaco(), *words], name)
 
     def start_auxiliary(self) -> None:
@@ -241,6 +273,7 @@ class Storm:
         words = [sys.executable, str(SLOW), str(seconds), str(marker), "swarm", "join"]
         words += [self.address(), "--token", str(self.pass_file)]
         words += ["--client"] if is_client else []
+        words += ["--megabits", str(self.options.megabits)] if self.options.megabits else []
         volunteer = VolunteerProcess(name, self.start(words, name), marker, seconds)
         volunteer.is_client = is_client
         self.volunteers[name] = volunteer
@@ -384,12 +417,15 @@ def _dipaco() -> list[str]:
 
 
 def replay(run: Run) -> tuple[float, list[float], list[float]]:
-    """Plain AdamW in this process, one large batch after the other: the largest difference of any
-    parameter at the end of any phase, and the losses of the swarm and of the replay.
+    """Plain AdamW in this process, one large batch after the other, with gradients that are as late
+    as the ledger says: the largest difference of any parameter at the end of any phase, and the
+    losses of the swarm and of the replay.
     """
     import jax
 
+    from dipaco.algorithm.delayed_updates import delayed_steps
     from dipaco.inner.optimizer import learning_rates
+    from dipaco.inner.step import gradient_function, make_update, path_loss
     from dipaco.topology import assemble
     from dipaco.workers.row_plans import batches_for
 
@@ -398,6 +434,9 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
     modules = arm.topology.modules_of(path)
     optimizer, largest, losses = None, 0.0, []
     swarm_losses = run.ledger.progress.losses("modular")[path]
+    delay_of = {one.step: one.delay for one in run.ledger.swarms.steps("modular", path)}
+    gradient = jax.jit(gradient_function(path_loss(run.config.model, inner), inner))
+    update = make_update(inner)
     for phase in range(arm.phases):
         # Every phase begins with what the run has; within it, nothing comes from the swarm.
         parts = assemble({m: run.parameters("modular", m, phase) for m in modules}, modules)
@@ -405,10 +444,23 @@ def replay(run: Run) -> tuple[float, list[float], list[float]]:
         state = run.programs.place(parts, optimizer, first)
         rates = learning_rates(inner, arm.total_steps, first, end - first)
         batches = batches_for(run, arm, path, phase)
-        for step, rate in zip(range(first, end), rates, strict=True):
-            batch = run.programs.place_batch(batches.at(step))
-            state, metrics = run.programs.step(state, batch, rate)
-            losses.append(float(metrics.loss))
+
+        def gradient_of(step: int, parts: Any, batches: Any = batches) -> tuple[Any, Any]:
+            return gradient(parts, run.programs.place_batch(batches.at(step)))
+
+        steps = [
+            (step, rate, delay_of.get(step, 0))
+            for step, rate in zip(range(first, end), rates, strict=True)
+        ]
+        if any(delay for _, _, delay in steps):
+            for taken, metrics in delayed_steps(state, steps, gradient_of, update):
+                state = taken
+                losses.append(float(metrics.loss))
+        else:
+            for step, rate, _ in steps:
+                batch = run.programs.place_batch(batches.at(step))
+                state, metrics = run.programs.step(state, batch, rate)
+                losses.append(float(metrics.loss))
         after = assemble({m: run.parameters("modular", m, phase + 1) for m in modules}, modules)
         ours = jax.device_get(state)
         optimizer = ours.optimizer
@@ -445,6 +497,16 @@ def rows_possible_alone(storm: Storm, run: Run) -> float:
     return rows
 
 
+def share_of_computing(storm: Storm) -> float | None:
+    """Of the volunteers' time from their first block to their last."""
+    busy = there = 0.0
+    for volunteer in (*storm.gone, *storm.volunteers.values()):
+        with contextlib.suppress(OSError, ValueError):
+            _, began, ended, _, computing = volunteer.log.read_text().split("\n")[:5]
+            busy, there = busy + float(computing), there + float(ended) - float(began)
+    return round(busy / there, 3) if there else None
+
+
 def cost_seconds(storm: Storm, run: Run) -> dict[str, float]:
     """Of each kind of event: how much longer than the median the two steps from it on took."""
     seconds = [one.seconds for one in run.ledger.swarms.steps("modular", 0)]
@@ -470,11 +532,12 @@ def liars_found(storm: Storm, run: Run) -> dict[str, Any]:
     return found
 
 
-def report(storm: Storm) -> str:
-    """The text to print; the last line is JSON."""
+def report(storm: Storm) -> dict[str, Any]:
+    """What to print, as JSON; prints the events."""
     run = open_run(storm.run_folder)
     with contextlib.closing(run.ledger):
         difference, ours, plain = replay(run)
+        delays = Counter(one.delay for one in run.ledger.swarms.steps("modular", 0))
         steps, lost, twice = rows_lost_and_twice(run, storm.options.block_rows)
         possible = rows_possible_alone(storm, run)
         counted = steps * storm.options.batch
@@ -489,6 +552,9 @@ def report(storm: Storm) -> str:
         "rows_twice": twice,
         "rows_lost": lost,
         "efficiency": round(counted / possible, 3) if possible else None,
+        "computing": share_of_computing(storm),
+        "steps_late": delays[1],
+        "loss": float(np.mean(ours[-max(1, len(ours) // 10) :])),
         "faults": dict(storm.faults),
         "events": storm.faults.total(),
         "cost_seconds": costs,
@@ -497,8 +563,9 @@ def report(storm: Storm) -> str:
         "seconds": round(storm.seconds, 1),
         "refused": status["refused"],
     }
-    lines = [f"{number:4} x {name}" for name, number in sorted(storm.faults.items())]
-    return "\n".join([*lines, json.dumps(answer)])
+    for name, number in sorted(storm.faults.items()):
+        print(f"{number:4} x {name}")
+    return answer
 
 
 def plot(ours: list[float], plain: list[float], file: Path) -> None:

@@ -90,6 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the state that newcomers fetch (default: none); if coded, only backbones give it",
     )
     start.add_argument(
+        "--delayed-updates",
+        action="store_true",
+        help="compute the rows of a step while those of the step before are averaged: gradients "
+        "are one step late (default: off, the steps are those of one machine)",
+    )
+    start.add_argument(
         "--save-seconds", type=float, default=60.0, metavar="S", help="between two saves"
     )
     start.add_argument(
@@ -266,6 +272,7 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
         block_rows=rows,
         codec=options.codec,
         state_codec=options.state_codec,
+        delayed_updates=options.delayed_updates,
     )
 
 

@@ -9,10 +9,11 @@ import time
 import jax
 import numpy as np
 
+from dipaco.algorithm.delayed_updates import delayed_steps
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import adamw, learning_rates
 from dipaco.inner.state import fresh
-from dipaco.inner.step import make_step
+from dipaco.inner.step import gradient_function, make_step, make_update
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
@@ -51,12 +52,13 @@ def first_state():
     return jax.device_get(fresh(parts, adamw(INNER)))
 
 
+def loss_of(parts, batch):
+    return training_loss(MODEL, parts, batch["tokens"], batch["segments"], batch["positions"])
+
+
 @functools.cache
 def plain_step():
-    def loss(parts, batch):
-        return training_loss(MODEL, parts, batch["tokens"], batch["segments"], batch["positions"])
-
-    return make_step(loss, INNER)
+    return make_step(loss_of, INNER)
 
 
 def plain_states(count):
@@ -67,6 +69,24 @@ def plain_states(count):
         state, _ = step(state, batch_of(number), RATES[number])
         states.append(jax.device_get(state))
     return states
+
+
+@functools.cache
+def delayed_programs():
+    return jax.jit(gradient_function(loss_of, INNER)), make_update(INNER)
+
+
+def delayed_states(delays):
+    """Those of plain AdamW whose gradients are as late as that, in one process."""
+    gradient, update = delayed_programs()
+    steps = [(number, RATES[number], delay) for number, delay in enumerate(delays)]
+    taken = delayed_steps(
+        jax.device_put(first_state()),
+        steps,
+        lambda step, parts: gradient(parts, batch_of(step)),
+        update,
+    )
+    return [first_state(), *(jax.device_get(state) for state, _ in taken)]
 
 
 def largest_difference(a, b):
@@ -188,8 +208,12 @@ class Group:
 
     async def step(self):
         number = self.holder.step
+        next_batch = batch_of(number + 1) if self.settings.delayed_updates else None
         outcome = await asyncio.wait_for(
-            self.leader.take_step(batch_of(number), float(RATES[number]), lambda: False), 180
+            self.leader.take_step(
+                batch_of(number), float(RATES[number]), lambda: False, next_batch
+            ),
+            180,
         )
         self.outcomes.append(outcome)
         self.states.append(jax.device_get(self.holder.state))
@@ -212,7 +236,10 @@ class Slow:
 
 def assert_replayed(group):
     """Every step of the group is the plain one, to 1e-5, and each row was in it once."""
-    plain = plain_states(len(group.outcomes))
+    if group.settings.delayed_updates:
+        plain = delayed_states([outcome.closed.delay for outcome in group.outcomes])
+    else:
+        plain = plain_states(len(group.outcomes))
     for ours, theirs in zip(group.states, plain, strict=True):
         assert largest_difference(ours, theirs) < 1e-5
     for outcome in group.outcomes:

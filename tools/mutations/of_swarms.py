@@ -3,6 +3,7 @@
 from mutations.mutant import Mutant
 
 ASSIGNMENT = "tests/swarm/test_assignment.py"
+DELAYED = "tests/swarm/test_delayed_updates.py"
 LEASES = "tests/swarm/test_leases.py"
 
 MUTANTS = (
@@ -32,11 +33,27 @@ MUTANTS = (
     ),
     Mutant(
         name="targets-as-the-peer-says",
-        file="dipaco/swarm/leading/group.py",
-        old="        if done.targets != self.targets[done.block]:\n",
+        file="dipaco/swarm/leading/step_rows.py",
+        old="        if done.targets != (has := self.targets[done.block]):\n",
         new="        if False:\n",
         breaks="a peer that counts other targets than the leader is out",
         tests=("tests/swarm/test_group.py",),
+    ),
+    Mutant(
+        name="late-step-not-recorded",
+        file="dipaco/swarm/roles/leader.py",
+        old="        delay = int(self.group.rows.lineage != here.lineage)\n",
+        new="        delay = 0\n",
+        breaks="the ledger says which steps had gradients of one step before",
+        tests=(DELAYED,),
+    ),
+    Mutant(
+        name="late-gradients-checked-at-the-newest-state",
+        file="dipaco/swarm/roles/leader.py",
+        old="            self._checks.begin(plan, rows.parts, rows.batch)\n",
+        new="            self._checks.begin(plan, here.state.parts, rows.batch)\n",
+        breaks="no honest peer is accused where updates are delayed",
+        tests=(DELAYED,),
     ),
     Mutant(
         name="unreachable-sender-blamed",

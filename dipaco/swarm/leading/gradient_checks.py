@@ -83,6 +83,10 @@ class GradientChecks:
             computing = asyncio.ensure_future(self._sum(one.blocks, parts, batch))
             self._checks[one.name] = _Check(one.blocks, computing, is_waited_for)
 
+    def forget_step(self) -> None:
+        """The step's rows are computed again, at other parameters."""
+        self._step, self._checks = -1, {}
+
     async def settle(self, plan: RoundPlan, spots: Mapping[str, list[SpotPart]]) -> dict[str, str]:
         """Members without which the round is to be held again, and why.
 

@@ -1,7 +1,8 @@
 """The members of a group, as its leader knows them, and which rows of the step each of them has.
 
 Rows are leased in blocks. When a member leaves or is removed, its blocks are free again and others
-compute them. A member that leaves in order gives its sum to the leader: the *departed sum*.
+compute them. A member that leaves in order gives its sum to the leader: the *departed sum*. With
+delayed updates the next step's rows are leased as well, once there is nothing to do of this step's.
 """
 
 import asyncio
@@ -13,9 +14,10 @@ import numpy as np
 
 from dipaco.control.swarms import is_locking
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_work
+from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_rows
 from dipaco.swarm.leading.member_status import kind_of, locked_sentence, status_of
 from dipaco.swarm.leading.members import GroupMember
+from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest
 from dipaco.swarm.planning.evidence import Evidence
@@ -59,28 +61,56 @@ class SwarmGroup:
         self.banned: dict[str, str] = {}  # session -> why
         self.refusals: dict[str, tuple[str, ...]] = {}  # serial of a credential -> of its sessions
         self._certificates: dict[str, Certificate] = {}  # of members, also those that left the step
-        self.ledger = BlockLedger(-1, 0)
-        self.targets: tuple[float, ...] = ()  # of each block, as the leader counts them
-        self.losses: dict[int, float] = {}  # block -> loss, as its peer says
-        self.departed_sum: np.ndarray | None = None
+        self.rows = StepRows(-1, ())  # of the step that is taken now
+        self.next_rows: StepRows | None = None  # with delayed updates
         self.changed = asyncio.Event()  # the ledger, or the members
-        self._leased: set[tuple[str, int]] = set()  # (member, block) in this step
-        self._failed: set[str] = set()  # in a round of this step
         self._has_woken = False
         self._adoption_ends = 0.0
         self._checked_at = time.monotonic()  # when silent members were last looked for
 
-    def begin_step(self, step: int, targets: Sequence[float], *, takes_over: bool = False) -> None:
+    def begin_step(
+        self, step: int, targets: Sequence[float], *, takes_over: bool = False, **at: Any
+    ) -> None:
         """A step begins, with blocks of so many targets.
 
-        `takes_over`: another has led this step until now, and rows of it are in peers' sums.
+        `takes_over`: another has led this step until now, and rows of it are in peers' sums. `at`
+        as for `StepRows`.
         """
-        self.targets = tuple(targets)
+        self._begin(StepRows(step, targets, **at))
         self._adoption_ends = time.monotonic() + ADOPTION_SECONDS if takes_over else 0.0
-        self.ledger = BlockLedger(step, self._settings.num_blocks)
-        self.losses, self.departed_sum = {}, None
-        self._leased, self._failed, self._has_woken = set(), set(), False
+
+    def go_on_to_next(self) -> bool:
+        """The step is closed. Whether rows of the next were open: these are the step's now."""
+        if self.next_rows is None:
+            return False
+        self._begin(self.next_rows)
+        return True
+
+    def begin_again(self, lineage: str, parts: Any) -> None:
+        """No row of the step counts; all are to be computed at that state."""
+        self.rows, self._has_woken = self.rows.at(lineage, parts), False
+
+    def _begin(self, rows: StepRows) -> None:
+        self.rows, self.next_rows, self._has_woken = rows, None, False
         self._certificates = {name: one.certificate for name, one in self.members.items()}
+
+    @property
+    def open_rows(self) -> tuple[StepRows, ...]:
+        """Of this step, and of the next where they are open."""
+        return (self.rows,) if self.next_rows is None else (self.rows, self.next_rows)
+
+    def rows_at(self, step: int, lineage: str) -> StepRows | None:
+        """The open rows of that step, if they are computed at that state."""
+        found = (one for one in self.open_rows if (one.step, one.lineage) == (step, lineage))
+        return next(found, None)
+
+    @property
+    def ledger(self) -> BlockLedger:
+        return self.rows.ledger
+
+    @property
+    def losses(self) -> dict[int, float]:
+        return self.rows.losses
 
     # --- members -------------------------------------------------------------------------------
 
@@ -116,7 +146,8 @@ class SwarmGroup:
         freed = self._drop(name)
         self._has_woken = False
         if name == self._name:
-            self.departed_sum = None
+            for rows in self.open_rows:
+                rows.departed_sum = None
         if member is not None:
             self.departed[name] = reason
             self._say(f"{name} is gone: {reason}" + (f"; {len(freed)} blocks" if freed else ""))
@@ -126,7 +157,7 @@ class SwarmGroup:
         """Removes a member that kept a round from ending. It could not send its sum, so that is not
         adopted in this step.
         """
-        self._failed.add(name)
+        self.rows.failed.add(name)
         self.remove(name, reason)
 
     def ban(self, name: str, reason: str, evidence: Evidence | None = None) -> None:
@@ -149,8 +180,9 @@ class SwarmGroup:
         """Removes members that are silent for too long, and frees blocks whose leases ran out."""
         for name in self.silent_members():
             self.remove(name, "it fell silent")
-        for name, blocks in self.ledger.expire(time.monotonic()).items():
-            self._say(f"{name} is late with {len(blocks)} blocks; others get them")
+        for rows in self.open_rows:
+            for name, blocks in rows.ledger.expire(time.monotonic()).items():
+                self._say(f"{name} is late with {len(blocks)} blocks; others get them")
 
     def silent_members(self) -> list[str]:
         """Members that did not poll for longer than is usual for them. Time in which this process
@@ -187,12 +219,20 @@ class SwarmGroup:
 
     # --- rows ----------------------------------------------------------------------------------
 
-    def lease(self, member: GroupMember) -> WorkLease:
-        """What a member is to compute; nothing while peers still bring what they have summed."""
+    def lease(self, member: GroupMember, *, is_averaging: bool = False) -> WorkLease:
+        """What a member is to compute; nothing while peers still bring what they have summed.
+
+        `is_averaging`: of the next step only.
+        """
         if self._is_adopting:
             return WorkLease()
-        lease = lease_work(self.ledger, self.members, member, self._say)
-        self._leased |= {(member.name, block) for block in lease.blocks}
+        among = self.open_rows[1:] if is_averaging else self.open_rows
+        if self._settings.delayed_updates:
+            among = tuple(one for one in among if member.holds(one.lineage))
+        lease = lease_rows(among, self.members, member, self._say)
+        for rows in among:
+            if rows.step == lease.step:
+                rows.leased |= {(member.name, block) for block in lease.blocks}
         return lease
 
     def note_speed(self, member: GroupMember, block_seconds: float) -> None:
@@ -205,27 +245,32 @@ class SwarmGroup:
         if block_seconds > 0:
             member.time_block(block_seconds)
 
-    def accept(self, member: GroupMember, done: BlockResult) -> bool:
+    def accept(self, member: GroupMember, done: BlockResult, rows: StepRows | None = None) -> bool:
         """Whether a block that a member has computed counts.
+
+        `rows`: of which step; None = of this one.
 
         Raises:
           SwarmRefuses: the block was never leased to it, or the result is impossible; the member is
             banned.
         """
-        self._check(member, done)
-        if (member.name, done.block) not in self._leased:
+        rows = rows or self.rows
+        self._check(member, done, rows)
+        if (member.name, done.block) not in rows.leased:
             self._ban(member, f"it claims rows of block {done.block}, which it never had")
-        did_before = done.block in self.ledger.done_by(member.name)
-        counts = self.ledger.finish(member.name, done.block)
+        did_before = done.block in rows.ledger.done_by(member.name)
+        counts = rows.ledger.finish(member.name, done.block)
         if not did_before:  # timed in any case: it may be too slow for its blocks to count
             member.time_block(done.seconds)
         if counts:
-            self.losses[done.block] = done.loss
+            rows.losses[done.block] = done.loss
         return counts
 
-    def adopt(self, member: GroupMember, done: Sequence[BlockResult]) -> bool:
+    def adopt(
+        self, member: GroupMember, done: Sequence[BlockResult], rows: StepRows | None = None
+    ) -> bool:
         """Whether a sum that a peer brings counts: one for the last leader, or one for this leader
-        from before it was removed.
+        from before it was removed. `rows` as for `accept`.
 
         The sum is of gradients of this very step in either case. Reducers check what is in a sum;
         here a peer only gets blocks that are free.
@@ -233,18 +278,19 @@ class SwarmGroup:
         Raises:
           SwarmRefuses: a result is impossible; the member is banned.
         """
+        rows = rows or self.rows
         for one in done:
-            self._check(member, one)
+            self._check(member, one, rows)
         blocks = {one.block for one in done}
         leased = {(member.name, block) for block in blocks}
-        did_before = blocks <= set(self.ledger.done_by(member.name))
-        is_own = leased <= self._leased and member.name not in self._failed
+        did_before = blocks <= set(rows.ledger.done_by(member.name))
+        is_own = leased <= rows.leased and member.name not in rows.failed
         if not (self._is_adopting or is_own):
             return False
-        if not self.ledger.adopt(member.name, blocks):
+        if not rows.ledger.adopt(member.name, blocks):
             return False
-        self.losses |= {one.block: one.loss for one in done}
-        self._leased |= leased
+        rows.losses |= {one.block: one.loss for one in done}
+        rows.leased |= leased
         if not did_before:
             self._say(f"{member.name} comes with {len(blocks)} blocks of this step")
         self.changed.set()
@@ -254,18 +300,10 @@ class SwarmGroup:
     def _is_adopting(self) -> bool:
         return time.monotonic() < self._adoption_ends
 
-    def _check(self, member: GroupMember, done: BlockResult) -> None:
-        """Raises `SwarmRefuses`: that block has no such result; the member is banned.
-
-        The leader has the rows, and its count of their targets is exact. A loss is only shown.
-        """
-        if not 0 <= done.block < len(self.ledger):
-            self._ban(member, f"it claims block {done.block}, which there is not")
-        if done.targets != self.targets[done.block]:
-            has = f"{self.targets[done.block]:g}"
-            self._ban(member, f"it counts {done.targets:g} targets in block {done.block}, of {has}")
-        if not (np.isfinite(done.loss) and done.loss >= 0):
-            self._ban(member, f"it says that a block has a loss of {done.loss:g}")
+    def _check(self, member: GroupMember, done: BlockResult, rows: StepRows) -> None:
+        """Raises `SwarmRefuses`: that block has no such result; the member is banned."""
+        if problem := rows.problem_with(done):
+            self._ban(member, problem)
         self._check_seconds(member, done.seconds)
 
     def _check_seconds(self, member: GroupMember, seconds: float) -> None:
@@ -276,19 +314,23 @@ class SwarmGroup:
         self.ban(member.name, reason)
         raise SwarmRefuses(reason=reason)
 
-    def drop_sum(self, name: str) -> None:
-        """A member has lost its sum: the blocks in it are free again."""
-        self._drop(name)
+    def drop_sum(self, name: str, step: int) -> None:
+        """A member has lost its sum of a step: the blocks in it are free again."""
+        for rows in self.open_rows:
+            if rows.step == step:
+                rows.drop(name)
         self.changed.set()
 
-    def transfer(self, name: str, blocks: Iterable[int], summed: np.ndarray) -> None:
+    def transfer(
+        self, name: str, blocks: Iterable[int], summed: np.ndarray, rows: StepRows
+    ) -> None:
         """A member leaves and gives its sum over `blocks`. It may have reported more blocks since:
         these are free again.
         """
-        given = set(blocks)
-        if np.isfinite(summed).all() and given <= set(self.ledger.done_by(name)):
-            self.ledger.transfer(name, given, self._name)
-            self.departed_sum = summed if self.departed_sum is None else self.departed_sum + summed
+        if np.isfinite(summed).all() and set(blocks) <= set(rows.ledger.done_by(name)):
+            rows.ledger.transfer(name, blocks, self._name)
+            before = rows.departed_sum
+            rows.departed_sum = summed if before is None else before + summed
 
     def count(self, blocks_by_peer: dict[str, tuple[int, ...]]) -> None:
         """A step is closed, with these blocks of each peer."""
@@ -297,10 +339,7 @@ class SwarmGroup:
                 self.members[name].counted += len(blocks)
 
     def _drop(self, name: str) -> tuple[int, ...]:
-        freed = self.ledger.drop(name)
-        for block in freed:
-            self.losses.pop(block, None)
-        return freed
+        return tuple(block for rows in self.open_rows for block in rows.drop(name))
 
     # --- status --------------------------------------------------------------------------------
 

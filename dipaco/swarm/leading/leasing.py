@@ -1,12 +1,17 @@
-"""What a member is to compute now, and whether it is parked. The rule is `planning.assignment`."""
+"""What a member is to compute now, and whether it is parked. The rule is `planning.assignment`.
+
+With delayed updates a member that has nothing to do of this step gets rows of the next; only where
+that has none left either, it is a backup, or parked.
+"""
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dipaco.swarm.leading.members import GroupMember
-from dipaco.swarm.planning.assignment import assign
+from dipaco.swarm.leading.step_rows import StepRows
+from dipaco.swarm.planning.assignment import assign, seconds_without
 from dipaco.swarm.planning.leases import BlockLedger
 
 MIN_WAIT_SECONDS = 1.0  # what an operating system may keep a process waiting
@@ -22,6 +27,47 @@ class WorkLease(NamedTuple):
     blocks: tuple[int, ...] = ()
     within_seconds: float = 0.0
     ask_again_seconds: float = MAX_ASK_SECONDS  # where there are no blocks
+    step: int = -1  # of the blocks
+    lineage: str = ""  # of the state that their gradients are at
+
+
+def lease_rows(
+    among: Sequence[StepRows],
+    members: Mapping[str, GroupMember],
+    member: GroupMember,
+    say: Callable[[str], None],
+) -> WorkLease:
+    """Leases blocks to a member that asks: of the first of these steps that has some for it."""
+    if len(among) > 1:
+        for rows in among:
+            able = {name: one for name, one in members.items() if one.holds(rows.lineage)}
+            lease = lease_work(rows.ledger, able, member, say, only_free=True)
+            if lease.blocks:
+                return lease._replace(step=rows.step, lineage=rows.lineage)
+    for rows in among[:1]:
+        lease = lease_work(rows.ledger, members, member, say)
+        if lease.blocks:
+            return lease._replace(step=rows.step, lineage=rows.lineage)
+        return lease
+    return WorkLease()
+
+
+def should_begin_again(rows: StepRows, members: Mapping[str, GroupMember]) -> bool:
+    """Whether a step is sooner done by all members, from its first row on, than by those that have
+    the parameters that its rows are computed at: the others have joined or died.
+    """
+    computing = [one for one in members.values() if one.join_request.computes and one.last_poll]
+    able = [one for one in computing if one.holds(rows.lineage)]
+    left = len(rows.ledger) - rows.ledger.num_done
+    if not rows.ledger.num_free or len(able) == len(computing):
+        return False
+    if not able:
+        return True
+    speeds = [one.seconds_per_block for one in able]
+    everyone = [one.seconds_per_block for one in computing if one.seconds_per_block]
+    if not all(speeds):
+        return False  # one of them is about to be timed
+    return seconds_without(left, speeds) > PATIENCE * seconds_without(len(rows.ledger), everyone)
 
 
 def lease_work(
@@ -29,8 +75,13 @@ def lease_work(
     members: Mapping[str, GroupMember],
     member: GroupMember,
     say: Callable[[str], None],
+    *,
+    only_free: bool = False,
 ) -> WorkLease:
-    """Leases blocks of the step, free ones or as a backup, to a member that asks."""
+    """Leases blocks of the step, free ones or as a backup, to a member that asks.
+
+    `only_free`: no backup, and nothing to one that the others would not wait for.
+    """
     now, name = time.monotonic(), member.name
     speeds = {
         other: each.seconds_per_block
@@ -40,6 +91,8 @@ def lease_work(
     assigned = assign(ledger, name, speeds, now, SECONDS_AT_STAKE)
     timing = {"now_seconds": now, "seconds_per_block": speeds[name] or math.inf}
     count = assigned.count
+    if only_free and not count:
+        return WorkLease()
     if assigned.needed_seconds:
         count = _count_of_parked(ledger, member, assigned.needed_seconds, say)
     limit_seconds = max(count, 1) * member.block_seconds.deadline_seconds(ASSUMED_BLOCK_SECONDS)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dipaco.swarm.leading.group import CHECK_SECONDS, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
-from dipaco.swarm.leading.members import ASSUMED_BYTES_PER_SECOND
+from dipaco.swarm.leading.members import ASSUMED_BYTES_PER_SECOND, GroupMember
 from dipaco.swarm.leading.sum_proofs import SumProofs
 from dipaco.swarm.network.messages import (
     ArrivedReply,
@@ -95,7 +95,7 @@ class Rounds:
             sends = name in blocks_by_peer
             if sends:
                 blocks = blocks_by_peer[name]
-                targets = sum(self._group.targets[block] for block in blocks)
+                targets = sum(self._group.rows.targets[block] for block in blocks)
                 senders.append(Sender(name=name, blocks=blocks, targets=targets))
             links.append(self._link(name, sends=sends))
         num_values = self._compute.num_values
@@ -123,7 +123,7 @@ class Rounds:
     def _link(self, name: str, *, sends: bool) -> Link:
         if name in self._group.members:
             member = self._group.members[name]
-            is_ready = member.is_at(self._holder.position) or not member.join_request.holds_state
+            is_ready = self._is_ready(member)
             return member.link(
                 sends=sends,
                 can_reduce=is_ready
@@ -138,6 +138,15 @@ class Rounds:
             can_reduce=self._wire.address is not None,
             sends=sends,
         )
+
+    def _is_ready(self, member: GroupMember) -> bool:
+        """Whether it can add up. With delayed updates the next round may begin before peers have
+        taken the step: they do so meanwhile.
+        """
+        here = self._holder
+        if member.is_at(here.position) or not member.join_request.holds_state:
+            return True
+        return here.before is not None and member.holds(here.before[0])
 
     def _address(self, name: str) -> str:
         if name == self._wire.name:
@@ -310,7 +319,7 @@ class Rounds:
         """Sends the sums of members that left, as the leader. A slice that the reducer
         refuses is missing from the round, which is then repeated.
         """
-        departed_sum = self._group.departed_sum
+        departed_sum = self._group.rows.departed_sum
         if departed_sum is None or self._wire.name not in {one.name for one in plan.senders}:
             return
         for part in plan.slices:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from dipaco.swarm.leading.leasing import WorkLease
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.past_means import PastMeans
 from dipaco.swarm.leading.published_state import PublishedState
+from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import (
     NOT_LEADING,
@@ -76,7 +77,6 @@ class LeaderService:
         self.is_leading = False
         self.backbones: tuple[str, ...] = ()  # addresses
         self.overview: Callable[[], RunOverview] = RunOverview
-        self.batch: Mapping[str, np.ndarray] = {}  # of the current step
         self._offered: StateManifest | None = None
         self._waiting: dict[
             str, float
@@ -163,31 +163,39 @@ class LeaderService:
 
     async def _leave(self, body: LeaveRequest, request: PeerRequest) -> PeerReply:
         member = self._member(request)
-        if request.payload and self._is_at(body.step, body.lineage):
+        if request.payload and (rows := self._rows_not_averaged(body)) is not None:
             summed = codec_of("none").decode(request.payload, self._compute.num_values)
-            is_accepted = await self._accepts(member, body, summed)
+            is_accepted = await self._accepts(member, body, summed, rows)
             # A round may have begun meanwhile, or the step be over.
-            if is_accepted and self._is_at(body.step, body.lineage):
-                self._group.transfer(member.name, body.blocks, summed)
-        self._group.remove(member.name, "it has left")
+            if is_accepted and self._rows_not_averaged(body) is rows:
+                self._group.transfer(member.name, body.blocks, summed, rows)
+        if body.is_last:
+            self._group.remove(member.name, "it has left")
+        else:
+            self._group.changed.set()
         return Ack(), b""
 
-    def _is_at(self, step: int, lineage: str) -> bool:
-        here = self._holder
-        is_here = (step, lineage) == (here.step, here.lineage)
-        return is_here and self._published.value.plan is None
+    def _rows_not_averaged(self, body: LeaveRequest) -> StepRows | None:
+        """The rows whose sum is left behind, where that may still go into a round."""
+        rows = self._group.rows_at(body.step, body.lineage)
+        if rows is None or rows.step < self._holder.step:
+            return None
+        is_averaged = rows is self._group.rows and self._published.value.plan is not None
+        return None if is_averaged else rows
 
-    async def _accepts(self, member: GroupMember, body: LeaveRequest, summed: np.ndarray) -> bool:
+    async def _accepts(
+        self, member: GroupMember, body: LeaveRequest, summed: np.ndarray, rows: StepRows
+    ) -> bool:
         """Whether a sum that is left behind may count."""
-        done, state = set(self._group.ledger.done_by(member.name)), self._holder.state
+        done = set(rows.ledger.done_by(member.name))
         is_known = set(body.blocks) <= done and np.isfinite(summed).all()
-        if self.accepts_departed is None or not body.blocks or not is_known or state is None:
+        if self.accepts_departed is None or not body.blocks or not is_known:
             return True  # what is not known is not taken over
         sender = Sender(name=member.name, blocks=body.blocks, targets=0.0)
         plan = RoundPlan(
             number=0, step=body.step, senders=(sender,), slices=(), codec="none", within_seconds=0.0
         )
-        return await self.accepts_departed(member, plan, summed, state.parts, self.batch)
+        return await self.accepts_departed(member, plan, summed, rows.parts, rows.batch)
 
     def _member(self, request: PeerRequest) -> GroupMember:
         """Raises `SwarmRefuses`: it is no member, or this backbone does not lead."""
@@ -220,28 +228,34 @@ class LeaderService:
         if body.block_seconds:
             self._group.note_speed(member, body.block_seconds)
         nothing = WorkReply(accepted=(), blocks=(), within_seconds=0.0), b""
+        is_late = self._compute.settings.delayed_updates
         is_at_step = (body.step, body.lineage) == (self._holder.step, self._holder.lineage)
-        if not is_at_step or not published.is_open:
+        if not published.is_open or not (is_at_step or is_late):
             return nothing
+        member.bases = body.bases or (body.lineage,)
         if body.sum_is_lost:
-            self._group.drop_sum(member.name)
+            self._group.drop_sum(member.name, body.step)
             return nothing
+        rows = self._group.rows_at(body.step, body.lineage)
         if body.for_last_leader:
-            if not self._group.adopt(member, body.done):
+            if rows is None or not self._group.adopt(member, body.done, rows):
                 return nothing
             blocks = tuple(one.block for one in body.done)
             return WorkReply(accepted=blocks, blocks=(), within_seconds=0.0), b""
-        accepted = tuple(one.block for one in body.done if self._group.accept(member, one))
-        lease = WorkLease()
-        if body.wants_more and published.plan is None:
-            lease = self._group.lease(member)
-        rows = [self._compute.rows_of(self.batch, block) for block in lease.blocks]
+        done = body.done if rows is not None else ()
+        accepted = tuple(one.block for one in done if self._group.accept(member, one, rows))
+        lease, is_averaging = WorkLease(), published.plan is not None
+        if body.wants_more and (is_late or not is_averaging):
+            lease = self._group.lease(member, is_averaging=is_averaging)
+        leased = self._group.rows_at(lease.step, lease.lineage)
+        batch = {} if leased is None else leased.batch
+        payload = [self._compute.rows_of(batch, block) for block in lease.blocks]
         self._group.changed.set()
         return WorkReply(
             accepted=accepted,
             is_parked=member.parked_since is not None,
             **lease._asdict(),
-        ), pack_rows(rows)
+        ), pack_rows(payload)
 
     async def _unreached(self, body: UnreachedReport, request: PeerRequest) -> PeerReply:
         self.on_unreached(body.round_number, self._member(request).name, body.reducer)

@@ -82,6 +82,7 @@ class LeaveRequest(PeerMessage):
     step: int
     lineage: str
     blocks: tuple[int, ...]
+    is_last: bool = True  # False: I bring the sum of another step as well
 
 
 # --- the whole run ---------------------------------------------------------------------------
@@ -187,6 +188,7 @@ class ClosedStep(PeerMessage):
     codec: str
     learning_rate: float
     loss: float
+    delay: int = 0  # by so many steps its gradients' parameters are older than those it changed
 
 
 class GroupState(Positioned):
@@ -221,6 +223,7 @@ class PollRequest(Positioned):
     bytes_down: int
     up_bytes_per_second: float
     down_bytes_per_second: float
+    before: str = ""  # lineage of the state before, where I still have its parameters
 
 
 # --- work ------------------------------------------------------------------------------------
@@ -238,13 +241,14 @@ class BlockResult(PeerMessage):
 class WorkRequest(PeerMessage):
     """What I have computed, and whether I want more. Reply: `WorkReply`."""
 
-    step: int
-    lineage: str
+    step: int  # of the rows in `done`
+    lineage: str  # of the state that their gradients are at
     done: tuple[BlockResult, ...]
     wants_more: bool
     sum_is_lost: bool = False  # give what was in my sum to others
     for_last_leader: bool = False  # `done` was computed for it: accept all of it, or nothing
     block_seconds: float = 0.0  # that a block took me whose step was over before; 0 = none
+    bases: tuple[str, ...] = ()  # lineages of the states whose parameters I have
 
 
 class WorkReply(PeerMessage):
@@ -254,6 +258,8 @@ class WorkReply(PeerMessage):
     blocks: tuple[int, ...]
     within_seconds: float
     ask_again_seconds: float = 1.0  # where there are no blocks
+    step: int = -1  # of the rows
+    lineage: str = ""  # of the state that their gradients are to be at
     is_parked: bool = False  # a block takes you longer than the others need for all that is left
 
 

@@ -323,23 +323,27 @@ class Backbone:
         self._leader.begin_phase(self._backbones, takes_over=goes_on)
         self._put_status()
         try:
-            batch = asyncio.ensure_future(asyncio.to_thread(work.batch_at, holder.step))
+            batches: dict[int, asyncio.Future[Any]] = {}  # of this step and those after it
+            ahead = 2 if self._settings.delayed_updates else 1
 
             def should_stop() -> bool:
                 return stop.is_set() or not self._is_manned
 
             while holder.step < ends and not should_stop():
-                rows = await batch
-                batch = asyncio.ensure_future(
-                    asyncio.to_thread(work.batch_at, min(holder.step + 1, ends - 1))
-                )
+                for step in range(holder.step, min(holder.step + ahead + 1, ends)):
+                    if step not in batches:
+                        reading = asyncio.to_thread(work.batch_at, step)
+                        batches[step] = asyncio.ensure_future(reading)
+                rows, next_rows = await batches.pop(holder.step), None
+                if ahead == 2 and holder.step + 1 < ends:
+                    next_rows = await asyncio.shield(batches[holder.step + 1])
                 rate = float(work.rates[holder.step - work.first_step])
-                outcome = await self._leader.take_step(rows, rate, should_stop)
+                outcome = await self._leader.take_step(rows, rate, should_stop, next_rows)
                 if outcome is None:
                     break
                 self._ledger.put_step(outcome)
                 taken.put(_StepTaken(outcome, holder.state, list(holder.losses)))
-            await asyncio.gather(batch, return_exceptions=True)
+            await asyncio.gather(*batches.values(), return_exceptions=True)
             return jax.device_get(holder.state), list(holder.losses)
         finally:
             self._is_busy = False

@@ -148,6 +148,7 @@ class BackboneLedger:
                     targets=outcome.targets,
                     seconds=outcome.seconds,
                     blocks={name: list(blocks) for name, blocks in outcome.blocks_by_peer.items()},
+                    delay=closed.delay,
                 ),
             )
 

@@ -4,6 +4,11 @@ A step is closed when every row of its batch is in exactly one peer's sum and th
 whole mean. Until then nothing has happened: the rows of a peer that dies are free again, others
 compute them, and the round is held again without it. So each step is that of one large machine,
 whichever peers come and go.
+
+With delayed updates (ZeRO-Offload, arXiv 2101.06840, section 5.2) peers compute the rows of the
+next step while those of this one are averaged. The gradients of a step are then at the parameters
+that the step before it changed. The first step of a phase, and of a backbone that has only the
+newest state, is not late. `ClosedStep.delay` says which it was.
 """
 
 import time
@@ -14,10 +19,12 @@ import numpy as np
 
 from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
+from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, should_begin_again
 from dipaco.swarm.leading.past_means import PastMeans
 from dipaco.swarm.leading.published_state import PublishedState, wait_until_set
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.service import LeaderService
+from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import (
     ClosedStep,
     GroupState,
@@ -64,7 +71,7 @@ class Leader:
     ):
         assert holder.compute is not None
         self._wire, self._holder, self._compute = wire, holder, holder.compute
-        settings = holder.compute.settings
+        settings, self._say = holder.compute.settings, say
         self.group = SwarmGroup(wire.name, settings, say, on_refused, on_banned)
         self._rounds = Rounds(wire, holder, self.group)
         self._checks = GradientChecks(holder.compute, self.group)
@@ -75,7 +82,8 @@ class Leader:
         )
         self._service.on_unreached = self._rounds.note_unreached
         self._service.accepts_departed = self._checks.accepts
-        self._takes_over = False
+        self._takes_over = self._has_gone_on = False
+        self._short_since: float | None = None  # too few members can do what is left of a step
 
     def answer_with(self, overview: Callable[[], RunOverview]) -> None:
         """What is said to who asks how the run is."""
@@ -116,6 +124,7 @@ class Leader:
         self._published.publish(**self._holder.position._asdict(), plan=None, backbones=backbones)
 
     def end_phase(self) -> None:
+        self._has_gone_on, self.group.next_rows = False, None
         self._published.publish(is_open=False, plan=None)
 
     def end(self) -> None:
@@ -141,14 +150,20 @@ class Leader:
         batch: Mapping[str, np.ndarray],
         learning_rate: float,
         should_stop: Callable[[], bool],
+        next_batch: Mapping[str, np.ndarray] | None = None,
     ) -> StepOutcome | None:
-        """One step of the group; None where `should_stop` before it was closed."""
+        """One step of the group; None where `should_stop` before it was closed.
+
+        Args:
+          batch: the rows of the step.
+          learning_rate: of the step.
+          should_stop: whether to stop.
+          next_batch: of the step after it, where its rows may be computed as well; None in the last
+            step of a phase, and without delayed updates.
+        """
         here, started = self._holder, time.monotonic()
         assert here.state is not None
-        self._service.batch = batch
-        targets = self._compute.targets_of_blocks(batch)
-        self.group.begin_step(here.step, targets, takes_over=self._takes_over)
-        self._takes_over = False
+        self._begin_step(batch, next_batch)
         self._published.publish(step=here.step, lineage=here.lineage, is_open=True, plan=None)
         while True:
             if not await self._all_rows_summed(should_stop):
@@ -157,7 +172,8 @@ class Leader:
             losses = list(self.group.losses.values())  # a member that goes takes its own along
             here.reducer.begin(plan)
             self._published.publish(plan=plan)
-            self._checks.begin(plan, here.state.parts, batch)
+            rows = self.group.rows
+            self._checks.begin(plan, rows.parts, rows.batch)
             contents, failed = await self._rounds.hold(plan)
             failed |= await self._checks.settle(plan, self._rounds.spots) if contents else {}
             if not failed and contents:
@@ -168,8 +184,10 @@ class Leader:
         blocks_by_peer = {one.name: one.blocks for one in plan.senders}
         self.group.count(blocks_by_peer)
         loss = sum(losses) / max(plan.targets, 1.0)
-        closed = self._closed(plan, contents, learning_rate, loss)
+        delay = int(self.group.rows.lineage != here.lineage)
+        closed = self._closed(plan, contents, learning_rate, loss, delay)
         await here.advance(decoded_mean(plan.codec, plan.slices, contents), closed)
+        self._has_gone_on = self.group.go_on_to_next()
         self._past_means.add(closed, contents)
         past = tuple(
             one
@@ -179,6 +197,52 @@ class Leader:
         self._published.publish(step=here.step, lineage=here.lineage, plan=None, closed=past)
         return StepOutcome(closed, blocks_by_peer, plan.targets, time.monotonic() - started)
 
+    def _begin_step(
+        self,
+        batch: Mapping[str, np.ndarray],
+        next_batch: Mapping[str, np.ndarray] | None,
+    ) -> None:
+        here, group, targets_of = self._holder, self.group, self._compute.targets_of_blocks
+        assert here.state is not None
+        now = here.lineage, here.state.parts
+        if not self._has_gone_on:
+            lineage, parts = here.before or now
+            group.begin_step(
+                here.step,
+                targets_of(batch),
+                takes_over=self._takes_over,
+                lineage=lineage,
+                parts=parts,
+                batch=batch,
+            )
+        self._takes_over = self._has_gone_on = False
+        if next_batch is not None:
+            group.next_rows = StepRows(
+                here.step + 1,
+                targets_of(next_batch),
+                lineage=now[0],
+                parts=now[1],
+                batch=next_batch,
+            )
+
+    def _begin_again_if_short(self) -> None:
+        """Where too few members have the parameters that the step's rows are computed at, all rows
+        are computed at those that the group holds now: the step is not late.
+        """
+        here, group = self._holder, self.group
+        if group.rows.lineage == here.lineage or not should_begin_again(group.rows, group.members):
+            self._short_since = None
+            return
+        now = time.monotonic()
+        self._short_since = self._short_since or now
+        if now - self._short_since < MIN_WAIT_SECONDS:
+            return
+        assert here.state is not None
+        self._say(f"step {here.step + 1:,} begins again, at the newest state")
+        group.begin_again(here.lineage, here.state.parts)
+        self._checks.forget_step()
+        self._published.publish()
+
     async def _all_rows_summed(self, should_stop: Callable[[], bool]) -> bool:
         """Waits until every row is in a peer's sum; False where `should_stop`."""
         group = self.group
@@ -186,6 +250,7 @@ class Leader:
             if should_stop():
                 return False
             group.check_members()
+            self._begin_again_if_short()
             if group.should_wake():
                 self._published.publish()
             await wait_until_set(group.changed, CHECK_SECONDS)
@@ -193,7 +258,12 @@ class Leader:
         return not should_stop()
 
     def _closed(
-        self, plan: RoundPlan, contents: list[bytes], learning_rate: float, loss: float
+        self,
+        plan: RoundPlan,
+        contents: list[bytes],
+        learning_rate: float,
+        loss: float,
+        delay: int,
     ) -> ClosedStep:
         digests = tuple(map(digest, contents))
         before = self._holder.lineage
@@ -207,6 +277,7 @@ class Leader:
             codec=plan.codec,
             learning_rate=learning_rate,
             loss=loss,
+            delay=delay,
         )
 
     def status(self) -> dict[str, Any]:

@@ -98,9 +98,24 @@ class Peer:
         """Asks `run` of a volunteer or an auxiliary to leave in order."""
         self._is_leaving.set()
 
-    async def send_leave(self, blocks: tuple[int, ...] = (), content: bytes = b"") -> None:
-        """Leaves the group; the sum over `blocks` goes to the leader, so that it is not lost."""
-        body = LeaveRequest(step=self.holder.step, lineage=self.holder.lineage, blocks=blocks)
+    async def send_leave(
+        self,
+        blocks: tuple[int, ...] = (),
+        content: bytes = b"",
+        *,
+        at: tuple[int, str] | None = None,
+        is_last: bool = True,
+    ) -> None:
+        """Leaves the group; the sum over `blocks` goes to the leader, so that it is not lost.
+
+        Args:
+          blocks, content: the sum.
+          at: its step, and the lineage of the state that it is the gradient at; None = those that
+            are held.
+          is_last: False: stays until the sum of another step is sent as well.
+        """
+        step, lineage = at or (self.holder.step, self.holder.lineage)
+        body = LeaveRequest(step=step, lineage=lineage, blocks=blocks, is_last=is_last)
         with contextlib.suppress(*PEER_ERRORS, DipacoError):
             await self.wire.ask(
                 self.leader.address, "leave", body, Ack, payload=content, within_seconds=20.0
@@ -142,6 +157,7 @@ class Peer:
             known=-1 if known is None else known.number,
             leader="" if known is None else known.leader,
             **holder.position._asdict(),
+            before="" if holder.before is None else holder.before[0],
             steps_taken=holder.steps_taken,
             is_exact=holder.is_exact,
             bytes_up=meter.bytes_up,

@@ -3,40 +3,34 @@
 A computed block is *pending* until the leader has accepted it, and only then added to the sum. So
 the leader always knows exactly what is in a peer's sum, and a block that has gone to another peer
 meanwhile is in no two sums. When the leader is lost the sum is kept: the next leader of the same
-step may adopt it.
+step may adopt it. With delayed updates it computes rows of the next step while its sum of this one
+is averaged, and so has two sums at a time.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dipaco.swarm.network.messages import (
     BlockResult,
     ClosedStep,
+    GroupState,
     RoundPlan,
-    StatePosition,
     WorkReply,
     WorkRequest,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.progress import Rate
 from dipaco.swarm.roles.peer import Peer
+from dipaco.swarm.roles.step_sum import StepSum
 from dipaco.swarm.training.compute import Compute, unpack_rows
 from dipaco.swarm.training.slices import rounding
 from dipaco.swarm.training.state_holder import StateHolder
 
 SPEED_SHARE = 0.3  # of the newest block, in what a volunteer takes for its speed
-
-
-class _KeptSum(NamedTuple):
-    """What was summed for a leader that was lost."""
-
-    position: StatePosition  # of the state that it is the gradient at
-    total: Any
-    summed: dict[int, BlockResult]
 
 
 class Volunteer(Peer):
@@ -63,11 +57,9 @@ class Volunteer(Peer):
             say=say,
         )
         self.compute: Compute = holder.compute
-        self._sum: Any | None = None
-        self._summed: dict[int, BlockResult] = {}  # the blocks in it
-        self._pending: dict[int, tuple[Any, BlockResult]] = {}
-        self._done: list[BlockResult] = []  # not reported yet
-        self._kept_sum: _KeptSum | None = None
+        self._is_late = holder.compute.settings.delayed_updates
+        self._sums: dict[int, StepSum] = {}  # by step
+        self._kept: dict[int, StepSum] = {}  # what was summed for a leader that was lost
         self._leaders_lost = 0
         self._late_seconds = 0.0  # that a block took whose step was over before
         self._is_parked = False
@@ -107,15 +99,29 @@ class Volunteer(Peer):
 
     async def _leave_in_order(self) -> None:
         """Gives the leader what is summed so far."""
-        state = self.group_state
-        while state is not None and state.plan is not None and self.is_current:
+        while self._is_averaged(self.group_state):
             await self.wait_for_change(1.0)  # the round takes the sum
-            state = self.group_state
-        blocks = tuple(sorted(self._summed))
-        content = b"" if self._sum is None else np.asarray(self._sum, "<f4").tobytes()
-        await self.send_leave(blocks if content else (), content)
+        left = [one for _, one in sorted(self._sums.items()) if one.total is not None]
+        for one in left:
+            content = np.asarray(one.total, "<f4").tobytes()
+            at, is_last = (one.step, one.lineage), one is left[-1]
+            await self.send_leave(tuple(sorted(one.summed)), content, at=at, is_last=is_last)
+        if not left:
+            await self.send_leave()
+
+    def _is_averaged(self, state: GroupState | None) -> bool:
+        """Whether a round takes a sum of this peer."""
+        if state is None or state.plan is None:
+            return False
+        return state.plan.step in self._sums if self._is_late else self.is_current
 
     # --- the sum -------------------------------------------------------------------------------
+
+    @property
+    def _summed(self) -> dict[int, BlockResult]:
+        """The blocks in the sum of the step that the group takes now."""
+        mine = self._sums.get(self.holder.step)
+        return {} if mine is None else mine.summed
 
     def gradient_sum(self, plan: RoundPlan) -> np.ndarray | None:
         expected = {
@@ -123,70 +129,82 @@ class Volunteer(Peer):
         }
         if not expected:
             return None
-        if self._kept_sum is not None:
-            self._restore(self._kept_sum)  # the reply that it counts was lost, or is on its way
-        for block in expected - set(self._summed):
-            if block in self._pending:
-                self._add(block)  # the reply that it counts was lost
-        if set(self._summed) != expected:
-            self._discard_sum()
+        if (kept := self._kept.pop(plan.step, None)) is not None:
+            self._restore(kept)  # the reply that it counts was lost, or is on its way
+        mine = self._sums.get(plan.step)
+        if mine is not None:
+            for block in (expected - set(mine.summed)) & set(mine.pending):
+                self._add(mine, block)  # the reply that it counts was lost
+        if mine is None or set(mine.summed) != expected:
+            self._discard_sum(plan.step)
             return None
-        return self._with_residual(np.asarray(self._sum), plan)
+        return self._with_residual(np.asarray(mine.total), plan)
 
     def _with_residual(self, vector: np.ndarray, plan: RoundPlan) -> np.ndarray:
         """With what the codec lost of the last sum that went into a step."""
         if plan.codec == "none":
             return vector
+        if self._is_late and self._rounded is not None:  # there was no pause to do it in
+            (closed, sent), self._rounded = self._rounded, None
+            self._residual = rounding(closed.codec, closed.slices, sent)
         if self._residual is not None:
             vector = vector + self._residual
         self._sent = plan.number, vector
         return vector
 
-    def _restore(self, kept: _KeptSum) -> None:
-        """Goes on with a kept sum, if it is of the current state and nothing was summed since."""
-        self._kept_sum = None
-        if kept.position == self.holder.position and not self._summed:
-            self._sum, self._summed = kept.total, kept.summed
+    def _restore(self, kept: StepSum) -> None:
+        """Goes on with a kept sum, if it is still wanted and nothing was summed since."""
+        if self._is_wanted(kept):
+            self._sums[kept.step] = kept
 
-    def _discard_sum(self) -> None:
+    def _is_wanted(self, kept: StepSum) -> bool:
+        is_here = self.holder.parts_at(kept.lineage) is not None
+        others = self._sums.get(kept.step)
+        return is_here and kept.step >= self.holder.step and not (others and others.summed)
+
+    def _discard_sum(self, step: int) -> None:
         """The sum is not what the leader takes it to be: both begin again."""
-        self._reset()
-        self._spawn(self._report_lost_sum())
+        self._sums.pop(step, None)
+        self._spawn(self._report_lost_sum(step))
 
-    async def _report_lost_sum(self) -> None:
-        here = self.holder
+    async def _report_lost_sum(self, step: int) -> None:
+        lineage = self.holder.lineage
         await self._request_work(
             WorkRequest(
-                step=here.step, lineage=here.lineage, done=(), wants_more=False, sum_is_lost=True
+                step=step,
+                lineage=lineage,
+                done=(),
+                wants_more=False,
+                sum_is_lost=True,
+                bases=self.holder.lineages,
             )
         )
 
-    def _add(self, block: int) -> None:
-        gradient, self._summed[block] = self._pending.pop(block)
-        self._sum = gradient if self._sum is None else self.compute.add(self._sum, gradient)
+    def _add(self, mine: StepSum, block: int) -> None:
+        mine.add(block, self.compute.add)
         self.samples += self.compute.settings.block_rows
 
-    def _reset(self) -> None:
-        self._sum, self._summed, self._pending, self._done = None, {}, {}, []
-
     def on_leader_lost(self) -> None:
-        for block in list(self._pending):
-            self._add(block)  # no other peer was given it
-        if self._summed:
-            self._kept_sum = _KeptSum(self.holder.position, self._sum, self._summed)
+        for mine in self._sums.values():
+            for block in list(mine.pending):
+                self._add(mine, block)  # no other peer was given it
+            mine.done = []
+            if mine.summed:
+                self._kept[mine.step] = mine
         self._leaders_lost += 1
-        self._reset()
+        self._sums = {}
 
     def on_state_fetched(self) -> None:
         self._sent = self._rounded = self._residual = None
-        self._reset()
+        self._sums = {}
 
     def on_step(self, closed: ClosedStep) -> None:
-        self._kept_sum = None
         if self._sent is not None and self._sent[0] == closed.round_number:
             self._rounded = closed, self._sent[1]
         self._sent = None
-        self._reset()
+        for sums in (self._sums, self._kept):
+            for step in [step for step in sums if step <= closed.step]:
+                del sums[step]
         self._say(f"step {closed.step + 1:,}: loss {closed.loss:.3f}")
 
     # --- computing -----------------------------------------------------------------------------
@@ -195,20 +213,23 @@ class Volunteer(Peer):
         await asyncio.to_thread(self.compute.warm_up)
         while True:
             state = self.group_state
-            if not self.is_current or state is None or state.plan is not None:
+            if state is None or not self._may_ask(state):
                 await self.wait_for_change(1.0)
                 continue
-            if self._rounded is not None:
+            if self._rounded is not None and not self._is_late:
                 closed, vector = self._rounded
                 self._rounded = None
                 self._residual = await asyncio.to_thread(
                     rounding, closed.codec, closed.slices, vector
                 )
                 continue
-            if self._kept_sum is not None and not await self._offer_kept_sum(self._kept_sum):
+            if self._kept and not await self._offer_kept_sum(self._kept[min(self._kept)]):
                 await self.wait_for_change(0.1)
                 continue
-            reply, rows = await self._request_work(self._report(wants_more=True))
+            work = self._report(wants_more=True)
+            reply, rows = await self._request_work(work)
+            if reply is not None and not work.wants_more:
+                continue  # there is more to report
             if reply is None or not reply.blocks:
                 ask_again = 1.0 if reply is None else reply.ask_again_seconds
                 self._note_parked(reply is not None and reply.is_parked)
@@ -216,6 +237,14 @@ class Volunteer(Peer):
                 continue
             self._note_parked(False)
             await self._compute_blocks(reply, rows)
+
+    def _may_ask(self, state: GroupState) -> bool:
+        """Whether there may be rows to compute."""
+        if not self._is_late:
+            return self.is_current and state.plan is None
+        holder = self.holder
+        is_here = state.is_open and state.origin == holder.origin and bool(holder.lineages)
+        return is_here and not self._is_leaving.is_set()
 
     def _note_parked(self, is_parked: bool) -> None:
         if is_parked and not self._is_parked:
@@ -225,46 +254,47 @@ class Volunteer(Peer):
             )
         self._is_parked = is_parked
 
-    async def _offer_kept_sum(self, kept: _KeptSum) -> bool:
+    async def _offer_kept_sum(self, kept: StepSum) -> bool:
         """Offers a kept sum to the new leader; False where there was no reply, and it is to be
         offered again.
         """
-        here = self.holder
-        if kept.position != here.position or self._summed:
-            self._kept_sum = None
+        if not self._is_wanted(kept):
+            del self._kept[kept.step]
             return True
-        done = tuple(kept.summed.values())
         work = WorkRequest(
-            step=here.step, lineage=here.lineage, done=done, wants_more=False, for_last_leader=True
+            step=kept.step,
+            lineage=kept.lineage,
+            done=tuple(kept.summed.values()),
+            wants_more=False,
+            for_last_leader=True,
+            bases=self.holder.lineages,
         )
         reply, _ = await self._send(work)
         if reply is None:
             return False
         # Otherwise a round has begun meanwhile, or this leader is lost as well.
-        if self._kept_sum is kept:
-            self._kept_sum = None
+        if self._kept.get(kept.step) is kept:
+            del self._kept[kept.step]
             if reply.accepted:
                 self._restore(kept)
         return True
 
     async def _compute_blocks(self, reply: WorkReply, rows: list[dict]) -> None:
-        assert self.holder.state is not None
-        parts, position, leaders = self.holder.state.parts, self.holder.position, self._leaders_lost
+        mine = self._sums[reply.step]
         reporting: asyncio.Task[Any] | None = None
         for block, of_block in zip(reply.blocks, rows, strict=True):
             started = time.monotonic()
             gradient, loss, targets = await asyncio.to_thread(
-                self.compute.gradient, parts, of_block
+                self.compute.gradient, mine.parts, of_block
             )
             seconds = time.monotonic() - started
             block_rows = self.compute.settings.block_rows
             self._speed = self._speed.after(block_rows, max(seconds, 1e-6), SPEED_SHARE)
-            if (self.holder.position, self._leaders_lost) != (position, leaders):
+            if self._sums.get(mine.step) is not mine:  # the step is over, or the leader lost
                 self._late_seconds = seconds
                 return
             done = BlockResult(block=block, loss=loss, targets=targets, seconds=seconds)
-            self._pending[block] = gradient, done
-            self._done.append(done)
+            mine.note(gradient, done)
             # The next block does not wait for the report. The last block's is the next request.
             if reporting is not None:
                 await reporting
@@ -272,33 +302,46 @@ class Volunteer(Peer):
                 reporting = self._spawn(self._request_work(self._report(wants_more=False)))
 
     def _report(self, *, wants_more: bool) -> WorkRequest:
-        done, self._done = tuple(self._done), []
+        """Of one step; where blocks of another are to be reported too, it does not ask for more."""
         late_seconds, self._late_seconds = self._late_seconds, 0.0
+        unreported = [one for _, one in sorted(self._sums.items()) if one.done]
+        step, lineage, done = self.holder.step, self.holder.lineage, ()
+        if unreported:
+            mine = unreported[0]
+            step, lineage, done = mine.step, mine.lineage, tuple(mine.done)
+            mine.done = []
         return WorkRequest(
-            step=self.holder.step,
-            lineage=self.holder.lineage,
+            step=step,
+            lineage=lineage,
             done=done,
-            wants_more=wants_more,
+            wants_more=wants_more and len(unreported) < 2,
             block_seconds=late_seconds,
+            bases=self.holder.lineages,
         )
 
     async def _request_work(self, work: WorkRequest) -> tuple[WorkReply | None, list[dict]]:
         """Reports and asks for more; blocks that are accepted are added to the sum."""
-        asked = self.holder.position, self._leaders_lost
+        asked, leaders = self._sums.get(work.step), self._leaders_lost
         reply, content = await self._send(work)
-        if (self.holder.position, self._leaders_lost) != asked:
+        if leaders != self._leaders_lost:
             return None, []
-        if reply is None:
-            self._done = [*work.done, *self._done]  # reported again
-            return None, []
-        for block in reply.accepted:
-            if block in self._pending:
-                self._add(block)
-        for one in work.done:
-            if one.block not in reply.accepted:
-                self._pending.pop(one.block, None)
-        if not self._summed.keys().isdisjoint(reply.blocks):
-            self._discard_sum()  # a block would be in it twice
+        if asked is not None and asked is self._sums.get(work.step):
+            if reply is None:
+                asked.done = [*work.done, *asked.done]  # reported again
+                return None, []
+            for block in reply.accepted:
+                if block in asked.pending:
+                    self._add(asked, block)
+            for one in work.done:
+                if one.block not in reply.accepted:
+                    asked.pending.pop(one.block, None)
+        if reply is None or not reply.blocks:
+            return reply, []
+        mine = self._sum_of(reply)
+        if mine is None:
+            return None, []  # that step is over
+        if not mine.summed.keys().isdisjoint(reply.blocks):
+            self._discard_sum(mine.step)  # a block would be in it twice
             return None, []
         settings = self.compute.settings
         sizes = [
@@ -306,6 +349,16 @@ class Volunteer(Peer):
             for block in reply.blocks
         ]
         return reply, unpack_rows(content, sizes, settings.length)
+
+    def _sum_of(self, lease: WorkReply) -> StepSum | None:
+        """The sum that leased blocks go into; None where their step is over."""
+        parts = self.holder.parts_at(lease.lineage)
+        if parts is None or lease.step < self.holder.step:
+            return None
+        mine = self._sums.get(lease.step)
+        if mine is None or mine.lineage != lease.lineage:
+            mine = self._sums[lease.step] = StepSum(lease.step, lease.lineage, parts)
+        return mine
 
     async def _send(self, work: WorkRequest) -> tuple[WorkReply | None, bytes]:
         """(the reply, its payload); None where there was no reply."""

@@ -39,6 +39,7 @@ class GroupSettings:
     block_rows: int  # rows in a block
     codec: str = "none"  # of gradients
     state_codec: str = "none"  # of the state that volunteers are given
+    delayed_updates: bool = False  # gradients are at the parameters of one step before
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)

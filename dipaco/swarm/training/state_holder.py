@@ -1,6 +1,7 @@
 """A peer's state: held, stepped, given to newcomers; and its slices of rounds, added up."""
 
 import asyncio
+from typing import Any
 
 import jax
 import numpy as np
@@ -44,6 +45,8 @@ class StateHolder:
         self.is_exact = True  # the group's to the last bit
         self.losses: list[float] = []  # of the steps of this phase
         self.steps_taken = 0  # with the group, since the state was set
+        # With delayed updates: lineage and parameters of the state before the last step.
+        self.before: tuple[str, Any] | None = None
         self._pinned: tuple[StatePosition, PathState] | None = None
         self._pinned_bytes: dict[str, StateBytes] = {}  # by codec
         self._packing = asyncio.Lock()
@@ -70,15 +73,32 @@ class StateHolder:
         self.state = jax.device_put(state)
         self.origin, self.step, self.lineage = position
         self.losses, self.steps_taken, self.is_exact = losses, 0, is_exact
+        self.before = None
+
+    @property
+    def lineages(self) -> tuple[str, ...]:
+        """Of the states whose parameters are here, the newest first."""
+        before = () if self.before is None else (self.before[0],)
+        return (*((self.lineage,) if self.lineage else ()), *before)
+
+    def parts_at(self, lineage: str) -> Any | None:
+        """The parameters of a state; None where they are not here."""
+        if self.state is not None and lineage and lineage == self.lineage:
+            return self.state.parts
+        if self.before is not None and lineage == self.before[0]:
+            return self.before[1]
+        return None
 
     async def advance(self, mean: np.ndarray, closed: ClosedStep) -> None:
         """Takes a step that the group has taken."""
         assert self.compute is not None
         assert self.state is not None
         assert (closed.step, closed.before) == (self.step, self.lineage)
+        before = self.lineage, self.state.parts
         self.state = await asyncio.to_thread(
             self.compute.step, self.state, mean, closed.learning_rate
         )
+        self.before = before if self.compute.settings.delayed_updates else None
         self.step, self.lineage = closed.step + 1, closed.after
         self.losses.append(closed.loss)
         self.steps_taken += 1

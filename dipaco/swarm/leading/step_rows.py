@@ -1,0 +1,66 @@
+"""The rows of one step, while peers compute them: who has which, and what is summed.
+
+With delayed updates the rows of two steps are open at once: those of the step that the group takes
+now, and of the next, whose gradients are at the state that the group is at now.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dipaco.swarm.network.messages import BlockResult
+from dipaco.swarm.planning.leases import BlockLedger
+
+
+class StepRows:
+    """The rows of a step.
+
+    Args:
+      step: its number.
+      targets: of each block, as the leader counts them.
+      lineage: of the state that the gradients are at.
+      parts: the parameters of that state.
+      batch: the rows themselves.
+    """
+
+    def __init__(
+        self,
+        step: int,
+        targets: Sequence[float],
+        *,
+        lineage: str = "",
+        parts: Any = None,
+        batch: Mapping[str, np.ndarray] | None = None,
+    ):
+        self.step, self.targets = step, tuple(targets)
+        self.lineage, self.parts, self.batch = lineage, parts, batch or {}
+        self.ledger = BlockLedger(step, len(self.targets))
+        self.losses: dict[int, float] = {}  # block -> loss, as its peer says
+        self.departed_sum: np.ndarray | None = None  # of members that left in order
+        self.leased: set[tuple[str, int]] = set()  # (member, block)
+        self.failed: set[str] = set()  # members, in a round of this step
+
+    def at(self, lineage: str, parts: Any) -> "StepRows":
+        """The same rows, to be computed at another state: none is done yet."""
+        return StepRows(self.step, self.targets, lineage=lineage, parts=parts, batch=self.batch)
+
+    def problem_with(self, done: BlockResult) -> str:
+        """Why a block has no such result; empty where it may have.
+
+        The leader has the rows, and its count of their targets is exact. A loss is only shown.
+        """
+        if not 0 <= done.block < len(self.ledger):
+            return f"it claims block {done.block}, which there is not"
+        if done.targets != (has := self.targets[done.block]):
+            return f"it counts {done.targets:g} targets in block {done.block}, of {has:g}"
+        if not (np.isfinite(done.loss) and done.loss >= 0):
+            return f"it says that a block has a loss of {done.loss:g}"
+        return ""
+
+    def drop(self, name: str) -> tuple[int, ...]:
+        """The blocks of a member are free again. Returns them."""
+        freed = self.ledger.drop(name)
+        for block in freed:
+            self.losses.pop(block, None)
+        return freed

@@ -1,0 +1,32 @@
+"""What a volunteer has computed of one step: blocks that count, in its sum, and blocks that are
+*pending* until the leader has accepted them.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from dipaco.swarm.network.messages import BlockResult
+
+
+@dataclasses.dataclass
+class StepSum:
+    """The sum of one step."""
+
+    step: int
+    lineage: str  # of the state that the gradients are at
+    parts: Any  # its parameters
+    total: Any | None = None
+    summed: dict[int, BlockResult] = dataclasses.field(default_factory=dict)  # blocks in `total`
+    pending: dict[int, tuple[Any, BlockResult]] = dataclasses.field(default_factory=dict)
+    done: list[BlockResult] = dataclasses.field(default_factory=list)  # not reported yet
+
+    def note(self, gradient: Any, done: BlockResult) -> None:
+        """A block is computed."""
+        self.pending[done.block] = gradient, done
+        self.done.append(done)
+
+    def add(self, block: int, add: Callable[[Any, Any], Any]) -> None:
+        """A pending block counts."""
+        gradient, self.summed[block] = self.pending.pop(block)
+        self.total = gradient if self.total is None else add(self.total, gradient)

@@ -1,0 +1,446 @@
+"""With delayed updates peers compute while gradients are averaged; the steps are those of one
+machine whose gradients are as late.
+"""
+
+import asyncio
+import dataclasses
+import functools
+import threading
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+
+from dipaco.config import MODULAR
+from dipaco.runs.opening import create_or_open
+from dipaco.swarm.leading.leasing import lease_rows, should_begin_again
+from dipaco.swarm.leading.members import GroupMember
+from dipaco.swarm.leading.step_rows import StepRows
+from dipaco.swarm.network.messages import JoinRequest
+from dipaco.swarm.planning import check_schedule
+from dipaco.swarm.roles import backbone as backbones
+from dipaco.swarm.roles.session import SessionConfig, run_session
+from dipaco.swarm.roles.volunteer import Volunteer
+from tests.support import backbone_rig
+from tests.support.swarm_rig import (
+    COMPUTE,
+    SETTINGS,
+    Group,
+    assert_replayed,
+    delayed_states,
+    issue,
+    largest_difference,
+    plain_states,
+)
+from tests.support.tiny_run import TOY
+
+LATE = dataclasses.replace(SETTINGS, delayed_updates=True)
+
+
+@pytest.fixture(autouse=True)
+def compiled_once(monkeypatch):
+    """The programs are those of a group without delayed updates."""
+    monkeypatch.setattr(COMPUTE, "settings", LATE)
+
+
+class Late(Group):
+    """A group with delayed updates."""
+
+    def __init__(self, settings=LATE):
+        super().__init__(SETTINGS)
+        self.settings = self.compute.settings = settings
+
+    @property
+    def delays(self):
+        return [outcome.closed.delay for outcome in self.outcomes]
+
+
+def run(scenario):
+    return asyncio.run(asyncio.wait_for(scenario(), 100))
+
+
+async def until(condition, seconds=20.0):
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def hold_rounds_until(group, condition):
+    """Every averaging takes until then. Returns what ends this."""
+    rounds = group.leader._rounds
+    hold = rounds.hold
+
+    async def held(plan):
+        outcome = await hold(plan)
+        await until(condition)
+        return outcome
+
+    rounds.hold = held
+    return functools.partial(setattr, rounds, "hold", hold)
+
+
+def test_a_delayed_step_is_another_than_a_plain_one():
+    late, plain = delayed_states([0, 1, 1]), plain_states(3)
+    assert largest_difference(late[1], plain[1]) < 1e-6
+    assert largest_difference(late[2], plain[2]) > 1e-4
+    plain_again = delayed_states([0, 0, 0])
+    assert all(largest_difference(a, b) < 1e-6 for a, b in zip(plain_again, plain, strict=True))
+
+
+def test_peers_compute_rows_of_the_next_step_while_those_of_this_one_are_averaged():
+    async def scenario():
+        async with Late() as group:
+            for name, slow in (("ana", 0.0), ("bo", 0.02), ("cy", 0.08)):
+                await group.join(name, slow=slow)
+            leader = group.leader.group
+            hold_rounds_until(group, lambda: leader.next_rows.ledger.num_done > 0)
+            for _ in range(6):
+                await group.step()
+            assert group.delays == [0, 1, 1, 1, 1, 1]
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_a_peer_that_dies_with_rows_of_two_steps_costs_its_rows_and_no_step():
+    async def scenario():
+        async with Late() as group:
+            await group.join("ana", slow=0.03)
+            bo = (await group.join("bo", slow=0.03)).wire.name
+            leader = group.leader.group
+            await group.step()
+            has_two = lambda: all(one.ledger.done_by(bo) for one in leader.open_rows)  # noqa: E731
+            go_on = hold_rounds_until(group, has_two)
+            step = asyncio.ensure_future(group.step())
+            await until(lambda: len(leader.open_rows) == 2 and has_two())
+            await group.kill("bo")
+            go_on()
+            await step
+            for _ in range(2):
+                await group.step()
+            assert bo not in group.outcomes[-1].blocks_by_peer
+            assert group.delays == [0, 1, 1, 1]
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_a_volunteer_that_leaves_in_an_averaging_gives_its_sum_of_the_next_step():
+    async def scenario():
+        async with Late() as group:
+            await group.join("ana", slow=0.03)
+            bo = await group.join("bo", slow=0.03)
+            leader, name = group.leader.group, bo.wire.name
+
+            def leaves():
+                if bo._sums and leader.next_rows.ledger.done_by(name):
+                    bo.leave()
+                return bo._is_leaving.is_set()
+
+            await group.step()
+            hold_rounds_until(group, leaves)
+            await group.step()
+            await group.volunteers["bo"][1]
+            await group.step()
+            assert name in group.outcomes[1].blocks_by_peer
+            assert group.wire.name in group.outcomes[2].blocks_by_peer, (
+                "the leader sends what bo had"
+            )
+            assert_replayed(group)
+            assert not group.refused
+
+    run(scenario)
+
+
+def test_a_volunteer_that_leaves_before_it_gives_the_sums_of_both_steps():
+    async def scenario():
+        async with Late() as group:
+            ana, bo = await group.join("ana", slow=0.5), await group.join("bo")
+            leader, name = group.leader.group, bo.wire.name
+            await until(lambda: (ana.holder.step, bo.holder.step) == (0, 0))
+            step = asyncio.ensure_future(group.step())
+            await until(
+                lambda: (
+                    len(leader.open_rows) == 2
+                    and all(rows.ledger.done_by(name) for rows in leader.open_rows)
+                )
+            )
+            assert group.leader.group_state.plan is None
+            bo.leave()
+            await group.volunteers["bo"][1]
+            assert all(rows.ledger.done_by(group.wire.name) for rows in leader.open_rows)
+            await step
+            await group.step()
+            assert all(group.wire.name in one.blocks_by_peer for one in group.outcomes)
+            assert_replayed(group)
+            assert not group.refused
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("has_both", [True, False], ids=["has both states", "has only the newest"])
+def test_another_backbone_goes_on_and_peers_bring_what_they_have_summed(has_both):
+    """A backbone that has only the newest state takes one step that is not late."""
+
+    async def scenario():
+        async with Late() as group:
+            await group.join("ana", slow=0.1)
+            await group.join("bo", slow=0.1, listens=False)
+            for _ in range(2):
+                await group.step()
+            step = asyncio.ensure_future(group.step())
+            leader = group.leader.group
+            names = [volunteer.wire.name for volunteer, _ in group.volunteers.values()]
+            await until(lambda: leader.ledger.step == 2 and leader.next_rows is not None)
+            await until(lambda: all(leader.ledger.done_by(name) for name in names))
+            step.cancel()
+            before = group.holder.before if has_both else None
+            set_state = type(group.holder).set_state
+
+            def keep(holder, *state, **more):
+                set_state(holder, *state, **more)
+                holder.before = before
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(type(group.holder), "set_state", keep)
+                await group.new_leader()
+            for _ in range(3):
+                await group.step()
+            assert group.delays == [0, 1, int(has_both), 1, 1]
+            assert any("comes with" in said for said in group.said) or not has_both
+            assert_replayed(group)
+            assert not group.refused, group.refused
+
+    run(scenario)
+
+
+def offer_the_newest_state(group):
+    """A newcomer fetches it; else an older one, and means, so that it has the state before, too."""
+    group.leader._service._offered = None
+
+
+def test_a_newcomer_without_the_state_before_computes_rows_of_the_next_step():
+
+    async def scenario():
+        async with Late() as group:
+            await group.join("ana", slow=0.05)
+            for _ in range(2):
+                await group.step()
+            offer_the_newest_state(group)
+            bo = await group.join("bo")
+            step = asyncio.ensure_future(group.step())
+            leader = group.leader.group
+            await until(lambda: bo.holder.step == 2 and leader.ledger.step == 2)
+            await until(lambda: bo.wire.name in leader.next_rows.ledger.blocks_by_peer)
+            assert bo.holder.before is None
+            await step
+            assert bo.wire.name not in group.outcomes[-1].blocks_by_peer
+            await group.step()
+            assert bo.wire.name in group.outcomes[-1].blocks_by_peer
+            assert_replayed(group)
+            assert group.delays == [0, 1, 1, 1]
+
+    run(scenario)
+
+
+def test_where_only_newcomers_are_left_the_step_is_not_late():
+    async def scenario():
+        async with Late() as group:
+            await group.join("ana", slow=0.02)
+            for _ in range(2):
+                await group.step()
+            await group.kill("ana")
+            offer_the_newest_state(group)
+            await group.join("bo")
+            for _ in range(2):
+                await group.step()
+            assert group.delays == [0, 1, 0, 1]
+            assert any("begins again" in said for said in group.said)
+            assert_replayed(group)
+
+    run(scenario)
+
+
+# --- what is checked --------------------------------------------------------------------------
+
+
+def test_no_honest_peer_is_accused_whichever_step_is_checked(monkeypatch):
+    monkeypatch.setattr(check_schedule, "MAX_GAP", 1)
+
+    async def scenario():
+        async with Late() as group:
+            await group.join("ana", slow=0.01)
+            await group.join("bo", slow=0.02)
+            for _ in range(5):
+                await group.step()
+            await until(lambda: not group.leader._checks._judging)
+            assert group.leader._checks.num_blocks > 20
+            assert not group.leader.group.banned, group.said
+            assert not [sentence for sentence in group.said if "differed" in sentence]
+
+    run(scenario)
+
+
+class Negates(Volunteer):
+    def gradient_sum(self, plan):
+        vector = super().gradient_sum(plan)
+        return None if vector is None else -vector
+
+
+def test_a_wrong_gradient_is_found_before_it_counts():
+    async def scenario():
+        async with Late() as group:
+            await group.join("ana", slow=0.02)
+            eve = await group.join("eve", kind=Negates, slow=0.02)
+            while not group.evidence:
+                await asyncio.wait_for(group.step(), 30)
+            assert list(group.leader.group.banned) == [eve.wire.name], group.said
+            await group.step()
+            assert_replayed(group)
+
+    run(scenario)
+
+
+def test_what_a_codec_loses_is_added_once():
+    """Each round has the rest of the one before it, also where it begins at once."""
+
+    async def scenario():
+        async with Late(dataclasses.replace(LATE, codec="float16")) as group:
+            ana, _ = await group.join("ana"), await group.join("bo")
+            sent, lost = [], []
+            with_residual = ana._with_residual
+
+            def noted(vector, plan):
+                total = with_residual(vector, plan)
+                lost.append(np.asarray(total) - np.asarray(vector))
+                sent.append(plan.number)
+                return total
+
+            ana._with_residual = noted
+            leader = group.leader.group
+            hold_rounds_until(group, lambda: leader.next_rows.ledger.is_complete)
+            for _ in range(3):
+                await group.step()
+            assert len(sent) == 3
+            assert not lost[0].any()
+            assert lost[1].any()
+            assert lost[2].any()
+            assert not np.array_equal(lost[1], lost[2])
+            difference = largest_difference(delayed_states(group.delays)[-1], group.states[-1])
+            assert difference < 1e-2
+
+    run(scenario)
+
+
+def test_the_settings_of_a_group_say_whether_updates_are_delayed():
+    assert LATE.digest != SETTINGS.digest
+    assert type(LATE).from_json(LATE.to_json()) == LATE
+
+
+# --- the record -------------------------------------------------------------------------------
+
+
+def test_the_ledger_says_which_steps_were_late_and_a_saved_phase_goes_on(tmp_path, monkeypatch):
+    """What is saved is the newest state alone: the first step from there is not late. The last step
+    of a phase computes nothing ahead.
+    """
+    monkeypatch.setattr(backbones, "STATUS_SECONDS", 0.05)
+    monkeypatch.setattr(backbone_rig, "SETTINGS", LATE)
+    opened, _ = create_or_open(tmp_path / "run", TOY)
+    credentials = backbone_rig.issued(
+        opened, {"one": "backbone", "two": "backbone", "ana": "volunteer"}
+    )
+    state, losses = None, ()
+    for name, steps in (("one", 4), ("two", 6)):
+        backbone = backbone_rig.backbone_of(opened, 0, name, credentials[name])
+        done = threading.Event()
+
+        async def lends(address=backbone.address, done=done):
+            leaving = asyncio.Event()
+            config = SessionConfig(address, True, True, None)
+            session = asyncio.ensure_future(
+                run_session(config, credentials["ana"], leaving, lambda sentence: None)
+            )
+            while not done.is_set():
+                await asyncio.sleep(0.02)
+            leaving.set()
+            await session
+
+        ana = threading.Thread(target=lambda lends=lends: asyncio.run(lends()), daemon=True)
+        ana.start()
+        manned = lambda: opened.ledger.swarms.backbones(MODULAR, 0, is_manned=True)  # noqa: E731
+        backbone_rig.until(manned)
+        result = backbone_rig.phase_of(backbone, steps, state, losses)
+        state, losses = jax.device_get(result.state), tuple(result.losses.tolist())
+        done.set()
+        ana.join(60)
+        backbone.close(is_finished=False)
+    taken = opened.ledger.swarms.steps(MODULAR, 0)
+    opened.ledger.close()
+    assert [one.step for one in taken] == list(range(6))
+    assert [one.delay for one in taken] == [0, 1, 1, 1, 0, 1]
+    for one in taken:
+        assert sorted(block for of in one.blocks.values() for block in of) == list(range(8))
+    assert largest_difference(state, delayed_states([one.delay for one in taken])[-1]) < 1e-5
+
+
+# --- which rows a member gets -----------------------------------------------------------------
+
+ROWS = StepRows(4, [46.0] * 8, lineage="before")
+
+
+def members_of(**named):
+    """Name -> a member: (seconds for a block, lineages of the states that it has)."""
+    made = {}
+    for name, (seconds, lineages) in named.items():
+        request = JoinRequest(version="", address=None, computes=True, holds_state=True)
+        made[name] = GroupMember(name, issue(name).certificate, request)
+        made[name].bases = lineages
+        made[name].last_poll = SimpleNamespace(lineage="", before="")
+        if seconds:
+            made[name].time_block(seconds)
+    return made
+
+
+BOTH, NEWEST = ("now", "before"), ("now",)
+
+
+@pytest.mark.parametrize(
+    ("members", "begins_again"),
+    [
+        ({}, False),
+        ({"ana": (1.0, BOTH), "bo": (1.0, NEWEST)}, False),
+        ({"bo": (1.0, NEWEST)}, True),
+        ({"bo": (0.0, NEWEST)}, True),
+        ({"ana": (0.0, BOTH), "bo": (1.0, NEWEST)}, False),
+        ({"ana": (50.0, BOTH), "bo": (1.0, NEWEST), "cy": (1.0, NEWEST)}, True),
+    ],
+    ids=["nobody is there", "as fast", "no one can", "not timed", "is timed soon", "far too slow"],
+)
+def test_a_step_begins_again_where_all_are_sooner_done_than_those_that_can_go_on(
+    members, begins_again
+):
+    rows = ROWS.at("before", None)
+    assert should_begin_again(rows, members_of(**members)) == begins_again
+    rows.ledger.lease("x", 8, 10.0)
+    assert not should_begin_again(rows, members_of(**members)), "all rows are in hands"
+
+
+def test_a_member_gets_rows_of_this_step_then_of_the_next_and_only_then_is_a_backup():
+    now, after = ROWS.at("before", None), StepRows(5, [46.0] * 2, lineage="now")
+    members = members_of(ana=(1.0, BOTH), bo=(1.0, BOTH), cy=(1.0, NEWEST))
+    lease = functools.partial(lease_rows, members=members, say=lambda sentence: None)
+    now.ledger.lease("bo", 7, 1e9, now_seconds=0.0, seconds_per_block=1e9)
+    first = lease((now, after), member=members["ana"])
+    assert (first.step, first.blocks, first.lineage) == (4, (7,), "before")
+    second = lease((now, after), member=members["ana"])
+    assert (second.step, second.blocks, second.lineage) == (5, (0,), "now")
+    newcomer = lease((after,), member=members["cy"])
+    assert (newcomer.step, newcomer.blocks) == (5, (1,))
+    backup = lease((now, after), member=members["ana"])
+    assert backup.step == 4
+    assert len(backup.blocks) == 1
+    assert now.ledger.done_by("bo") == ()
