@@ -264,6 +264,47 @@ def test_where_only_newcomers_are_left_the_step_is_not_late():
     run(scenario)
 
 
+class MissesMeans(Volunteer):
+    """In the second step: it fetches the state instead, and has computed rows of the third."""
+
+    fetched, discarded = 0, ()
+
+    async def _advance(self, closed):
+        if closed.step == 1:
+            self.holder.lineage = ""
+        else:
+            await super()._advance(closed)
+
+    def on_state_fetched(self):
+        super().on_state_fetched()
+        self.fetched += 1
+
+    def _discard_sum(self, step):
+        self.discarded = (*self.discarded, step)
+        super()._discard_sum(step)
+
+
+def test_a_peer_that_fetches_the_state_again_keeps_what_it_has_summed_of_the_next_step():
+    async def scenario():
+        async with Late() as group:
+            await group.join("ana", slow=0.02)
+            bo = await group.join("bo", kind=MissesMeans, slow=0.02)
+            leader, name = group.leader.group, bo.wire.name
+            await until(lambda: bo.holder.step == 0)
+            before = bo.fetched
+            hold_rounds_until(group, lambda: leader.next_rows.ledger.done_by(name))
+            await group.step()
+            await group.step()
+            offer_the_newest_state(group)
+            await until(lambda: bo.fetched > before)
+            await group.step()
+            assert name in group.outcomes[2].blocks_by_peer
+            assert bo.discarded == ()
+            assert_replayed(group)
+
+    run(scenario)
+
+
 # --- what is checked --------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ is averaged, and so has two sums at a time.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -196,7 +197,9 @@ class Volunteer(Peer):
 
     def on_state_fetched(self) -> None:
         self._sent = self._rounded = self._residual = None
-        self._sums = {}
+        # What is summed of a step that is still to come counts: the leader has it in its ledger.
+        ahead = self.holder.step if self._is_late else math.inf
+        self._sums = {step: one for step, one in self._sums.items() if step >= ahead}
 
     def on_step(self, closed: ClosedStep) -> None:
         if self._sent is not None and self._sent[0] == closed.round_number:
@@ -280,7 +283,9 @@ class Volunteer(Peer):
         return True
 
     async def _compute_blocks(self, reply: WorkReply, rows: list[dict]) -> None:
-        mine = self._sums[reply.step]
+        mine = self._sums.get(reply.step)
+        if mine is None:
+            return
         reporting: asyncio.Task[Any] | None = None
         for block, of_block in zip(reply.blocks, rows, strict=True):
             started = time.monotonic()
