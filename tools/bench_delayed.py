@@ -1,0 +1,99 @@
+"""What gradients that are one step late cost in loss: one path of the swarm's storm by plain AdamW,
+and by the oracle of delayed updates, on the same rows in the same order.
+
+    python tools/bench_delayed.py --steps 300
+    python tools/bench_delayed.py --steps 300 --d-model 224        a path of a million values
+
+No volunteers are needed: the steps of a swarm with `--delayed-updates` are those of the oracle
+(`swarm_storm.py`). Compared are the mean losses of the last tenth of the steps, for each learning
+rate; at each, both begin with the same modules. The last line is one JSON object.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from support.isolated_cache import isolated_cache
+from support.scratch import scratch
+from swarm_storm import CONFIG
+
+from dipaco.algorithm.delayed_updates import delayed_steps
+from dipaco.inner.optimizer import learning_rates
+from dipaco.inner.step import gradient_function, make_update, path_loss
+from dipaco.runs.opening import open_run
+from dipaco.runs.run import Run
+from dipaco.topology import assemble
+from dipaco.workers.row_plans import batches_for
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--d-model", type=int, default=32)
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 3e-3], metavar="RATE")
+    parser.add_argument("--folder", help="where the run is put, and removed afterwards")
+    options = parser.parse_args()
+    with scratch(options.folder, "bench-delayed-") as folder:
+        run = prepared(folder, options)
+        with contextlib.closing(run.ledger):
+            answer = {f"{rate:g}": compared(run, rate, options.steps) for rate in options.rates}
+    print("| peak rate | plain | delayed | delayed over plain |\n| --: | --: | --: | --: |")
+    for rate, one in answer.items():
+        print(f"| {rate} | {one['plain']:.4f} | {one['delayed']:.4f} | {one['ratio']:.4f} |")
+    print(json.dumps(answer))
+
+
+def prepared(folder: Path, options: argparse.Namespace) -> Run:
+    """A run whose text is prepared and routed; two steps of it are trained."""
+    d_model = options.d_model
+    file = folder / "config.py"
+    file.write_text(
+        CONFIG.format(
+            phases=1, steps=2, batch=options.batch, d_model=d_model, d_ff=3 * d_model // 2
+        )
+    )
+    environment = {**os.environ, "DIPACO_CACHE": str(isolated_cache(folder / "cache"))}
+    words = [sys.executable, "-m", "dipaco.cli.main", "train", str(file)]
+    words += ["--run", str(folder / "run")]
+    subprocess.run(words, check=True, env=environment, stdout=subprocess.DEVNULL)
+    return open_run(folder / "run")
+
+
+def compared(run: Run, rate: float, num_steps: int) -> dict[str, Any]:
+    """Mean losses of the last tenth of the steps."""
+    inner = dataclasses.replace(
+        run.config.inner, learning_rate=rate, steps=num_steps, warmup_steps=num_steps // 20
+    )
+    arm = run.plan.arm("modular")
+    modules = arm.topology.modules_of(0)
+    parts = assemble({one: run.parameters("modular", one, 0) for one in modules}, modules)
+    rates, batches = learning_rates(inner, num_steps, 0, num_steps), batches_for(run, arm, 0, 0)
+    gradient = jax.jit(gradient_function(path_loss(run.config.model, inner), inner))
+    update = make_update(inner)
+
+    def gradient_of(step: int, parts: Any) -> tuple[Any, Any]:
+        return gradient(parts, run.programs.place_batch(batches.at(step)))
+
+    ends = {}
+    for name, late in (("plain", 0), ("delayed", 1)):
+        steps = [(step, rates[step], late if step else 0) for step in range(num_steps)]
+        state = run.programs.place(parts, None, 0)
+        taken = delayed_steps(state, steps, gradient_of, update)
+        losses = [float(metrics.loss) for _, metrics in taken]
+        ends[name] = float(np.mean(losses[-max(1, num_steps // 10) :]))
+    return ends | {"ratio": ends["delayed"] / ends["plain"]}
+
+
+if __name__ == "__main__":
+    main()
