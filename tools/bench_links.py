@@ -4,7 +4,7 @@ bucket behind another.
 
     python tools/bench_links.py --mbit 20
     python tools/bench_links.py --mbit 10 --ways lock-step 2x2 2x2+int8 --set inner.steps=50
-    python tools/bench_links.py --mbit 20 --plot links.png --phases 5
+    python tools/bench_links.py --mbit 20 --plot links.svg --phases 5 --results links.json
 
 A way is `diloco` (the paths share everything), `2x2`, or either with settings: `2x2+int8` is a
 codec, `2x2+outer.codec=int8,inner.steps=40` any settings. Every inner step takes `--step-seconds`
@@ -14,7 +14,14 @@ are compiled) to the end of the last:
 
 - the share of the hosts' time in inner steps, and the seconds of a phase;
 - bytes down and up of a host, by the counter of its interface; and what the program counts;
-- beside both, what `dipaco plan` says of the same settings (`runs/phase_cost.py`).
+- beside both, what `dipaco plan` says of the same settings (`runs/phase_cost.py`);
+- the seconds that a processor worked for a host between the steps of one phase and of the next. On
+  a machine that is busy with other things these take many times as long as they would by
+  themselves; *beside nothing else* is the share in computing of steps at their pace, bytes at the
+  link's rate, and these seconds.
+
+With `--results FILE` each way is kept there once it is measured, and taken from there by the next
+call with the same settings.
 
 `lock-step` is as many machines that average gradients at every step. The program has no such run
 across machines (one worker takes the steps of all), so its perplexities are those of the baseline
@@ -44,7 +51,7 @@ from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
 from dipaco.control.plan import one_model
 from dipaco.control.tasks import PRIORITY
 from dipaco.data.prompts import SampleSettings
-from dipaco.evaluation.tables import num_bytes
+from dipaco.evaluation.tables import num_bytes, seconds_over_link
 from dipaco.model.config import num_parameters, part_names
 from dipaco.overrides import load_config, override
 from dipaco.runs.opening import create_or_open
@@ -74,17 +81,54 @@ def main() -> None:
         print(f"Skipped: {problem}")
         print(json.dumps({"skipped": problem}))
         return
-    with scratch(options.folder, "links-") as folder:
-        results = {}
-        with site(HOSTS, folder, options.mbit, options.store_mbit) as at:
-            for way in options.ways:
+    given = {
+        "mbit": options.mbit,
+        "store_mbit": options.store_mbit,
+        "hosts": len(HOSTS),
+        "step_seconds": options.step_seconds,
+        "steps_elsewhere": options.no_outer_steps,
+    }
+    settings = {"phases": options.phases, "until": options.until, "set": options.overrides}
+    kept = Results(options.results, given | settings)
+    missing = [way for way in options.ways if way not in kept.ways]
+    if missing:
+        with (
+            scratch(options.folder, "links-") as folder,
+            site(HOSTS, folder, options.mbit, options.store_mbit) as at,
+        ):
+            for way in missing:
                 one = measure_lock_step if way == LOCK_STEP else measure
-                results[way] = one(options, at, way)
-                print(line(way, results[way]), flush=True)
+                kept.add(way, one(options, at, way))
+                print(line(way, kept.ways[way]), flush=True)
+    results = {way: kept.ways[way] for way in options.ways}
+    print("\n".join(table(results)))
     if options.plot:
         draw(results, options.mbit, options.plot)
-    given = {"mbit": options.mbit, "store_mbit": options.store_mbit, "hosts": len(HOSTS)}
-    print(json.dumps(given | {"step_seconds": options.step_seconds, "ways": results}))
+    print(json.dumps(given | {"ways": results}))
+
+
+class Results:
+    """Of the ways that are measured already, in a file or in memory alone.
+
+    Args:
+      file: None = in memory.
+      given: settings; what was measured with others is not taken.
+    """
+
+    def __init__(self, file: Path | None, given: dict[str, Any]):
+        self._file, self._given, self.ways = file, given, {}
+        if file is not None and file.exists():
+            found = json.loads(file.read_text())
+            if found["given"] != given:
+                sys.exit(f"{file} has results of other settings: {found['given']}, not {given}.")
+            self.ways: dict[str, dict[str, Any]] = found["ways"]
+
+    def add(self, way: str, result: dict[str, Any]) -> None:
+        self.ways[way] = result
+        if self._file is not None:
+            new = self._file.with_name(f"{self._file.name}.new")
+            new.write_text(json.dumps({"given": self._given, "ways": self.ways}, indent=1))
+            new.replace(self._file)
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -95,6 +139,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--store-mbit", type=float, help="of the servers' host; else unshaped")
     parser.add_argument("--step-seconds", type=float, default=1.0, help="of an inner step (1)")
     parser.add_argument("--phases", type=int, default=3, help="the first is not measured (3)")
+    parser.add_argument("--until", type=int, metavar="N", help="end a way after N of its phases")
     parser.add_argument("--config", default="quickstart", help="model, text and settings")
     parser.add_argument(
         "--ways", nargs="+", default=[LOCK_STEP, "diloco", "2x2", "2x2+int8"], metavar="WAY"
@@ -104,11 +149,15 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--no-outer-steps", action="store_true", help="of the hosts: the servers' host takes them"
     )
+    parser.add_argument("--results", type=Path, metavar="FILE", help="JSON; see above")
     parser.add_argument("--plot", type=Path, help="perplexity against hours")
     parser.add_argument("--folder", help="where runs are put, and removed afterwards")
     options = parser.parse_args(words)
     if options.phases < 2 or options.mbit <= 0 or options.step_seconds <= 0:
         parser.error("--phases must be 2 or more, --mbit and --step-seconds above 0")
+    options.until = options.phases if options.until is None else options.until
+    if not 2 <= options.until <= options.phases:
+        parser.error("--until must be 2 or more, and not above --phases")
     for way in options.ways:
         name, _, settings = way.partition("+")
         if name not in (LOCK_STEP, "diloco", "2x2") or (name == LOCK_STEP and settings):
@@ -167,13 +216,13 @@ def measure(options: argparse.Namespace, at: Site, way: str) -> dict[str, Any]:
         processes.append(at.start(host, [*words, "--name", host], orders, log=name))
     moments: list[Moment] = []
     try:
-        while len(moments) <= config.phases:
+        while len(moments) <= options.until:
             reached = run.ledger.progress.phases_reached(MODULAR, len(config.topology.modules))
             if reached >= len(moments) and run.ledger.queue.task_counts().get(("train", MODULAR)):
                 moments.append(moment(at, run))
             check(processes, at)
             time.sleep(LOOK_SECONDS)
-        while not run.ledger.queue.is_finished():
+        while options.until == config.phases and not run.ledger.queue.is_finished():
             check(processes, at)
             time.sleep(LOOK_SECONDS)
         perplexity = {e.phase: e.perplexity for e in run.ledger.facts.evaluations()}
@@ -182,8 +231,7 @@ def measure(options: argparse.Namespace, at: Site, way: str) -> dict[str, Any]:
             process.kill()
             process.wait()
         run.ledger.close()
-    given = circumstances(options)
-    cost = phase_cost(config, given)
+    cost = phase_cost(config, circumstances(options), phases=range(1, options.until))
     return compared(options, config, moments, taken) | {
         "planned_computing": round(cost.computing, 4),
         "planned_seconds_of_a_phase": round(cost.seconds, 2),
@@ -239,6 +287,10 @@ def compared(
     within = [each for each in steps if first.seconds < each["at"] <= last.seconds]
     seconds, hosts = last.seconds - first.seconds, len(HOSTS)
     mean = phases * hosts
+    down = sum(b[0] - a[0] for a, b in pairs(first, last)) / mean
+    up = sum(b[1] - a[1] for a, b in pairs(first, last)) / mean
+    computing_seconds = sum(each["steps"] for each in within) * options.step_seconds / mean
+    processor_seconds = sum(each["processor_seconds_before"] for each in within) / mean
     return {
         "computing": round(sum(each["seconds"] for each in within) / (hosts * seconds), 4),
         "seconds_of_a_phase": round(seconds / phases, 2),
@@ -248,8 +300,14 @@ def compared(
             / max(1e-9, sum(each["steps"] for each in within) * options.step_seconds),
             3,
         ),
-        "down": round(sum(b[0] - a[0] for a, b in pairs(first, last)) / mean),
-        "up": round(sum(b[1] - a[1] for a, b in pairs(first, last)) / mean),
+        "down": round(down),
+        "up": round(up),
+        "processor_seconds": round(processor_seconds, 2),
+        "computing_beside_nothing_else": round(
+            computing_seconds
+            / seconds_over_link(computing_seconds + processor_seconds, down + up, options.mbit),
+            4,
+        ),
         "counted": round((last.counted - first.counted) / mean),
         "parameters": num_parameters(config.model),
     }
@@ -369,6 +427,27 @@ def line(way: str, result: dict[str, Any]) -> str:
         f"{num_bytes(result['planned_down'])}), up {num_bytes(result['up'])} (plan "
         f"{num_bytes(result['planned_up'])}), perplexity {result['perplexity'].get(last)}"
     )
+
+
+def table(results: dict[str, dict[str, Any]]) -> list[str]:
+    """Markdown: what was measured, and in brackets what the plan says of it."""
+    columns = (
+        ("computing", "planned_computing", "{:.1%}".format),
+        ("seconds_of_a_phase", "planned_seconds_of_a_phase", "{:.1f} s".format),
+        ("down", "planned_down", num_bytes),
+        ("up", "planned_up", num_bytes),
+    )
+    rows = [
+        "| way | computing | a phase | down | up | beside nothing else | perplexity |",
+        "| :-- | --: | --: | --: | --: | --: | --: |",
+    ]
+    for way, result in results.items():
+        cells = [f"{show(result[name])} ({show(result[plan])})" for name, plan, show in columns]
+        alone = result.get("computing_beside_nothing_else", result["computing"])
+        last = max(result["perplexity"], key=int, default="")
+        cells += [f"{alone:.1%}", str(result["perplexity"].get(last))]
+        rows.append(f"| {way} | {' | '.join(cells)} |")
+    return rows
 
 
 def draw(results: dict[str, dict[str, Any]], megabits: float, file: Path) -> None:

@@ -16,7 +16,8 @@ Functions of `dipaco` are wrapped here; the product has no hooks for any of it.
   10 s from the claim to the record, on any machine that can do it in less, until there is a file
   `"hurry": FILE`. Half of it are the steps, so that a worker may be stopped in the middle.
 - A machine of a certain speed, by steps: with `"step_seconds": 0.5` each inner step of a path takes
-  so long; `"steps_taken": FILE` says of each phase how many it was and how long they took.
+  so long; `"steps_taken": FILE` says of each phase how many it was, how long they took, and how
+  long a processor worked for this process before them.
 - Only some kinds of tasks: `"kinds": ["train", "outer"]`.
 - A sign of uploads: `"uploading": FILE` is there while an object is sent to a bucket.
 """
@@ -163,11 +164,13 @@ class StepPace:
 
     Args:
       step_seconds: of each.
-      steps_taken: a file; a line of JSON for each phase: its steps, and their seconds.
+      steps_taken: a file; a line of JSON for each phase: its steps, their seconds, and how long a
+        processor worked for this process between them and the steps before.
     """
 
     def __init__(self, step_seconds: float, steps_taken: Path):
         self._step_seconds, self._steps_taken = step_seconds, steps_taken
+        self._processor_seconds = 0.0  # when the last steps ended
 
     def install(self) -> None:
         """Wraps what steps."""
@@ -175,6 +178,7 @@ class StepPace:
 
         def paced_phase(state: Any, batches: Any, rates: Any, *rest: Any, **settings: Any) -> Any:
             on_step, began = settings.pop("on_step"), time.monotonic()
+            between = time.process_time() - self._processor_seconds
 
             def stepped(step: int, loss: Any) -> None:
                 on_step(step, loss)
@@ -182,9 +186,15 @@ class StepPace:
                 time.sleep(max(0.0, until - time.monotonic()))
 
             result = run_phase(state, batches, rates, *rest, on_step=stepped, **settings)
-            taken = {"steps": len(result.losses), "seconds": time.monotonic() - began}
+            taken = {
+                "steps": len(result.losses),
+                "seconds": time.monotonic() - began,
+                "processor_seconds_before": between,
+                "at": time.time(),
+            }
             with self._steps_taken.open("a") as file:
-                print(json.dumps(taken | {"at": time.time()}), file=file)
+                print(json.dumps(taken), file=file)
+            self._processor_seconds = time.process_time()
             return result
 
         vars(train)["run_phase"] = paced_phase

@@ -17,8 +17,8 @@ Computing of outer steps, evaluation and questions to the database are left out.
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, cast
 
 from dipaco.config import MODULAR, RunConfig
 from dipaco.evaluation.tables import seconds_over_link
@@ -124,6 +124,7 @@ def phase_cost(
     *,
     steps: int | None = None,
     codec_name: CodecName | None = None,
+    phases: Sequence[int] | None = None,
 ) -> PhaseCost:
     """Of the modular model.
 
@@ -132,15 +133,18 @@ def phase_cost(
       given: its machines and links.
       steps: inner steps of a phase; None = the config's.
       codec_name: of contributions; None = the config's.
+      phases: whose mean it is; None = of all of the run.
     """
     steps = config.inner.steps if steps is None else steps
+    phases = range(config.plan.arm(MODULAR).phases) if phases is None else phases
     if config.plan.arm(MODULAR).is_synchronous:
         return lock_step_cost(config, given, steps=steps)
     paths = len(config.plan.arm(MODULAR).paths_in(0))
     machines = machines_at_work(config, given.workers)
     most = most_paths(config, given.workers)
-    of_task = _training(config, machines, codec_name, steps_elsewhere=given.steps_elsewhere)
-    of_modules = [] if given.steps_elsewhere else _stepping(config, machines, codec_name)
+    codec = codec_for(config, codec_name, phases)
+    of_task = _training(config, machines, codec, phases, steps_elsewhere=given.steps_elsewhere)
+    of_modules = [] if given.steps_elsewhere else _stepping(config, machines, codec, phases)
 
     def of_machine(paths_here: float) -> Traffic:
         return total(of_task(paths_here).values())
@@ -212,15 +216,18 @@ def module_parameters(config: RunConfig) -> dict[str, int]:
     }
 
 
-def codec_for(config: RunConfig, name: CodecName | None = None) -> Codec:
+def codec_for(
+    config: RunConfig, name: CodecName | None = None, phases: Sequence[int] | None = None
+) -> Codec:
     """The codec of this name with the config's settings; None = the config's. Its bits are those of
-    the mean phase.
+    the mean phase, of these or of all.
     """
     name = config.outer.codec if name is None else name
     codec, arm = codec_named(name, config.outer), config.plan.arm(MODULAR)
     if not codec.keeps_own:
         return codec
-    whole = sum(map(arm.sends_all, range(arm.phases))) / arm.phases
+    phases = range(arm.phases) if phases is None else phases
+    whole = _mean(map(arm.sends_all, phases))
     of_all = codec_named(name, config.outer, sends_all=True)
 
     def leaf_bits(leaf: str, shape: tuple[int, ...]) -> int:
@@ -232,25 +239,32 @@ def codec_for(config: RunConfig, name: CodecName | None = None) -> Codec:
 
 
 def _training(
-    config: RunConfig, machines: int, codec_name: CodecName | None, *, steps_elsewhere: bool
+    config: RunConfig, machines: int, codec: Codec, phases: Sequence[int], *, steps_elsewhere: bool
 ) -> Callable[[float], dict[str, Traffic]]:
     """Paths that a machine trains in a phase -> kind -> its traffic for that."""
-    codec, size = codec_for(config, codec_name), num_parameters(config.model)
-    sizes, every = module_parameters(config), config.retention.send_snapshots_every
+    size, sizes = num_parameters(config.model), module_parameters(config)
     arm = config.plan.arm(MODULAR)
     kept = ADAMW_VALUES + codec.is_lossy + arm.keeps_own  # the last: its own parameters
-    snapshot = SNAPSHOT_SHARE * VALUE_BYTES * size * kept / every
+    snapshot = SNAPSHOT_SHARE * VALUE_BYTES * size * kept * _sent_share(config, phases)
     sent = sum(
-        _steps_share(config, module) * _through(config, module) * sizes[str(module)]
+        _steps_share(config, module, phases) * _through(config, module) * sizes[str(module)]
         for module in arm.topology.modules
     )
     elsewhere = 1 if steps_elsewhere else 1 - 1 / machines  # the chance that another stepped it
+    # What a phase fetches has stepped after the one before; before the first, no machine has any.
+    before = [phase - 1 for phase in phases if phase > 0]
+    stepped, first = len(before) / len(phases), 1 - len(before) / len(phases)
+    fetched = codec_for(config, cast(CodecName, codec.name), before or phases)
 
     def traffic(paths_here: float) -> dict[str, Traffic]:
         modules = sum(
-            _steps_share(config, module)
-            * _is_here(config, module, paths_here)
-            * _fetched_bytes(config, module, sizes[str(module)], codec, paths_here)
+            _is_here(config, module, paths_here)
+            * (
+                first * VALUE_BYTES * sizes[str(module)]
+                + stepped
+                * _steps_share(config, module, before or phases)
+                * _fetched_bytes(config, module, sizes[str(module)], fetched, paths_here)
+            )
             for module in config.topology.modules
         )
         contributions = paths_here * sent * codec.bits_per_value / 8
@@ -265,10 +279,9 @@ def _training(
 
 
 def _stepping(
-    config: RunConfig, machines: int, codec_name: CodecName | None
+    config: RunConfig, machines: int, codec: Codec, phases: Sequence[int]
 ) -> list[dict[str, Traffic]]:
     """For each module, the traffic of the machine that steps it, by kind."""
-    codec = codec_for(config, codec_name)
     arm, sizes = config.plan.arm(MODULAR), module_parameters(config)
     elsewhere, paths_here = 1 - 1 / machines, len(arm.paths_in(0)) / machines
     costs = []
@@ -286,7 +299,7 @@ def _stepping(
             "snapshots": NOTHING,
             "outer states": Traffic(elsewhere * (1 - has_state) * state, state),
         }
-        share = _steps_share(config, module)
+        share = _steps_share(config, module, phases)
         costs.append({kind: each.times(share) for kind, each in of_step.items()})
     return costs
 
@@ -321,7 +334,18 @@ def _through(config: RunConfig, module: ModuleId) -> float:
     return len(config.topology.paths_through(module)) / config.topology.num_paths
 
 
-def _steps_share(config: RunConfig, module: ModuleId) -> float:
-    """The share of the phases at whose end a module steps: all, unless levels step in turn."""
+def _steps_share(config: RunConfig, module: ModuleId, phases: Sequence[int]) -> float:
+    """The share of phases at whose end a module steps: all, unless levels step in turn."""
     arm = config.plan.arm(MODULAR)
-    return sum(arm.steps_after(module, phase) for phase in range(arm.phases)) / arm.phases
+    return _mean(arm.steps_after(module, phase) for phase in phases)
+
+
+def _sent_share(config: RunConfig, phases: Sequence[int]) -> float:
+    """The share of phases after which snapshots go to the bucket: every n-th, and the last."""
+    every, last = config.retention.send_snapshots_every, config.plan.arm(MODULAR).phases
+    return _mean((phase + 1) % every == 0 or phase + 1 == last for phase in phases)
+
+
+def _mean(values: Iterable[float]) -> float:
+    each = list(values)
+    return sum(each) / len(each)

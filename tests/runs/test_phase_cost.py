@@ -62,9 +62,32 @@ def test_a_machine_for_each_path_fetches_what_others_have_stepped():
 
 
 def test_snapshots_that_stay_on_their_disk_are_sent_now_and_then():
+    """Every fourth, and the last in any case."""
     keep = dataclasses.replace(TOY.retention, send_snapshots_every=4, modules=None)
-    cost = phase_cost(dataclasses.replace(TOY, retention=keep), ON_20)
-    assert cost.traffic["snapshots"] == (0.0, pytest.approx(SNAPSHOT / 4))
+    for phases, sent in ((8, 2), (6, 2), (2, 1)):
+        config = dataclasses.replace(TOY, retention=keep, phases=phases)
+        snapshots = phase_cost(config, ON_20).traffic["snapshots"]
+        assert snapshots == (0.0, pytest.approx(SNAPSHOT * sent / phases))
+        of_last = phase_cost(config, ON_20, phases=[phases - 1]).traffic["snapshots"]
+        assert of_last == (0.0, pytest.approx(SNAPSHOT))
+
+
+def test_modules_come_whole_before_the_first_phase_and_as_what_was_sent_in_the_one_before():
+    """The last phase of `turns2` sends all of the values, for no machine to fetch."""
+    outer = dataclasses.replace(TOY.outer, codec="turns2", momentum=0.0, learning_rate=1.0)
+    config = dataclasses.replace(TOY, outer=outer, phases=3)
+    beside = dataclasses.replace(ON_20, steps_elsewhere=True)
+    of_phase = [phase_cost(config, beside, phases=[phase]).traffic for phase in range(3)]
+    assert of_phase[0]["modules"].down == SIZE
+    few = codec_named("turns2", outer).bits_per_value / 32 * SIZE
+    assert of_phase[1]["modules"].down == pytest.approx(few)
+    assert of_phase[2]["modules"].down == pytest.approx(few)
+    assert of_phase[1]["contributions"].up == pytest.approx(few)
+    assert of_phase[2]["contributions"].up > 5 * few
+    mean = phase_cost(config, beside).traffic
+    for kind in ("modules", "contributions"):
+        each = [sum(traffic[kind]) for traffic in of_phase]
+        assert sum(mean[kind]) == pytest.approx(sum(each) / 3)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "int8", "int4"])
@@ -89,7 +112,7 @@ def test_a_module_comes_as_the_contributions_of_other_paths_where_that_is_less()
         for outer in (whole, dataclasses.replace(whole, fetch="cheapest"))
     )
     share = codec_named("int4", TOY.outer).bits_per_value / 32
-    saved = 0.75 * SIZE * (1 - share)
+    saved = 0.75 * SIZE * (1 - share) / 2  # at the second of two phases: before, all comes whole
     assert plain["modules"].down - coded["modules"].down == pytest.approx(saved)
     assert coded["outer states"].down == pytest.approx(plain["outer states"].down / 2)
     assert coded["contributions"] == plain["contributions"]
