@@ -1,0 +1,212 @@
+"""Servers side by side: the same prompts to each in turn, round by round, and a table of them."""
+
+import contextlib
+import json
+import statistics
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rivals.load_generator import Load, LoadFailed, LoadGenerator, Request
+from rivals.peers import Peer
+from rivals.server_process import ServerFailed, ServerProcess
+from support.paired_ratio import median_and_interval
+from support.servers import free_port
+
+GREEDY_TOKENS = 24  # of a text that is compared
+ANSWER_SECONDS = 300
+
+
+class Running(NamedTuple):
+    """A server that answers; held while others are measured."""
+
+    peer: Peer
+    process: ServerProcess
+    threads: int
+
+    @contextlib.contextmanager
+    def going_on(self) -> Generator[None]:
+        self.process.go_on()
+        try:
+            yield
+        finally:
+            self.process.hold()
+
+
+class Text(NamedTuple):
+    """A greedy continuation."""
+
+    text: str
+    prompt_tokens: int
+
+
+def start(peer: Peer, threads: int, folder: Path, limit_seconds: float) -> Running:
+    """Starts a server, and holds it when it is ready. Raises `ServerFailed`."""
+    port = free_port()
+    log = folder / f"{peer.name.replace(' ', '_')}_{threads}.log"
+    url = f"http://127.0.0.1:{port}"
+    process = ServerProcess(
+        peer.words(port, threads), peer.variables(threads), url, peer.ready, log
+    )
+    try:
+        process.wait_until_ready(limit_seconds)
+    except BaseException:
+        process.stop()
+        raise
+    process.hold()
+    return Running(peer, process, threads)
+
+
+def complete(url: str, model: str, request: Request) -> Text:
+    """One greedy completion, not streamed.
+
+    Raises:
+      ServerFailed: the server does not answer, or refuses.
+    """
+    body = {
+        "model": model,
+        "prompt": request.prompt,
+        "max_tokens": GREEDY_TOKENS,
+        "temperature": 0,
+        **request.fields,
+    }
+    asked = urllib.request.Request(
+        f"{url}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=ANSWER_SECONDS) as answer:
+            told = json.load(answer)
+        return Text(told["choices"][0]["text"], told["usage"]["prompt_tokens"])
+    except urllib.error.HTTPError as error:
+        why = error.read(500).decode(errors="replace")
+        raise ServerFailed(f"it answers a completion with {error.code}: {why}") from error
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise ServerFailed(f"it does not answer a completion: {error!r}") from error
+
+
+def same_texts(ours: Running, theirs: Running, prompts: Sequence[str], num_paths: int) -> int:
+    """Asks both for greedy continuations of prompts, prompt i of path i; how many are the same.
+
+    Raises:
+      ServerFailed: prompts have other tokens there, or no text is the same: another model.
+    """
+    same = 0
+    for number, prompt in enumerate(prompts):
+        texts = []
+        for running in (ours, theirs):
+            request = running.peer.request(prompt, number % num_paths)
+            with running.going_on():
+                texts.append(complete(running.process.url, running.peer.model, request))
+        if texts[0].prompt_tokens != texts[1].prompt_tokens:
+            raise ServerFailed(
+                f"it reads {texts[1].prompt_tokens} tokens of a prompt of {texts[0].prompt_tokens}"
+            )
+        same += texts[0].text == texts[1].text
+    if not same:
+        raise ServerFailed(f"none of {len(prompts)} greedy texts is ours: it has another model")
+    return same
+
+
+class Contest:
+    """Servers that are asked in turn; the first is ours.
+
+    Args:
+      running: of them.
+      generator: of the loads.
+      num_paths: that the requests of a load go to, in turn.
+      draw: number -> so many prompts, none given before.
+    """
+
+    def __init__(
+        self,
+        running: Sequence[Running],
+        generator: LoadGenerator,
+        num_paths: int,
+        draw: Callable[[int], Sequence[str]],
+    ):
+        self._running, self._generator = list(running), generator
+        self._num_paths, self._draw = num_paths, draw
+        self.left_out: dict[str, str] = {}  # name -> why, of those that failed
+
+    def ask(self, running: Running, prompts: Sequence[str], at_once: int) -> Load:
+        """One load. Raises `LoadFailed`."""
+        requests = [
+            running.peer.request(prompt, number % self._num_paths)
+            for number, prompt in enumerate(prompts)
+        ]
+        with running.going_on():
+            return self._generator.ask(running.process.url, running.peer.model, requests, at_once)
+
+    def rounds(self, at_once: int, num_requests: int, number: int) -> dict[str, list[Load]]:
+        """Loads of each server, a round after another; whoever begins changes. One that fails is
+        not asked again.
+
+        Raises:
+          LoadFailed: ours failed.
+        """
+        loads: dict[str, list[Load]] = {running.peer.name: [] for running in self._running}
+        ours = self._running[0].peer.name
+        for each in range(number):
+            prompts = self._draw(at_once + num_requests)
+            turn = each % len(self._running)
+            for running in [*self._running[turn:], *self._running[:turn]]:
+                name = running.peer.name
+                if name in self.left_out:
+                    continue
+                try:
+                    loads[name].append(self.ask(running, prompts, at_once))
+                except LoadFailed as error:
+                    if name == ours:
+                        raise
+                    self.left_out[name] = str(error)
+        return {name: own for name, own in loads.items() if name not in self.left_out}
+
+
+def summary(loads: Mapping[str, Sequence[Load]]) -> dict[str, dict[str, Any]]:
+    """Of each server: tokens a second and milliseconds to the first token (medians over rounds),
+    and of all but the first ours / theirs with its interval.
+    """
+    ours = next(iter(loads.values()))
+    told: dict[str, dict[str, Any]] = {}
+    for name, own in loads.items():
+        told[name] = {
+            "tokens_per_second": round(statistics.median(x.tokens_per_second for x in own), 1),
+            "first_token_ms": {
+                str(percent): round(statistics.median(x.first_token_ms[percent] for x in own), 1)
+                for percent in (50, 95)
+            },
+        }
+        if own is not ours:
+            ratios = [
+                a.tokens_per_second / b.tokens_per_second for a, b in zip(ours, own, strict=True)
+            ]
+            told[name]["ours_to_theirs"] = [round(x, 3) for x in median_and_interval(ratios)]
+    return told
+
+
+HEAD = (
+    "paths  at once  server                threads  tokens/s  ours / theirs [95 %]  first token: "
+    "p50   p95 ms"
+)
+
+
+def lines(
+    num_paths: int, at_once: int, told: Mapping[str, Mapping[str, Any]], threads: Mapping[str, int]
+) -> list[str]:
+    """Of the table, one for each server."""
+    out = []
+    for name, own in told.items():
+        ratio = ""
+        if "ours_to_theirs" in own:
+            median, low, high = own["ours_to_theirs"]
+            ratio = f"{median:.2f} [{low:.2f}, {high:.2f}]"
+        first = own["first_token_ms"]
+        out.append(
+            f"{num_paths:5}  {at_once:7}  {name:20}  {threads.get(name) or '':>7}  "
+            f"{own['tokens_per_second']:8.0f}  {ratio:>20}  {first['50']:17.0f} {first['95']:8.0f}"
+        )
+    return out
