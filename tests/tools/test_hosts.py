@@ -110,11 +110,31 @@ def test_a_rate_is_kept_in_both_directions_until_the_link_is_restored(connected)
     assert "tbf" not in shown.stdout
 
 
-def test_a_host_behind_a_nat_reaches_others_and_is_not_reached(connected):
-    hosts, bo = connected("bo@home")
-    assert asked(bo)
-    with hosts["server"].entered(), pytest.raises(OSError, match="unreachable"):
-        socket.create_connection((hosts["bo"].address, 7), timeout=5.0)
+@pytest.mark.parametrize("name", ["bo@home", "bo@home@carrier"])
+def test_a_host_behind_a_nat_reaches_others_and_is_not_reached(hosts, name):
+    made = hosts("server", name)
+    with made["server"].entered():
+        server = socket.create_server((made["server"].address, 7))
+    with server, made["bo"].entered(), socket.create_connection(server.getsockname(), timeout=5):
+        connection, (seen, _) = server.accept()
+        connection.close()
+    assert seen == made["bo"].public != made["bo"].address
+    with made["bo"].entered(), socket.create_server(("0.0.0.0", 8)), made["server"].entered():
+        for address in (made["bo"].address, made["bo"].public):
+            with pytest.raises(TimeoutError):  # dropped in silence
+                socket.create_connection((address, 8), timeout=0.3)
+
+
+def test_homes_have_the_same_addresses_and_those_of_one_reach_each_other(hosts):
+    made = hosts("ana@one", "bo@one", "cy@two")
+    assert made["ana"].address == made["cy"].address
+    assert made["ana"].public != made["cy"].public
+    with made["ana"].entered(), socket.create_server((made["ana"].address, 7)) as server:
+        with made["bo"].entered():
+            socket.create_connection((made["ana"].address, 7), timeout=5).close()
+        server.accept()[0].close()
+        with made["cy"].entered(), pytest.raises(ConnectionRefusedError):
+            socket.create_connection((made["ana"].address, 7), timeout=5)  # its own machine
 
 
 def namespaces():

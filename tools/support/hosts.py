@@ -8,9 +8,12 @@ made to lose what goes one way.
         hosts["ana"].link.one_way("up")
 
 All links meet in one router. `bo@home` is behind a router of its own, `home`, whose NAT hides it:
-it reaches others and they do not reach it. Traffic never leaves the namespaces made here. They have
-no names: a process holds each, and ends with the thread that made it, also with a killed one; so
-nothing is left to sweep.
+it reaches others and they do not reach it. `bo@home@carrier` is behind two, one after the other.
+Those of one home reach each other, and every home has the same addresses: the first host of each is
+192.168.1.2. As in houses, what is not asked for, and what goes to a private address elsewhere, is
+dropped in silence. Traffic never leaves the namespaces made here. They have no names: a process
+holds each, and ends with the thread that made it, also with a killed one; so nothing is left to
+sweep.
 
 A link that swallows (`swallow`, `one_way`) drops packets in the router, in silence, as a firewall
 or a dead radio does: connections stay open on both sides, half-open. `cut` takes the cable out: the
@@ -21,6 +24,7 @@ Needs root, iproute2 and iptables; `why_not` says what is missing.
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import json
 import os
@@ -33,6 +37,7 @@ from typing import Any, Literal, Self
 PROGRAMS = ("ip", "tc", "iptables", "unshare", "nsenter", "setpriv")
 CLONE_NEWNET = 0x40000000
 NETWORK, HOME = "10.80", "192.168"  # of hosts and routers; of hosts behind a router
+CARRIER = "100.64"  # of routers behind a router (RFC 6598)
 Direction = Literal["up", "down"]  # from the host; to it
 
 
@@ -55,7 +60,8 @@ class Hosts:
     """Hosts by name, for as long as it is entered.
 
     Args:
-      names: of the hosts; `NAME@ROUTER` is behind that router's NAT.
+      names: of the hosts; `NAME@ROUTER` is behind that router's NAT, `NAME@ROUTER@CARRIER` behind
+        that of another router as well.
     """
 
     def __init__(self, *names: str):
@@ -79,20 +85,40 @@ class Hosts:
 
     def _make(self) -> None:
         middle = self._router()
-        homes: dict[str, _Namespace] = {}
+        middle.run(["ip", "route", "add", "blackhole", f"{HOME}.0.0/16"])
+        homes: dict[str, _Home] = {}
         for number, name in enumerate(self._names, start=1):
-            own, _, home = name.partition("@")
-            if home and home not in homes:
-                homes[home] = router = self._router()
-                public = f"{NETWORK}.{len(self._names) + len(homes)}"
-                interface = _join(middle, router, public)
-                masquerade = f"-t nat -A POSTROUTING -o {interface} -j MASQUERADE"
-                router.run(["iptables", "-w", *masquerade.split()])
-            at, subnet = (homes[home], HOME) if home else (middle, NETWORK)
+            own, _, behind = name.partition("@")
+            home = self._home(middle, homes, behind) if behind else None
+            if home is None:
+                at, subnet = middle, f"{NETWORK}.{number}"
+            else:
+                home.hosts += 1
+                at, subnet = home.router, f"{HOME}.{home.hosts}"
             namespace = self._namespace()
-            interface = _join(at, namespace, f"{subnet}.{number}")
+            interface = _join(at, namespace, subnet)
             link = Link(at, namespace, interface)
-            self._hosts[own] = Host(own, f"{subnet}.{number}.2", link, namespace)
+            public = home.public if home is not None else f"{subnet}.2"
+            self._hosts[own] = Host(own, f"{subnet}.2", public, link, namespace)
+
+    def _home(self, middle: "_Namespace", homes: dict[str, "_Home"], name: str) -> "_Home":
+        """A router by the names of its own and of those that it is behind; made if it is new."""
+        if name not in homes:
+            _, _, behind = name.partition("@")
+            carrier = self._home(middle, homes, behind) if behind else None
+            if carrier is None:
+                at, subnet = middle, f"{NETWORK}.{len(self._names) + len(homes) + 1}"
+            else:
+                carrier.routers += 1
+                at, subnet = carrier.router, f"{CARRIER}.{carrier.routers}"
+            router = self._router()
+            interface = _join(at, router, subnet)
+            router.run(["iptables", *f"-t nat -A POSTROUTING -o {interface} -j MASQUERADE".split()])
+            for chain in ("INPUT", "FORWARD"):
+                unasked = f"-A {chain} -i {interface} -m conntrack --ctstate NEW,INVALID -j DROP"
+                router.run(["iptables", *unasked.split()])
+            homes[name] = _Home(router, carrier.public if carrier is not None else f"{subnet}.2")
+        return homes[name]
 
     def _router(self) -> "_Namespace":
         router = self._namespace()
@@ -110,17 +136,29 @@ class Hosts:
             namespace.close()
 
 
+@dataclasses.dataclass
+class _Home:
+    """A router with NAT, and how many are behind it."""
+
+    router: "_Namespace"
+    public: str  # address that those outside see
+    hosts: int = 0
+    routers: int = 0
+
+
 class Host:
     """One of the hosts.
 
     Attributes:
       address: as the others reach it (behind a router: as those behind the same one do).
+      public: address that the others see when it dials out; its own, or its router's.
       link: between it and its router.
       network: the file of its namespace, for processes that `enter` it by themselves.
     """
 
-    def __init__(self, name: str, address: str, link: "Link", namespace: "_Namespace"):
-        self.name, self.address, self.link, self._namespace = name, address, link, namespace
+    def __init__(self, name: str, address: str, public: str, link: "Link", namespace: "_Namespace"):
+        self.name, self.address, self.public = name, address, public
+        self.link, self._namespace = link, namespace
         self.network = namespace.file
         self._processes: list[subprocess.Popen] = []
 
