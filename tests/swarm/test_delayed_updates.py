@@ -363,9 +363,8 @@ def test_what_a_codec_loses_is_added_once():
             ana._with_residual = noted
             leader = group.leader.group
             hold_rounds_until(group, lambda: leader.next_rows.ledger.is_complete)
-            for _ in range(3):
-                await group.step()
-            assert len(sent) == 3
+            while len(sent) < 3:  # on a busy machine the other may have done all rows of a step
+                await asyncio.wait_for(group.step(), 30)
             assert not lost[0].any()
             assert lost[1].any()
             assert lost[2].any()
