@@ -8,9 +8,11 @@ Two backbones, volunteers of different speeds (some of them clients), one auxili
 turn, as many joins as departures: a volunteer joins, leaves by Ctrl-C, is killed by SIGKILL at
 random, while it computes, or in the middle of an averaging, is stopped and goes on later (SIGSTOP);
 the leading backbone is killed, and started again; a liar joins (`--liars`: what it adds up is 1.01
-times what it should be, or its own gradient is negated, 1.01 times or an old one). Then plain AdamW
-in this process replays the rows in the ledger, one large batch after the other. Compared are the
-parameters at the end of every phase and the loss of every step.
+times what it should be, or its own gradient is negated, 1.01 times or an old one); a volunteer
+joins from behind a router (`--routers`: all is then on hosts of `support/hosts.py`, which need
+root, iproute2 and iptables; elsewhere `not_done` says so). Then plain AdamW in this process replays
+the rows in the ledger, one large batch after the other. Compared are the parameters at the end of
+every phase and the loss of every step.
 
 Each volunteer waits after every block (`--seconds-per-block`), so that several speeds fit on this
 machine. `efficiency` is the rows that counted, over those that all volunteers could have computed
@@ -41,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.hosts import Hosts, why_not
 from support.isolated_cache import isolated_cache
 from support.scratch import scratch
 from swarm_liar import LIES
@@ -49,6 +52,7 @@ from dipaco.runs.opening import open_run
 from dipaco.runs.run import Run
 
 SLOW = Path(__file__).with_name("swarm_slow.py")
+PUBLIC, BEHIND_A_ROUTER, ROUTER_AT = "public", "joined behind a router", 5  # the sixth event
 LIAR = Path(__file__).with_name("swarm_liar.py")
 CONFIG = '''"""One path on the toy corpus, for a swarm."""
 
@@ -126,6 +130,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--backbones", type=int, default=2)
     parser.add_argument("--events", type=int, default=40, help="joins, leaves and deaths")
     parser.add_argument("--liars", type=int, default=4, help="of them, one of each kind in turn")
+    parser.add_argument("--routers", type=int, default=1, help="of them, joins behind a router")
     parser.add_argument("--seconds-per-block", type=float, default=0.4, help="of the fastest")
     parser.add_argument("--steps", type=int, help="of a phase; else as fits the minutes")
     parser.add_argument("--phases", type=int, default=2)
@@ -185,12 +190,25 @@ class Storm:
         self.others: list[subprocess.Popen] = []
         self.liars: dict[str, str] = {}  # name -> lie
         self.happened: list[tuple[str, int]] = []  # an event, and at which step
+        self.not_done: dict[str, str] = {}  # event -> why there is none
+        self.behind: dict[str, str] = {}  # volunteer -> its host
+        self.stack, self.hosts = contextlib.ExitStack(), self._hosts()
         self.ports = {f"back-{n}": _free_port() for n in range(options.backbones)}
         self.number = 0
         self.seconds = 0.0
         self.events = 0
 
     # --- processes ----------------------------------------------------------------------------
+
+    def _hosts(self) -> Hosts | None:
+        """A public one, and one behind each router; None = all is on this machine."""
+        if not self.options.routers or self.options.events <= ROUTER_AT:
+            return None
+        if (problem := why_not()) is not None:
+            self.not_done[BEHIND_A_ROUTER] = problem
+            return None
+        homes = [f"home-{n}@router-{n}" for n in range(self.options.routers)]
+        return self.stack.enter_context(Hosts(PUBLIC, *homes))
 
     def run_to_the_end(self) -> None:
         """Starts the swarm, causes the events, and returns when the run is finished."""
@@ -213,6 +231,9 @@ class Storm:
         liars = [(f"joined to lie: {lie}", lambda lie=lie: self.join_liar(lie)) for lie in LIES]
         for number in range(options.liars):
             kinds.insert(4 + 2 * number, liars[number % len(liars)])
+        if self.hosts is not None:
+            for number in range(options.routers):
+                kinds.insert(ROUTER_AT + 3 * number, (BEHIND_A_ROUTER, self.join_behind_a_router))
         try:
             while run.ledger.queue.unfinished():
                 self.check_processes()
@@ -251,9 +272,10 @@ class Storm:
 
     def start_backbone(self, name: str) -> None:
         options = self.options
-        listen = f"tcp://127.0.0.1:{self.ports[name]}"
+        host = "127.0.0.1" if self.hosts is None else self.hosts[PUBLIC].address
+        listen = f"tcp://{host}:{self.ports[name]}"
         if options.transport == "libp2p":
-            listen = f"/ip4/127.0.0.1/tcp/{self.ports[name]}"
+            listen = f"/ip4/{host}/tcp/{self.ports[name]}"
         words = ["swarm", "start", str(self.config_file), "--run", str(self.run_folder)]
         words += ["--listen", listen, "--name", name, "--block-rows", str(options.block_rows)]
         words += ["--lease-seconds", str(options.lease_seconds), "--save-seconds", "5"]
@@ -279,6 +301,12 @@ class Storm:
         self.volunteers[name] = volunteer
         return volunteer
 
+    def join_behind_a_router(self) -> bool:
+        self.behind[f"volunteer-{self.number + 1}"] = (
+            f"home-{len(self.behind) % self.options.routers}"
+        )
+        return self.join() is not None
+
     def join_liar(self, lie: str) -> bool:
         """A volunteer with a credential of its own, which it should lose."""
         name = f"liar-{len(self.liars) + 1}"
@@ -297,7 +325,10 @@ class Storm:
         environment = {**os.environ, "DIPACO_CACHE": str(self.cache)}
         environment |= {"OMP_NUM_THREADS": "1"}
         with (self.folder / f"{name}.log").open("a") as log:
-            return subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+            if self.hosts is None:
+                return subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+            host = self.hosts[self.behind.get(name, PUBLIC)]
+            return host.popen(words, stdout=log, stderr=log, env=environment)
 
     def address(self) -> str:
         """Of any backbone that is running."""
@@ -350,6 +381,7 @@ class Storm:
                 process.wait(timeout=5)
             process.kill()
             process.wait()
+        self.stack.close()
 
     # --- events -------------------------------------------------------------------------------
 
@@ -558,6 +590,7 @@ def report(storm: Storm) -> dict[str, Any]:
         "faults": dict(storm.faults),
         "events": storm.faults.total(),
         "cost_seconds": costs,
+        "not_done": storm.not_done,
         "liars": liars,
         "volunteers": storm.number,
         "seconds": round(storm.seconds, 1),

@@ -22,6 +22,7 @@ CLUSTER = (
     "dashboard/test_page.py",
     "serving/test_http_page.py",
     "system/test_bucket.py",
+    "system/test_swarm_at_home.py",
     "system/test_swarm_storm.py",
 )
 PROCESS = (

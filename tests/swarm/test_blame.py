@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.swarm.planning.blame import blame
+from dipaco.swarm.planning.relays import reducers_of_no_help
 
 REDUCERS = ("r1", "r2", "r3", "leader")
 PAIRS = st.sets(st.tuples(st.sampled_from(["a", "b", "c", "d"]), st.sampled_from(REDUCERS)))
@@ -31,3 +32,12 @@ def test_without_those_at_fault_all_others_reach_each_other(unreached):
     assert "leader" not in found.reducers
     assert found.reducers <= {to for _, to in unreached}
     assert found.senders <= {by for by, _ in unreached}
+
+
+def test_a_reducer_is_of_no_help_where_passing_parts_on_sends_more_than_adding_up():
+    """With k of N other senders passed on, the leader sends 2 k parts instead of N."""
+    senders = ("r1", "a", "b", "c", "d")
+    assert not reducers_of_no_help({("a", "r1")}, senders)
+    assert reducers_of_no_help({("a", "r1"), ("b", "r1")}, senders) == {"r1"}
+    assert reducers_of_no_help({("a", "r1")}, ("r1", "a")) == {"r1"}
+    assert not reducers_of_no_help({("gone", "r1"), ("too", "r1")}, senders)

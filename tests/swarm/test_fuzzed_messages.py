@@ -61,6 +61,7 @@ BODIES = {
     "arrived": messages.ArrivedRequest(round_number=1),
     "chunk": messages.ChunkRequest(step=0, lineage="root", codec="none", number=0),
     "dial_back": messages.DialBackRequest(),
+    "relay": messages.RelayRequest(round_number=1, reducer="bo/1"),
     "hello": wire._Hello(),
 }
 
@@ -116,6 +117,9 @@ class Written:
 
     async def drain(self):
         pass
+
+    def get_extra_info(self, name):
+        return None
 
 
 async def served(group, content):

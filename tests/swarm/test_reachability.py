@@ -19,12 +19,15 @@ def run(scenario):
     return asyncio.run(asyncio.wait_for(scenario(), 100))
 
 
-def cut(wire, address):
-    """From now on `wire` has no connection to `address`."""
+def cut(wire, address, silent_seconds=0.0):
+    """From now on `wire` has no connection to `address`, and hears of it after so long."""
     open_stream = wire.transport.open
 
     async def refuse(where):
         if where == address:
+            if silent_seconds:
+                await asyncio.sleep(silent_seconds)
+                raise TimeoutError
             raise ConnectionRefusedError(f"no route to {where}")
         return await open_stream(where)
 
@@ -49,6 +52,35 @@ def test_of_two_peers_without_a_connection_neither_is_removed_and_the_rest_adds_
             assert both <= set(outcome.blocks_by_peer)
             assert bo.wire.name in reducers, "the leader does not add up everything"
             assert ana.wire.name not in reducers
+            assert not any("is gone" in sentence for sentence in group.said), group.said
+            assert_replayed(group)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("silent_seconds", [0.0, 3.0])
+def test_a_sender_that_reaches_the_leader_alone_stays_and_its_parts_are_passed_on(silent_seconds):
+    """As behind a firewall that lets out little: others go on adding up, and its rows count; also
+    where a round is over before it has given up connecting.
+    """
+
+    async def scenario():
+        async with Group() as group:
+            others = [
+                await group.join(name, slow=0.02, bytes_per_second=1e9)
+                for name in ("ana", "bo", "cy")
+            ]
+            eve = await group.join("eve", slow=0.02)
+            for one in others:
+                cut(eve.wire, one.wire.address, silent_seconds)
+            everyone = {one.wire.name for one in (*others, eve)}
+            for _ in range(60):
+                outcome = await group.step()
+                reducers = {part.reducer for part in outcome.closed.slices}
+                if everyone <= set(outcome.blocks_by_peer) and len(reducers) > 2:
+                    break
+            assert everyone <= set(outcome.blocks_by_peer)
+            assert len(reducers - {group.wire.name, eve.wire.name}) >= 2
             assert not any("is gone" in sentence for sentence in group.said), group.said
             assert_replayed(group)
 

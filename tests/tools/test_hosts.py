@@ -137,6 +137,20 @@ def test_homes_have_the_same_addresses_and_those_of_one_reach_each_other(hosts):
             socket.create_connection((made["ana"].address, 7), timeout=5)  # its own machine
 
 
+def test_a_firewall_lets_out_connections_to_one_port_alone(hosts):
+    made = hosts("server", "ana@office")
+    made["ana"].link.only_to(7)
+    with contextlib.ExitStack() as stack:
+        with made["server"].entered():
+            for port in (7, 8):
+                stack.enter_context(socket.create_server((made["server"].address, port)))
+        with made["ana"].entered():
+            socket.create_connection((made["server"].address, 7), timeout=5).close()
+            with pytest.raises(TimeoutError):
+                socket.create_connection((made["server"].address, 8), timeout=0.3)
+    assert made["ana"].link.lost_packets > 0
+
+
 def namespaces():
     """The network namespaces of all processes."""
     found = set()

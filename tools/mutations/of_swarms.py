@@ -4,6 +4,7 @@ from mutations.mutant import Mutant
 
 ASSIGNMENT = "tests/swarm/test_assignment.py"
 DELAYED = "tests/swarm/test_delayed_updates.py"
+DIAL_BACK = "tests/swarm/test_dial_back.py"
 LEASES = "tests/swarm/test_leases.py"
 
 MUTANTS = (
@@ -30,6 +31,30 @@ MUTANTS = (
         new="        if False:\n",
         breaks="the third refused session locks a credential",
         tests=("tests/swarm/test_group.py",),
+    ),
+    Mutant(
+        name="open-connection-taken-for-reached",
+        file="dipaco/swarm/network/dial_back.py",
+        old="                await check_speaks_libp2p(found[2], int(found[4]))\n",
+        new="                pass\n",
+        breaks="a peer is reached from outside only where a new connection to it is made",
+        tests=(DIAL_BACK,),
+    ),
+    Mutant(
+        name="any-peer-answers-for-a-newcomer",
+        file="dipaco/swarm/network/dial_back.py",
+        old="                recipient=newcomer,\n",
+        new="",
+        breaks="where another machine answers, a newcomer is not reached",
+        tests=(DIAL_BACK,),
+    ),
+    Mutant(
+        name="sender-without-connection-not-relayed",
+        file="dipaco/swarm/roles/part_sender.py",
+        old="            await push(through=Relay(self._leader.address, leader, request))\n",
+        new="            raise ConnectionRefusedError\n",
+        breaks="a sender that reaches the leader alone keeps its rows in every step",
+        tests=("tests/swarm/test_reachability.py",),
     ),
     Mutant(
         name="targets-as-the-peer-says",

@@ -215,6 +215,11 @@ class Link:
         """Nothing arrives, and nobody is told."""
         self._lose("up", "down")
 
+    def only_to(self, port: int) -> None:
+        """A firewall lets out connections to this port alone; others are dropped in silence."""
+        others = f"-A FORWARD -i {self._interface} -p tcp --syn ! --dport {port} -j DROP"
+        self._router.run(["iptables", "-w", *others.split()])
+
     def rate(self, megabits: float, up_megabits: float | None = None) -> None:
         """A slower link.
 

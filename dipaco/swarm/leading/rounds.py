@@ -2,8 +2,9 @@
 
 A round ends with the mean of every slice, or with the names of the members that kept it from
 ending; the next one is held without them. A reducer that dies loses nothing, since senders keep
-their sums until the step is closed. Where a sender and a reducer do not reach each other, the next
-round has no slice for that reducer, and both stay; see `planning.blame`.
+their sums until the step is closed. Where a sender and a reducer do not reach each other, the
+leader passes the part on (`network.relay`). Where that is no help (`planning.relays`) or does not
+succeed (`planning.blame`), the next rounds have no slice for that reducer, and both stay.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import secrets
 import time
 from typing import Any, NamedTuple
 
+from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.leading.group import CHECK_SECONDS, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
 from dipaco.swarm.leading.members import ASSUMED_BYTES_PER_SECOND, GroupMember
@@ -28,6 +30,7 @@ from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.accusations import Accusations
 from dipaco.swarm.planning.blame import blame
 from dipaco.swarm.planning.deadlines import Durations
+from dipaco.swarm.planning.relays import reducers_of_no_help
 from dipaco.swarm.planning.shares import Link, cut, shares_of_links
 from dipaco.swarm.training.reducer import SliceMean
 from dipaco.swarm.training.slices import fetch_mean, push_slice
@@ -60,6 +63,8 @@ class Rounds:
         self._unreliable_reducers: set[str] = set()  # took a slice and did not give its mean
         self._set_aside: dict[str, int] = {}  # reducers -> until which round
         self._unreached: set[tuple[str, str]] = set()  # in this round: sender, reducer
+        self._relayed: set[tuple[str, str]] = set()  # likewise, through this backbone
+        self._plan: RoundPlan | None = None  # of this round
         self._accusations = Accusations(wire.name)
         self._proofs = SumProofs(wire, holder.reducer)
         self._slowdowns: dict[str, float] = {}  # how many times slower late members are taken to be
@@ -72,12 +77,30 @@ class Rounds:
         self._term, self._count = secrets.randbits(30), 0
         self._accusations.clear()
         self._set_aside.clear()  # until rounds of the last term
-        self._unreached = set()
+        self._unreached, self._relayed, self._plan = set(), set(), None
 
     def note_unreached(self, round_number: int, sender: str, reducer: str) -> None:
         """A sender says that it has no connection to a reducer of a round."""
         if self._term and round_number == round_number_of(self._term, self._count):
             self._unreached.add((sender, reducer))
+
+    def relayed_to(self, round_number: int, sender: str, reducer: str) -> str:
+        """The address of a reducer to which a sender's part is passed on.
+
+        Raises:
+          SwarmRefuses: they are not of the round that is being held.
+        """
+        plan = self._plan
+        to = {} if plan is None else {part.reducer: part.address for part in plan.slices}
+        if (
+            plan is None
+            or plan.number != round_number
+            or sender not in {one.name for one in plan.senders}
+            or reducer not in set(to) - {self._wire.name}
+        ):
+            raise SwarmRefuses(reason="only parts of a round are passed on, to its reducers")
+        self._relayed.add((sender, reducer))
+        return to[reducer]
 
     @property
     def spots(self) -> dict[str, list[SpotPart]]:
@@ -89,6 +112,8 @@ class Rounds:
     def plan(self) -> RoundPlan:
         """The senders, the slice of each reducer, and how long the round may take."""
         blocks_by_peer = self._group.ledger.blocks_by_peer
+        for name in reducers_of_no_help(self._relayed, set(blocks_by_peer)):
+            self._set_aside[name] = self._count + SET_ASIDE_ROUNDS
         names = [self._wire.name, *sorted(self._group.members)]
         links, senders = [], []
         for name in names:
@@ -105,13 +130,13 @@ class Rounds:
             if part.stop > part.start
         )
         self._count += 1
-        self._unreached = set()
+        self._unreached, self._relayed = set(), set()
         self._proofs.begin_round()
         # Every link in turn moves at most two vectors for itself, and those of what it adds up.
         slowest = min(min(link.up, link.down) for link in links)
         guess = MIN_WAIT_SECONDS + 4.0 * num_values * (2 + len(links)) / slowest
         self._expected_seconds = guess
-        return RoundPlan(
+        self._plan = RoundPlan(
             number=round_number_of(self._term, self._count),
             step=self._holder.step,
             senders=tuple(senders),
@@ -119,6 +144,7 @@ class Rounds:
             codec=self._compute.settings.codec,
             within_seconds=max(MIN_WAIT_SECONDS, guess * self._durations.deadline_seconds(1.0)),
         )
+        return self._plan
 
     def _link(self, name: str, *, sends: bool) -> Link:
         if name in self._group.members:

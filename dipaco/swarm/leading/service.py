@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from dipaco.runs.version import is_this_program, program_version
-from dipaco.swarm.errors import BadAddress, BadMessage, SwarmRefuses
+from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.leasing import WorkLease
 from dipaco.swarm.leading.members import GroupMember
@@ -17,10 +17,10 @@ from dipaco.swarm.leading.past_means import PastMeans
 from dipaco.swarm.leading.published_state import PublishedState
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.network.dial_back import reached_address
 from dipaco.swarm.network.messages import (
     NOT_LEADING,
     Ack,
-    DialBackRequest,
     GroupInfo,
     HeldStateRequest,
     JoinRequest,
@@ -28,6 +28,7 @@ from dipaco.swarm.network.messages import (
     ManifestRequest,
     PastMeanRequest,
     PollRequest,
+    RelayRequest,
     RoundPlan,
     RunOverview,
     RunRequest,
@@ -38,14 +39,14 @@ from dipaco.swarm.network.messages import (
     WorkReply,
     WorkRequest,
 )
-from dipaco.swarm.network.wire import PEER_ERRORS, PeerReply, PeerRequest, Wire
+from dipaco.swarm.network.relay import RELAY, FarEnd
+from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
 from dipaco.swarm.training.compute import pack_rows
 from dipaco.swarm.training.state_bytes import CHUNK_BYTES
 from dipaco.swarm.training.state_holder import StateHolder
 
 # (member, plan with its blocks, its sum, parameters, batch) -> whether the sum may count
 AcceptsDeparted = Callable[[GroupMember, RoundPlan, np.ndarray, Any, Any], Awaitable[bool]]
-DIAL_BACK_SECONDS = 3.0  # for a newcomer to answer at its address
 WAITING_SECONDS = 5.0  # a volunteer that waits for a leader asks more often than that
 
 
@@ -73,6 +74,7 @@ class LeaderService:
         self._group, self._published, self._past_means = group, published, past_means
         self._on_refused = on_refused
         self.on_unreached: Callable[[int, str, str], None] = lambda number, sender, reducer: None
+        self.relayed_to: Callable[[int, str, str], str] = _no_relay
         self.accepts_departed: AcceptsDeparted | None = None  # None: without a check
         self.is_leading = False
         self.backbones: tuple[str, ...] = ()  # addresses
@@ -91,6 +93,7 @@ class LeaderService:
         wire.register("past_mean", PastMeanRequest, self._past_mean)
         wire.register("leave", LeaveRequest, self._leave)
         wire.register("unreached", UnreachedReport, self._unreached)
+        wire.register(RELAY, RelayRequest, self._relay)
 
     # --- joining and leaving -------------------------------------------------------------------
 
@@ -108,28 +111,13 @@ class LeaderService:
         if reason:
             self._on_refused(request.sender, reason)
             raise SwarmRefuses(reason=reason)
-        is_reached = body.address is None or await self._reaches(body.address, request.sender)
-        if not is_reached:
-            body = msgspec.structs.replace(body, address=None)
+        address = body.address
+        if address is not None:
+            address = await reached_address(self._wire, address, request)
+        is_reached = body.address is None or address is not None
+        body = msgspec.structs.replace(body, address=address)
         self._group.add_member(request.sender, request.certificate, body)
         return msgspec.structs.replace(self._group_info(), is_reached=is_reached), b""
-
-    async def _reaches(self, address: str, newcomer: str) -> bool:
-        """Dials a newcomer back: what it takes for its address may be that of its own network, or
-        lead to another peer.
-        """
-        try:
-            await self._wire.ask(
-                address,
-                "dial_back",
-                DialBackRequest(),
-                Ack,
-                within_seconds=DIAL_BACK_SECONDS,
-                recipient=newcomer,
-            )
-        except (*PEER_ERRORS, BadAddress):
-            return False
-        return True
 
     async def _settings(self, body: SettingsRequest, request: PeerRequest) -> PeerReply:
         self._note_waiting(request.sender, body.computes)
@@ -261,6 +249,16 @@ class LeaderService:
         self.on_unreached(body.round_number, self._member(request).name, body.reducer)
         return Ack(), b""
 
+    async def _relay(self, body: RelayRequest, request: PeerRequest) -> PeerReply:
+        """Opens a stream to a reducer for a sender that has no connection to it."""
+        name = self._member(request).name
+        address = self.relayed_to(body.round_number, name, body.reducer)
+        assert self._wire.transport is not None
+        try:
+            return Ack(), FarEnd(*await self._wire.transport.open(address))
+        except OSError as error:
+            raise SwarmRefuses(reason=f"{body.reducer} is not reached from here either") from error
+
     # --- states and means ----------------------------------------------------------------------
 
     async def _manifest(self, body: ManifestRequest, request: PeerRequest) -> PeerReply:
@@ -320,3 +318,7 @@ class LeaderService:
         if content is None:
             raise BadMessage(problem=f"the mean of step {body.step} is not kept any more")
         return Ack(), content
+
+
+def _no_relay(round_number: int, sender: str, reducer: str) -> str:
+    raise SwarmRefuses(reason="nothing is passed on here")

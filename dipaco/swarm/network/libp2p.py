@@ -104,6 +104,15 @@ class Libp2p:
             raise ConnectionError(str(error)[:200]) from error
         return reader, writer
 
+    async def seen_host(self, address: str) -> str:
+        """The host that a peer has connected from; empty = not known."""
+        peer = _identity_of(address)
+        for one in await self._daemon.list_peers():
+            found = [re.match("/ip[46]/([^/]+)/", str(seen)) for seen in one.addrs]
+            if one.peer_id == peer and found and found[0]:
+                return found[0][1]
+        return ""
+
     def seen_from(self, writer: asyncio.StreamWriter) -> str:
         return ""  # the daemon dials
 

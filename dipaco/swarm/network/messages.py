@@ -275,8 +275,17 @@ class PushRequest(PeerMessage):
     stop: int
 
 
+class RelayRequest(PeerMessage):
+    """I have no connection to that reducer: pass on what follows. To the leader. Reply: `Ack`; from
+    then on the stream leads to the reducer.
+    """
+
+    round_number: int
+    reducer: str
+
+
 class UnreachedReport(PeerMessage):
-    """I have no connection to that reducer. To the leader. Reply: `Ack`."""
+    """I have no connection to that reducer, nor through you. To the leader. Reply: `Ack`."""
 
     round_number: int
     reducer: str

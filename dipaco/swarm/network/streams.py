@@ -8,7 +8,7 @@ StreamHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable
 STREAM_BYTES = 256 << 10  # read ahead
 # To connect by TCP. What asks for it is sent again after 1, 3, 7, 15 and more seconds: where a link
 # was down and is back, another attempt is answered sooner.
-CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 4.0
 
 
 class Transport(Protocol):

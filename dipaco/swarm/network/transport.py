@@ -12,7 +12,7 @@ import asyncio
 from pathlib import Path
 
 from dipaco.swarm.errors import BadAddress
-from dipaco.swarm.network.addresses import TCP, TLS, SocketAddress, cannot_listen, parse
+from dipaco.swarm.network.addresses import TCP, TLS, SocketAddress, cannot_listen, own_host, parse
 from dipaco.swarm.network.credentials import Credential
 from dipaco.swarm.network.libp2p import Libp2p
 from dipaco.swarm.network.streams import CONNECT_SECONDS, STREAM_BYTES, StreamHandler, Transport
@@ -67,7 +67,7 @@ class Tcp:
             return await asyncio.open_connection(where.host, where.port, limit=STREAM_BYTES)
 
     def seen_from(self, writer: asyncio.StreamWriter) -> str:
-        return ""  # a peer is reached where it says
+        return str((writer.get_extra_info("peername") or ("",))[0])
 
     def now_seen_at(self, host: str) -> None:
         pass
@@ -108,7 +108,7 @@ async def start_transport(
         return await Tls.start(handler, credential, listen=like, announce=announce)
     if like.startswith(TCP):
         if bootstrap or handler is None:
-            return await Tcp.start(handler)
+            return await Tcp.start(handler, own_host(parse((*bootstrap, like)[0]).host))
         where = parse(like)
         return await Tcp.start(handler, where.host, where.port)
     if not like.startswith("/"):

@@ -36,6 +36,7 @@ from dipaco.swarm.network.credentials import (
 )
 from dipaco.swarm.network.link_meter import LinkMeter
 from dipaco.swarm.network.merkle import root_of
+from dipaco.swarm.network.relay import RELAY, FarEnd, Relay, pass_on
 from dipaco.swarm.network.streams import Transport
 
 REQUEST_BYTES = 512 << 10  # of a header, at most (a seal, a method and a body)
@@ -85,8 +86,8 @@ class SignedRequest(NamedTuple):
     payload_root: bytes  # of `merkle`
 
 
-PeerReply = tuple[msgspec.Struct, bytes | memoryview]
-_Reply = tuple[str, msgspec.Struct, bytes | memoryview]  # method, body, payload
+PeerReply = tuple[msgspec.Struct, bytes | memoryview | FarEnd]
+_Reply = tuple[str, msgspec.Struct, bytes | memoryview | FarEnd]  # method, body, payload
 RequestHandler = Callable[[Any, PeerRequest], Awaitable[PeerReply]]
 
 
@@ -136,6 +137,7 @@ class Wire:
         within_seconds: float,
         from_backbone: bool = False,
         recipient: str = "",
+        through: Relay | None = None,
     ) -> tuple[Body, bytes]:
         """Sends a request, and waits for the reply. No other peer can take the request.
 
@@ -146,6 +148,7 @@ class Wire:
           within_seconds: for all of it.
           from_backbone: a reply of any other peer is refused.
           recipient: the session that is meant; empty = the one that answers at the address.
+          through: who passes the request on, where the address is not reached from here.
 
         Raises:
           OSError: there is no reply; TimeoutError (one of them): not in time.
@@ -155,7 +158,7 @@ class Wire:
         async with asyncio.timeout(within_seconds):
             try:
                 to = recipient or self._names.get(address) or await self._greeted(address)
-                sent = method, body, payload, from_backbone
+                sent = method, body, payload, from_backbone, through
                 try:
                     _, envelope, content = await self._exchange(address, to, *sent)
                 except SwarmRefuses as error:
@@ -171,7 +174,8 @@ class Wire:
 
     async def _greeted(self, address: str) -> str:
         """The session that answers at an address."""
-        certificate, envelope, _ = await self._exchange(address, "", HELLO, _Hello(), b"", False)
+        asked = HELLO, _Hello(), b"", False, None
+        certificate, envelope, _ = await self._exchange(address, "", *asked)
         seen = _decode(envelope.body, _Greeting).seen_from
         if seen and certificate.role == "backbone" and self.transport is not None:
             self.transport.now_seen_at(seen)
@@ -185,21 +189,37 @@ class Wire:
         body: msgspec.Struct,
         payload: bytes | memoryview,
         from_backbone: bool,
+        through: Relay | None,
     ) -> tuple[Certificate, _Envelope, bytes]:
         assert self.transport is not None
-        reader, writer = await self.transport.open(address)
+        reader, writer = await self.transport.open(through.address if through else address)
         with contextlib.closing(writer):
+            if through is not None:
+                nonce = await self._send(writer, RELAY, through.request, b"", through.name)
+                try:
+                    await self._receive_reply(reader, nonce, through.address, from_backbone=True)
+                except SwarmRefuses as error:
+                    raise ConnectionRefusedError(error.values["reason"]) from error
             nonce = await self._send(writer, method, body, payload, recipient)
-            header = await _read_header(reader, REPLY_BYTES)
-            certificate, envelope = await self._open(header)
-            if envelope.in_reply_to != nonce:
-                raise _refused(header, "it replies to another request")
-            if from_backbone and certificate.role != "backbone":
-                raise _refused(header, "it is no backbone")
-            self._names[address] = header.seal.sender
-            if envelope.method == "refusal":
-                raise SwarmRefuses(reason=printable(_decode(envelope.body, _Refusal).reason))
+            certificate, envelope = await self._receive_reply(
+                reader, nonce, address, from_backbone=from_backbone
+            )
             return certificate, envelope, await self._receive_payload(reader, envelope)
+
+    async def _receive_reply(
+        self, reader: asyncio.StreamReader, nonce: bytes, address: str, *, from_backbone: bool
+    ) -> tuple[Certificate, _Envelope]:
+        """What is replied to a request, and by whom; the payload is still to come."""
+        header = await _read_header(reader, REPLY_BYTES)
+        certificate, envelope = await self._open(header)
+        if envelope.in_reply_to != nonce:
+            raise _refused(header, "it replies to another request")
+        if from_backbone and certificate.role != "backbone":
+            raise _refused(header, "it is no backbone")
+        self._names[address] = header.seal.sender
+        if envelope.method == "refusal":
+            raise SwarmRefuses(reason=printable(_decode(envelope.body, _Refusal).reason))
+        return certificate, envelope
 
     def signed(self, method: str, body: msgspec.Struct, payload: bytes, recipient: str) -> bytes:
         """The header of a request, as it would be sent."""
@@ -239,12 +259,31 @@ class Wire:
         try:
             await asyncio.wait({handling, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
             if handling.done():
+                hanging_up.cancel()  # it would take the first byte of what is passed on
+                await asyncio.gather(hanging_up, return_exceptions=True)
                 with contextlib.suppress(OSError):
-                    await self._reply(writer, header, *handling.result())
+                    await self._answer(reader, writer, header, *handling.result())
         finally:
             for task in (handling, hanging_up):
                 task.cancel()
             await asyncio.gather(handling, hanging_up, return_exceptions=True)
+
+    async def _answer(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        to: _Header,
+        method: str,
+        body: msgspec.Struct,
+        payload: bytes | memoryview | FarEnd,
+    ) -> None:
+        if not isinstance(payload, FarEnd):
+            await self._reply(writer, to, method, body, payload)
+            return
+        with contextlib.closing(payload.writer):
+            await self._reply(writer, to, method, body, b"")
+            most = self.max_payload_bytes + REPLY_BYTES
+            await pass_on(reader, writer, payload, self.meter, most)
 
     async def _reply(
         self, writer: asyncio.StreamWriter, to: _Header, method: str, body: Any, payload: Any

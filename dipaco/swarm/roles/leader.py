@@ -81,6 +81,7 @@ class Leader:
             wire, holder, self.group, self._published, self._past_means, on_refused
         )
         self._service.on_unreached = self._rounds.note_unreached
+        self._service.relayed_to = self._rounds.relayed_to
         self._service.accepts_departed = self._checks.accepts
         self._takes_over = self._has_gone_on = False
         self._short_since: float | None = None  # too few members can do what is left of a step
@@ -290,4 +291,13 @@ class Leader:
             "leader_address": self._wire.address,
             "bytes_up": meter.bytes_up,
             "bytes_down": meter.bytes_down,
+            "adds_up": self._adds_up(),
         } | self.group.status()
+
+    def _adds_up(self) -> dict[str, float]:
+        """Which part of the gradient each peer has added up in the last step."""
+        slices = self.group_state.closed[-1].slices if self.group_state.closed else ()
+        return {
+            part.reducer: round((part.stop - part.start) / self._compute.num_values, 3)
+            for part in slices
+        }

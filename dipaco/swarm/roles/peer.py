@@ -32,12 +32,12 @@ from dipaco.swarm.network.messages import (
     RoundPlan,
     Slice,
     StateManifest,
-    UnreachedReport,
     digest,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.deadlines import Durations
-from dipaco.swarm.training.slices import decoded_mean, fetch_mean, push_slice
+from dipaco.swarm.roles.part_sender import PartSender
+from dipaco.swarm.training.slices import decoded_mean, fetch_mean
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 
@@ -76,6 +76,7 @@ class Peer:
         self._begun_rounds: set[tuple[str, int]] = set()
         self._reply_seconds = Durations()  # of short requests to the leader
         self._download = StateDownload(wire, holder, state_codec, say)
+        self._sender = PartSender(wire, holder.reducer, self.leader, say)
 
     # --- joining and leaving -------------------------------------------------------------------
 
@@ -252,6 +253,8 @@ class Peer:
             return
         self._begun_rounds.add(key)
         slices = [part for part in plan.slices if part.stop > part.start]
+        for task in (task for means in self._means.values() for task in means.values()):
+            task.cancel()  # of a round that is over, or held again
         self._means = {
             plan.number: {
                 part.start: asyncio.ensure_future(self._fetch_mean(plan, part)) for part in slices
@@ -270,27 +273,13 @@ class Peer:
         return task
 
     async def _push_slice(self, plan: RoundPlan, part: Slice, vector: np.ndarray) -> None:
-        try:
-            await push_slice(
-                self.wire,
-                self.holder.reducer,
-                plan,
-                part,
-                vector,
-                within_seconds=2 * plan.within_seconds,
-                attempts=3,
-            )
-        except SwarmRefuses as error:
-            self._say(f"what was sent did not count: {error.values['reason']}")
-        except PEER_ERRORS:  # the leader holds the round again, without that reducer
-            report = UnreachedReport(round_number=plan.number, reducer=part.reducer)
-            with contextlib.suppress(*PEER_ERRORS):
-                await self.wire.ask(
-                    self.leader.address, "unreached", report, Ack, within_seconds=5.0
-                )
+        leader = "" if self.group_state is None else self.group_state.leader
+        await self._sender.send(plan, part, vector, leader)
 
     async def _fetch_mean(self, plan: RoundPlan, part: Slice) -> bytes:
         """The coded mean of a slice; empty where its reducer does not give it."""
+        if self._sender.is_unreached(part.address):
+            return b""  # the leader gives it
         try:
             mean = await fetch_mean(
                 self.wire,

@@ -19,6 +19,7 @@ from dipaco.swarm.network.messages import (
     RoundPlan,
     Slice,
 )
+from dipaco.swarm.network.relay import Relay
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.training.reducer import Reducer, SliceMean
 
@@ -55,6 +56,7 @@ async def push_slice(
     *,
     within_seconds: float,
     attempts: int = 1,
+    through: Relay | None = None,
 ) -> None:
     """Sends this peer's part of a slice to its reducer.
 
@@ -62,6 +64,7 @@ async def push_slice(
       reducer: of this peer.
       vector: float32 [values], the whole sum.
       within_seconds: for each attempt.
+      through: who passes it on, where its reducer is not reached from here.
 
     Raises:
       SwarmRefuses: it does not count.
@@ -85,12 +88,15 @@ async def push_slice(
                 payload=content,
                 within_seconds=within_seconds,
                 recipient=part.reducer,
+                through=through,
             )
             return
         except SwarmRefuses as error:
             if error.values["reason"] != OTHER_RECIPIENT:
                 raise
             raise ConnectionRefusedError("another peer answers at its address") from error
+        except TimeoutError:
+            raise  # in silence: another attempt would cost as much
         except PEER_ERRORS:
             if attempt == attempts:
                 raise

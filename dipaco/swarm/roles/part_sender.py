@@ -1,0 +1,80 @@
+"""Sends a peer's parts of a round to their reducers: directly, or through the leader where there is
+no connection.
+"""
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from dipaco.swarm.errors import SwarmRefuses
+from dipaco.swarm.network.leader_connection import LeaderConnection
+from dipaco.swarm.network.messages import Ack, RelayRequest, RoundPlan, Slice, UnreachedReport
+from dipaco.swarm.network.relay import Relay
+from dipaco.swarm.network.wire import PEER_ERRORS, Wire
+from dipaco.swarm.training.reducer import Reducer
+from dipaco.swarm.training.slices import push_slice
+
+UNREACHED_SECONDS = 600.0  # in which a reducer that is not reached is not tried again
+
+
+class PartSender:
+    """Of one peer, in one session.
+
+    Args:
+      wire, reducer, leader: of the peer.
+      say: called with a sentence where a part does not count.
+    """
+
+    def __init__(
+        self, wire: Wire, reducer: Reducer, leader: LeaderConnection, say: Callable[[str], None]
+    ):
+        self._wire, self._reducer, self._leader, self._say = wire, reducer, leader, say
+        self._unreached: dict[str, float] = {}  # address -> until when
+
+    def is_unreached(self, address: str) -> bool:
+        """Whether what went there had to go through the leader lately."""
+        return time.monotonic() < self._unreached.get(address, 0.0)
+
+    async def send(self, plan: RoundPlan, part: Slice, vector: np.ndarray, leader: str) -> None:
+        """Sends what belongs to a slice; where that is impossible, the leader is told.
+
+        Args:
+          vector: float32 [values], the whole sum.
+          leader: its session.
+        """
+        push = functools.partial(
+            push_slice,
+            self._wire,
+            self._reducer,
+            plan,
+            part,
+            vector,
+            within_seconds=2 * plan.within_seconds,
+            attempts=2,
+        )
+        try:
+            if not self.is_unreached(part.address):
+                try:
+                    await push()
+                    return
+                except SwarmRefuses:
+                    raise
+                except PEER_ERRORS:
+                    self._unreached[part.address] = time.monotonic() + UNREACHED_SECONDS
+            request = RelayRequest(round_number=plan.number, reducer=part.reducer)
+            await push(through=Relay(self._leader.address, leader, request))
+        except SwarmRefuses as error:
+            self._say(f"what was sent did not count: {error.values['reason']}")
+        except PEER_ERRORS as error:  # the leader holds the round again, without that reducer
+            if not isinstance(
+                error, ConnectionRefusedError
+            ):  # by the leader, of a round that ended
+                self._unreached.pop(part.address, None)  # its own link may be down
+            report = UnreachedReport(round_number=plan.number, reducer=part.reducer)
+            with contextlib.suppress(*PEER_ERRORS):
+                await self._wire.ask(
+                    self._leader.address, "unreached", report, Ack, within_seconds=5.0
+                )
