@@ -34,6 +34,7 @@ Needs root, iproute2, iptables and PostgreSQL; else it says what is missing. The
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import socket
 import statistics
@@ -47,9 +48,11 @@ from typing import Any, NamedTuple
 from support.scratch import scratch
 from support.sites import SERVERS, Site, site, why_no_site
 
+from dipaco.caches import cache_folder
 from dipaco.config import DATA_PARALLEL, MODULAR, RunConfig
 from dipaco.control.plan import one_model
 from dipaco.control.tasks import PRIORITY
+from dipaco.data.packages.source import open_packages
 from dipaco.data.prompts import SampleSettings
 from dipaco.evaluation.tables import num_bytes, seconds_over_link
 from dipaco.model.config import num_parameters, part_names
@@ -91,11 +94,15 @@ def main() -> None:
     settings = {"phases": options.phases, "until": options.until, "set": options.overrides}
     kept = Results(options.results, given | settings)
     missing = [way for way in options.ways if way not in kept.ways]
+    for way in missing:
+        config_of(options, way)  # settings that do not go together are said before anything starts
     if missing:
+        packages = fetched_packages(config_of(options, missing[0]))
         with (
             scratch(options.folder, "links-") as folder,
             site(HOSTS, folder, options.mbit, options.store_mbit) as at,
         ):
+            (at.cache(SERVERS) / "packages").symlink_to(packages)
             for way in missing:
                 one = measure_lock_step if way == LOCK_STEP else measure
                 kept.add(way, one(options, at, way))
@@ -105,6 +112,17 @@ def main() -> None:
     if options.plot:
         draw(results, options.mbit, options.plot)
     print(json.dumps(given | {"ways": results}))
+
+
+def fetched_packages(config: RunConfig) -> Path:
+    """The folder of the demo corpus's archives. Hosts reach nothing outside, so it is filled before
+    there are any.
+    """
+    if "packages:" in config.data.sources:
+        open_packages(say=print)
+    folder = cache_folder() / "packages"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.absolute()
 
 
 class Results:
@@ -294,6 +312,14 @@ def compared(
     return {
         "computing": round(sum(each["seconds"] for each in within) / (hosts * seconds), 4),
         "seconds_of_a_phase": round(seconds / phases, 2),
+        "computing_by_phase": [
+            round(
+                sum(each["seconds"] for each in steps if a.seconds < each["at"] <= b.seconds)
+                / (hosts * (b.seconds - a.seconds)),
+                4,
+            )
+            for a, b in itertools.pairwise(moments[1:])
+        ],
         # Above 1: this machine was too busy for the pace, and the steps took longer.
         "pace": round(
             sum(each["seconds"] for each in within)

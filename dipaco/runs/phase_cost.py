@@ -30,7 +30,9 @@ from dipaco.topology import ModuleId
 VALUE_BYTES = 4  # of a parameter, whatever it computes in; of AdamW's and the outer states' too
 ADAMW_VALUES = 2  # for each parameter
 WORTH = 0.9  # of a whole module; contributions that are more bytes than that are not fetched
-SNAPSHOT_SHARE = 0.8  # of AdamW's state and what else is in it: Orbax compresses them
+# Of AdamW's state and what else is in it: Orbax compresses them, the more of them are zeros. It was
+# 0.8 of 0.1 M parameters after few steps, 0.85 to 0.93 of 0.84 M, 0.96 of 10 M.
+SNAPSHOT_SHARE = 0.9
 KINDS = ("modules", "contributions", "snapshots", "outer states")
 
 

@@ -25,7 +25,7 @@ from dipaco.shipped import shipped_files
 
 TOY = load_config("toy")
 SIZE = 4 * num_parameters(TOY.model)  # bytes of a path
-SNAPSHOT = 0.8 * 2 * SIZE
+SNAPSHOT = 0.9 * 2 * SIZE
 ON_20 = Circumstances(workers=4, megabits=20.0, step_seconds=2.0)
 
 
