@@ -259,9 +259,9 @@ def one_snapshot_at_a_time() -> Generator[None]:
     lock = threading.Lock()
 
     def alone(act: Callable[..., Any]) -> Callable[..., Any]:
-        def locked(*arguments: Any) -> Any:
+        def locked(*arguments: Any, **settings: Any) -> Any:
             with lock:
-                return act(*arguments)
+                return act(*arguments, **settings)
 
         return locked
 
