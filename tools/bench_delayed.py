@@ -55,12 +55,12 @@ def main() -> None:
 
 
 def prepared(folder: Path, options: argparse.Namespace) -> Run:
-    """A run whose text is prepared and routed; two steps of it are trained."""
+    """A run whose text is prepared and routed; four steps of it are trained."""
     d_model = options.d_model
     file = folder / "config.py"
     file.write_text(
         CONFIG.format(
-            phases=1, steps=2, batch=options.batch, d_model=d_model, d_ff=3 * d_model // 2
+            phases=1, steps=4, batch=options.batch, d_model=d_model, d_ff=3 * d_model // 2
         )
     )
     environment = {**os.environ, "DIPACO_CACHE": str(isolated_cache(folder / "cache"))}
