@@ -4,7 +4,7 @@
     python tools/swarm_slow.py SECONDS FILE swarm join ...
 
 FILE holds what it is doing (computing, averaging, waiting), when it began and when it last worked,
-the seconds that a block really takes, and those of all blocks.
+the seconds that a block really takes, those of all blocks, and how many these are.
 """
 
 import statistics
@@ -30,7 +30,7 @@ def slow_down(seconds_per_block: float, file: Path) -> None:
             began.append(now)
         usual = statistics.median(seen[-50:]) if seen else seconds_per_block
         temporary = file.with_suffix(".new")
-        temporary.write_text(f"{doing}\n{began[0]}\n{now}\n{usual}\n{sum(seen)}\n")
+        temporary.write_text(f"{doing}\n{began[0]}\n{now}\n{usual}\n{sum(seen)}\n{len(seen)}\n")
         temporary.replace(file)
 
     def slow_gradient(self, parts, rows):

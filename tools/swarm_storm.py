@@ -17,7 +17,8 @@ every phase and the loss of every step.
 Each volunteer waits after every block (`--seconds-per-block`), so that several speeds fit on this
 machine. `efficiency` is the rows that counted, over those that all volunteers could have computed
 alone: the sum of their own speeds times the time from their first block to their last. `computing`
-is the share of that time in which they computed. `--megabits` paces their links, and `--d-model
+is the share of that time in which they computed, and `blocks_in_vain` are blocks that they computed
+and that did not count: of peers that died, and backups. `--megabits` paces their links, and `--d-model
 224` makes the path one of a million parameters. `--delayed-updates` on: rows of the next step are
 computed while gradients are averaged, and the replay has gradients that are as late as the ledger
 says; both: one storm after the other, with the ratio of their losses (means of the last tenth).
@@ -529,14 +530,18 @@ def rows_possible_alone(storm: Storm, run: Run) -> float:
     return rows
 
 
-def share_of_computing(storm: Storm) -> float | None:
-    """Of the volunteers' time from their first block to their last."""
+def share_of_computing(storm: Storm) -> tuple[float | None, int]:
+    """Of the volunteers' time from their first block to their last; and how many blocks they have
+    computed.
+    """
     busy = there = 0.0
+    blocks = 0
     for volunteer in (*storm.gone, *storm.volunteers.values()):
         with contextlib.suppress(OSError, ValueError):
-            _, began, ended, _, computing = volunteer.log.read_text().split("\n")[:5]
+            _, began, ended, _, computing, count = volunteer.log.read_text().split("\n")[:6]
             busy, there = busy + float(computing), there + float(ended) - float(began)
-    return round(busy / there, 3) if there else None
+            blocks += int(count)
+    return (round(busy / there, 3) if there else None), blocks
 
 
 def cost_seconds(storm: Storm, run: Run) -> dict[str, float]:
@@ -573,6 +578,7 @@ def report(storm: Storm) -> dict[str, Any]:
         steps, lost, twice = rows_lost_and_twice(run, storm.options.block_rows)
         possible = rows_possible_alone(storm, run)
         counted = steps * storm.options.batch
+        computing, blocks = share_of_computing(storm)
         (status,) = run.ledger.swarms.statuses()
         costs, liars = cost_seconds(storm, run), liars_found(storm, run)
     if storm.options.plot is not None:
@@ -584,7 +590,8 @@ def report(storm: Storm) -> dict[str, Any]:
         "rows_twice": twice,
         "rows_lost": lost,
         "efficiency": round(counted / possible, 3) if possible else None,
-        "computing": share_of_computing(storm),
+        "computing": computing,
+        "blocks_in_vain": blocks - counted // storm.options.block_rows,
         "steps_late": delays[1],
         "loss": float(np.mean(ours[-max(1, len(ours) // 10) :])),
         "faults": dict(storm.faults),
