@@ -18,10 +18,11 @@ Each volunteer waits after every block (`--seconds-per-block`), so that several 
 machine. `efficiency` is the rows that counted, over those that all volunteers could have computed
 alone: the sum of their own speeds times the time from their first block to their last. `computing`
 is the share of that time in which they computed, and `blocks_in_vain` are blocks that they computed
-and that did not count: of peers that died, and backups. `--megabits` paces their links, and `--d-model
-224` makes the path one of a million parameters. `--delayed-updates` on: rows of the next step are
-computed while gradients are averaged, and the replay has gradients that are as late as the ledger
-says; both: one storm after the other, with the ratio of their losses (means of the last tenth).
+and that did not count: of peers that died, and backups. `--megabits` paces their links, and
+`--d-model 224` makes the path one of a million parameters. `--delayed-updates` on: rows of the next
+step are computed while gradients are averaged, and the replay has gradients that are as late as the
+ledger says; both: one storm after the other, with the ratio of their losses (means of the last
+tenth).
 
     python tools/swarm_storm.py --minutes 1 --events 0 --delayed-updates both --megabits 10
 
