@@ -67,6 +67,12 @@ def test_an_epoch_holds_every_row_once_and_the_next_is_in_another_order(corpus, 
     assert epochs[0] != epochs[1]
 
 
+def test_batches_of_one_row_are_iterated_as_others_are(corpus, plan):
+    one, four = (Batches(corpus, plan, batch_size=size, seed=7) for size in (1, 4))
+    rows = np.concatenate([batch["tokens"] for batch in one.iterate(0, 8)])
+    assert np.array_equal(rows, np.concatenate([b["tokens"] for b in four.iterate(0, 2)]))
+
+
 def test_the_fingerprint_tells_data_seed_and_batch_size_apart(corpus, plan):
     other = plan_rows(corpus.lengths, corpus.documents("train"), LENGTH, seed=4)
     prints = {

@@ -85,6 +85,18 @@ def test_a_stream_is_the_same_text_and_ends_with_the_usage(client, prompts):
     assert len({e["id"] for e in events}) == 1
 
 
+def test_a_stream_says_the_usage_so_far_at_each_event_where_that_is_asked_for(client, prompts):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *pieces, last = events_of(client, prompt=prompts[0], max_tokens=12, stream_options=options)
+    so_far = [event["usage"]["completion_tokens"] for event in pieces]
+    assert so_far == sorted(so_far)
+    assert so_far[0] > 0
+    assert so_far[-1] == last["usage"]["completion_tokens"] == 12
+    options["include_usage"] = False  # as vLLM, which says it at no event then
+    events = events_of(client, prompt=prompts[0], max_tokens=12, stream_options=options)
+    assert all(event.get("usage") is None for event in events)
+
+
 def test_several_prompts_each_take_their_own_path_and_return_in_order(service, client, prompts):
     one_by_one = [ask(client, prompt=prompt)["choices"][0]["text"] for prompt in prompts]
     all_at_once = ask(client, prompt=prompts)

@@ -41,7 +41,7 @@ def run():
         routing=RoutingConfig(),
         base=BaseSettings(steps=2, steps_per_phase=2),
         phases=1,
-        inner=InnerSettings(steps=2, batch_size=1, learning_rate=1e-3, warmup_steps=1),
+        inner=InnerSettings(steps=2, batch_size=2, learning_rate=1e-3, warmup_steps=1),
         evaluation=EvaluationSettings(max_documents=20),
         samples=SampleSettings(),
         baselines=(),

@@ -193,9 +193,8 @@ class _Application:
     ) -> Response:
         answer = Answer(self._service, self._admission, self._metrics, *parsed, _client_of(request))
         if body.stream:
-            has_usage = bool(body.stream_options and body.stream_options.include_usage)
             return await send_stream(
-                request, answer, answer_format, has_usage, self._metrics.hang_ups.inc
+                request, answer, answer_format, body.stream_options, self._metrics.hang_ups.inc
             )
         return _json(await send_whole(request, answer, answer_format))
 

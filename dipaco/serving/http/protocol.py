@@ -36,6 +36,7 @@ class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     """What a stream contains besides text."""
 
     include_usage: bool | None = None  # false
+    continuous_usage_stats: bool | None = None  # vLLM's: that of each event so far, too; false
     include_obfuscation: bool | None = None  # accepted and ignored
 
 

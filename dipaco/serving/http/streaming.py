@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from dipaco.serving.http.answer import Answer, AnswerEvent
 from dipaco.serving.http.errors import api_error_of
+from dipaco.serving.http.protocol import StreamOptions
 from dipaco.serving.http.responses import END, AnswerFormat, event_bytes, usage_of
 
 # Tells proxies to forward each event at once and store none.
@@ -37,7 +38,7 @@ async def send_stream(
     request: Request,
     answer: Answer,
     answer_format: AnswerFormat,
-    has_usage: bool,
+    options: StreamOptions | None,
     on_hang_up: Callable[[], object],
 ) -> Response:
     """A response that sends each event as it comes.
@@ -51,7 +52,7 @@ async def send_stream(
     except BaseException:
         answer.close()
         raise
-    content = _server_sent(answer, first, events, answer_format, has_usage)
+    content = _server_sent(answer, first, events, answer_format, options)
     return _EventStream(content, answer, on_hang_up)
 
 
@@ -83,15 +84,24 @@ async def _server_sent(
     first: list[AnswerEvent],
     events: AsyncIterator[list[AnswerEvent]],
     answer_format: AnswerFormat,
-    has_usage: bool,
+    options: StreamOptions | None,
 ) -> AsyncGenerator[bytes]:
     """The server-sent events; an error after the first one is sent as the last."""
+    has_usage = bool(options and options.include_usage)
+    has_usage_so_far = bool(has_usage and options and options.continuous_usage_stats)
+
+    def event_of(batch: list[AnswerEvent]) -> bytes:
+        chunk = answer_format.chunk(batch)
+        if has_usage_so_far:
+            chunk.usage = usage_of(answer)
+        return event_bytes(chunk)
+
     if (opening := answer_format.opening(answer.num_choices)) is not None:
         yield event_bytes(opening)
-    yield event_bytes(answer_format.chunk(first))
+    yield event_of(first)
     try:
         async for batch in events:
-            yield event_bytes(answer_format.chunk(batch))
+            yield event_of(batch)
     except Exception as error:
         yield b"data: " + api_error_of(error).body() + b"\n\n"
         return
