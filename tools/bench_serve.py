@@ -32,8 +32,6 @@ import contextlib
 import dataclasses
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Generator
@@ -43,6 +41,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rivals.transformers_rival import Theirs, seconds
+from support.bench_run import make_run
 from support.many_paths import (
     ROWS,
     ManyPaths,
@@ -66,36 +65,6 @@ SIDES = (1, 2, 4, 8, 16)  # of grids
 NEW_TOKENS = 32  # of a request on many paths
 FIRST_TURN, SECOND_TURN = 700, 24  # tokens of a chat
 HOME = Path(__file__).parents[1]
-CONFIG = '''
-"""The quickstart with paths of 8.39 M parameters, hardly trained."""
-
-import dataclasses
-from pathlib import Path
-
-from dipaco.config import BaseSettings, EvaluationSettings
-from dipaco.data.prompts import SampleSettings
-from dipaco.inner.config import InnerSettings
-from dipaco.overrides import load_config
-from dipaco.routing.config import RoutingConfig
-
-QUICKSTART = load_config(Path({configs!r}) / "quickstart.py")
-SIZES = {{"vocab_size": 8192, "d_model": 256, "d_ff": 1024, "max_length": 256}}
-
-
-def run():
-    return dataclasses.replace(
-        QUICKSTART,
-        name="bench",
-        model=dataclasses.replace(QUICKSTART.model, **SIZES),
-        data=dataclasses.replace(QUICKSTART.data, vocab_size=8192, length=256),
-        routing=RoutingConfig(),
-        base=BaseSettings(steps=2, steps_per_phase=2),
-        phases=1,
-        inner=InnerSettings(steps=2, batch_size=4, learning_rate=1e-3, warmup_steps=1),
-        evaluation=EvaluationSettings(max_documents=20),
-        samples=SampleSettings(),
-    )
-'''
 
 
 class Answer(NamedTuple):
@@ -104,15 +73,6 @@ class Answer(NamedTuple):
     text: str
     num_tokens: int
     first_seconds: float  # from request to first text
-
-
-def make_run(folder: Path) -> None:
-    """Trains the run of `CONFIG` in a folder, if it is not there."""
-    with tempfile.TemporaryDirectory() as name:
-        config = Path(name) / "bench.py"
-        config.write_text(CONFIG.format(configs=str(HOME / "configs")))
-        command = [sys.executable, "-m", "dipaco.cli.main", "train", config, "--run", folder]
-        subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr)
 
 
 async def complete(address: tuple[str, int], prompt: list[int], options, model: str) -> Answer:
