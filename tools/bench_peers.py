@@ -16,12 +16,13 @@ a prompt as the same tokens and continue some of them as ours does.
 Then many paths: the same with the requests of a load spread evenly over `--paths` paths, against
 `llama-server` in its router mode, which has a process for each path. All paths are loaded before.
 
-A ratio is ours / theirs in tokens a second, its median over the rounds with a 95 % interval (or the
-least and the greatest of fewer than six). Without `--run` a run is made for this: a square of
-paths, trained for two steps, of 8.39 M parameters each (`--width 128`: 1.57 M). Rivals, aiperf
-among them, are installed in the folder that `--rivals-env` names, the first time only: 4 GB, and
-half an hour of compiling. What cannot be installed or does not run is said, and left out. The last
-line is JSON.
+A ratio is ours / theirs in tokens a second, and in tokens per second of processor time of the
+server's processes (which other work on the machine disturbs less), its median over the rounds with
+a 95 % interval (or the least and the greatest of fewer than six). Without `--run` a run is made for
+this: a square of paths, trained for two steps, of 8.39 M parameters each (`--width 128`: 1.57 M).
+Rivals, aiperf among them, are installed in the folder that `--rivals-env` names, the first time
+only: 4 GB, and half an hour of compiling. What cannot be installed or does not run is said, and
+left out. The last line is JSON.
 """
 
 import argparse
@@ -67,12 +68,16 @@ class Bench:
         self._exported: list[Path] = []
 
     def exported(self, number: int) -> list[Path]:
-        """The folders of the first paths, as checkpoints of `transformers`."""
-        for path in range(len(self._exported), number):
-            out = self._folder / f"path_{path:04}"
-            words = ["export", "--run", str(self._run), "--path", str(path), "--out", str(out)]
-            _run([sys.executable, "-m", "dipaco.cli.main", *words])
-            self._exported.append(out)
+        """The folders of the first paths, written as `dipaco export` writes them."""
+        from dipaco.runs.export import export_path
+        from dipaco.runs.opening import reading
+
+        with reading(self._run) as opened:
+            release = opened.ledger.facts.release("modular", None)
+            for path in range(len(self._exported), number):
+                out = self._folder / f"path_{path:04}"
+                export_path(opened, release, path, out)
+                self._exported.append(out)
         return self._exported[:number]
 
     def gguf(self, number: int) -> Path:
@@ -180,7 +185,7 @@ class Bench:
                 if len(candidates) == 1:
                     return running
                 contest = Contest([running], generator, num_paths, self._draw)
-                rate = contest.ask(running, prompts, at_once).tokens_per_second
+                rate = contest.ask(running, prompts, at_once).load.tokens_per_second
             except (ServerFailed, LoadFailed) as error:
                 _say(f"{peer.name} with {threads} threads: {error}")
                 problem = error

@@ -115,7 +115,11 @@ class Process:
     """A server's, made up: it says whether it is held."""
 
     def __init__(self, url):
-        self.url, self.log = url, []
+        self.url, self.log, self._seconds = url, [], 0.0
+
+    def cpu_seconds(self):
+        self._seconds += 2.0
+        return self._seconds
 
     def go_on(self):
         self.log.append("go on")
@@ -147,7 +151,9 @@ def test_servers_are_asked_in_turn_and_one_that_fails_is_left_out(generator, tmp
 
     told = summary(loads)
     assert told["theirs"]["ours_to_theirs"] == [4.0, 4.0, 4.0]
+    assert told["theirs"]["ours_to_theirs_cpu"] == [1.0, 1.0, 1.0]
     assert told["ours"]["tokens_per_second"] == 200.0
+    assert told["ours"]["tokens_per_cpu_second"] == 6 * NEW_TOKENS / 2.0
     shown = lines(3, 2, told, {"ours": 0, "theirs": 2})
     assert "200" in shown[0]
     assert "4.00 [4.00, 4.00]" in shown[1]
@@ -212,6 +218,19 @@ def test_a_server_is_held_until_it_may_go_on_and_is_ended_with_its_children(tmp_
     finally:
         own.process.stop()
     assert not state.exists()
+
+
+def test_processor_time_is_that_of_its_children_too(tmp_path):
+    busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    words = [sys.executable, "-c"]
+    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {busy!r}]).wait(); "
+    process = ServerProcess(
+        [*words, parent + "import time; time.sleep(600)"], {}, "", "/", tmp_path / "log"
+    )
+    try:
+        assert _becomes(lambda: process.cpu_seconds() >= 0.3)
+    finally:
+        process.stop()
 
 
 def test_a_server_that_ends_says_its_last_lines(tmp_path):

@@ -35,6 +35,13 @@ class Running(NamedTuple):
             self.process.hold()
 
 
+class Measured(NamedTuple):
+    """A load, and what it cost the server."""
+
+    load: Load
+    tokens_per_cpu_second: float  # of all its processes; the requests that warm up count here
+
+
 class Text(NamedTuple):
     """A greedy continuation."""
 
@@ -132,23 +139,27 @@ class Contest:
         self._num_paths, self._draw = num_paths, draw
         self.left_out: dict[str, str] = {}  # name -> why, of those that failed
 
-    def ask(self, running: Running, prompts: Sequence[str], at_once: int) -> Load:
+    def ask(self, running: Running, prompts: Sequence[str], at_once: int) -> Measured:
         """One load. Raises `LoadFailed`."""
         requests = [
             running.peer.request(prompt, number % self._num_paths)
             for number, prompt in enumerate(prompts)
         ]
         with running.going_on():
-            return self._generator.ask(running.process.url, running.peer.model, requests, at_once)
+            before = running.process.cpu_seconds()
+            load = self._generator.ask(running.process.url, running.peer.model, requests, at_once)
+            cpu_seconds = running.process.cpu_seconds() - before
+        tokens = len(requests) * self._generator.new_tokens
+        return Measured(load, tokens / max(cpu_seconds, 0.01))
 
-    def rounds(self, at_once: int, num_requests: int, number: int) -> dict[str, list[Load]]:
+    def rounds(self, at_once: int, num_requests: int, number: int) -> dict[str, list[Measured]]:
         """Loads of each server, a round after another; whoever begins changes. One that fails is
         not asked again.
 
         Raises:
           LoadFailed: ours failed.
         """
-        loads: dict[str, list[Load]] = {running.peer.name: [] for running in self._running}
+        loads: dict[str, list[Measured]] = {running.peer.name: [] for running in self._running}
         ours = self._running[0].peer.name
         for each in range(number):
             prompts = self._draw(at_once + num_requests)
@@ -166,31 +177,40 @@ class Contest:
         return {name: own for name, own in loads.items() if name not in self.left_out}
 
 
-def summary(loads: Mapping[str, Sequence[Load]]) -> dict[str, dict[str, Any]]:
-    """Of each server: tokens a second and milliseconds to the first token (medians over rounds),
-    and of all but the first ours / theirs with its interval.
+def summary(loads: Mapping[str, Sequence[Measured]]) -> dict[str, dict[str, Any]]:
+    """Of each server: tokens a second, tokens per second of processor time, and milliseconds to the
+    first token (medians over rounds); of all but the first ours / theirs of both, with intervals.
     """
     ours = next(iter(loads.values()))
     told: dict[str, dict[str, Any]] = {}
     for name, own in loads.items():
+        firsts = [each.load.first_token_ms for each in own]
         told[name] = {
-            "tokens_per_second": round(statistics.median(x.tokens_per_second for x in own), 1),
+            "tokens_per_second": round(statistics.median(map(_rate, own)), 1),
+            "tokens_per_cpu_second": round(statistics.median(map(_cpu_rate, own)), 1),
             "first_token_ms": {
-                str(percent): round(statistics.median(x.first_token_ms[percent] for x in own), 1)
+                str(percent): round(statistics.median(first[percent] for first in firsts), 1)
                 for percent in (50, 95)
             },
         }
         if own is not ours:
-            ratios = [
-                a.tokens_per_second / b.tokens_per_second for a, b in zip(ours, own, strict=True)
-            ]
-            told[name]["ours_to_theirs"] = [round(x, 3) for x in median_and_interval(ratios)]
+            for key, rate in (("ours_to_theirs", _rate), ("ours_to_theirs_cpu", _cpu_rate)):
+                ratios = [rate(a) / rate(b) for a, b in zip(ours, own, strict=True)]
+                told[name][key] = [round(ratio, 3) for ratio in median_and_interval(ratios)]
     return told
 
 
+def _rate(measured: Measured) -> float:
+    return measured.load.tokens_per_second
+
+
+def _cpu_rate(measured: Measured) -> float:
+    return measured.tokens_per_cpu_second
+
+
 HEAD = (
-    "paths  at once  server                threads  tokens/s  ours / theirs [95 %]  first token: "
-    "p50   p95 ms"
+    "paths  at once  server                threads  tokens/s  ours / theirs [95 %]  tokens/CPU s"
+    "  ours / theirs [95 %]  first token: p50   p95 ms"
 )
 
 
@@ -200,13 +220,15 @@ def lines(
     """Of the table, one for each server."""
     out = []
     for name, own in told.items():
-        ratio = ""
-        if "ours_to_theirs" in own:
-            median, low, high = own["ours_to_theirs"]
-            ratio = f"{median:.2f} [{low:.2f}, {high:.2f}]"
         first = own["first_token_ms"]
         out.append(
             f"{num_paths:5}  {at_once:7}  {name:20}  {threads.get(name) or '':>7}  "
-            f"{own['tokens_per_second']:8.0f}  {ratio:>20}  {first['50']:17.0f} {first['95']:8.0f}"
+            f"{own['tokens_per_second']:8.0f}  {_shown(own.get('ours_to_theirs')):>20}  "
+            f"{own['tokens_per_cpu_second']:12.0f}  {_shown(own.get('ours_to_theirs_cpu')):>20}  "
+            f"{first['50']:16.0f} {first['95']:8.0f}"
         )
     return out
+
+
+def _shown(ratio: Sequence[float] | None) -> str:
+    return "" if ratio is None else f"{ratio[0]:.2f} [{ratio[1]:.2f}, {ratio[2]:.2f}]"

@@ -55,7 +55,11 @@ def command(
     concurrency: int,
     out: Path,
 ) -> list[str]:
-    """Of aiperf; as many requests again as there are at once come before, which do not count."""
+    """Of aiperf; as many requests again as there are at once come before, which do not count.
+
+    Every request has a connection of its own: llama-server closes one after 100 requests, and a
+    request that is just being written to it fails.
+    """
     return [
         *(str(program), "profile", "--model", model, "--url", url, "--tokenizer", str(tokenizer)),
         *("--endpoint-type", "completions", "--streaming", "--use-legacy-max-tokens"),
@@ -63,7 +67,16 @@ def command(
         *("--dataset-sampling-strategy", "sequential", "--extra-inputs", "temperature:0"),
         *("--concurrency", str(concurrency), "--request-count", str(num_requests)),
         *("--warmup-request-count", str(concurrency), "--use-server-token-count"),
-        *("--workers-max", "1", "--record-processors", "1", "--export-level", "summary"),
+        *(
+            "--connection-reuse-strategy",
+            "never",
+            "--workers-max",
+            "1",
+            "--record-processors",
+            "1",
+            "--export-level",
+            "summary",
+        ),
         *("--ui", "none", "--no-gpu-telemetry", "--no-server-metrics"),
         *("--output-artifact-dir", str(out)),
     ]
@@ -119,7 +132,7 @@ class LoadGenerator:
         self, program: Path, tokenizer: Path, folder: Path, new_tokens: int, limit_seconds: float
     ):
         self._program, self._tokenizer, self._folder = program, tokenizer, folder
-        self._new_tokens, self._limit_seconds = new_tokens, limit_seconds
+        self.new_tokens, self._limit_seconds = new_tokens, limit_seconds
         self._number = 0
         folder.mkdir(parents=True)
 
@@ -132,7 +145,7 @@ class LoadGenerator:
         self._number += 1
         out = self._folder / f"{self._number:03}"
         out.mkdir()
-        (out / "requests.jsonl").write_text(dataset(requests, self._new_tokens), encoding="utf-8")
+        (out / "requests.jsonl").write_text(dataset(requests, self.new_tokens), encoding="utf-8")
         num_requests = len(requests) - concurrency
         assert num_requests > 0
         words = command(
@@ -161,4 +174,4 @@ class LoadGenerator:
         if not (out / REPORT).is_file():
             last = last_lines(out / "aiperf.log")
             raise LoadFailed(f"aiperf ended with exit code {code} and without a report:\n{last}")
-        return read_report((out / REPORT).read_text(), num_requests, self._new_tokens)
+        return read_report((out / REPORT).read_text(), num_requests, self.new_tokens)

@@ -9,6 +9,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from support.cpu_seconds import cpu_seconds_of
+
 LAST_LINES = 12  # of a log that are shown
 
 
@@ -71,6 +73,10 @@ class ServerProcess:
 
     def go_on(self) -> None:
         self._send(signal.SIGCONT)
+
+    def cpu_seconds(self) -> float:
+        """Processor time of it and its children so far."""
+        return cpu_seconds_of(self._process.pid)
 
     def stop(self) -> None:
         end_group(self._process)
