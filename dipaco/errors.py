@@ -30,6 +30,8 @@ FILE_ERRNOS = frozenset(
 NOT_FOR_SERVING = frozenset(
     {"array_record", "grain", "matplotlib", "orbax", "pyarrow", "scipy", "yaml"}
 )
+# Names of what the extra `train` brings.
+OF_TRAINING = NOT_FOR_SERVING | {"tensorstore", "tokenizers"}
 
 
 class DipacoError(Exception):
@@ -92,15 +94,17 @@ class ExtraMissing(MachineFault):
 
 
 class PackageMissing(MachineFault):
-    """The Python package `{package}` is not installed. A machine that only serves does without what trains and draws; for this, install dipaco with its dependencies: `pip install dipaco`."""
+    """The Python package `{package}` is not installed. A machine that only serves or lends itself does without what trains and draws; for this, `pip install 'dipaco[train]'`, or in a clone `pip install -e '.[train]'`."""
 
 
 def missing_package(error: BaseException) -> PackageMissing | None:
-    """The sentence for an import that fails on a machine that only serves; None for any other."""
+    """The sentence for an import that fails on a machine that does without what trains and draws;
+    None for any other import.
+    """
     if not isinstance(error, ModuleNotFoundError):
         return None
     package = (error.name or "").partition(".")[0]
-    return PackageMissing(package=package) if package in NOT_FOR_SERVING else None
+    return PackageMissing(package=package) if package in OF_TRAINING else None
 
 
 class BadSetting(DipacoError):

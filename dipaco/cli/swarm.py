@@ -1,4 +1,4 @@
-"""Train one path by machines that come and go (DeDLOC, arXiv 2106.10207; extra `swarm`).
+"""Train one path by machines that come and go (DeDLOC, arXiv 2106.10207; extra `volunteer`).
 
   dipaco swarm start CONFIG --run RUN [--path I]      a backbone: leads, holds state, saves
   dipaco swarm token --run RUN --name ANA --days 7    a credential for one name, a file to send
@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
         "watch": swarm_watch.run,
     }
     if importlib.util.find_spec("cryptography") is None:
-        raise ExtraMissing(feature="`dipaco swarm`", package="cryptography", extra="swarm")
+        raise ExtraMissing(feature="`dipaco swarm`", package="cryptography", extra="volunteer")
     return verbs[options.swarm_verb](options)
 
 

@@ -6,7 +6,7 @@ import time
 import own_path_loss
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.cli.main import main
 from dipaco.runs.opening import create_or_open, reading

@@ -33,7 +33,7 @@ def backbone_of(run, path, name, credential, **more):
         BackbonePlace(MODULAR, path, name),
         SETTINGS,
         credential,
-        listen="tcp://127.0.0.1:0",
+        listen="tls://127.0.0.1:0",
         **more,
     )
     backbone.start()

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.control.errors import BadName
 from dipaco.swarm.errors import BadCredential, MessageRefused

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open

@@ -10,7 +10,7 @@ import warnings
 import msgspec
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.runs.version import program_version
 from dipaco.swarm.network import messages, wire

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.swarm.leading import past_means, service
 from dipaco.swarm.training import state_bytes

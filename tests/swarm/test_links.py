@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from tests.support.swarm_rig import Group, assert_replayed
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.runs.version import program_version
 from dipaco.swarm.errors import SwarmRefuses

@@ -6,7 +6,7 @@ import threading
 import jax
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.cli.swarm_watch import lines_of
 from dipaco.config import MODULAR

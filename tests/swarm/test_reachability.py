@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.runs.version import program_version
 from dipaco.swarm.network.messages import GroupInfo, JoinRequest, RoundPlan, Slice

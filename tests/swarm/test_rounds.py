@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.swarm.leading import rounds as module
 from dipaco.swarm.leading.group import SwarmGroup

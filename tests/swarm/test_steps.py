@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.messages import HeldStateRequest, ManifestRequest, StateManifest

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.swarm.errors import BadAddress, MessageRefused, SwarmRefuses
 from dipaco.swarm.network import transport

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.swarm.errors import MessageRefused, SwarmRefuses
 from dipaco.swarm.network.credentials import Authority, Signer, Verifier, printable

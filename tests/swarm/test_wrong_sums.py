@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.roles.auxiliary import Auxiliary

@@ -1,17 +1,15 @@
 """A machine that only serves needs what `serving/requirements.txt` lists, all of it and no more."""
 
-import importlib.metadata
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import tomllib
 
 import pytest
 
 from dipaco.errors import NOT_FOR_SERVING
+from tests.support.absent_packages import Bare, canonical, declared, import_names
 from tests.support.server_process import Server
 from tests.support.tiny_run import HOME
 
@@ -20,22 +18,6 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 LISTED = HOME / "dipaco" / "serving" / "requirements.txt"
 NOT_ASKED_FOR_HERE = {"jinja2", "llguidance", "tensorstore"}  # chats; schemas; buckets
-# Refuses to import what such a machine does not have, and says at the end what was imported.
-SITECUSTOMIZE = """
-import atexit, json, sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ABSENT:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
-atexit.register(lambda: open(FILE, "w").write(json.dumps(sorted(sys.modules))))
-"""
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def listed() -> dict[str, str]:
@@ -44,57 +26,19 @@ def listed() -> dict[str, str]:
     return {canonical(requirements.Requirement(line).name): line for line in lines if line}
 
 
-def installed_with(packages) -> set[str]:
-    """The packages that an installer brings for these, themselves included."""
-    found, todo = set(), [requirements.Requirement(name) for name in packages]
-    while todo:
-        wanted = todo.pop()
-        if (name := canonical(wanted.name)) in found:
-            continue
-        found.add(name)
-        try:
-            needs = importlib.metadata.requires(wanted.name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue  # of another platform
-        for need in map(requirements.Requirement, needs):
-            if need.marker is None or need.marker.evaluate({"extra": ""}):
-                todo.append(need)
-    return found
-
-
-def import_names(packages) -> set[str]:
-    provided = importlib.metadata.packages_distributions()
-    return {
-        name
-        for name, by in provided.items()
-        if any(canonical(distribution) in packages for distribution in by)
-    }
-
-
 @pytest.fixture
 def bare(tmp_path):
-    """A folder for PYTHONPATH in which all other packages of this machine are absent."""
-    there = installed_with(listed()) | {"dipaco", "packaging"}
-    provided = importlib.metadata.packages_distributions()
-    absent = {
-        name for name, by in provided.items() if not any(canonical(each) in there for each in by)
-    }
-    assert {"matplotlib", "pyarrow", "grain", "array_record"} <= absent
-    head = f"ABSENT = {sorted(absent)!r}\nFILE = {str(tmp_path / 'imported')!r}\n"
-    (tmp_path / "sitecustomize.py").write_text(head + SITECUSTOMIZE)
-    return tmp_path
+    """All other packages of this machine are absent."""
+    made = Bare(tmp_path, listed())
+    assert {"matplotlib", "pyarrow", "grain", "array_record"} <= made.absent
+    return made
 
 
 def test_the_ranges_are_those_of_the_project():
-    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
-    declared = {
-        canonical(requirements.Requirement(line).name): line
-        for line in (*project["dependencies"], *project["optional-dependencies"]["serve"])
-    }
-    assert listed().items() <= declared.items()
-    of_extra = project["optional-dependencies"]["serve"]
-    assert {canonical(requirements.Requirement(line).name) for line in of_extra} <= listed().keys()
-    others = declared.keys() - listed().keys()  # `pip` is started, not imported
+    known, of_extra = declared("serve", "train"), declared("serve")
+    assert listed().items() <= known.items()
+    assert of_extra.keys() == listed().keys(), "what `pip install 'dipaco[serve]'` brings"
+    others = known.keys() - listed().keys()  # `pip` is started, not imported
     of_matplotlib, of_yaml = {"pylab", "mpl_toolkits"}, {"_yaml"}
     not_imported = of_matplotlib | of_yaml | import_names({"pip"})
     assert import_names(others) - not_imported == NOT_FOR_SERVING
@@ -102,7 +46,7 @@ def test_the_ranges_are_those_of_the_project():
 
 @pytest.mark.slow
 def test_a_completion_is_served_without_any_other_package(tiny, bare, command_cache):
-    server = Server(tiny.folder, command_cache, "--rows", "2", path=[bare])
+    server = Server(tiny.folder, command_cache, "--rows", "2", path=[bare.folder])
     try:
         connection = server.connect()
         body = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "ignore_eos": True}
@@ -117,7 +61,7 @@ def test_a_completion_is_served_without_any_other_package(tiny, bare, command_ca
     finally:
         server.process.kill()
         server.process.communicate()
-    imported = {name.partition(".")[0] for name in json.loads((bare / "imported").read_text())}
+    imported = bare.imported()
     for package in listed().keys() - NOT_ASKED_FOR_HERE:
         assert import_names({package}) & imported, f"{package} is listed, and not needed"
 
@@ -129,7 +73,7 @@ def test_what_is_missing_for_other_verbs_is_named(tiny, bare, tmp_path, argument
     run = tiny.folder if arguments == ("inspect",) else tmp_path / "run"
     ended = subprocess.run(
         [sys.executable, "-m", "dipaco.cli.main", *arguments, "--run", str(run)],
-        env=os.environ | {"PYTHONPATH": f"{bare}{os.pathsep}{HOME}"},
+        env=os.environ | {"PYTHONPATH": f"{bare.folder}{os.pathsep}{HOME}"},
         capture_output=True,
         text=True,
     )

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography", reason="the extra `swarm` is not installed")
+pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco import trees
 from dipaco.config import MODULAR
@@ -83,7 +83,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
         BackbonePlace(MODULAR, PATH, "back"),
         settings,
         own,
-        listen="tcp://127.0.0.1:0",
+        listen="tls://127.0.0.1:0",
         save_seconds=0.0,
     )
     backbone.start()

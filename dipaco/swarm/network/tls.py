@@ -14,8 +14,10 @@ import socket
 import ssl
 import tempfile
 import time
+import weakref
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dipaco.swarm.errors import BadAddress, BadCredential, TlsRefused
 from dipaco.swarm.network import addresses, x509
@@ -30,6 +32,8 @@ NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILUR
 # Of OpenSSL, why a certificate is not valid.
 _NOT_YET_VALID, _EXPIRED = 9, 10
 
+Result = TypeVar("Result")
+
 
 class Tls:
     """Streams of TLS."""
@@ -41,8 +45,9 @@ class Tls:
         self.address: str | None = None
         self._is_announced = False  # the address was given, and stays
         self._listener: socket.socket | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        # Also those that are closing: the ends of TLS say goodbye to each other.
+        self._open: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._handshakes: collections.deque[asyncio.Timeout] = collections.deque()
 
     @classmethod
@@ -92,7 +97,7 @@ class Tls:
             raise BadAddress(given=address)
         try:
             async with asyncio.timeout(CONNECT_SECONDS + HANDSHAKE_SECONDS):
-                reader, writer = await asyncio.open_connection(
+                dial = asyncio.open_connection(
                     where.host,
                     where.port,
                     limit=STREAM_BYTES,
@@ -100,11 +105,13 @@ class Tls:
                     server_hostname="",
                     ssl_handshake_timeout=HANDSHAKE_SECONDS,
                 )
+                reader, writer = await self._spawn(dial)
         except ssl.SSLError as error:
             raise TlsRefused(address=address, problem=_reason(error)) from error
         except ConnectionResetError as error:
             problem = "it hung up in the handshake of TLS: is it plain TCP (tcp://)?"
             raise ConnectionResetError(str(error) or problem) from error
+        self._open.add(writer.transport)
         found = x509.fingerprint(_key_of(writer))
         if found != where.fingerprint:
             writer.transport.abort()
@@ -129,19 +136,24 @@ class Tls:
         self.address = str(addresses.parse(str(SocketAddress(TLS, host, port, key))))
 
     async def close(self) -> None:
-        for task in self._tasks:
+        await asyncio.sleep(0)  # what was cancelled a moment ago ends first
+        left = list(self._tasks)
+        for task in left:
             task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
+        for transport in list(self._open):
+            transport.abort()
+        await asyncio.sleep(0)  # they close at the loop's next turn, as dials that were given up
 
     # --- answering -----------------------------------------------------------------------------
 
-    def _spawn(self, turn: Any) -> None:
+    def _spawn(self, turn: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         task = asyncio.ensure_future(turn)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept_forever(self, listener: socket.socket, handler: StreamHandler) -> None:
         loop = asyncio.get_running_loop()
@@ -159,12 +171,9 @@ class Tls:
         except (OSError, TimeoutError):  # a stranger; nothing of it was read
             connection.close()
             return
-        self._writers.add(writer)
-        try:
+        self._open.add(writer.transport)
+        with contextlib.closing(writer):
             await handler(reader, writer)
-        finally:
-            self._writers.discard(writer)
-            writer.close()
 
     async def _shake_hands(
         self, connection: socket.socket
