@@ -70,7 +70,7 @@ class SwarmAtHome:
       listen: where the backbone listens, on its host's address.
     """
 
-    def __init__(self, folder: Path, hosts: Hosts, cache: Path, listen: str = "tcp://{}:{}"):
+    def __init__(self, folder: Path, hosts: Hosts, cache: Path, listen: str = "tls://{}:{}"):
         self.folder, self.hosts, self.cache = folder, hosts, cache
         self.run_folder = folder / "run"
         self.listen = listen.format(hosts["back"].address, PORT)

@@ -39,7 +39,7 @@ def adds_up(swarm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("listen", ["tcp://{}:{}", "/ip4/{}/tcp/{}"], ids=["tcp", "libp2p"])
+@pytest.mark.parametrize("listen", ["tls://{}:{}", "/ip4/{}/tcp/{}"], ids=["tls", "libp2p"])
 def test_volunteers_behind_routers_are_clients_by_evidence_and_who_is_reached_adds_up(
     at_home, listen
 ):
