@@ -194,7 +194,8 @@ class Storm:
         self.happened: list[tuple[str, int]] = []  # an event, and at which step
         self.not_done: dict[str, str] = {}  # event -> why there is none
         self.behind: dict[str, str] = {}  # volunteer -> its host
-        self.stack, self.hosts = contextlib.ExitStack(), self._hosts()
+        self.stack = contextlib.ExitStack()
+        self.hosts = self._hosts()
         self.ports = {f"back-{n}": _free_port() for n in range(options.backbones)}
         self.number = 0
         self.seconds = 0.0
