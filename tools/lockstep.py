@@ -2,6 +2,7 @@
 bytes and by hours.
 
     python tools/lockstep.py runs/lockstep/table.json --plot lockstep.png
+    python tools/lockstep.py runs/lockstep/table.json --links 20 --only-hours --plot hours.png
     python tools/lockstep.py runs/lockstep/table.json runs/vocabulary/table.json --also _ensemble
 
 Rows are called as in `configs/ablations/lockstep.py`: `data_parallel P rate RATE phases N` against
@@ -16,7 +17,7 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,18 +153,27 @@ def _listed(numbers: Iterable[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-def draw(all_curves: Mapping[int, Curves], links: Sequence[float], file: Path) -> None:
-    """A row of panels for each number of machines; the file's ending chooses the format."""
+def draw(
+    all_curves: Mapping[int, Curves],
+    links: Sequence[float],
+    file: Path,
+    *,
+    only_hours: bool = False,
+) -> None:
+    """A row of panels for each number of machines: by tokens, by bytes, and by hours on each link,
+    or by hours alone. The file's ending chooses the format.
+    """
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-    panels = {
-        "tokens of all, a parameter": lambda point: point.tokens,
-        "bytes of a machine": lambda point: point.num_bytes,
-        **{
-            f"hours at {link:g} Mbit/s": lambda point, link=link: point.hours(link)
-            for link in links
-        },
+    panels: dict[str, Callable[[Point], float]] = {
+        f"hours at {link:g} Mbit/s": lambda point, link=link: point.hours(link) for link in links
     }
+    if not only_hours:
+        panels = {
+            "tokens of all, a parameter": lambda point: point.tokens,
+            "bytes of a machine": lambda point: point.num_bytes,
+            **panels,
+        }
     with styled(2 + 3.4 * len(panels), 3.6 * len(all_curves)) as figure:
         rows = figure.subplots(len(all_curves), len(panels), sharey="row", squeeze=False)
         columns = []
@@ -171,7 +181,7 @@ def draw(all_curves: Mapping[int, Curves], links: Sequence[float], file: Path) -
             looks = looks_of(curves)
             perplexities = [point.perplexity for points in curves.values() for point in points]
             ends = []
-            for axes, (label, cost) in zip(row, panels.items(), strict=True):
+            for axes, (heading, cost) in zip(row, panels.items(), strict=True):
                 ends = []
                 for name, points in curves.items():
                     look = looks[name]
@@ -186,9 +196,10 @@ def draw(all_curves: Mapping[int, Curves], links: Sequence[float], file: Path) -
                         label=name,
                     )
                     last = points[-1].perplexity
-                    ends.append(End(f"{name}  {last:.1f}", (costs[-1], last), look))
-                axes.set(xlabel=label, xscale="log")
-                of_bytes = label.startswith("bytes")
+                    label = "lock-step" if LOCK_STEP.fullmatch(name) else name.replace("_", " ")
+                    ends.append(End(f"{label}  {last:.1f}", (costs[-1], last), look))
+                axes.set(xlabel=heading, xscale="log")
+                of_bytes = heading.startswith("bytes")
                 axes.xaxis.set_major_locator(LogLocator(subs=(1,) if of_bytes else (1, 2, 5)))
                 axes.xaxis.set_major_formatter(EngFormatter("B") if of_bytes else "{x:g}")
                 axes.xaxis.set_minor_formatter(NullFormatter())
@@ -206,6 +217,7 @@ def main() -> None:
     parser.add_argument("--links", nargs="+", type=float, default=[20.0, 100.0], metavar="MEGABITS")
     parser.add_argument("--also", nargs="+", default=[], metavar="SUFFIX", help="as _best_path")
     parser.add_argument("--plot", type=Path, help="a file for the curves")
+    parser.add_argument("--only-hours", action="store_true", help="draw no tokens and no bytes")
     options = parser.parse_args()
     rows: dict[str, SweepRow] = {}  # a row of the same name in several tables counts once
     for file in options.tables:
@@ -229,7 +241,7 @@ def main() -> None:
         if lines := untuned(curves):
             print("Not tuned to the end:\n\n" + "\n".join(lines) + "\n")
     if options.plot:
-        draw(all_curves, options.links, options.plot)
+        draw(all_curves, options.links, options.plot, only_hours=options.only_hours)
 
 
 if __name__ == "__main__":

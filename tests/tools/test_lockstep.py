@@ -92,4 +92,8 @@ def test_a_best_rate_at_the_edge_of_those_tried_is_named(curves):
 
 def test_the_curves_are_drawn(curves, tmp_path):
     lockstep.draw({4: curves}, [20.0, 100.0], tmp_path / "lockstep.png")
+    lockstep.draw({4: curves}, [20.0], tmp_path / "hours.svg", only_hours=True)
+    drawn = (tmp_path / "hours.svg").read_text()
+    assert "hours at 20 Mbit/s" in drawn
+    assert "bytes of a machine" not in drawn
     assert (tmp_path / "lockstep.png").stat().st_size > 1000
