@@ -6,7 +6,10 @@ and by the oracle of delayed updates, on the same rows in the same order.
 
 No volunteers are needed: the steps of a swarm with `--delayed-updates` are those of the oracle
 (`swarm_storm.py`). Compared are the mean losses of the last tenth of the steps, for each learning
-rate; at each, both begin with the same modules. The last line is one JSON object.
+rate, and for each `beta1` of the delayed steps (a late gradient acts as more momentum; Mitliagkas
+et al. 2016, arXiv 1605.09774); plain steps have the first. All begin with the same modules, and
+have the same rows: with `--documents` enough for all steps none comes twice. The last line is one
+JSON object.
 """
 
 import argparse
@@ -42,15 +45,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--d-model", type=int, default=32)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 3e-3], metavar="RATE")
+    parser.add_argument("--beta1", type=float, nargs="+", default=[0.9, 0.5], metavar="B")
+    parser.add_argument("--documents", type=int, default=4000, help="of the toy corpus")
     parser.add_argument("--folder", help="where the run is put, and removed afterwards")
     options = parser.parse_args()
     with scratch(options.folder, "bench-delayed-") as folder:
         run = prepared(folder, options)
         with contextlib.closing(run.ledger):
-            answer = {f"{rate:g}": compared(run, rate, options.steps) for rate in options.rates}
-    print("| peak rate | plain | delayed | delayed over plain |\n| --: | --: | --: | --: |")
-    for rate, one in answer.items():
-        print(f"| {rate} | {one['plain']:.4f} | {one['delayed']:.4f} | {one['ratio']:.4f} |")
+            answer = [one for rate in options.rates for one in compared(run, rate, options)]
     print(json.dumps(answer))
 
 
@@ -61,7 +63,7 @@ def prepared(folder: Path, options: argparse.Namespace) -> Run:
     file.write_text(
         CONFIG.format(
             phases=1, steps=4, batch=options.batch, d_model=d_model, d_ff=3 * d_model // 2
-        )
+        ).replace("documents=400", f"documents={options.documents}")
     )
     environment = {**os.environ, "DIPACO_CACHE": str(isolated_cache(folder / "cache"))}
     words = [sys.executable, "-m", "dipaco.cli.main", "train", str(file)]
@@ -70,29 +72,46 @@ def prepared(folder: Path, options: argparse.Namespace) -> Run:
     return open_run(folder / "run")
 
 
-def compared(run: Run, rate: float, num_steps: int) -> dict[str, Any]:
-    """Mean losses of the last tenth of the steps."""
+def compared(run: Run, rate: float, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Mean losses of the last tenth of the steps; prints a line for each."""
+    first, *others = options.beta1
+    plain = loss_at_end(run, rate, first, options.steps, late=0)
+    print(f"rate {rate:g}, beta1 {first}: plain {plain:.4f}", flush=True)
+    found = []
+    for beta1 in (first, *others):
+        delayed = loss_at_end(run, rate, beta1, options.steps, late=1)
+        ratio = delayed / plain
+        print(f"rate {rate:g}, beta1 {beta1}: delayed {delayed:.4f} ({ratio - 1:+.1%})", flush=True)
+        found.append(
+            {"rate": rate, "beta1": beta1, "plain": plain, "delayed": delayed, "ratio": ratio}
+        )
+    return found
+
+
+def loss_at_end(run: Run, rate: float, beta1: float, num_steps: int, *, late: int) -> float:
+    """The mean loss of the last tenth of so many steps; `late` is the delay after the first."""
     inner = dataclasses.replace(
-        run.config.inner, learning_rate=rate, steps=num_steps, warmup_steps=num_steps // 20
+        run.config.inner,
+        learning_rate=rate,
+        beta1=beta1,
+        steps=num_steps,
+        warmup_steps=num_steps // 20,
     )
     arm = run.plan.arm("modular")
     modules = arm.topology.modules_of(0)
     parts = assemble({one: run.parameters("modular", one, 0) for one in modules}, modules)
     rates, batches = learning_rates(inner, num_steps, 0, num_steps), batches_for(run, arm, 0, 0)
     gradient = jax.jit(gradient_function(path_loss(run.config.model, inner), inner))
-    update = make_update(inner)
 
     def gradient_of(step: int, parts: Any) -> tuple[Any, Any]:
         return gradient(parts, run.programs.place_batch(batches.at(step)))
 
-    ends = {}
-    for name, late in (("plain", 0), ("delayed", 1)):
-        steps = [(step, rates[step], late if step else 0) for step in range(num_steps)]
-        state = run.programs.place(parts, None, 0)
-        taken = delayed_steps(state, steps, gradient_of, update)
-        losses = [float(metrics.loss) for _, metrics in taken]
-        ends[name] = float(np.mean(losses[-max(1, num_steps // 10) :]))
-    return ends | {"ratio": ends["delayed"] / ends["plain"]}
+    steps = [(step, rates[step], late if step else 0) for step in range(num_steps)]
+    taken = delayed_steps(
+        run.programs.place(parts, None, 0), steps, gradient_of, make_update(inner)
+    )
+    losses = [float(metrics.loss) for _, metrics in taken]
+    return float(np.mean(losses[-max(1, num_steps // 10) :]))
 
 
 if __name__ == "__main__":

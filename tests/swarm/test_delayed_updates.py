@@ -82,6 +82,20 @@ def hold_rounds_until(group, condition):
     return functools.partial(setattr, rounds, "hold", hold)
 
 
+class Gated:
+    """A machine that ends no block until it may."""
+
+    def __init__(self, compute, may_go_on):
+        self._compute, self._may_go_on = compute, may_go_on
+
+    def __getattr__(self, name):
+        return getattr(self._compute, name)
+
+    def gradient(self, parts, rows):
+        self._may_go_on.wait(60)
+        return self._compute.gradient(parts, rows)
+
+
 def test_a_delayed_step_is_another_than_a_plain_one():
     late, plain = delayed_states([0, 1, 1]), plain_states(3)
     assert largest_difference(late[1], plain[1]) < 1e-6
@@ -160,7 +174,9 @@ def test_a_volunteer_that_leaves_in_an_averaging_gives_its_sum_of_the_next_step(
 def test_a_volunteer_that_leaves_before_it_gives_the_sums_of_both_steps():
     async def scenario():
         async with Late() as group:
-            ana, bo = await group.join("ana", slow=0.5), await group.join("bo")
+            ana, bo = await group.join("ana"), await group.join("bo", slow=0.05)
+            may_go_on = threading.Event()
+            ana.compute = Gated(ana.compute, may_go_on)
             leader, name = group.leader.group, bo.wire.name
             await until(lambda: (ana.holder.step, bo.holder.step) == (0, 0))
             step = asyncio.ensure_future(group.step())
@@ -174,6 +190,7 @@ def test_a_volunteer_that_leaves_before_it_gives_the_sums_of_both_steps():
             bo.leave()
             await group.volunteers["bo"][1]
             assert all(rows.ledger.done_by(group.wire.name) for rows in leader.open_rows)
+            may_go_on.set()
             await step
             await group.step()
             assert all(group.wire.name in one.blocks_by_peer for one in group.outcomes)
@@ -232,13 +249,11 @@ def test_a_newcomer_without_the_state_before_computes_rows_of_the_next_step():
             for _ in range(2):
                 await group.step()
             offer_the_newest_state(group)
-            bo = await group.join("bo")
-            step = asyncio.ensure_future(group.step())
-            leader = group.leader.group
-            await until(lambda: bo.holder.step == 2 and leader.ledger.step == 2)
-            await until(lambda: bo.wire.name in leader.next_rows.ledger.blocks_by_peer)
+            bo, leader = await group.join("bo"), group.leader.group
+            hold_rounds_until(group, lambda: bo.wire.name in leader.next_rows.ledger.blocks_by_peer)
+            await until(lambda: bo.holder.step == 2)
             assert bo.holder.before is None
-            await step
+            await group.step()
             assert bo.wire.name not in group.outcomes[-1].blocks_by_peer
             await group.step()
             assert bo.wire.name in group.outcomes[-1].blocks_by_peer

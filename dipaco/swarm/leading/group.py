@@ -228,7 +228,7 @@ class SwarmGroup:
             return WorkLease()
         among = self.open_rows[1:] if is_averaging else self.open_rows
         if self._settings.delayed_updates:
-            among = tuple(one for one in among if member.holds(one.lineage))
+            among = tuple(one for one in among if one.lineage in member.bases)  # as it just said
         lease = lease_rows(among, self.members, member, self._say)
         for rows in among:
             if rows.step == lease.step:
