@@ -144,7 +144,7 @@ def parse() -> argparse.Namespace:
         "--d-model", type=int, default=32, help="of the path; 224: a million values"
     )
     parser.add_argument("--lease-seconds", type=float, default=5.0)
-    parser.add_argument("--transport", choices=("tcp", "libp2p"), default="tcp")
+    parser.add_argument("--transport", choices=("tcp", "tls", "libp2p"), default="tcp")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="both loss curves, as a picture")
     parser.add_argument("--folder", help="where the run is put, and removed afterwards")
@@ -276,7 +276,7 @@ class Storm:
     def start_backbone(self, name: str) -> None:
         options = self.options
         host = "127.0.0.1" if self.hosts is None else self.hosts[PUBLIC].address
-        listen = f"tcp://{host}:{self.ports[name]}"
+        listen = f"{options.transport}://{host}:{self.ports[name]}"
         if options.transport == "libp2p":
             listen = f"/ip4/{host}/tcp/{self.ports[name]}"
         words = ["swarm", "start", str(self.config_file), "--run", str(self.run_folder)]

@@ -188,6 +188,7 @@ def test_each_end_says_that_the_other_speaks_tls_or_does_not():
 
 def test_half_open_handshakes_end_and_hold_up_no_other(monkeypatch):
     monkeypatch.setattr(tls, "MAX_HANDSHAKES", 2)
+    monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 1000.0)
 
     async def scenario():
         async with Served() as served:
